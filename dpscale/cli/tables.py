@@ -58,7 +58,7 @@ def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
     from dpscale.job.tables import CompositeJob
-    from dpscale.runs.links.link_data import WARNING, check_keys
+    from dpscale.runs.links.key_statistics import WARNING, check_keys
 
     read = CompositeJob.read(job)
     click.echo(WARNING, err=True)
@@ -81,9 +81,13 @@ def _table(one: dict[str, Any]) -> str:
     return f"table {one['name']}{' (public)' if one['public'] else ''}: {one['rows']:,} rows, {keys}"
 
 
+OTHERS = {"loops": "from a row to itself", "repeated": "that repeat a link"}
+
+
 def _link(one: dict[str, Any]) -> list[str]:
     ends = f"{one['null_ends']:,} with a null key, {one['dangling']:,} with a key of no row"
-    lines = [f"link {one['name']}: {one['rows']:,} rows, {ends}"]
+    others = [f"{one[name]:,} {text}" for name, text in OTHERS.items() if one[name]]
+    lines = [f"link {one['name']}: {one['rows']:,} rows, {', '.join([ends, *others])}"]
     for side, of in one["degrees"].items():
         spread = ", ".join(f"{name} {of[name]:g}" for name in ("50%", "90%", "99%", "max"))
         lines.append(f"    {side} degree: mean {of['mean']:.3g}, {spread}; {of['none']:,} of {of['rows']:,} have none")
@@ -96,11 +100,12 @@ def _link(one: dict[str, Any]) -> list[str]:
 @tables.command("from-sdv")
 @click.argument("metadata")
 @click.option("--data", default=".", show_default=True, help="The folder of the tables' files.")
-def tables_from_sdv(metadata: str, data: str) -> None:
+@click.option("--public", multiple=True, metavar="TABLE", help="A public table; may be repeated.")
+def tables_from_sdv(metadata: str, data: str, public: tuple[str, ...]) -> None:
     """Print a draft of a job from SDV's metadata of several tables. Reads no data."""
     from dpscale.job.sdv import draft, read_metadata
 
-    click.echo(draft(read_metadata(metadata), data))
+    click.echo(draft(read_metadata(metadata), data, public))
 
 
 @tables.command("to-sdv")

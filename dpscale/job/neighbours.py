@@ -22,6 +22,7 @@ from dpscale.base.errors import JobError
 from dpscale.job import TableJob
 from dpscale.job.search_budget import step_delta
 from dpscale.job.sections import DiscoverTable
+from dpscale.job.table_sizes import check_stated_rows
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.protection import REPLACE, Protection
 from dpscale.workload import MARGINAL
@@ -260,8 +261,12 @@ def _discovery(job: CompositeJob, name: str, budget: float, steps: int) -> dict[
 
 
 def table_jobs(job: CompositeJob) -> dict[str, TableJob]:
-    """Return the jobs of the private tables."""
+    """Return the jobs of the private tables.
+
+    Raises JobError if their stated numbers of rows do not fit together.
+    """
     protects = neighbour_relation(job)
+    check_stated_rows(job)
     private = [name for name, one in job.tables.items() if not one.public]
     return {name: table_job(job, protects, name, Path()) for name in private}
 

@@ -1,24 +1,27 @@
-"""Multi-table metadata of SDV (Synthetic Data Vault), version V1: conversion to a draft of a job, and from a job.
+"""Multi-table metadata of SDV (Synthetic Data Vault): conversion to a draft of a job, and from a job.
 
 https://docs.sdv.dev/sdv/concepts/metadata/metadata-json: `tables` of columns with an `sdtype` and a `primary_key`, and
-`relationships` between a parent's key and a child's column. No data are read.
+`relationships` between a parent's key and a child's columns; a key of several columns is a list. The foreign key of a
+one-to-one link is an alternate key of the child. Public tables, bounds and policies have no place there. No data are
+read.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
 from dpscale.job.tables import CompositeJob, LinkSection
 
-VERSIONS = ("V1", "MULTI_TABLE_V1")
+VERSIONS = ("V1", "V2", "MULTI_TABLE_V1")
 KINDS = ("categorical", "boolean", "numerical", "datetime")
 NUMBERS = ("integer", "bins")
 NAME = re.compile(r"[\w-]{1,64}")
@@ -50,30 +53,64 @@ def _check(content: Any) -> None:
         if not NAME.fullmatch(name):
             raise JobError("metadata.tables", f"the name {name!r}", "letters, digits, _ and -", "rename the table")
     for one in content.get("relationships", []):
-        if any(not isinstance(one.get(end), str) for end in ENDS):
-            raise JobError("metadata.relationships", "a key of several columns, or a missing end", ", ".join(ENDS),
-                           "fix it, or remove it")  # fmt: skip
+        keys = [columns_of(one.get(end)) for end in ENDS[1::2]]
+        if any(not isinstance(one.get(end), str) for end in ENDS[::2]) or not keys[0] or len(keys[0]) != len(keys[1]):
+            raise JobError("metadata.relationships", "a missing end, or a key with several columns at one end only",
+                           ", ".join(ENDS), "fix it, or remove it")  # fmt: skip
         if left := next((one[end] for end in ENDS[::2] if one[end] not in content["tables"]), None):
             raise JobError("metadata.relationships", f"a table {left!r}", ", ".join(content["tables"]), "fix it")
 
 
-def draft(content: Content, data: str | Path) -> str:
-    """Return a job file with comments on the remaining decisions."""
+def columns_of(key: Any) -> tuple[str, ...]:
+    """Return the columns of a key, a name or a list of names; empty for anything else."""
+    columns = tuple(key) if isinstance(key, list) else (key,)
+    return columns if all(isinstance(column, str) for column in columns) else ()
+
+
+def _key(columns: Sequence[str]) -> str | list[str]:
+    return columns[0] if len(columns) == 1 else list(columns)
+
+
+def draft(content: Content, data: str | Path, public: Sequence[str] = ()) -> str:
+    """Return a job file with comments on the remaining decisions.
+
+    Parameters
+    ----------
+    content : mapping
+        Content of a metadata file (`read_metadata`).
+    data : path
+        Folder of the tables' files.
+    public : sequence of str
+        Public tables.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    JobError
+        If a public table is not in the metadata.
+    """
     pairs = _tables_of_pairs(content)
-    tables = {name: _table(name, one, data) for name, one in content["tables"].items() if name not in pairs}
-    job = {"tables": tables, "link": _links(content, pairs, data),
+    own = [name for name in content["tables"] if name not in pairs]
+    if left := next((name for name in public if name not in own), None):
+        raise JobError("--public", repr(left), ", ".join(own), nearest(left, own))
+    tables = {name: _table(name, content["tables"][name], data, name in public) for name in own}
+    job = {"tables": tables, "link": _links(content, pairs, data, public),
            "privacy": {"epsilon": 1.0, "delta": 1e-9, "ledger": "ledger.sqlite"}}  # fmt: skip
-    return "\n".join([FIRST, *_notes(content, pairs), "", tomli_w.dumps(job)])
+    return "\n".join([FIRST, *_notes(content, pairs, public), "", tomli_w.dumps(job)])
 
 
-def _relations(content: Content, child: str) -> list[dict[str, str]]:
+def _relations(content: Content, child: str) -> list[dict[str, Any]]:
     return [one for one in content.get("relationships", []) if one["child_table_name"] == child]
 
 
 def _attributes(content: Content, name: str) -> dict[str, str]:
     """Return the columns that can be attributes, with their sdtypes; keys and identifying columns are excluded."""
     table = content["tables"][name]
-    keys = {table.get("primary_key"), *(one["child_foreign_key"] for one in _relations(content, name))}
+    keys = {*columns_of(table.get("primary_key"))}
+    keys |= {column for one in _relations(content, name) for column in columns_of(one["child_foreign_key"])}
     columns = {column: str(sdtype.get("sdtype")) for column, sdtype in table.get("columns", {}).items()}
     return {column: kind for column, kind in columns.items() if column not in keys and kind in KINDS}
 
@@ -85,9 +122,10 @@ def _tables_of_pairs(content: Content) -> list[str]:
     return [name for name in bare if len(_relations(content, name)) == 2]
 
 
-def _table(name: str, one: Content, data: str | Path) -> dict[str, Any]:
-    key = {"key": one["primary_key"]} if isinstance(one.get("primary_key"), str) else {}
-    return {"path": _place(data, name), "domain": f"{name}.domain.toml", **key}
+def _table(name: str, one: Content, data: str | Path, public: bool) -> dict[str, Any]:
+    columns = columns_of(one.get("primary_key"))
+    own = {"key": _key(columns)} if columns else {}
+    return {"path": _place(data, name), "domain": f"{name}.domain.toml", **own} | ({"public": True} if public else {})
 
 
 def _place(data: str | Path, name: str) -> str:
@@ -96,27 +134,48 @@ def _place(data: str | Path, name: str) -> str:
     return str(next((path for path in found if path.exists()), Path(data) / f"{name}.csv"))
 
 
-def _links(content: Content, pairs: list[str], data: str | Path) -> list[dict[str, Any]]:
+def _links(content: Content, pairs: list[str], data: str | Path, public: Sequence[str]) -> list[dict[str, Any]]:
     links: list[dict[str, Any]] = []
+    both = not public and all(one["child_table_name"] in pairs for one in content.get("relationships", []))
     for name in content["tables"]:
         found = _relations(content, name)
         if name in pairs:
-            one, other = found
-            links.append({"name": name, "kind": "many-to-many", "parent": one["parent_table_name"],
-                          "child": other["parent_table_name"], "via": _place(data, name), "max_degree": 10,
-                          "parent_key": one["child_foreign_key"], "child_key": other["child_foreign_key"]})  # fmt: skip
+            links.append(_link_of_pairs(name, found, data, public) | ({"protects": "both"} if both else {}))
             continue
         for one in found:
-            called = name if len(found) == 1 else re.sub(r"[^\w-]", "_", f"{name}-{one['child_foreign_key']}")[:64]
-            links.append({"name": called, "kind": "one-to-many", "parent": one["parent_table_name"], "child": name,
-                          "child_key": one["child_foreign_key"], "max_degree": 10})  # fmt: skip
+            columns = columns_of(one["child_foreign_key"])
+            called = name if len(found) == 1 else re.sub(r"[^\w-]", "_", "-".join((name, *columns)))[:64]
+            links.append({"name": called, "parent": one["parent_table_name"], "child": name, "child_key": _key(columns),
+                          **_kind(content["tables"][name], columns), **_self(one)})  # fmt: skip
     return links
 
 
-def _notes(content: Content, pairs: list[str]) -> list[str]:
+def _kind(table: Content, columns: tuple[str, ...]) -> dict[str, Any]:
+    """Return the kind of a link: a foreign key that is an alternate key occurs once."""
+    single = columns in [columns_of(key) for key in table.get("alternate_keys") or ()]
+    return {"kind": "one-to-one"} if single else {"kind": "one-to-many", "max_degree": 10}
+
+
+def _self(one: Content) -> dict[str, Any]:
+    """Return the policy of a link within one table, in which some row has no parent."""
+    return {"nulls": "keep"} if one["parent_table_name"] == one["child_table_name"] else {}
+
+
+def _link_of_pairs(name: str, found: list[dict[str, Any]], data: str | Path, public: Sequence[str]) -> dict[str, Any]:
+    """Return the link of a table of pairs, whose parent is a private table."""
+    one, other = sorted(found, key=lambda relation: relation["parent_table_name"] in public)
+    return {"name": name, "kind": "many-to-many", "parent": one["parent_table_name"],
+            "child": other["parent_table_name"], "via": _place(data, name), "max_degree": 10,
+            "parent_key": _key(columns_of(one["child_foreign_key"])),
+            "child_key": _key(columns_of(other["child_foreign_key"]))}  # fmt: skip
+
+
+def _notes(content: Content, pairs: list[str], public: Sequence[str]) -> list[str]:
     """Return comments on the tables that may be protected, and on the content of every domain file."""
-    children = {one["child_table_name"] for one in content.get("relationships", [])}
-    roots = [name for name in content["tables"] if name not in children]
+    relations = content.get("relationships", [])
+    children = {one["child_table_name"] for one in relations
+                if one["parent_table_name"] not in public and not _self(one)}  # fmt: skip
+    roots = [name for name in content["tables"] if name not in {*children, *pairs, *public}]
     choice = f"# Only one of {', '.join(roots)} can be the protected table: set public = true for public tables."
     notes = [choice] if len(roots) > 1 else []
     for name in (name for name in content["tables"] if name not in pairs):
@@ -127,29 +186,30 @@ def _notes(content: Content, pairs: list[str]) -> list[str]:
 
 def metadata(job: CompositeJob) -> dict[str, Any]:
     """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here."""
-    if several := next((name for name in job.tables if len(job.key(name)) > 1), None):
-        raise JobError(f"tables.{several}.key", "several columns", "a key of one column, as required by SDV",
-                       "omit the table from the metadata")  # fmt: skip
     tables = {name: _table_metadata(job, name) for name in job.tables}
     relationships = []
     for link in job.link:
-        for parent, column in zip((link.parent, link.child), _columns(job, link), strict=False):
-            child = link.child if link.via is None else link.called
-            tables.setdefault(child, {"columns": {}})["columns"][column] = {"sdtype": "id"}
-            relationships.append(dict(zip(ENDS, (parent, job.key(parent)[0], child, column), strict=True)))
+        child = link.child if link.via is None else link.called
+        own = tables.setdefault(child, {"columns": {}})
+        for parent, columns in zip((link.parent, link.child), _columns(job, link), strict=False):
+            own["columns"] |= {column: {"sdtype": "id"} for column in columns}
+            ends = parent, _key(job.key(parent)), child, _key(columns)
+            relationships.append(dict(zip(ENDS, ends, strict=True)))
+            if link.kind == "one-to-one":
+                own["alternate_keys"] = [*own.get("alternate_keys", ()), _key(columns)]
     return {"METADATA_SPEC_VERSION": "V1", "tables": tables, "relationships": relationships}
 
 
-def _columns(job: CompositeJob, link: LinkSection) -> list[str]:
+def _columns(job: CompositeJob, link: LinkSection) -> list[tuple[str, ...]]:
     """Return the columns with keys of the parent and, in a table of pairs, of the child."""
     first, second = job.ends(link)
-    return [first[0]] if link.via is None else [first[0], second[0]]
+    return [first] if link.via is None else [first, second]
 
 
 def _table_metadata(job: CompositeJob, name: str) -> dict[str, Any]:
     key, domain = job.key(name), job.domains[name]
     columns = {**{one: {"sdtype": "id"} for one in key}, **{one: _sdtype(domain[one]) for one in domain.names}}
-    return {**({"primary_key": key[0]} if key else {}), "columns": columns}
+    return {**({"primary_key": _key(key)} if key else {}), "columns": columns}
 
 
 def _sdtype(attribute: Attribute) -> dict[str, str]:

@@ -99,7 +99,7 @@ class LinkSection(Settings):
     via: Address | None = None
     parent_key: Key | None = None
     child_key: Key | None = None
-    max_degree: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    max_degree: Annotated[int, Field(ge=1, le=10**6)] | Literal["private"] | None = None
     protects: Literal["parent", "both"] = "parent"
     links: Annotated[int, Field(ge=1)] | None = None
     counts: list[str] | None = None
@@ -141,8 +141,9 @@ class LinkSection(Settings):
 
     @property
     def bound(self) -> int:
-        """Largest number of links of a protected row."""
-        return self.max_degree or (1 if self.kind == "one-to-one" else MOST_DEGREE)
+        """Largest number of links of a protected row; a usual one until a private one is chosen."""
+        stated = None if self.max_degree == "private" else self.max_degree
+        return stated or (1 if self.kind == "one-to-one" else MOST_DEGREE)
 
     @property
     def read_nulls(self) -> str:

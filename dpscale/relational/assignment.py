@@ -135,11 +135,21 @@ def _repeated(keys: Integers) -> Integers:
     return order[1:][keys[order[1:]] == keys[order[:-1]]]
 
 
-def remove_loops(pairs: Integers, profiles: Integers, stream: PublicStream) -> Integers:
+def remove_loops(pairs: Integers, profiles: Integers, stream: PublicStream, one_parent: bool = False) -> Integers:
     """Return links within one table without those from a row to itself.
 
-    Each such link exchanges its second end with another link, if possible one with the same profile there. Links for
-    which no exchange is possible are dropped. `profiles` has the profile of every row.
+    Each such link exchanges its second end with another link, if possible one with the same profile there.
+
+    Parameters
+    ----------
+    pairs : ndarray, shape (links, 2)
+        Links, changed in place.
+    profiles : ndarray, shape (rows,)
+        Profile of every row.
+    stream : PublicStream
+    one_parent : bool
+        Whether a row is the second end of at most one link. A link without a possible exchange then gets another
+        parent; otherwise it is dropped.
     """
     number, first = len(profiles), pairs[:, 0]
     there = Counter((first * number + pairs[:, 1]).tolist())
@@ -148,6 +158,10 @@ def remove_loops(pairs: Integers, profiles: Integers, stream: PublicStream) -> I
         near = by_profile.some(np.full(TRIES, i), stream.uniforms(TRIES))
         anyone = (stream.uniforms(TRIES) * len(pairs)).astype(np.int64)
         _remove_loop(pairs, i, [*near.tolist(), *anyone.tolist()], number, there)
+    for i in np.flatnonzero(first == pairs[:, 1]).tolist():  # few tries find nothing if most links have one parent
+        _remove_loop(pairs, i, stream.permutation(len(pairs)).tolist(), number, there)
+        if one_parent and pairs[i, 0] == pairs[i, 1]:  # the row is the parent of all children, others have none
+            pairs[i, 0] = (pairs[i, 0] + 1) % number
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
 

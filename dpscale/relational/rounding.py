@@ -82,9 +82,13 @@ class Cross:
 
 def cross_words(u: Side, v: Side) -> int:
     """Return how many numbers the marginals and the profiles' entries occupy."""
-    each = [math.prod(u.sizes[i] for i in a) * math.prod(v.sizes[j] for j in b)
-            for a, b in _columns(len(u.sizes), len(v.sizes))]  # fmt: skip
-    return sum(each) + len(each) * (len(u.profiles) + len(v.profiles))
+    return count_words(u.sizes, v.sizes, len(u.profiles) + len(v.profiles))
+
+
+def count_words(u: Sequence[int], v: Sequence[int], profiles: int) -> int:
+    """Return how many numbers the marginals of attributes of these sizes and the entries of the profiles occupy."""
+    each = [math.prod(u[i] for i in a) * math.prod(v[j] for j in b) for a, b in _columns(len(u), len(v))]
+    return sum(each) + len(each) * profiles
 
 
 def cross_count(u: int, v: int) -> int:

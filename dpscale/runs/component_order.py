@@ -60,16 +60,16 @@ class Component(Protocol):
 KINDS: dict[str, str] = {
     "tables": "dpscale.runs.components:table_components",
     "links": "dpscale.runs.links.component:link_components",
-    "joins": "dpscale.runs.components:join_components",
+    "joins": "dpscale.runs.joins.component:join_components",
 }
 
 
-def components_of(run: Any) -> dict[str, Component]:
-    """Return the components of a run by name, each after those it depends on, otherwise in the order of the job."""
+def listed_components(run: Any) -> dict[str, Component]:
+    """Return the components of a run by name, in the order of the job."""
     found: dict[str, Component] = {}
     for module, _, function in (place.partition(":") for place in KINDS.values()):
         found |= {one.name: one for one in getattr(import_module(module), function)(run)}
-    return in_order(found)
+    return found
 
 
 def in_order(components: Mapping[str, Component]) -> dict[str, Component]:

@@ -10,22 +10,23 @@ from dataclasses import dataclass
 
 from dpscale.base.errors import ReportError
 from dpscale.base.numerics import Integers
-from dpscale.contributions.lookups import CACHE
 from dpscale.engine import Engine
+from dpscale.job.table_sizes import required_links
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.joint_parts import JointPart
 from dpscale.runs.links.measuring import check_unchanged, current_stamps, read_all
 from dpscale.runs.links.report import write_report
 from dpscale.runs.links.writer import check_public, write_tables
+from dpscale.runs.row_limits import record_limits
 from dpscale.runs.stages.budget import SEARCHES, UNITS, ensure_noise_key
 from dpscale.runs.stages.plan import check_numbers
 from dpscale.runs.stages.preflight import check_unit_memory
 from dpscale.runs.stages.runner import run_requested
 from dpscale.runs.stages.units import counters
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import flush_names, remove_partial
+from dpscale.storage.files import flush_names, remove_partial, write_whole
 
 RELEASED = ("measure", "reconstruct", "synthesize")  # stages of a table whose output other components read
 
@@ -37,23 +38,26 @@ class TableComponent:
     Attributes
     ----------
     name : str
-    run : TableRun
-    steps : int
-        Number of neighbours of the table's run that connect two of the job; its cost grows accordingly.
+    whole : CompositeRun
+    table : str
     depends_on : tuple of str
-    released : tuple of str
-        Stages whose output other components read.
+        The private parents of the rows, whose sampled rows limit their number.
     """
 
     name: str
-    run: TableRun
-    steps: int
+    whole: CompositeRun
+    table: str
     depends_on: tuple[str, ...] = ()
-    released: tuple[str, ...] = RELEASED
+
+    @property
+    def run(self) -> TableRun:
+        """Run of the table."""
+        return self.whole.tables[self.table]
 
     @property
     def cost(self) -> Cost:
-        return self.run.measurement_plan.cost.for_group(self.steps)
+        """Cost to a unit of the job, whose neighbours are some steps of the table's run apart."""
+        return self.run.measurement_plan.cost.for_group(self.whole.neighbours.steps[self.table])
 
     @property
     def plan_digest(self) -> str:
@@ -66,19 +70,20 @@ class TableComponent:
         """Do nothing: the run of the table counts and checks its records before the charge."""
 
     def measure(self, engine: Engine) -> None:
-        for stage in self.released:
-            run_requested(self.run, engine, stage)
-        CACHE.clear()  # of the rows that were looked up
+        for table in self.whole.tables.values():  # the sizes of all tables are decided together
+            for stage in RELEASED[:-1]:
+                run_requested(table, engine, stage)
+        record_limits(self.whole, self.table)
+        run_requested(self.run, engine, RELEASED[-1])
 
     def is_measured(self) -> bool:
-        return all(self.run.done(stage) for stage in self.released)
+        return all(self.run.done(stage) for stage in RELEASED)
 
     def reconstruct(self, engine: Engine) -> None:
         run_requested(self.run, engine, "reconstruct")
 
     def synthesize(self, engine: Engine) -> dict[str, Integers]:
-        if self.run.synthesis is not None:
-            run_requested(self.run, engine, "synthesize")
+        run_requested(self.run, engine, "synthesize")
         return {}
 
     def report(self, engine: Engine) -> None:
@@ -86,15 +91,13 @@ class TableComponent:
 
 
 def table_components(run: CompositeRun) -> list[TableComponent]:
-    """Return the components of the private tables."""
-    steps = run.neighbours.steps
-    return [TableComponent(f"tables.{name}", table, steps[name]) for name, table in run.tables.items()]
-
-
-def join_components(run: CompositeRun) -> list[TableComponent]:
-    """Return the components of the joins, which follow the tables: these refuse keys of two units."""
-    tables = tuple(f"tables.{name}" for name in run.tables)
-    return [TableComponent(f"joins.{name}", one, 1, tables, ("measure",)) for name, one in run.joins.items()]
+    """Return the components of the private tables, each after the parents of its rows."""
+    found = []
+    for name in run.tables:
+        links = [link for link in required_links(run.job, name) if link.parent in run.tables and link.parent != name]
+        parents = dict.fromkeys(f"tables.{link.parent}" for link in links)
+        found.append(TableComponent(f"tables.{name}", run, name, tuple(parents)))
+    return found
 
 
 def discover(run: CompositeRun, engine: Engine) -> None:
@@ -140,6 +143,8 @@ def plan(run: CompositeRun, engine: Engine) -> None:
     run.pin_versions()
     for one in run.components().values():
         one.plan(engine)
+    if not run.tables:  # links between public tables: the folder is the output of the stages
+        write_whole(run.path / "tables" / INDEX, b"{}")
     run.assign_charges()
 
 

@@ -33,7 +33,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
-from dpscale.runs.component_order import Component, components_of
+from dpscale.runs.component_order import Component, in_order, listed_components
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.joins.run import JoinRun
 from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
@@ -181,8 +181,8 @@ class CompositeRun(Run):
         """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
         if self.manifest.get("divides") and not present(self.path / FILE):
             if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
-                raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others,"
-                               " because it measures it", f"run `dpscale allocate {self.path}` first")  # fmt: skip
+                raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others",
+                               f"run `dpscale allocate {self.path}` first")  # fmt: skip
             self.record_allocation(Divisible(self.job, self.neighbours).divided_unmeasured().to_dict())
             self.update(divides="unmeasured")
 
@@ -276,7 +276,7 @@ class CompositeRun(Run):
 
     def components(self) -> dict[str, Component]:
         """Return the components by name, each after those it depends on; new objects, with the data of one stage."""
-        return components_of(self)
+        return in_order(listed_components(self))
 
     @property
     def cost(self) -> Cost:
@@ -306,7 +306,7 @@ class CompositeRun(Run):
 
     def _entry(self) -> dict[str, Any]:
         """Return the ledger entry of the job; available after all components are planned."""
-        plans = [one.plan_digest for one in self.components().values() if one.plan_digest is not None]
+        plans = [one.plan_digest for one in listed_components(self).values() if one.plan_digest is not None]
         content, protects = [self.manifest["job_sha256"], plans], self.neighbours.protects
         return {
             "release": self.manifest["release"],

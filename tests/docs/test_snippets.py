@@ -20,8 +20,8 @@ from dpscale import mechanisms, reconstruction
 from dpscale.__main__ import main
 from dpscale.job import TableJob
 from dpscale.job.data import Data
-from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
 from dpscale.job.joins import JoinPart, JoinSection
+from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
 from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.records import formats
 from dpscale.workload import families

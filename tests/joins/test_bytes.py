@@ -13,7 +13,7 @@ from dpscale.contributions.joins import JoinedPartition
 from dpscale.engine import Engine, resolve
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.components import TableComponent
+from dpscale.runs.joins.component import JoinComponent
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.stages.measure import open_table
 from dpscale.runs.stages.runner import run_stages
@@ -73,18 +73,18 @@ def test_interrupted_run_resumes_with_the_same_bytes_and_one_charge(
     path = write_shop(folder, **engine_settings(), privacy={"privacy_cost": 8.0, "dataset": "shop",
                                                              "ledger": str(tmp_path / "ledger.db")})  # fmt: skip
     dp.run(path, tmp_path / "whole")
-    original = TableComponent.measure
+    original = JoinComponent.measure
 
-    def fail_after_pairs(self: TableComponent, engine: Engine) -> None:
+    def fail_after_pairs(self: JoinComponent, engine: Engine) -> None:
         original(self, engine)
         if "joins.ratings" in self.name:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(TableComponent, "measure", fail_after_pairs)
+    monkeypatch.setattr(JoinComponent, "measure", fail_after_pairs)
     run = begin_run(read_job(path), tmp_path / "interrupted")
     with pytest.raises(KeyboardInterrupt):
         run_stages(run)
-    monkeypatch.setattr(TableComponent, "measure", original)
+    monkeypatch.setattr(JoinComponent, "measure", original)
     dp.run(path, tmp_path / "interrupted")
     assert digests(tmp_path / "interrupted") == digests(tmp_path / "whole")
     with Ledger.open(tmp_path / "ledger.db") as ledger:

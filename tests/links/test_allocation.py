@@ -19,6 +19,7 @@ from dpscale.audit.evidence.check import check_bundle
 from dpscale.engine import resolve
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
+from dpscale.relational.degree_bounds import degree_histogram
 from dpscale.relational.features import BITS, Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import first_measurement, measuring
@@ -26,6 +27,7 @@ from dpscale.runs.links.allocation import likely_rows
 from tests.links.small import make_frames, make_job, run_digests, write_job
 from tests.links.test_neighbours import make_database, remove_person, write_database
 
+PRECISE = {"privacy_cost": 200.0, "dataset": "shop", "allow_weak_privacy": True}
 PLANNED = {"allocation": {"method": "planned"}}
 
 
@@ -187,6 +189,7 @@ def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> 
     assert check_bundle(shop / "run/evidence")["sound"]
     for change, message in ((lambda one: one["components"][0]["draws"][0].update(variance="9"), "cost"),
                             (lambda one: one["tables"][0].update(rows_per_unit=0), "rows of a unit"),
+                            (lambda one: one["degrees"][0].update(rows_per_unit=2), "among the parents"),
                             (lambda one: one["components"][1].update(moved=1), "moved"),
                             (lambda one: one["components"][1].update(sizes=[[2], [2]]), "cells"),
                             (lambda one: one.update(sha256="0"), "hash")):  # fmt: skip
@@ -225,6 +228,76 @@ def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed
     fewer, less = statistics(tmp_path / "planted", remove_person(remove_person(data, 0), 1))
     assert rows - fewer == 2
     assert features.squared > 4**BITS // 2
+
+
+def test_private_bound_cuts_few_links(tmp_path: Path) -> None:
+    """Persons have up to about 20 orders: the histogram finds a bound, which the released degrees respect."""
+    rng, frames = np.random.default_rng(3), make_frames()
+    degrees = rng.integers(0, 21, len(frames["persons"]))
+    orders = frames["orders"].sample(degrees.sum(), replace=True, random_state=0).reset_index(drop=True)
+    frames["orders"] = orders.assign(person=np.repeat(frames["persons"].id.to_numpy(), degrees))
+    links = make_job()["link"]
+    links[0] |= {"max_degree": "private"}
+    path = write_job(tmp_path, PLANNED | {"link": links, "privacy": PRECISE}, frames)
+    release = dp.run(path, tmp_path / "run")
+    content = allocation(tmp_path / "run")
+    bound = content["bounds"]["orders"]
+    assert np.maximum(degrees - bound, 0).sum() / degrees.sum() < 0.1
+    assert content["cut"]["orders"] == pytest.approx(np.maximum(degrees - bound, 0).sum() / degrees.sum(), abs=0.05)
+    assert bound in (12, 16, 24)
+    assert release.synthetic()["orders"].compute().person.value_counts().max() <= bound
+    assert CompositeRun(tmp_path / "run").neighbours.rows["orders"] == bound
+    CliRunner().invoke(main, ["evidence", str(tmp_path / "run")])
+    assert check_bundle(tmp_path / "run/evidence")["sound"]
+
+
+def test_bound_of_a_chain_is_chosen_from_the_top(tmp_path: Path) -> None:
+    """Brute force: degrees before the bound change by the rows of a unit among the parents. Planted: one row."""
+    rng, engine = np.random.default_rng(4), resolve(scheduler="synchronous")
+    data, histograms = make_database(1), {}
+    for person in (None, *range(6)):
+        frames = data if person is None else remove_person(data, person)
+        job = first_measurement.looked(write_database(tmp_path / f"at-{person}", frames, rng))
+        run = CompositeRun.create(job, tmp_path / f"at-{person}" / "run")
+        exact = measuring.read_all(job, run.neighbours, engine)
+        histograms[person] = {
+            name: degree_histogram(exact[name].unbounded) for name in ("accounts", "payments", "tags")
+        }
+    first = first_measurement.FirstMeasurement(run, job)
+    assert [link.called for link in first.bounded] == ["accounts", "payments", "tags"]
+    worst = dict.fromkeys(histograms[None], 0)
+    for person in range(6):
+        for name, counts in histograms[person].items():
+            worst[name] = max(worst[name], int(((counts - histograms[None][name]) ** 2).sum()))
+    for link in first.bounded:
+        assert worst[link.called] <= first.neighbours.rows[link.parent] ** 2
+    assert worst["payments"] > 1
+
+
+@pytest.mark.parametrize("change", [{"parent": "persons", "child": "persons", "child_key": "person", "name": "boss"},
+                                    {"protects": "both"}, {"method": "equal"}])  # fmt: skip
+def test_private_bound_is_refused_where_it_cannot_be_measured(tmp_path: Path, change: dict[str, str]) -> None:
+    links, method = make_job()["link"], change.pop("method", "planned")
+    links[1 if "protects" in change else 0] |= {"max_degree": "private"} | change
+    job = {"link": links[1:2] if "protects" in change else links, "allocation": {"method": method}}
+    if "protects" in change:
+        tables = make_job()["tables"]
+        job["tables"] = {name: tables[name] for name in ("persons", "products")}
+    done = CliRunner().invoke(
+        main, ["run", str(write_job(tmp_path, job)), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    )
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert "private" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_plan_before_a_private_bound_is_refused(tmp_path: Path) -> None:
+    links = make_job()["link"]
+    links[0] |= {"max_degree": "private"}
+    path, run = write_job(tmp_path, PLANNED | {"link": links}), tmp_path / "run"
+    done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "dpscale allocate" in done.stderr
 
 
 def test_likely_rows_follow_precise_counts_and_the_prior_otherwise() -> None:

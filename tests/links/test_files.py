@@ -13,7 +13,7 @@ import dpscale as dp
 from dpscale.engine import resolve
 from dpscale.job.tables import CompositeJob
 from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links.link_data import check_keys
+from dpscale.runs.links.key_statistics import check_keys
 from tests.links.small import make_frames, make_job, write_job
 
 

@@ -19,6 +19,7 @@ from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.relational import assignment, budget_shares, features, published, rounding
+from dpscale.relational.degree_bounds import bucket_starts
 from dpscale.relational.features import Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import Run
@@ -214,13 +215,15 @@ def first_draws(run: Run) -> Fields:
     """Return the content of allocation.json of a bundle: the draws of the first measurement, and the shares.
 
     `components` are links as in draws.json, in their order. `tables` are those whose rows are counted: name, rows of a
-    unit, numbers of cells, and two draws. Raises JobError for values that differ from their draws.
+    unit, numbers of cells, and two draws. `degrees` are histograms of degrees before the bound: the link, rows of a
+    unit among its parents, and the draw. Raises JobError for values that differ from their draws.
     """
     assert isinstance(run, CompositeRun)
     first = FirstMeasurement(run, looked(run.job))
     links = [link_component(run, first.piece(link), first.records(f"links.{link.called}", link.called))[0]
              for link in first.job.link]  # fmt: skip
-    return {"components": links, "tables": list(_tables(first)), "shares": dict(run.job.shares),
+    return {"components": links, "tables": list(_tables(first)), "degrees": list(_degrees(first)),
+            "shares": dict(run.job.shares),
             "sha256": hashlib.sha256(read_bytes(run.path / FILE)).hexdigest()}  # fmt: skip
 
 
@@ -235,3 +238,11 @@ def _tables(first: FirstMeasurement) -> Iterator[Fields]:
         for one in draws:
             check_lattice(stored, one)
         yield {"name": name, "rows_per_unit": rows, "sizes": list(sizes), "draws": [one.fields for one in draws]}
+
+
+def _degrees(first: FirstMeasurement) -> Iterator[Fields]:
+    for link in first.bounded:
+        rows = first.neighbours.rows[link.parent]
+        draw = LinkDraw("degrees", first.degrees_draw(link), rows**2, len(bucket_starts()))
+        check_lattice(first.records(f"degrees.{link.called}", f"degrees of {link.called}"), draw)
+        yield {"name": link.called, "rows_per_unit": rows, "draws": [draw.fields]}

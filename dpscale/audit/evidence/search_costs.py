@@ -13,7 +13,8 @@ units.json has the noise of numbers of distinct units, with the entry NAME-units
 of a set, so μ² = m²k/(v − 8) of each set, or ε = mk/s. All entries together must be within ε and δ of the job.
 
 allocation.json has the first measurement of several tables, by which their budget was divided, with the entry
-NAME-allocation: of links as in draws.json, and rows of tables and their attributes, with sensitivities k and k√U.
+NAME-allocation: of links as in draws.json, rows of tables and their attributes, with sensitivities k and k√U, and rows
+by degree, with the sensitivity k.
 
 With several tables, searches.TABLE.json and units.TABLE.json are those of one table, whose costs add under the same
 entries. Where neighbours are s steps of a table apart, μ² is s² times as large, and an additive δ grows as for a group.
@@ -183,6 +184,12 @@ def _allocation_faults(folder: Path, files: Fields, releases: Fields, entries: l
         if rows[table["name"]] != int(table["rows_per_unit"]):
             found.append(f"allocation.json has another number of rows of a unit in {table['name']}")
         total += _table_cost(table)
+    parents = {link["name"]: int(link["parents"]) for link in links_of(files)}
+    for one in content["degrees"]:
+        if parents[one["name"]] != int(one["rows_per_unit"]):
+            found.append(f"allocation.json has another number of rows of a unit among the parents of {one['name']}")
+        [draw] = one["draws"]
+        total += squared_mu(draw, int(one["rows_per_unit"]))
     return [*found, *_charge_faults("first measurement", entry["cost"], [(total, 0.0)])]
 
 

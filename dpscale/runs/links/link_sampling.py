@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,10 +68,12 @@ def sample_links(run: CompositeRun, link: LinkSection, sides: tuple[Side, Side],
     having = np.arange(v.rows)
     if link.nulls == "keep":  # a random subset of children, one per link
         having = np.sort(stream.permutation(v.rows)[: int(min(round(measured.links), v.rows))])
+        if measured.chances is not None:  # of the profiles that remain, in their order
+            measured = replace(measured, chances=measured.chances[:, np.unique(v.of[having])])
         v = Side.made(v.profiles[v.of[having]], v.sizes)
     pairs = _Drawing(run, link, (u, v), measured).rows()
     pairs[:, 1] = having[pairs[:, 1]]
-    return remove_loops(pairs, sides[1].of, stream) if link.loops is False else pairs
+    return remove_loops(pairs, sides[1].of, stream, link.via is None) if link.loops is False else pairs
 
 
 @dataclass(frozen=True, eq=False)

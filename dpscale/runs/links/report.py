@@ -21,12 +21,19 @@ from dpscale.base.arrow import pq
 from dpscale.base.display import figure
 from dpscale.base.numerics import Floats, Integers
 from dpscale.counting.count import encode_batch
-from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import GDP, Spending, float_above
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.joint_parts import joint_parts
 from dpscale.runs.links.measuring import SIDES, piece_of, records_of
+from dpscale.runs.links.statements import (
+    describe_bound,
+    describe_neighbours,
+    describe_size,
+    not_reproduced,
+    refusals,
+    reproduced,
+)
 from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
 
@@ -71,11 +78,29 @@ class ReleasedLink:
 
     @property
     def whole(self) -> bool:
-        """Whether every end exists, no pair is duplicated, and bounds are respected."""
-        there = all(end[end.notna()].isin(keys).all() for end, keys in self.ends)
+        """Whether every end exists unless it may be null, no pair is repeated, and bounds and `loops` are respected."""
+        there = all(end[end.notna()].isin(keys).all() for end, keys in self.ends) and not self._nulls and not self.loops
         bounds = [most for most in self.bounds if most is not None]
         mask = all(float(own.max(initial=0)) <= most for own, most in zip(self.degrees, bounds, strict=False))
         return bool(there and mask and (self.link.via is None or not _twice(self.parents, self.children)))
+
+    @property
+    def _nulls(self) -> bool:
+        """Whether an end is null that must not be."""
+        return self.link.nulls != "keep" and any(bool(end.isna().any()) for end, _ in self.ends)
+
+    @property
+    def loops(self) -> int:
+        """Number of links of a row to itself that the job excludes."""
+        if self.link.loops is not False:
+            return 0
+        keys = column(self.run, self.link.child, self.run.job.key(self.link.child))
+        return int((self.parents == (keys if self.link.via is None else self.children)).sum())
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the parent and of the child."""
+        return len(self.degrees[0]) + len(self.parents if self.link.via is None else self.degrees[1])
 
     @property
     def bounds(self) -> list[int | None]:
@@ -119,6 +144,11 @@ class ReleasedLink:
                 found.append(Association((a.name, b.name), (texts(a), texts(b)), counts, cramers_v(counts)))
         found = [one for one in found if one.strength > 0]
         return sorted(found, key=lambda one: -one.strength)[:STRONGEST]
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether associations are computed from a part of the links."""
+        return len(self.parents) > MOST_LINKS
 
     def _linked_codes(self) -> tuple[Integers, Integers]:
         """Return the codes, (attributes, links), of the parents and the children of the sampled links."""
@@ -200,16 +230,6 @@ SHOWN = 60
 STRONGEST, MOST_LINKS, MOST_CELLS = 3, 100_000, 400  # pairs of attributes, sampled links, and cells of a pair
 
 
-def describe_neighbours(neighbours: NeighbourRelation) -> str:
-    """Return a sentence that describes the neighbouring relation."""
-    if neighbours.replaces:
-        unit = "one row of any private table, replaced together with all its links" if neighbours.steps else (
-            "all links of one row of either table, replaced by others")  # fmt: skip
-        return f"Neighbours differ by {unit}, whose number is at most the bound in the job."
-    unit = f"one row of {neighbours.root}, added or removed together with all its links and children"
-    return f"Neighbours differ by {unit}; the numbers of both are limited by the bounds in the job."
-
-
 TABLE = (
     Section("summary", "Summary", listed=False),
     Section("cost", "Privacy cost"),
@@ -243,9 +263,8 @@ def write_report(run: CompositeRun) -> None:
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "tables": lambda: _tables(run),
-        "links": lambda: [{**content, "share": _share(run, f"links.{content['name']}"), "plot": degree_plot(one),
-                           "associations": [each.picture() for each in one.associations]}
-                          for one, content in zip(found, links, strict=True)],
+        "refusals": lambda: refusals(run.job, run.neighbours),
+        "links": lambda: [content | _shown(one) for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
     page, failed = render_sections(frame, SECTIONS.values(), values, "dpscale.runs.links", run)
@@ -271,8 +290,18 @@ def _components(run: CompositeRun) -> list[dict[str, Any]]:
 
 def _tables(run: CompositeRun) -> list[dict[str, Any]]:
     return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": one.public,
-             "attributes": len(run.job.domains[name].names), "most": run.neighbours.rows.get(name)}
+             "attributes": len(run.job.domains[name].names), "most": run.neighbours.rows.get(name),
+             "size": "" if one.public else describe_size(run, name)}
             for name, one in run.job.tables.items()]  # fmt: skip
+
+
+def _shown(one: ReleasedLink) -> dict[str, Any]:
+    """Return the values of a link that only the page has."""
+    run, link = one.run, one.link
+    return {"share": _share(run, f"links.{link.called}"), "plot": degree_plot(one), "sampled": one.is_sampled,
+            "associations": [each.picture() for each in one.associations],
+            "reproduced": reproduced(run, link, one.rows), "missing": not_reproduced(run, link, one.rows),
+            "at_bound": describe_bound(run, link, len(one.degrees[0]))}  # fmt: skip
 
 
 def _share(run: CompositeRun, piece: str) -> str:

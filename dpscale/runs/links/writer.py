@@ -19,6 +19,7 @@ from dpscale.base.numerics import Integers, Integers32
 from dpscale.contributions.links import key_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
+from dpscale.job.table_sizes import check_public_parents
 from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.runs.composite import INDEX, CompositeRun, open_table
 from dpscale.storage.files import read_text, write_whole, writing
@@ -36,7 +37,7 @@ def public_table(section: TableSection, domain: Domain) -> tuple[Integers32, pa.
             stays = np.ones(codes.shape[1], np.bool_) if dropped is None else ~dropped
             found.append(codes.T[stays].astype(np.int32))
             tables.append(pa.table(dict(batch)).filter(pa.array(stays)))
-    if not tables:
+    if not sum(map(len, found)):
         raise DataError(
             section.path, "no rows", "the rows of a public table", "add rows, or remove the table and its links"
         )
@@ -53,14 +54,20 @@ def public_tables(run: CompositeRun) -> dict[str, tuple[Integers32, pa.Table]]:
 
 
 def check_public(job: CompositeJob) -> None:
-    """Raise DataError for a public table with null or duplicate keys, because links refer to its rows by key."""
+    """Raise DataError for a public table with null or duplicate keys, because links refer to its rows by key.
+
+    Raises JobError for a table with more rows than its public parents.
+    """
+    numbers: dict[str, int] = {}
     for name, one in job.tables.items():
         if one.public and (key := job.key(name)):
             rows = public_table(one, job.domains[name])[1]
+            numbers[name] = rows.num_rows
             words, has = key_words({column: rows.column(column).combine_chunks() for column in key}, key, "drop")
             if not has.all() or len(np.unique(words, axis=0)) < len(words):
                 raise DataError(f"tables.{name}.key", "a null or duplicate key",
                                 "a distinct key for every row of a public table", "fix the table")  # fmt: skip
+    check_public_parents(job, numbers)
 
 
 def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:

@@ -22,6 +22,7 @@ from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import choose_sampler, estimates_of, low_order_tables, model_folder, open_sampler
+from dpscale.runs.row_limits import limited_rows
 from dpscale.runs.row_numbers import (
     COUNTS,
     cells_file,
@@ -58,7 +59,7 @@ def perform(run: TableRun, engine: Engine) -> None:
     check_rows(settings, settings.rows, columns, memory)
     name, distances = choose_sampler(run, settings, engine.each("model"))
     _, sampler = open_sampler(str(run.path), str(folder), name)
-    rows = settings.rows or max(1, round(sampler.total))
+    rows = settings.rows or limited_rows(run, sampler.total)
     check_rows(settings, rows, columns, memory)
     _clear(run.path / "synthetic")
     parts = split_rows(rows, settings.parts_of(rows))

@@ -1,0 +1,83 @@
+"""Numbers of synthetic rows that fit together: every row of a child has a parent within the parent's bound.
+
+A parent has at most `max_degree` children (1 in a one-to-one link); a public parent of other links has any number. A
+table whose `rows` are not stated has at least the rows that the stated tables below it require.
+"""
+
+from __future__ import annotations
+
+from dpscale.base.errors import JobError
+from dpscale.job.tables import CompositeJob, LinkSection
+
+
+def required_links(job: CompositeJob, name: str) -> list[LinkSection]:
+    """Return the links in which every row of a table has a parent and a parent has at most `bound` children."""
+    own = [link for link in job.link if link.via is None and link.child == name and link.nulls != "keep"]
+    return [link for link in own if link.kind == "one-to-one" or not job.tables[link.parent].public]
+
+
+def stated_rows(job: CompositeJob, name: str) -> int | None:
+    """Return the number of synthetic rows of a table that the job states."""
+    one = job.tables[name]
+    return one.rows or (one.synthesize.rows if one.synthesize is not None else None)
+
+
+def least_rows(job: CompositeJob, name: str) -> int:
+    """Return the least number of synthetic rows of a private table: as stated, or as its links and children require.
+
+    Parameters
+    ----------
+    job : CompositeJob
+        Its private tables have a common root (`neighbour_relation`).
+    name : str
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    JobError
+        If the stated rows of a table below it do not fit.
+    """
+    needs = [(1, "")]
+    for link in (link for child in job.tables for link in required_links(job, child) if link.parent == name):
+        if link.child == name:
+            needs += [(2, f"no row of {name} is linked to itself")] * (link.loops is False)
+        else:
+            rows, text = least_rows(job, link.child), f"at most {link.bound} per row of {name}"
+            needs.append((-(-rows // link.bound), f"{link.child} has {rows} rows, {text}"))
+    (most, reason), stated = max(needs), stated_rows(job, name)
+    if stated is not None and stated < most:
+        raise JobError(f"tables.{name}.rows", f"{stated}, but {reason}", f"at least {most}",
+                       "raise it, or lower rows of the tables below it")  # fmt: skip
+    return stated or most
+
+
+def check_public_parents(job: CompositeJob, rows: dict[str, int]) -> None:
+    """Check the rows of tables against their public parents in one-to-one links.
+
+    Parameters
+    ----------
+    job : CompositeJob
+    rows : dict of str to int
+        Number of rows of every public table with a key.
+
+    Raises
+    ------
+    JobError
+        If a table has more rows than its parents.
+    """
+    for name, one in job.tables.items():
+        for link in () if one.public else required_links(job, name):
+            if link.parent in rows and least_rows(job, name) > rows[link.parent] * link.bound:
+                raise JobError(f"tables.{name}.rows", f"{least_rows(job, name)}, but each row has a row of its own in "
+                               f"{link.parent}, a public table of {rows[link.parent]} rows",
+                               f"at most {rows[link.parent]}", "lower it")  # fmt: skip
+
+
+def check_stated_rows(job: CompositeJob) -> None:
+    """Raise JobError for a number of rows that does not fit the stated rows of other tables."""
+    for name, one in job.tables.items():
+        if not one.public:
+            least_rows(job, name)

@@ -1,0 +1,175 @@
+"""Sentences of the report of several tables. Each depends on what was measured for a link, or on the job."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from dpscale.base.display import figure
+from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.table_sizes import required_links, stated_rows
+from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.relational.budget_shares import MOST_SIBLINGS
+from dpscale.relational.rounding import count_words
+from dpscale.runs.composite import CompositeRun
+from dpscale.runs.links.link_sampling import MOST_WORDS
+from dpscale.runs.links.measuring import piece_of, records_of
+from dpscale.runs.row_limits import describe_rows
+from dpscale.storage.files import listed, present
+
+SURE, MANY = 2.0, 0.1  # standard errors, and the share of rows at the bound from which a warning is given
+
+
+def describe_neighbours(neighbours: NeighbourRelation) -> str:
+    """Return a sentence that describes the neighbouring relation."""
+    protects, root = neighbours.protects, neighbours.root
+    if neighbours.replaces:
+        unit = "one row of any private table, replaced together with all its links" if neighbours.steps else (
+            "all links of one row of either table, replaced by others")  # fmt: skip
+        return f"Neighbours differ by {unit}, whose number is at most the bound in the job."
+    if not neighbours.moved:
+        unit = f"one row of {root}" if protects.bound == 1 else (
+            f"the rows of {root} with one {protects.unit}, at most {protects.bound},")  # fmt: skip
+        return f"Neighbours differ by {unit} added or removed."
+    unit = f"one row of {root}, added or removed together with all its links and children" if neighbours.steps else (
+        f"all links of one row of {root}, added or removed")  # fmt: skip
+    return f"Neighbours differ by {unit}; their numbers are limited by the bounds in the job."
+
+
+def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
+    """Return what the synthetic links reproduce, because it was measured.
+
+    Parameters
+    ----------
+    run : CompositeRun
+    link : LinkSection
+    rows : int
+        Number of synthetic rows of the parent and of the child.
+
+    Returns
+    -------
+    list of str
+    """
+    folder = records_of(run, link).folder
+    found = []
+    if _measured(folder, "degrees"):
+        sides = [link.parent] if link.via is None else list(dict.fromkeys((link.parent, link.child)))
+        found.append(f"the distribution of the number of links of a row of {' and of '.join(sides)}")
+    found += [
+        f"the number of links by attributes of {table}" for table, name in _sides(link) if _measured(folder, name)
+    ]
+    if _measured(folder, "both"):
+        found.append("which attributes of linked rows go together")
+    if present(folder) and any(name.startswith("round-") for name in listed(folder)):
+        found.append("the selected counts over attributes of both ends")
+    if _measured(folder, "siblings") and _fits(run, link, rows):
+        found.append(f"the similarity of rows of {link.child} with one parent")
+    counts = ", ".join(link.counts or ())
+    return found + ([f"the dependence on the number of links in {counts}"] if counts and found else [])
+
+
+def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
+    """Return what the synthetic links need not reproduce, with the reason; the parameters are those of `reproduced`."""
+    folder, found = records_of(run, link).folder, []
+    piece = piece_of(run, link)
+    if not _measured(folder, "degrees"):
+        reason = f'mechanism = "{link.mechanism}"' if piece.bounded else f"rows of {link.parent} have no bound"
+        found.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
+    if not _measured(folder, "both") and link.mechanism != "published":
+        found.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
+                     "than it removes error)")  # fmt: skip
+    if link.via is None and link.kind != "one-to-one" and not (link.bound == 1 and piece.bounded):
+        if not _measured(folder, "siblings"):
+            found.append(f"the similarity of rows of {link.child} with one parent ({_reason(run, link)})")
+        elif not _fits(run, link, rows):
+            found.append(f"the similarity of rows of {link.child} with one parent (attributes of both tables may have "
+                         "too many combinations)")  # fmt: skip
+    return found
+
+
+def _sides(link: LinkSection) -> list[tuple[str, str]]:
+    """Return each table whose attributes are summed over links, with the name of the sum."""
+    if link.parent == link.child or link.via is None:
+        return [(link.parent, "u")]  # a row of a child has one link
+    return [(link.parent, "u"), (link.child, "v")]
+
+
+def _measured(folder: Path, name: str) -> bool:
+    return present(folder / f"{name}.npy")
+
+
+def _reason(run: CompositeRun, link: LinkSection) -> str:
+    """Return why the similarity of siblings is not measured."""
+    if link.parent == link.child:
+        return "it is not measured within one table"
+    if link.mechanism == "published":
+        return f'mechanism = "{link.mechanism}"'
+    if not piece_of(run, link).bounded:
+        return f"rows of {link.parent} have no bound"
+    if link.bound > MOST_SIBLINGS:
+        return f"it is measured for at most {MOST_SIBLINGS} links of a row, and max_degree is {link.bound}"
+    return "it has no share of the budget"
+
+
+def _fits(run: CompositeRun, link: LinkSection, rows: int) -> bool:
+    """Return whether the cross marginals of any such rows fit, so that children are exchanged between parents."""
+    piece = piece_of(run, link)
+    sizes = piece.sizes(link.parent), piece.sizes(link.child)
+    return count_words(*sizes, min(rows, sum(map(math.prod, sizes)))) <= MOST_WORDS
+
+
+def describe_size(run: CompositeRun, name: str) -> str:
+    """Return why a private table has another number of rows than estimated; "" if it has not, or if it is stated."""
+    table = run.tables[name]
+    content = describe_rows(table)
+    rows, estimate = int(content["rows"]), max(1, round(content["total"]))
+    if rows == estimate or stated_rows(run.job, name):
+        return ""
+    text = f"{name} has {figure(rows)} rows, {{}} than the estimated {figure(estimate)}"
+    if rows > estimate:
+        return text.format("more") + ", because the rows of other tables in the job require them."
+    parents = " and ".join(f"{link.parent} (at most {link.bound} for each row)"
+                           for link in required_links(run.job, name) if link.parent != name)  # fmt: skip
+    return text.format("fewer") + f", because every row needs a row of {parents}."
+
+
+def describe_bound(run: CompositeRun, link: LinkSection, rows: int) -> dict[str, Any] | None:
+    """Return how many of a parent's `rows` have as many links as the bound permits, from the released histogram.
+
+    Parameters
+    ----------
+    run : CompositeRun
+    link : LinkSection
+    rows : int
+        Number of synthetic rows of the parent.
+
+    Returns
+    -------
+    dict, optional
+        `rows`, `share` and `error`: the noisy number, its share and the share's standard error; `sure` and `warn`:
+        whether the share is above 0, and is large, by more than its error. None if nothing is cut or measured.
+    """
+    noisy, piece = records_of(run, link).measured("degrees"), piece_of(run, link)
+    if noisy is None or run.neighbours.replaces or link.bound == 1:
+        return None
+    below = float(noisy[len(piece.places[0]) - 1])
+    share, error = 1 - below / max(rows, 1), math.sqrt(piece.degrees_draw().lattice_variance) / max(rows, 1)
+    clipped = min(max(share, 0.0), 1.0)
+    least = share - SURE * error
+    return {"rows": clipped * rows, "share": clipped, "error": error, "sure": least > 0, "warn": least > MANY}
+
+
+def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:
+    """Return the data that a job refuses before its charge, besides values outside a domain."""
+    private = {name: one for name, one in job.tables.items() if not one.public}
+    found = {
+        "a null key": [name for name, one in private.items() if one.key and one.nulls == "reject"],
+        "two rows with one key": [
+            name for name, one in private.items() if one.key and job.duplicates(name) == "reject"
+        ],
+        "a null at an end of a link": [link.called for link in job.link if link.nulls == "reject"],
+        "a key without a row": [link.called for link in job.link if link.dangling == "reject"],
+        "more links of a row than max_degree": [link.called for link in job.link if neighbours.replaces],
+    }
+    return [f"{fault} ({', '.join(names)})" for fault, names in found.items() if names]

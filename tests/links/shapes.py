@@ -1,0 +1,212 @@
+"""Jobs of every supported shape of links, on small random tables, and the constraints of their database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tomli_w
+
+from dpscale.job.tables import CompositeJob, LinkSection
+
+Frames = dict[str, pd.DataFrame]
+ATTRIBUTES = {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 2}}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shape of a job: the keys of its tables ("" without one), its links and its public tables."""
+
+    keys: dict[str, str | list[str]]
+    links: tuple[dict[str, Any], ...]
+    public: tuple[str, ...] = ()
+
+
+def one(parent: str, child: str, column: str | list[str], most: int | None = None, **more: Any) -> dict[str, Any]:
+    bound = {"max_degree": most} if most else {}
+    return {"kind": "one-to-many", "parent": parent, "child": child, "child_key": column, **bound, **more}
+
+
+def single(parent: str, child: str, column: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "one-to-one", "parent": parent, "child": child, "child_key": column, **more}
+
+
+def pairs(parent: str, child: str, column: str | list[str], most: int = 3, **more: Any) -> dict[str, Any]:
+    return {"kind": "many-to-many", "name": "pairs", "parent": parent, "child": child, "child_key": column,
+            "via": "data/pairs.parquet", "max_degree": most, **more}  # fmt: skip
+
+
+SHAPES = {
+    "star": Shape({"root": "id", "left": "k", "right": "k"},
+                  (one("root", "left", "root_id", 2, name="l"), one("root", "right", "root_id", 3, name="r"))),
+    "one to one": Shape({"root": "id", "card": "k"}, (single("root", "card", "root_id"),)),
+    "chain": Shape({"root": "id", "middle": "m", "leaf": ""},
+                   (one("root", "middle", "root_id", 2), one("middle", "leaf", "m_id", 2))),
+    "chain of one to one": Shape({"leaf": "", "middle": "m", "root": "id"},
+                                 (single("middle", "leaf", "m_id"), one("root", "middle", "root_id", 2))),
+    "public parent": Shape({"root": "id", "place": "p"}, (one("place", "root", "place_id"),), ("place",)),
+    "public parent of one row each": Shape({"root": "id", "place": "p"}, (single("place", "root", "place_id"),),
+                                           ("place",)),
+    "public composite key": Shape({"root": "id", "stop": ["line", "number"], "visit": ""},
+                                  (one("root", "visit", "root_id", 3, name="visits"),
+                                   one("stop", "visit", ["line", "stop_number"], name="stops")), ("stop",)),
+    "two public parents": Shape({"root": "id", "place": "p", "kind": "q"},
+                                (one("place", "root", "place_id", name="places"),
+                                 one("kind", "root", "kind_id", name="kinds")), ("place", "kind")),
+    "two links to one public table": Shape({"root": "id", "game": "", "team": "t"},
+                                           (one("root", "game", "root_id", 3, name="games"),
+                                            one("team", "game", "winner", name="winners"),
+                                            one("team", "game", "loser", name="losers")), ("team",)),
+    "pairs": Shape({"root": "id", "film": "f"}, (pairs("root", "film", "f"),), ("film",)),
+    "public pairs": Shape({"root": "id", "film": "f"}, (pairs("root", "film", "f"),), ("root", "film")),
+    "pairs with composite key": Shape({"root": "id", "stop": ["line", "number"]},
+                                      (pairs("root", "stop", ["line", "number"]),), ("stop",)),
+    "pairs of two private tables": Shape({"root": "id", "film": "f"},
+                                         (pairs("root", "film", "f", 20, protects="both"),)),
+    "pairs within a table": Shape({"root": "id"}, (pairs("root", "root", "other", 20, loops=False, protects="both"),)),
+    "self link": Shape({"root": "id"}, (one("root", "root", "boss", 2, nulls="keep", loops=False),)),
+    "published self link": Shape({"root": "id"}, (one("root", "root", "boss", 2, nulls="keep", mechanism="published",
+                                                      rounds=2),)),
+    "published chain": Shape({"root": "id", "leaf": ""}, (one("root", "leaf", "root_id", 2, mechanism="published",
+                                                              rounds=2),)),
+    "self link of every row": Shape({"root": "id"}, (one("root", "root", "boss", 2, loops=False),)),
+}  # fmt: skip
+
+
+def make_frames(shape: Shape, rows: dict[str, int], seed: int) -> Frames:
+    """Return random tables with so many rows each (20 by default); keys of private tables are integers."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, key in shape.keys.items():
+        count = rows.get(name, 20)
+        frame = pd.DataFrame({column: rng.integers(0, each["size"], count) for column, each in ATTRIBUTES.items()})
+        if isinstance(key, list):
+            frame[key[0]], frame[key[1]] = [f"line {i % 3}" for i in range(count)], np.arange(count) // 3
+        elif key:
+            frame[key] = rng.permutation(count) + 100
+        found[name] = frame
+    for link in shape.links:
+        _link(found, shape, link, rng)
+    return found
+
+
+def _link(frames: Frames, shape: Shape, link: dict[str, Any], rng: np.random.Generator) -> None:
+    parent, key = frames[link["parent"]], shape.keys[link["parent"]]
+    if "via" in link:
+        first = parent[key].to_numpy()
+        child, other = frames[link["child"]], _columns(shape.keys[link["child"]])
+        count = 2 * min(len(first), len(child))
+        made = pd.DataFrame({str(key): rng.choice(first, count) if count else first[:0]})
+        ends = child[other].iloc[rng.integers(0, max(len(child), 1), count)].reset_index(drop=True)
+        for column, source in zip(_columns(link["child_key"]), other, strict=True):
+            made[column] = ends[source]
+        frames["pairs"] = made
+        return
+    child = frames[link["child"]]
+    at = rng.permutation(max(len(parent), len(child)))[: len(child)] % max(len(parent), 1)
+    if link["kind"] != "one-to-one":
+        at = rng.integers(0, max(len(parent), 1), len(child))
+    if link["parent"] == link["child"]:
+        at = (np.arange(len(child)) + 1) % max(len(child), 1)
+    for column, source in zip(_columns(link["child_key"]), _columns(key), strict=True):
+        values = parent[source].iloc[at].to_numpy() if len(parent) else parent[source].to_numpy()[:0]
+        child[column] = pd.Series(values, dtype=parent[source].dtype)
+    if link.get("nulls") == "keep" and len(child):
+        child[link["child_key"]] = child[link["child_key"]].astype("Int64").where(child.index > 0)
+
+
+def _columns(key: str | list[str]) -> list[str]:
+    return [key] if isinstance(key, str) else key
+
+
+def write_shape(folder: Path, shape: Shape, frames: Frames, epsilon: float, seed: int = 1, **more: Any) -> Path:
+    """Write the data, the domains and the job of a shape; `more` are settings of tables by name."""
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    for name, frame in frames.items():
+        frame.to_parquet(folder / f"data/{name}.parquet", index=False)
+    (folder / "domain.toml").write_text(tomli_w.dumps({"attributes": ATTRIBUTES}))
+    tables: dict[str, dict[str, Any]] = {}
+    for name, key in shape.keys.items():
+        own: dict[str, Any] = {"path": f"data/{name}.parquet", "domain": "domain.toml"} | ({"key": key} if key else {})
+        kind = {"public": True} if name in shape.public else {"mechanism": "residual-planner"}
+        tables[name] = own | kind | more.get(name, {})
+    job = {"tables": tables, "link": list(shape.links), "engine": {"scheduler": "synchronous", "seed": seed},
+           "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True}}  # fmt: skip
+    (folder / "job.toml").write_text(tomli_w.dumps(job))
+    return folder / "job.toml"
+
+
+def constraints(job: CompositeJob) -> Iterator[tuple[str, list[str]]]:
+    """Return each released table with its constraints in SQL: keys, foreign keys, and nulls that are not permitted."""
+    for name in job.tables:
+        key, own = job.key(name), [link for link in job.link if link.via is None and link.child == name]
+        rules = [f"PRIMARY KEY ({_names(key)})"] if key else []
+        for link in own:
+            rules += [_foreign(job, link.parent, job.ends(link)[0]), *_single(job, link)]
+        yield name, rules
+    for link in job.link:
+        if link.via is not None:
+            first, second = job.ends(link)
+            yield link.called, [f"PRIMARY KEY ({_names((*first, *second))})", _foreign(job, link.parent, first),
+                                _foreign(job, link.child, second)]  # fmt: skip
+
+
+def required_columns(job: CompositeJob, name: str) -> set[str]:
+    """Return the key columns of a released table that are never null."""
+    found = set(job.key(name)) if name in job.tables else set()
+    for link in job.link:
+        if link.via is None and link.child == name and link.nulls != "keep":
+            found |= set(job.ends(link)[0])
+        elif link.via is not None and link.called == name:
+            found |= {column for end in job.ends(link) for column in end}
+    return found
+
+
+def _foreign(job: CompositeJob, parent: str, columns: tuple[str, ...]) -> str:
+    return f'FOREIGN KEY ({_names(columns)}) REFERENCES "{parent}" ({_names(job.key(parent))})'
+
+
+def _single(job: CompositeJob, link: LinkSection) -> list[str]:
+    return [f"UNIQUE ({_names(job.ends(link)[0])})"] if link.kind == "one-to-one" else []
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    return ", ".join(f'"{column}"' for column in columns)
+
+
+def assert_consistent(job: CompositeJob, frames: Frames) -> None:
+    """Check that keys are unique, that every child has an existing parent, and that no parent exceeds its bound."""
+    for name, frame in frames.items():
+        if name in job.tables and job.key(name):
+            assert not frame.duplicated(list(job.key(name))).any(), name
+        assert not frame[sorted(required_columns(job, name))].isna().any().any(), name
+    for link in job.link:
+        first, second = job.ends(link)
+        table = frames[link.child if link.via is None else link.called]
+        _assert_end(table, first, frames[link.parent], job.key(link.parent), most_children(job, link))
+        if link.via is not None:
+            both = link.bound if link.protects == "both" else None
+            _assert_end(table, second, frames[link.child], job.key(link.child), both)
+            assert not table.duplicated([*first, *second]).any(), link.called
+        own = second if link.via is not None else job.key(link.child)
+        if link.loops is False:
+            assert not (table[first[0]] == table[own[0]]).any(), link.called
+
+
+def most_children(job: CompositeJob, link: LinkSection) -> int | None:
+    """Return the largest number of links of a parent; None without a bound."""
+    free = job.tables[link.parent].public and link.kind == "one-to-many"
+    return None if free else link.bound
+
+
+def _assert_end(
+    table: pd.DataFrame, columns: tuple[str, ...], other: pd.DataFrame, key: tuple[str, ...], most: int | None
+) -> None:
+    ends = list(table[list(columns)].dropna().itertuples(index=False, name=None))
+    assert set(ends) <= set(other[list(key)].itertuples(index=False, name=None))
+    if most is not None and ends:
+        assert pd.Series(ends).value_counts().max() <= most
