@@ -62,7 +62,8 @@ class JoinSettings(Settings):
     """Section [join] of the job of a join.
 
     `attributes` maps the attributes of the join to those of the base table. `bound` is the number of rows of a unit
-    that are counted, which differs from `max_rows_per_unit` if a neighbour changes more.
+    that are counted, which differs from `max_rows_per_unit` if a neighbour changes more. `owned` is a key of the base
+    whose rows must belong to one unit, because the children of the key are counted.
     """
 
     attributes: dict[str, str]
@@ -70,6 +71,7 @@ class JoinSettings(Settings):
     bound: int | None = None
     pair: list[str] | None = None
     numbers: list[str] | None = None
+    owned: str | None = None
 
 
 class JoinJob(TableJob):
@@ -145,6 +147,7 @@ def join_job(job: CompositeJob, neighbours: NeighbourRelation, name: str, folder
         "bound": bound,
         "pair": None if join.pairs is None else [column for own in job.ends(join.pairs) for column in own],
         "numbers": sorted(join.numbers & known),
+        "owned": job.key(join.base)[0] if join.counted and join.base != neighbours.root else None,
     }
     base = join.pairs.parent if join.pairs else join.base
     files = {"path": job.tables[base].path, **job.tables[base].format_settings}

@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from dpscale.base.errors import JobError
+from dpscale.base.errors import DataError, JobError
+from dpscale.engine import resolve
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.tables import CompositeJob
+from tests.joins.small import exact_counts, join_job, joins_of, make_database, sets
 from tests.links.small import make_job, write_job
+from tests.links.test_neighbours import PERSONS
 
 BIRTHS = {"kind": "one-to-many", "name": "births", "parent": "countries", "child": "persons", "child_key": "birth"}
 BOSSES = {"kind": "one-to-many", "name": "bosses", "parent": "persons", "child": "persons", "child_key": "boss",
@@ -101,3 +105,18 @@ def test_attributes_with_private_cells_are_refused(tmp_path: Path) -> None:
     (tmp_path / "orders.toml").write_text(f'{text}\n[attributes.item]\nkind = "discover"\n')
     with pytest.raises(JobError, match=r"'orders\.item', whose cells are not public"):
         CompositeJob.read(path)
+
+
+def test_children_of_a_key_of_two_units_are_refused(tmp_path: Path) -> None:
+    """The pairs of a joint account would belong to both of its owners."""
+    data, engine = make_database(0), resolve(scheduler="synchronous")
+    joint = data["accounts"].head(1).assign(person=PERSONS - 1 - data["accounts"].person.iloc[0])
+    both = data | {"accounts": pd.concat([data["accounts"], joint])}
+    part = {"attributes": [["accounts.x", "tags.count"]], "per": "accounts"}
+    found = []
+    for name, frames in (("one", data), ("both", both)):
+        job = join_job(tmp_path / name, frames, workload=sets(tags=part))
+        found.append(joins_of(job, tmp_path / f"run {name}")["tags"])
+    assert exact_counts(found[0], engine)
+    with pytest.raises(DataError, match="a key whose rows belong to two units"):
+        exact_counts(found[1], engine)

@@ -12,7 +12,7 @@ from dpscale.contributions.lookups import CountLookup, Lookup, RowLookup, new_to
 from dpscale.contributions.units import Bound
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.contribution_bounds import rows_beyond, survey_units
+from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
 from dpscale.job import TableJob
 from dpscale.job.data import Hop
@@ -59,6 +59,8 @@ class JoinRun(TableRun):
     def restrict(self, table: Table, engine: Engine) -> Table:
         """Return the join, whose base is the table; of equal pairs one is in it."""
         settings, memory = self.job.join, self.job.engine.bytes // SHARE
+        if settings.owned is not None and self.job.data.privacy_unit is not None:
+            read_unit_lookup(engine, [(table, settings.owned, self.job.data.privacy_unit)])  # refuses two owners
         tables = self.lookup_tables
         base = NO_DOMAIN if not settings.attributes else Domain.read(self.job.data.domain)
         lookups = tuple(self._lookup(number, tables, memory, table) for number, one in enumerate(settings.lookups)
