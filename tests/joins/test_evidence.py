@@ -16,9 +16,9 @@ from dpscale.audit.evidence import bundle, crosscheck
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.runs.opening import open_run
-from tests.joins.test_answers import release_of
+from tests.joins.test_answers import WORKLOAD, release_of
 from tests.joins.test_replaced import FILMS, PEOPLE, make_pairs, make_table, write_job
-from tests.links.small import make_frames
+from tests.links.small import make_frames, make_job, write_job as shop_job
 
 PASSED = [{"name": "one", "passed": True}]
 PRIVACY = {"epsilon": 4.0, "delta": 1e-6, "dataset": "shop", "ledger": "ledger.db"}
@@ -85,3 +85,16 @@ def test_joins_of_replaced_rows_are_listed(tmp_path: Path) -> None:
     found = bundle.write_bundle(open_run(tmp_path / "run"), PASSED)
     assert "table joins.seen" in check_bundle(found)["components"]
     assert join_of(json.loads((found / "draws.json").read_text()), "seen")["rows_per_unit"] == 4
+
+
+def test_private_bound_of_a_link_is_that_of_its_joins(tmp_path: Path) -> None:
+    links = [one | ({"max_degree": "private"} if one["child"] == "orders" else {}) for one in make_job()["link"]]
+    tables = {name: {**one, "mechanism": "residual-planner"} for name, one in make_job()["tables"].items()}
+    path = shop_job(tmp_path, data=make_frames(), allocation={"method": "planned"}, link=links, tables=tables,
+                    workload=WORKLOAD, privacy=PRIVACY)  # fmt: skip
+    dp.run(path, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    bound = next(one.link.bound for one in run.links if one.link.called == "orders")
+    assert run.joins["orders-persons-countries"].planning_problem.rows_per_unit == bound
+    assert run.joins["per-persons-orders-ratings"].domain["orders.count"].high == bound
+    assert check_bundle(bundle.write_bundle(run, PASSED))["sound"]
