@@ -301,9 +301,9 @@ def test_plan_before_a_private_bound_is_refused(tmp_path: Path) -> None:
 
 
 def test_likely_rows_follow_precise_counts_and_the_prior_otherwise() -> None:
-    assert likely_rows(5000.0, 10.0, None) == pytest.approx(5000, rel=0.02)
-    assert likely_rows(-300.0, 1e5, 4000.0) == pytest.approx(4000, rel=0.3)
-    assert 10 <= likely_rows(-1e6, 10.0, None) < 20
+    assert likely_rows(5000.0, 10.0, 10_000.0, 3.0) == pytest.approx(5000, rel=0.02)
+    assert likely_rows(-300.0, 1e5, 4000.0, 1.0) == pytest.approx(4000, rel=0.3)
+    assert 10 <= likely_rows(-1e6, 10.0, 10_000.0, 3.0) < 20
 
 
 @pytest.mark.parametrize(("content", "message"), [({"method": "best"}, "'planned' or 'equal'"), ({"share": 0.7}, "0.5"),

@@ -33,7 +33,7 @@ def run_shape(
 ) -> CompositeRun:
     """Run a shape; `change` are settings of all its links."""
     shape = dataclasses.replace(SHAPES[name], links=tuple(link | change for link in SHAPES[name].links))
-    path = write_shape(folder, shape, frames or make_frames(shape, {}, 2), epsilon)
+    path = write_shape(folder, shape, frames or make_frames(shape, {}, 2), epsilon, method="equal")
     return CompositeRun(dp.run(path, folder / "run").path)
 
 
