@@ -10,16 +10,14 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.job.neighbours import neighbour_relation
+from dpscale.job.neighbours import describe_neighbours, neighbour_relation, refusals
 from dpscale.job.tables import CompositeJob
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links.report import ReleasedLink, write_report
 from dpscale.runs.links.statements import (
     describe_bound,
-    describe_neighbours,
     describe_size,
     not_reproduced,
-    refusals,
     reproduced,
 )
 from dpscale.runs.row_limits import describe_rows
