@@ -57,7 +57,7 @@ def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]
     folder, found = records_of(run, link).folder, []
     piece = piece_of(run, link)
     if not _measured(folder, "degrees"):
-        reason = f'mechanism = "{link.mechanism}"' if piece.bounded else f"rows of {link.parent} have no bound"
+        reason = f"rows of {link.parent} have no bound" if not piece.bounded else _unmeasured(link)
         found.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
     if not _measured(folder, "both") and link.mechanism != "published":
         found.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
@@ -86,13 +86,16 @@ def _reason(run: CompositeRun, link: LinkSection) -> str:
     """Return why the similarity of siblings is not measured."""
     if link.parent == link.child:
         return "it is not measured within one table"
-    if link.mechanism == "published":
-        return f'mechanism = "{link.mechanism}"'
     if not piece_of(run, link).bounded:
         return f"rows of {link.parent} have no bound"
     if link.bound > MOST_SIBLINGS:
         return f"it is measured for at most {MOST_SIBLINGS} links of a row, and max_degree is {link.bound}"
-    return "it has no share of the budget"
+    return _unmeasured(link)
+
+
+def _unmeasured(link: LinkSection) -> str:
+    published = link.mechanism == "published"
+    return 'mechanism = "published"' if published else "it has no share of the budget"
 
 
 def _fits(run: CompositeRun, link: LinkSection, rows: int) -> bool:
