@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.display import figure
-from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.table_sizes import required_links, stated_rows
-from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.job.tables import LinkSection
 from dpscale.relational.budget_shares import MOST_SIBLINGS
 from dpscale.relational.rounding import count_words
 from dpscale.runs.composite import CompositeRun
@@ -19,22 +18,6 @@ from dpscale.runs.row_limits import describe_rows
 from dpscale.storage.files import listed, present
 
 SURE, MANY = 2.0, 0.1  # standard errors, and the share of rows at the bound from which a warning is given
-
-
-def describe_neighbours(neighbours: NeighbourRelation) -> str:
-    """Return a sentence that describes the neighbouring relation."""
-    protects, root = neighbours.protects, neighbours.root
-    if neighbours.replaces:
-        unit = "one row of any private table, replaced together with all its links" if neighbours.steps else (
-            "all links of one row of either table, replaced by others")  # fmt: skip
-        return f"Neighbours differ by {unit}, whose number is at most the bound in the job."
-    if not neighbours.moved:
-        unit = f"one row of {root}" if protects.bound == 1 else (
-            f"the rows of {root} with one {protects.unit}, at most {protects.bound},")  # fmt: skip
-        return f"Neighbours differ by {unit} added or removed."
-    unit = f"one row of {root}, added or removed together with all its links and children" if neighbours.steps else (
-        f"all links of one row of {root}, added or removed")  # fmt: skip
-    return f"Neighbours differ by {unit}; their numbers are limited by the bounds in the job."
 
 
 def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
@@ -74,7 +57,7 @@ def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]
     folder, found = records_of(run, link).folder, []
     piece = piece_of(run, link)
     if not _measured(folder, "degrees"):
-        reason = f'mechanism = "{link.mechanism}"' if piece.bounded else f"rows of {link.parent} have no bound"
+        reason = f"rows of {link.parent} have no bound" if not piece.bounded else _unmeasured(link)
         found.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
     if not _measured(folder, "both") and link.mechanism != "published":
         found.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
@@ -103,13 +86,16 @@ def _reason(run: CompositeRun, link: LinkSection) -> str:
     """Return why the similarity of siblings is not measured."""
     if link.parent == link.child:
         return "it is not measured within one table"
-    if link.mechanism == "published":
-        return f'mechanism = "{link.mechanism}"'
     if not piece_of(run, link).bounded:
         return f"rows of {link.parent} have no bound"
     if link.bound > MOST_SIBLINGS:
         return f"it is measured for at most {MOST_SIBLINGS} links of a row, and max_degree is {link.bound}"
-    return "it has no share of the budget"
+    return _unmeasured(link)
+
+
+def _unmeasured(link: LinkSection) -> str:
+    published = link.mechanism == "published"
+    return 'mechanism = "published"' if published else "it has no share of the budget"
 
 
 def _fits(run: CompositeRun, link: LinkSection, rows: int) -> bool:
@@ -158,18 +144,3 @@ def describe_bound(run: CompositeRun, link: LinkSection, rows: int) -> dict[str,
     clipped = min(max(share, 0.0), 1.0)
     least = share - SURE * error
     return {"rows": clipped * rows, "share": clipped, "error": error, "sure": least > 0, "warn": least > MANY}
-
-
-def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:
-    """Return the data that a job refuses before its charge, besides values outside a domain."""
-    private = {name: one for name, one in job.tables.items() if not one.public}
-    found = {
-        "a null key": [name for name, one in private.items() if one.key and one.nulls == "reject"],
-        "two rows with one key": [
-            name for name, one in private.items() if one.key and job.duplicates(name) == "reject"
-        ],
-        "a null at an end of a link": [link.called for link in job.link if link.nulls == "reject"],
-        "a key without a row": [link.called for link in job.link if link.dangling == "reject"],
-        "more links of a row than max_degree": [link.called for link in job.link if neighbours.replaces],
-    }
-    return [f"{fault} ({', '.join(names)})" for fault, names in found.items() if names]
