@@ -233,6 +233,11 @@ class CompositeRun(Run):
         """Division of the budget, once it is decided."""
         return stored_allocation(self.path)
 
+    @property
+    def allocated_or_none(self) -> dict[str, Any] | None:
+        """Division of the budget; None if it was not planned."""
+        return self.allocated if present(self.path / FILE) else None
+
     def record_allocation(self, content: Mapping[str, Any]) -> None:
         """Store the division of the budget; the run has these shares from now on."""
         write_whole(self.path / FILE, json.dumps(content, indent=1).encode())

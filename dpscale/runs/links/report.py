@@ -20,16 +20,18 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.counting.count import encode_batch
 from dpscale.job.neighbours import describe_neighbours, refusals
 from dpscale.job.tables import LinkSection
-from dpscale.privacy.accounting import GDP, Spending, float_above
+from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.joint_parts import joint_parts
 from dpscale.runs.links.measuring import SIDES, piece_of, records_of
 from dpscale.runs.links.statements import (
+    describe_allocation,
     describe_bound,
     describe_size,
     not_reproduced,
     reproduced,
 )
+from dpscale.runs.stages.budget import ALLOCATION
 from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
 
@@ -254,7 +256,8 @@ def _cost(run: CompositeRun) -> dict[str, Any]:
 def _components(run: CompositeRun) -> list[dict[str, Any]]:
     """Return share, μ and ε of every component alone, and of searches and numbers of units; their squared μ add."""
     delta = run.job.privacy.delta or DELTA
-    costs = {f"{part.title} of {', '.join(part.tables)}": part.cost for part in joint_parts(run)}
+    first = {"first measurement": Cost.from_dict(one["cost"])} if (one := run.manifest.get(ALLOCATION)) else {}
+    costs = first | {f"{part.title} of {', '.join(part.tables)}": part.cost for part in joint_parts(run)}
     costs |= {name: one.cost for name, one in run.components().items()}
     return [{"name": name, "share": _share(run, name), "mu": float(own.squared_mu) ** 0.5,
              "epsilon": Spending().plus(own).epsilon(GDP, delta)} for name, own in costs.items()]  # fmt: skip
@@ -273,6 +276,7 @@ def _shown(one: ReleasedLink) -> dict[str, Any]:
     return {"share": _share(run, f"links.{link.called}"), "plot": degree_plot(one), "sampled": one.is_sampled,
             "associations": [each.picture() for each in one.associations],
             "reproduced": reproduced(run, link, one.rows), "missing": not_reproduced(run, link, one.rows),
+            "allocation": describe_allocation(run, one.link, one.expected),
             "at_bound": describe_bound(run, link, len(one.degrees[0]))}  # fmt: skip
 
 

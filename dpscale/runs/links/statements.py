@@ -56,6 +56,8 @@ def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]
     """Return what the synthetic links need not reproduce, with the reason; the parameters are those of `reproduced`."""
     folder, found = records_of(run, link).folder, []
     piece = piece_of(run, link)
+    if not piece.modelled:
+        return ["anything else, because no share of the budget would pay: links are random"]
     if not _measured(folder, "degrees"):
         reason = f"rows of {link.parent} have no bound" if not piece.bounded else _unmeasured(link)
         found.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
@@ -144,3 +146,34 @@ def describe_bound(run: CompositeRun, link: LinkSection, rows: int) -> dict[str,
     clipped = min(max(share, 0.0), 1.0)
     least = share - SURE * error
     return {"rows": clipped * rows, "share": clipped, "error": error, "sure": least > 0, "warn": least > MANY}
+
+
+LITTLE, MUCH = 0.97, 0.1  # expected error relative to random links, and share of cut links, for a warning
+LEAST_CUT = 0.01  # share of cut links that is stated
+
+
+def describe_allocation(run: CompositeRun, link: LinkSection, expected: float | None) -> list[dict[str, Any]]:
+    """Return sentences on the division of the budget for a link, each with whether it is a warning.
+
+    Parameters
+    ----------
+    run : CompositeRun
+    link : LinkSection
+    expected : float or None
+        Expected error of the link relative to random links by the plan of its measurement.
+    """
+    found, name = [], link.called
+    if content := run.allocated_or_none:
+        error, random = content["errors"][name], content["random"][name]
+        of = "the first measurement" if content["measured"] else "usual numbers of rows"
+        text = (f"By {of}, the expected total variation of marginals over both ends of {name} is {figure(error)};"
+                f" that of random links between tables with equal shares of the budget is {figure(random)}.")  # fmt: skip
+        found.append({"text": text, "warn": error > random})
+        if (cut := content.get("cut", {}).get(name)) is not None and cut >= LEAST_CUT:
+            bound = "was chosen from this measurement" if name in content.get("bounds", {}) else "is that of the job"
+            found.append({"text": f"About {100 * cut:.0f} % of the links of {name} in the data are beyond the bound of"
+                          f" {link.bound}, which {bound}, and were not counted.", "warn": cut > MUCH})  # fmt: skip
+    if expected is not None and expected > LITTLE:
+        found.append({"text": f"The share of {name} is too small for a signal: its links are hardly better than random"
+                      " ones.", "warn": True})  # fmt: skip
+    return found
