@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 from dpscale.base.display import figure
@@ -36,17 +35,19 @@ def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
     """
     folder = records_of(run, link).folder
     found = []
-    if _measured(folder, "degrees"):
+    if present(folder / "degrees.npy"):
         sides = [link.parent] if link.via is None else list(dict.fromkeys((link.parent, link.child)))
         found.append(f"the distribution of the number of links of a row of {' and of '.join(sides)}")
     found += [
-        f"the number of links by attributes of {table}" for table, name in _sides(link) if _measured(folder, name)
+        f"the number of links by attributes of {table}"
+        for table, name in _sides(link)
+        if present(folder / f"{name}.npy")
     ]
-    if _measured(folder, "both"):
+    if present(folder / "both.npy"):
         found.append("which attributes of linked rows go together")
     if present(folder) and any(name.startswith("round-") for name in listed(folder)):
         found.append("the selected counts over attributes of both ends")
-    if _measured(folder, "siblings") and _fits(run, link, rows):
+    if present(folder / "siblings.npy") and _fits(run, link, rows):
         found.append(f"the similarity of rows of {link.child} with one parent")
     counts = ", ".join(link.counts or ())
     return found + ([f"the dependence on the number of links in {counts}"] if counts and found else [])
@@ -58,14 +59,14 @@ def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]
     piece = piece_of(run, link)
     if not piece.modelled:
         return ["anything else, because no share of the budget would pay: links are random"]
-    if not _measured(folder, "degrees"):
+    if not present(folder / "degrees.npy"):
         reason = f"rows of {link.parent} have no bound" if not piece.bounded else _unmeasured(link)
         found.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
-    if not _measured(folder, "both") and link.mechanism != "published":
+    if not present(folder / "both.npy") and link.mechanism != "published":
         found.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
                      "than it removes error)")  # fmt: skip
     if link.via is None and link.kind != "one-to-one" and not (link.bound == 1 and piece.bounded):
-        if not _measured(folder, "siblings"):
+        if not present(folder / "siblings.npy"):
             found.append(f"the similarity of rows of {link.child} with one parent ({_reason(run, link)})")
         elif not _fits(run, link, rows):
             found.append(f"the similarity of rows of {link.child} with one parent (attributes of both tables may have "
@@ -80,10 +81,6 @@ def _sides(link: LinkSection) -> list[tuple[str, str]]:
     return [(link.parent, "u"), (link.child, "v")]
 
 
-def _measured(folder: Path, name: str) -> bool:
-    return present(folder / f"{name}.npy")
-
-
 def _reason(run: CompositeRun, link: LinkSection) -> str:
     """Return why the similarity of siblings is not measured."""
     if link.parent == link.child:
@@ -96,8 +93,7 @@ def _reason(run: CompositeRun, link: LinkSection) -> str:
 
 
 def _unmeasured(link: LinkSection) -> str:
-    published = link.mechanism == "published"
-    return 'mechanism = "published"' if published else "it has no share of the budget"
+    return 'mechanism = "published"' if link.mechanism == "published" else "it has no share of the budget"
 
 
 def _fits(run: CompositeRun, link: LinkSection, rows: int) -> bool:
