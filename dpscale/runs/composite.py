@@ -17,25 +17,14 @@ from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tomli_w
 
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
-from dpscale.engine import Engine
 from dpscale.job import TableJob
-from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
-from dpscale.job.sections import AllocationTable, with_old_names
-from dpscale.job.tables import CompositeJob, Rows, TableSection
-from dpscale.privacy.accounting import Cost
-from dpscale.privacy.protection import Protection
-from dpscale.records import Table
-from dpscale.records.origin import Layout, differing, layout
-from dpscale.runs.directory import NewRun, Run
-from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
-from dpscale.runs.links.allocation import (
+from dpscale.job.allocation import (
     FILE,
     OPEN,
     Divisible,
@@ -47,7 +36,17 @@ from dpscale.runs.links.allocation import (
     with_bounds,
     with_shares,
 )
-from dpscale.runs.links.budget import LinkBudget
+from dpscale.job.link_budget import LinkBudget
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
+from dpscale.job.sections import AllocationTable, with_old_names
+from dpscale.job.tables import CompositeJob, Rows, TableSection
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import Protection
+from dpscale.records import Table
+from dpscale.records.origin import Layout, differing, layout
+from dpscale.runs.component_order import Component, in_order, listed_components
+from dpscale.runs.directory import NewRun, Run
+from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
 from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
 from dpscale.runs.stages.budget import (
@@ -98,78 +97,6 @@ STAGES = {
                       "allocation", FILE, "dpscale.runs.links.first_measurement", spends=True, enabled_by="allocation"),
     **STAGES,
 }  # fmt: skip
-
-
-class Component(Protocol):
-    """Part of a release with measurements of its own.
-
-    Attributes
-    ----------
-    name : str
-        Kind and name, for example "tables.users".
-    depends_on : tuple of str
-        Names of the components whose released values its measurement reads.
-    """
-
-    name: str
-    depends_on: tuple[str, ...]
-
-    @property
-    def cost(self) -> Cost:
-        """Exact cost to one privacy unit of the job, known once the component is planned."""
-
-    @property
-    def plan_digest(self) -> str | None:
-        """Digest of the plan; None if the job determines all draws."""
-
-    def plan(self, engine: Engine) -> None:
-        """Choose the measurements. Reads no data."""
-
-    def check(self, engine: Engine) -> None:
-        """Read the data and refuse invalid data. Spends nothing; repeated after an interruption."""
-
-    def measure(self, engine: Engine) -> None:
-        """Draw the noise of all measurements that are not stored, and derive what other components read."""
-
-    def is_measured(self) -> bool:
-        """Return whether all noise is drawn; completes derived files from stored values, and draws nothing."""
-
-    def reconstruct(self, engine: Engine) -> None:
-        """Write the answers."""
-
-    def synthesize(self, engine: Engine) -> Mapping[str, Integers]:
-        """Sample the synthetic rows; return sampled links as rows of both tables, by the name of the link."""
-
-    def report(self, engine: Engine) -> None:
-        """Write the report of the component."""
-
-
-# one line per kind of component: module and function that returns the components of a run
-KINDS: dict[str, str] = {
-    "tables": "dpscale.runs.components:table_components",
-    "links": "dpscale.runs.links.component:link_components",
-}
-
-
-def listed_components(run: CompositeRun) -> dict[str, Component]:
-    """Return the components of a run by name, in the order of the job."""
-    found: dict[str, Component] = {}
-    for module, _, function in (place.partition(":") for place in KINDS.values()):
-        found |= {one.name: one for one in getattr(import_module(module), function)(run)}
-    return found
-
-
-def in_order(components: Mapping[str, Component]) -> dict[str, Component]:
-    """Return components in topological order. Raises JobError for an unknown dependency or a cycle."""
-    found: dict[str, Component] = {}
-    while left := [one for name, one in components.items() if name not in found]:
-        ready = next((one for one in left if found.keys() >= set(one.depends_on)), None)
-        if ready is None:
-            names = {name for one in left for name in one.depends_on if name not in found}
-            raise JobError("components", f"{left[0].name} depends on {', '.join(sorted(names))}",
-                           "components without a cycle of dependencies", "remove one of them")  # fmt: skip
-        found[ready.name] = ready
-    return found
 
 
 class CompositeRun(Run):

@@ -3,7 +3,7 @@
 from dpscale.answers.report.page import Section
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
-from dpscale.runs.composite import KINDS
+from dpscale.runs.component_order import KINDS
 from dpscale.runs.stages import STAGES, Stage
 from dpscale.runs.stages.report import SECTIONS
 from dpscale.workload import FAMILIES

@@ -13,7 +13,7 @@ from dpscale.__main__ import main
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs import components
-from dpscale.runs.composite import KINDS, in_order
+from dpscale.runs.component_order import KINDS, in_order
 from dpscale.runs.opening import open_run
 from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import write_selftest

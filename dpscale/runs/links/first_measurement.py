@@ -26,6 +26,19 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.engine import Engine
+from dpscale.job.allocation import (
+    LINK_SPREAD,
+    OPEN,
+    ROOT_SPREAD,
+    USUAL_ROWS,
+    Divisible,
+    KnownSizes,
+    first_share,
+    is_open,
+    likely_rows,
+    with_bounds,
+)
+from dpscale.job.link_budget import ALMOST, LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.measurement.measurement import LinkRecords
@@ -38,19 +51,6 @@ from dpscale.relational.features import BITS, STEP, Features, Side
 from dpscale.relational.link_strength import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.joint_parts import protection_fields
-from dpscale.runs.links.allocation import (
-    LINK_SPREAD,
-    OPEN,
-    ROOT_SPREAD,
-    USUAL_ROWS,
-    Divisible,
-    KnownSizes,
-    first_share,
-    is_open,
-    likely_rows,
-    with_bounds,
-)
-from dpscale.runs.links.budget import ALMOST, LinkBudget
 from dpscale.runs.links.link_data import ExactLinks, read_links
 from dpscale.runs.links.measuring import (
     LEAST_LINKS,

@@ -160,10 +160,11 @@ def describe_allocation(run: CompositeRun, link: LinkSection, expected: float | 
     """
     found, name = [], link.called
     if content := run.allocated_or_none:
-        error, random = content["errors"][name], content["random"][name]
+        error, random = content["errors"][name], content["random_links"][name]
         of = "the first measurement" if content["measured"] else "usual numbers of rows"
-        text = (f"By {of}, the expected total variation of marginals over both ends of {name} is {figure(error)};"
-                f" that of random links between tables with equal shares of the budget is {figure(random)}.")  # fmt: skip
+        text = (f"By {of}, the expected total variation of marginals over both ends of {name} is"
+                f" {figure(error)}; that of random links between tables with equal shares of the budget is"
+                f" {figure(random)}.")  # fmt: skip
         found.append({"text": text, "warn": error > random})
         if (cut := content.get("cut", {}).get(name)) is not None and cut >= LEAST_CUT:
             bound = "was chosen from this measurement" if name in content.get("bounds", {}) else "is that of the job"

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.errors import JobError
+from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.sections import AllocationTable
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.relational.allocation import AllocationProblem, LinkErrors, TableErrors, allocate, cross_cells
 from dpscale.relational.link_strength import LinkStrength, even_side
-from dpscale.runs.links.budget import LinkBudget
 from dpscale.storage.files import read_text
 
 FILE = "allocation/allocation.json"
@@ -140,7 +140,7 @@ class Allocation:
                      for name, one in self.known.strengths.items()}  # fmt: skip
         return {"measured": self.measured, "shares": dict(self.shares), "rows": dict(self.known.rows),
                 "links": dict(self.known.links), "strengths": strengths, "errors": dict(self.errors),
-                "random": dict(self.random)}  # fmt: skip
+                "random_links": dict(self.random)}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
