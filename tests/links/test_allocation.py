@@ -315,3 +315,16 @@ def test_wrong_settings_are_refused_in_one_sentence(tmp_path: Path, content: dic
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
     assert make_job()["allocation"] == {"method": "equal"}
+
+
+def test_end_after_the_first_measurement_states_its_cost(tmp_path: Path) -> None:
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+    assert CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"]).exit_code == 0
+    assert (run / "secret.key").exists()
+    done = CliRunner().invoke(main, ["end", str(run), "--json"])
+    assert done.exit_code == 0, done.output
+    assert float(Fraction(json.loads(done.stdout)["allocation"]["cost"]["gaussian"])) == pytest.approx(0.16)
+    assert not (run / "secret.key").exists()
+    done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "was ended" in done.stderr
