@@ -123,7 +123,8 @@ class Trial:
         draw = gaussian_draw(degrees_squared(self.relation, bound, self.roles, len(sides)), cost, 1, "")
         counts = np.stack([self.exact.by_degree(i, np.arange(bound)) for i in range(len(sides))])
         for i, (side, own) in enumerate(zip(sides, self.measure("degrees", counts, draw), strict=True)):
-            yield degrees(whole.sum(axis=1 - i), side, distribution(own, side.rows), self.chance)
+            law = distribution(own, side.rows, draw.lattice_variance**0.5, float(whole.sum()))
+            yield degrees(whole.sum(axis=1 - i), side, law, self.chance)
         if self.data.known:
             yield children(whole.sum(axis=0), self.v, self.chance)
 

@@ -57,8 +57,8 @@ def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
     """Count keys, orphans and degrees of a job's tables. The output is PRIVATE and not for publication."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
+    from dpscale.evaluation.key_statistics import WARNING, check_keys
     from dpscale.job.tables import CompositeJob
-    from dpscale.runs.links.key_statistics import WARNING, check_keys
 
     read = CompositeJob.read(job)
     click.echo(WARNING, err=True)

@@ -296,3 +296,34 @@ def unit_hops(job: CompositeJob, neighbours: NeighbourRelation, link: LinkSectio
         hops.append({"path": table.path, "key": key, "unit": unit, **table.format_settings})
         link = above
     return hops
+
+
+def describe_neighbours(neighbours: NeighbourRelation) -> str:
+    """Return a sentence that describes the neighbouring relation."""
+    protects, root = neighbours.protects, neighbours.root
+    if neighbours.replaces:
+        unit = "one row of any private table, replaced together with all its links" if neighbours.steps else (
+            "all links of one row of either table, replaced by others")  # fmt: skip
+        return f"Neighbours differ by {unit}, whose number is at most the bound in the job."
+    if not neighbours.moved:
+        unit = f"one row of {root}" if protects.bound == 1 else (
+            f"the rows of {root} with one {protects.unit}, at most {protects.bound},")  # fmt: skip
+        return f"Neighbours differ by {unit} added or removed."
+    unit = f"one row of {root}, added or removed together with all its links and children" if neighbours.steps else (
+        f"all links of one row of {root}, added or removed")  # fmt: skip
+    return f"Neighbours differ by {unit}; their numbers are limited by the bounds in the job."
+
+
+def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:
+    """Return the data that a job refuses before its charge, besides values outside a domain."""
+    private = {name: one for name, one in job.tables.items() if not one.public}
+    found = {
+        "a null key": [name for name, one in private.items() if one.key and one.nulls == "reject"],
+        "two rows with one key": [
+            name for name, one in private.items() if one.key and job.duplicates(name) == "reject"
+        ],
+        "a null at an end of a link": [link.called for link in job.link if link.nulls == "reject"],
+        "a key without a row": [link.called for link in job.link if link.dangling == "reject"],
+        "more links of a row than max_degree": [link.called for link in job.link if neighbours.replaces],
+    }
+    return [f"{fault} ({', '.join(names)})" for fault, names in found.items() if names]

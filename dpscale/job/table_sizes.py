@@ -6,7 +6,12 @@ table whose `rows` are not stated has at least the rows that the stated tables b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from dpscale.base.errors import JobError
+from dpscale.base.numerics import Floats, optimize
 from dpscale.job.tables import CompositeJob, LinkSection
 
 
@@ -81,3 +86,33 @@ def check_stated_rows(job: CompositeJob) -> None:
     for name, one in job.tables.items():
         if not one.public:
             least_rows(job, name)
+
+
+def decreasing_sizes(
+    sizes: Mapping[str, float], weights: Mapping[str, float], above: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the sizes of least weighted squared distance in which no table exceeds the one above it.
+
+    Parameters
+    ----------
+    sizes, weights : mapping of str to float
+        Size and weight of every table.
+    above : mapping of str to str
+        The table above each table but the first.
+
+    Returns
+    -------
+    dict of str to float
+    """
+    names = list(sizes)
+    if not above:
+        return dict(sizes)
+    differences = np.zeros((len(above), len(names)))
+    for row, (child, parent) in zip(differences, above.items(), strict=True):
+        row[names.index(child)], row[names.index(parent)] = 1.0, -1.0
+    root = np.sqrt([weights[name] for name in names])
+    values: Floats = np.array([sizes[name] for name in names])
+    scale = max(float(np.abs(values * root).max()), 1e-300)
+    multipliers, _ = optimize.nnls(differences.T / root[:, None], values * root / scale)  # dual of the least squares
+    found = values - scale * (differences.T @ multipliers) / root**2
+    return dict(zip(names, found.tolist(), strict=True))

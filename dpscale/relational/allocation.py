@@ -137,7 +137,8 @@ class AllocationProblem:
 
     def random_error(self) -> dict[str, float]:
         """Return E of every link for tables with equal shares and random links, which have a deviation of their own."""
-        own = {name: table.of_degree(self.amount / len(self.tables)) for name, table in self.tables.items()}
+        each = self.amount / max(len(self.tables), 1)
+        own = {name: table.of_degree(each) for name, table in self.tables.items()}
         return {name: self._error(link, own, 2**0.5 * link.sampling, float(link.departures[0]))
                 for name, link in self.links.items()}  # fmt: skip
 
@@ -153,6 +154,8 @@ class AllocationProblem:
         total += PENALTY * sum(max(0.0, np.log(error / least[name])) ** 2 for name, error in errors.items())
         tables = [table.of_degree(self.amount * shares[f"tables.{name}"])[1] for name, table in self.tables.items()]
         total += TABLE_WEIGHT * sum(np.log(max(one, 1e-12)) for one in tables)
+        if not self.tables:
+            return float(total)
         of_tables = np.array([shares[f"tables.{name}"] for name in self.tables])
         return float(total - EVEN * np.log(of_tables / of_tables.sum() * len(of_tables)).mean())
 

@@ -1,8 +1,9 @@
 """Noisy histogram of degrees before the bound: the share of links that a bound cuts, and a bound that cuts few.
 
-Rows are counted in the buckets 0, 1, 2-3, 4-7, … up to 2^20 links. A row is in one bucket, so a unit of k rows changes
-the histogram by at most k in L2. Counts below SURE standard deviations are set to 0, because a few rows by noise in a
-high bucket would have most of the links. Within a bucket the degrees are uniform.
+Rows are counted by degree, one by one up to SINGLE, then in half octaves up to 2^20 links. A row is in one bucket, so a
+unit of k rows changes the histogram by at most k in L2. The rows from a bucket upwards are the sum of its counts and
+those above. The highest bucket from which this sum is above its noise by SURE standard deviations has all of these
+rows, because a few rows by noise in a higher one would have most of the links. Within a bucket the degrees are uniform.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
 
-MOST_BITS = 20
-SURE = 4.0
+MOST_BITS, SINGLE = 20, 16
+SURE = 3.5
 CUT = 0.05  # share of links that a proposed bound may cut
-CANDIDATES = sorted({1, *(1 << k for k in range(MOST_BITS + 1)), *(3 << k for k in range(MOST_BITS))})
+HALVES = sorted({*(1 << k for k in range(MOST_BITS + 1)), *(3 << k for k in range(MOST_BITS))})
 STEPS = 64  # points of a bucket at which its degrees are
 
 
 def bucket_starts() -> Integers:
     """Return the smallest degree of every bucket, ascending."""
-    return np.array([0, *(1 << k for k in range(MOST_BITS + 1))], np.int64)
+    return np.array([*range(SINGLE), *(one for one in HALVES if one >= SINGLE)], np.int64)
 
 
 def degree_histogram(degrees: Integers) -> Integers:
@@ -40,8 +41,7 @@ def cut_share(noisy: Floats, sigma: float, bound: int) -> float:
         Standard deviation of the noise.
     bound : int
     """
-    rows = np.where(noisy > SURE * sigma, noisy, 0.0)
-    starts = bucket_starts()
+    rows, starts = _likely_rows(noisy, sigma), bucket_starts()
     ends = np.append(starts[1:], 2 * starts[-1])
     inside = (np.arange(STEPS) + 0.5) / STEPS
     degrees = np.floor(starts[:, None] + inside * (ends - starts)[:, None])
@@ -50,6 +50,17 @@ def cut_share(noisy: Floats, sigma: float, bound: int) -> float:
     return float(beyond / links) if links > 0 else 0.0
 
 
+def _likely_rows(noisy: Floats, sigma: float) -> Floats:
+    """Return the counts with those above the highest certain bucket in it."""
+    above = np.cumsum(noisy[::-1])[::-1]
+    sure = np.flatnonzero(above > SURE * sigma * np.sqrt(np.arange(len(noisy), 0, -1)))
+    last = int(sure[-1]) if len(sure) else 0
+    rows = np.zeros(len(noisy))
+    rows[:last] = np.maximum(noisy[:last], 0)
+    rows[last] = max(float(above[last]), 0.0)
+    return rows
+
+
 def proposed_bound(noisy: Floats, sigma: float) -> int:
     """Return the smallest of some bounds that cuts at most CUT of the links."""
-    return next(bound for bound in CANDIDATES if cut_share(noisy, sigma, bound) <= CUT or bound == CANDIDATES[-1])
+    return next(bound for bound in HALVES if cut_share(noisy, sigma, bound) <= CUT or bound == HALVES[-1])

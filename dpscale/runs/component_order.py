@@ -1,15 +1,16 @@
-"""Components of a run of several tables, and their order: each after those it depends on."""
+"""Components of a run of several tables: what each has, and in which order they are visited."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
 from dpscale.privacy.accounting import Cost
+from dpscale.runs.directory import Run
 
 
 class Component(Protocol):
@@ -64,7 +65,7 @@ KINDS: dict[str, str] = {
 }
 
 
-def listed_components(run: Any) -> dict[str, Component]:
+def listed_components(run: Run) -> dict[str, Component]:
     """Return the components of a run by name, in the order of the job."""
     found: dict[str, Component] = {}
     for module, _, function in (place.partition(":") for place in KINDS.values()):

@@ -24,20 +24,7 @@ import tomli_w
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.job import TableJob
-from dpscale.job.join_job import JoinJob, join_jobs
-from dpscale.job.joins import CUT
-from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
-from dpscale.job.sections import AllocationTable, with_old_names
-from dpscale.job.tables import CompositeJob, Rows, TableSection
-from dpscale.privacy.accounting import Cost
-from dpscale.privacy.protection import Protection
-from dpscale.records import Table
-from dpscale.records.origin import Layout, differing, layout
-from dpscale.runs.component_order import Component, in_order, listed_components
-from dpscale.runs.directory import NewRun, Run
-from dpscale.runs.joins.run import JoinRun
-from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
-from dpscale.runs.links.allocation import (
+from dpscale.job.allocation import (
     FILE,
     OPEN,
     Divisible,
@@ -49,7 +36,20 @@ from dpscale.runs.links.allocation import (
     with_bounds,
     with_shares,
 )
-from dpscale.runs.links.budget import LinkBudget
+from dpscale.job.join_job import JoinJob, join_jobs
+from dpscale.job.joins import CUT
+from dpscale.job.link_budget import LinkBudget
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
+from dpscale.job.sections import AllocationTable, with_old_names
+from dpscale.job.tables import CompositeJob, Rows, TableSection
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import Protection
+from dpscale.records import Table
+from dpscale.records.origin import Layout, differing, layout
+from dpscale.runs.component_order import Component, in_order, listed_components
+from dpscale.runs.directory import NewRun, Run
+from dpscale.runs.joins.run import JoinRun
+from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
 from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
 from dpscale.runs.stages.budget import (
@@ -165,6 +165,11 @@ class CompositeRun(Run):
     def allocated(self) -> dict[str, Any]:
         """Division of the budget, once it is decided."""
         return stored_allocation(self.path)
+
+    @property
+    def allocated_or_none(self) -> dict[str, Any] | None:
+        """Division of the budget; None if it was not planned."""
+        return self.allocated if present(self.path / FILE) else None
 
     def record_allocation(self, content: Mapping[str, Any]) -> None:
         """Store the division of the budget; the run has these shares from now on."""

@@ -9,14 +9,12 @@ those of its parents.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats, optimize
-from dpscale.job.table_sizes import least_rows, required_links, stated_rows
+from dpscale.job.table_sizes import decreasing_sizes, least_rows, required_links, stated_rows
 from dpscale.runs.estimates import estimates_of, low_order_tables
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import read_text
@@ -101,36 +99,6 @@ def joint_sizes(run: CompositeRun) -> dict[str, float]:
     sizes = decreasing_sizes(estimates, weights, above)
     moved = {name for name in names if abs(sizes[name] - estimates[name]) > MOVED * max(abs(estimates[name]), 1.0)}
     return {name: sizes[name] * run.neighbours.rows[name] for name in sorted(moved)}
-
-
-def decreasing_sizes(
-    sizes: Mapping[str, float], weights: Mapping[str, float], above: Mapping[str, str]
-) -> dict[str, float]:
-    """Return the sizes of least weighted squared distance in which no table exceeds the one above it.
-
-    Parameters
-    ----------
-    sizes, weights : mapping of str to float
-        Size and weight of every table.
-    above : mapping of str to str
-        The table above each table but the first.
-
-    Returns
-    -------
-    dict of str to float
-    """
-    names = list(sizes)
-    if not above:
-        return dict(sizes)
-    differences = np.zeros((len(above), len(names)))
-    for row, (child, parent) in zip(differences, above.items(), strict=True):
-        row[names.index(child)], row[names.index(parent)] = 1.0, -1.0
-    root = np.sqrt([weights[name] for name in names])
-    values: Floats = np.array([sizes[name] for name in names])
-    scale = max(float(np.abs(values * root).max()), 1e-300)
-    multipliers, _ = optimize.nnls(differences.T / root[:, None], values * root / scale)  # dual of the least squares
-    found = values - scale * (differences.T @ multipliers) / root**2
-    return dict(zip(names, found.tolist(), strict=True))
 
 
 def _total(table: TableRun) -> float:

@@ -123,8 +123,12 @@ def _columns(key: str | list[str]) -> list[str]:
     return [key] if isinstance(key, str) else key
 
 
-def write_shape(folder: Path, shape: Shape, frames: Frames, epsilon: float, seed: int = 1, **more: Any) -> Path:
-    """Write the data, the domains and the job of a shape; `more` are settings of tables by name."""
+def write_shape(
+    folder: Path, shape: Shape, frames: Frames, epsilon: float, seed: int = 1, method: str = "planned", **more: Any
+) -> Path:
+    """Write the data, the domains and the job of a shape; `method` divides the budget, and `more` are
+    settings of tables by name.
+    """
     (folder / "data").mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
         frame.to_parquet(folder / f"data/{name}.parquet", index=False)
@@ -135,7 +139,8 @@ def write_shape(folder: Path, shape: Shape, frames: Frames, epsilon: float, seed
         kind = {"public": True} if name in shape.public else {"mechanism": "residual-planner"}
         tables[name] = own | kind | more.get(name, {})
     job = {"tables": tables, "link": list(shape.links), "engine": {"scheduler": "synchronous", "seed": seed},
-           "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True}}  # fmt: skip
+           "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True},
+           "allocation": {"method": method}}  # fmt: skip
     (folder / "job.toml").write_text(tomli_w.dumps(job))
     return folder / "job.toml"
 

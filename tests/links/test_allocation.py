@@ -17,13 +17,13 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence import search_costs
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.engine import resolve
+from dpscale.job.allocation import likely_rows
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.relational.degree_bounds import degree_histogram
 from dpscale.relational.features import BITS, Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import first_measurement, measuring
-from dpscale.runs.links.allocation import likely_rows
 from tests.links.small import make_frames, make_job, run_digests, write_job
 from tests.links.test_neighbours import make_database, remove_person, write_database
 
@@ -76,8 +76,9 @@ def test_first_measurement_is_close_to_the_data(shop: Path) -> None:
     assert content["rows"]["persons"] == pytest.approx(300, abs=30)
     orders = frames["orders"].groupby("person").size().clip(upper=6).sum()
     assert content["rows"]["orders"] == pytest.approx(orders, abs=200)
-    assert set(content["errors"]) == set(content["random"]) == set(content["links"]) == {"orders", "ratings", "homes"}
-    assert all(error <= 1.05 * content["random"][name] for name, error in content["errors"].items())
+    for name in ("errors", "random_links", "links"):
+        assert set(content[name]) == {"orders", "ratings", "homes"}
+    assert all(error <= 1.05 * content["random_links"][name] for name, error in content["errors"].items())
 
 
 def test_resumed_first_measurement_draws_once(tmp_path: Path) -> None:
@@ -301,9 +302,9 @@ def test_plan_before_a_private_bound_is_refused(tmp_path: Path) -> None:
 
 
 def test_likely_rows_follow_precise_counts_and_the_prior_otherwise() -> None:
-    assert likely_rows(5000.0, 10.0, None) == pytest.approx(5000, rel=0.02)
-    assert likely_rows(-300.0, 1e5, 4000.0) == pytest.approx(4000, rel=0.3)
-    assert 10 <= likely_rows(-1e6, 10.0, None) < 20
+    assert likely_rows(5000.0, 10.0, 10_000.0, 3.0) == pytest.approx(5000, rel=0.02)
+    assert likely_rows(-300.0, 1e5, 4000.0, 1.0) == pytest.approx(4000, rel=0.3)
+    assert 10 <= likely_rows(-1e6, 10.0, 10_000.0, 3.0) < 20
 
 
 @pytest.mark.parametrize(("content", "message"), [({"method": "best"}, "'planned' or 'equal'"), ({"share": 0.7}, "0.5"),
@@ -314,3 +315,16 @@ def test_wrong_settings_are_refused_in_one_sentence(tmp_path: Path, content: dic
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
     assert make_job()["allocation"] == {"method": "equal"}
+
+
+def test_end_after_the_first_measurement_states_its_cost(tmp_path: Path) -> None:
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+    assert CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"]).exit_code == 0
+    assert (run / "secret.key").exists()
+    done = CliRunner().invoke(main, ["end", str(run), "--json"])
+    assert done.exit_code == 0, done.output
+    assert float(Fraction(json.loads(done.stdout)["allocation"]["cost"]["gaussian"])) == pytest.approx(0.16)
+    assert not (run / "secret.key").exists()
+    done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "was ended" in done.stderr

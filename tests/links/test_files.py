@@ -11,9 +11,9 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.engine import resolve
+from dpscale.evaluation.key_statistics import check_keys
 from dpscale.job.tables import CompositeJob
 from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links.key_statistics import check_keys
 from tests.links.small import make_frames, make_job, write_job
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job.table_sizes import least_rows
+from dpscale.job.table_sizes import decreasing_sizes, least_rows
 from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import link_estimation
@@ -101,7 +101,7 @@ def test_joint_sizes_equal_a_convex_solver(seed: int) -> None:
     above = {names[i]: names[int(rng.integers(0, i))] for i in range(1, number)}
     values, weights = rng.normal(100, 40, number), rng.uniform(0.01, 3, number)
     given = (dict(zip(names, own, strict=True)) for own in (values, weights))
-    found = row_limits.decreasing_sizes(*given, above)
+    found = decreasing_sizes(*given, above)
     x = cvxpy.Variable(number)
     order = [x[names.index(child)] <= x[names.index(parent)] for child, parent in above.items()]
     cvxpy.Problem(cvxpy.Minimize(cvxpy.sum(cvxpy.multiply(weights, (x - values) ** 2))), order).solve(solver="CLARABEL")
@@ -111,8 +111,8 @@ def test_joint_sizes_equal_a_convex_solver(seed: int) -> None:
 
 def test_consistent_sizes_are_not_changed() -> None:
     sizes, above = {"root": 10.0, "middle": 10.0, "leaf": 3.0}, {"middle": "root", "leaf": "middle"}
-    assert row_limits.decreasing_sizes(sizes, dict.fromkeys(sizes, 1.0), above) == sizes
-    found = row_limits.decreasing_sizes({"root": 10.0, "leaf": 16.0}, {"root": 1.0, "leaf": 2.0}, {"leaf": "root"})
+    assert decreasing_sizes(sizes, dict.fromkeys(sizes, 1.0), above) == sizes
+    found = decreasing_sizes({"root": 10.0, "leaf": 16.0}, {"root": 1.0, "leaf": 2.0}, {"leaf": "root"})
     assert found == {"root": pytest.approx(14.0), "leaf": pytest.approx(14.0)}
 
 

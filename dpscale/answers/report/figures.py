@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpscale.answers.statistics import cramers_v
+from dpscale.answers.tables import texts
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats, NDArray
+from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.domain import Domain
 
 if TYPE_CHECKING:
@@ -257,3 +261,74 @@ def _ticks(axis: Axis, labels: Sequence[str]) -> None:
     step = -(-len(labels) // MOST_TICKS)
     places = range(0, len(labels), step)
     axis.set_ticks(list(places), [labels[place][:18] for place in places], fontsize=8)
+
+
+SHOWN_DEGREES = 60
+
+
+def degree_shares(sides: Sequence[tuple[str, Integers, Floats, Floats]]) -> str:
+    """Return a plot of the cumulative share of rows by their number of links, with a panel for each side.
+
+    Parameters
+    ----------
+    sides : sequence of (name, at, shares, degrees)
+        Table, degrees with their measured shares of rows of at most so many links, and degrees of the synthetic rows.
+    """
+    picture, axes = new_figure(2.6, max(len(sides), 1))
+    for panel, side in zip(np.atleast_1d(axes), sides, strict=True):
+        _degrees_of_side(panel, *side)
+    return svg(picture)
+
+
+def _degrees_of_side(axes: Axes, name: str, at: Integers, shares: Floats, degrees: Floats) -> None:
+    most = int(max(degrees.max(initial=0), 1))
+    mask, steps = at <= max(2 * most, SHOWN_DEGREES), np.arange(most + 2)
+    shown = np.searchsorted(np.sort(degrees), steps, side="right") / max(len(degrees), 1)
+    axes.step(steps, shown, where="post", color=COLOURS[0], label="synthetic rows")
+    axes.scatter(at[mask], shares[mask], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured with noise")
+    if max(most, at[mask].max(initial=0)) > SHOWN_DEGREES:
+        axes.set(xscale="symlog", xlim=(-0.5, None))
+    else:
+        axes.locator_params(axis="x", integer=True)
+    axes.set(xlabel=f"links of a row of {name}", ylabel="cumulative share", ylim=(min(0.0, shares[mask].min()), None))
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+
+
+STRONGEST, MOST_CELLS = 3, 400  # pairs of attributes, and cells of a pair
+
+
+@dataclass(frozen=True, eq=False)
+class Association:
+    """Counts of linked rows by an attribute of each end, and Cramér's V of the two."""
+
+    names: tuple[str, str]
+    labels: tuple[list[str], list[str]]
+    counts: Integers
+    strength: float
+
+    def picture(self) -> dict[str, Any]:
+        """Return the values of the report's two-way table."""
+        return pair(self.names, self.labels, self.counts.astype(np.float64)) | {"strength": self.strength}
+
+
+def strongest_associations(one: Domain, two: Domain, above: Integers, below: Integers) -> list[Association]:
+    """Return the strongest associations of an attribute of each end of links.
+
+    Parameters
+    ----------
+    one, two : Domain
+        Domains of both tables.
+    above, below : ndarray, shape (attributes, links)
+        Cells of the rows at both ends.
+
+    Returns
+    -------
+    list of Association
+    """
+    found = []
+    for a, b in product(one.attributes, two.attributes):
+        if a.size * b.size <= MOST_CELLS:
+            cells = above[one.names.index(a.name)] * b.size + below[two.names.index(b.name)]
+            counts = np.bincount(cells, minlength=a.size * b.size).reshape(a.size, b.size)
+            found.append(Association((a.name, b.name), (texts(a), texts(b)), counts, cramers_v(counts)))
+    return sorted((each for each in found if each.strength > 0), key=lambda each: -each.strength)[:STRONGEST]

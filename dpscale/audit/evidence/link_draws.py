@@ -13,6 +13,8 @@ import numpy as np
 
 from dpscale.audit.evidence.growing import EventCounts
 from dpscale.base.errors import JobError
+from dpscale.job.allocation import FILE
+from dpscale.job.link_budget import LinkBudget
 from dpscale.job.tables import LinkSection
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.plans.measurement_plan import SCALE
@@ -23,8 +25,7 @@ from dpscale.relational.degree_bounds import bucket_starts
 from dpscale.relational.features import Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import Run
-from dpscale.runs.links import budget, link_sampling, measuring
-from dpscale.runs.links.allocation import FILE
+from dpscale.runs.links import link_sampling, measuring
 from dpscale.runs.links.first_measurement import FirstMeasurement, looked
 from dpscale.runs.stages.budget import ALLOCATION
 from dpscale.storage.files import listed, read_bytes
@@ -59,7 +60,7 @@ def link_records(run: Run, link: LinkSection) -> LinkRecords:
     return LinkRecords(run.path / "links" / link.called, release, snapshot, link.called)
 
 
-def link_component(run: Run, piece: budget.LinkBudget, stored: LinkRecords) -> tuple[Fields, EventCounts]:
+def link_component(run: Run, piece: LinkBudget, stored: LinkRecords) -> tuple[Fields, EventCounts]:
     """Return the component of a link, with the public numbers that determine its sensitivities, and its costs.
 
     The files of a link contain values without records of their noise. The noise is that of the budget, as the run
@@ -122,7 +123,7 @@ class LinkDraw:
                 "squared_l2": str(self.squared), **noise}  # fmt: skip
 
 
-def _histograms(piece: budget.LinkBudget, sizes: Sequence[Sequence[int]]) -> Iterator[LinkDraw]:
+def _histograms(piece: LinkBudget, sizes: Sequence[Sequence[int]]) -> Iterator[LinkDraw]:
     """Yield the number of links, the degree histograms and the sibling sums, each if it is measured."""
     tables, parents = assignment.PairTables(tuple(sizes[1])), piece.neighbours.rows.get(piece.link.parent, 1)
     if piece.counted:
@@ -136,7 +137,7 @@ def _histograms(piece: budget.LinkBudget, sizes: Sequence[Sequence[int]]) -> Ite
         yield LinkDraw("siblings", piece.siblings_draw(tables), squared, int(tables.starts[-1]))
 
 
-def _sums(piece: budget.LinkBudget, shares: budget_shares.Shares | None) -> Iterator[LinkDraw]:
+def _sums(piece: LinkBudget, shares: budget_shares.Shares | None) -> Iterator[LinkDraw]:
     """Yield the measured sums of features; the squared sensitivity of each is that of the sum alone."""
     if shares is None:
         return
@@ -149,7 +150,7 @@ def _sums(piece: budget.LinkBudget, shares: budget_shares.Shares | None) -> Iter
             yield LinkDraw(name, draw, _sums_cost(piece, shares, alone), values[name])
 
 
-def _sums_cost(piece: budget.LinkBudget, shares: budget_shares.Shares, precisions: Sequence[Fraction]) -> Fraction:
+def _sums_cost(piece: LinkBudget, shares: budget_shares.Shares, precisions: Sequence[Fraction]) -> Fraction:
     u, v, both = precisions
     return budget_shares.sums_cost(piece.neighbours.protects.relation, shares, (u, v, both), piece.moved)
 
@@ -165,7 +166,7 @@ def _round(number: int) -> str:
     return f"round-{number:02d}"
 
 
-def _chosen(stored: LinkRecords, piece: budget.LinkBudget) -> list[list[int]]:
+def _chosen(stored: LinkRecords, piece: LinkBudget) -> list[list[int]]:
     """Return the marginals that the rounds of a published loop selected."""
     found = list[list[int]]()
     while len(found) < piece.link.loop.rounds and f"{_round(len(found))}.json" in listed(stored.folder):
@@ -173,9 +174,7 @@ def _chosen(stored: LinkRecords, piece: budget.LinkBudget) -> list[list[int]]:
     return found
 
 
-def _rounds(
-    piece: budget.LinkBudget, rounds: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]
-) -> Iterator[LinkDraw]:
+def _rounds(piece: LinkBudget, rounds: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]) -> Iterator[LinkDraw]:
     """Yield the noisy marginals of each round of a published loop."""
     if not rounds:
         return
@@ -188,7 +187,7 @@ def _rounds(
         yield LinkDraw(_round(number), draw, changed * piece.moved**2, values, len(chosen))
 
 
-def _link_selections(piece: budget.LinkBudget, rounds: Sequence[Sequence[int]]) -> Iterator[Fields]:
+def _link_selections(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> Iterator[Fields]:
     """Yield the selections of each round of a published loop, with the scale and the sensitivity of their scores."""
     if not rounds:
         return

@@ -8,10 +8,10 @@ from functools import cached_property
 
 from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
+from dpscale.job.link_budget import budget
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links.budget import budget
 from dpscale.runs.links.link_data import ExactLinks
 from dpscale.runs.links.link_sampling import LinkSides
 from dpscale.runs.links.measuring import check_unchanged, current_stamps, measure_link, read_all, snapshot_of

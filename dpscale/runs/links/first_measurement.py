@@ -26,6 +26,19 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.engine import Engine
+from dpscale.job.allocation import (
+    LINK_SPREAD,
+    OPEN,
+    ROOT_SPREAD,
+    USUAL_ROWS,
+    Divisible,
+    KnownSizes,
+    first_share,
+    is_open,
+    likely_rows,
+    with_bounds,
+)
+from dpscale.job.link_budget import ALMOST, LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.measurement.measurement import LinkRecords
@@ -38,8 +51,6 @@ from dpscale.relational.features import BITS, STEP, Features, Side
 from dpscale.relational.link_strength import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.joint_parts import protection_fields
-from dpscale.runs.links.allocation import OPEN, Divisible, KnownSizes, first_share, is_open, likely_rows, with_bounds
-from dpscale.runs.links.budget import ALMOST, LinkBudget
 from dpscale.runs.links.link_data import ExactLinks, read_links
 from dpscale.runs.links.measuring import (
     LEAST_LINKS,
@@ -62,7 +73,9 @@ from dpscale.runs.stages.budget import (
     publish_part,
 )
 
-ROWS = ONES = LINKS = DEGREES = Fraction(1, 8)  # of the first measurement; the rest is of sums
+# parts of the first measurement; the rest is of sums
+ROWS = ONES = DEGREES = Fraction(1, 8)
+LINKS = Fraction(1, 4)
 FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and degrees on the ledger, after links
 
 
@@ -190,11 +203,12 @@ class FirstMeasurement:
         """Links whose bound cuts the links of a private parent, the top first; a row is no parent and child at once."""
         rows = self.neighbours.rows
         found = [one for one in self.job.link if one.parent in rows and one.parent != one.child]
-        return [] if self.neighbours.replaces else sorted(found, key=lambda one: self._depth(one.parent))
+        return [] if self.neighbours.replaces else sorted(found, key=lambda one: self.divisible.depth(one.parent))
 
-    def _depth(self, table: str) -> int:
-        link = self.divisible.above(table)
-        return 0 if link is None else 1 + self._depth(link.parent)
+    def _place(self, link: LinkSection) -> tuple[int, bool]:
+        """Return the place of a link among those from which rows are counted: after those of its ends."""
+        depths = [self.divisible.depth(name) for name in (link.parent, link.child) if name in self.divisible.private]
+        return max(depths, default=0), self.divisible.above(link.child) != link
 
     def degrees_draw(self, link: LinkSection) -> GaussianDraw:
         amount = self.amount * DEGREES / len(self.bounded)
@@ -252,7 +266,7 @@ class FirstMeasurement:
         draws = self._draws(f"tables.{name}", f"table {name}", FIRST_TABLE + 2 * number)
         draw = self.rows_draw(name)
         noisy = self._drawn(draws, "rows", draw, lambda: np.array([len(codes)], np.int64))
-        count = likely_rows(float(noisy[0]), draw.lattice_variance**0.5, None)
+        count = likely_rows(float(noisy[0]), draw.lattice_variance**0.5, USUAL_ROWS, ROOT_SPREAD)
         if not sizes:
             return count, NoisySums(np.zeros(0), 0.0)
         ones = self.ones_draw(name)
@@ -270,13 +284,13 @@ class FirstMeasurement:
         """Complete the rows of children from their links, each after its parent, and return the strengths."""
         counts, strengths = dict[str, float](), dict[str, LinkStrength]()
         sums = dict[str, tuple[NoisySums, NoisySums, NoisySums]]()
-        waiting = sorted(links, key=lambda one: self.neighbours.rows.get(one.link.child, 0))
+        waiting = sorted(links, key=lambda one: self._place(one.link))
         for one in waiting:
             link, noisy = one.link, one.count()
             usual = self.divisible.usual_links(link, rows | {link.child: self._usual_children(link, rows)})
             if noisy is not None:
                 noise = one.piece.links_draw().lattice_variance ** 0.5
-                counts[link.called] = likely_rows(noisy, noise, usual)
+                counts[link.called] = likely_rows(noisy, noise, usual, LINK_SPREAD)
             else:
                 counts[link.called] = usual if link.via else rows.get(link.child, usual)
             sums[link.called] = self._sums(one, counts[link.called])

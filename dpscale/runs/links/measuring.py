@@ -21,6 +21,7 @@ import numpy as np
 from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.engine import Engine
+from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import MOST_ROUNDS, CompositeJob, LinkSection
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
@@ -40,7 +41,6 @@ from dpscale.relational.budget_shares import (
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.published import Fit
 from dpscale.runs.composite import CompositeRun, open_table
-from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.storage.files import present, read_bytes, writing

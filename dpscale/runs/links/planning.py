@@ -17,7 +17,9 @@ from typing import Any
 from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
 from dpscale.job import TableJob
+from dpscale.job.allocation import expected_job, first_share
 from dpscale.job.join_job import join_jobs
+from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
 from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
@@ -25,8 +27,6 @@ from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP
 from dpscale.relational.link_strength import even_side
-from dpscale.runs.links.allocation import expected_job, first_share
-from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.links.report import describe_neighbours
 from dpscale.runs.stages.plan import make_plan
 

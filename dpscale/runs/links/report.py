@@ -6,39 +6,36 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
 
-from dpscale.answers.report.figures import COLOURS, new_figure, pair, svg
+from dpscale.answers.report.figures import Association, degree_shares, strongest_associations
 from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
-from dpscale.answers.statistics import cramers_v
-from dpscale.answers.tables import texts
 from dpscale.base.arrow import pq
 from dpscale.base.display import figure
 from dpscale.base.numerics import Floats, Integers
 from dpscale.counting.count import encode_batch
+from dpscale.job.neighbours import describe_neighbours, refusals
 from dpscale.job.tables import LinkSection
-from dpscale.privacy.accounting import GDP, Spending, float_above
+from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.joint_parts import joint_parts
 from dpscale.runs.links.measuring import SIDES, piece_of, records_of
 from dpscale.runs.links.statements import (
+    describe_allocation,
     describe_bound,
-    describe_neighbours,
     describe_size,
     not_reproduced,
-    refusals,
     reproduced,
 )
+from dpscale.runs.stages.budget import ALLOCATION
 from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from pandas import Series
 
 COST = ("epsilon", "delta", "mu", "additive", "period")
@@ -136,14 +133,7 @@ class ReleasedLink:
         """
         (above, below), domains = self._linked_codes(), self.run.closed_job.domains
         one, two = (domains[name] for name in (self.link.parent, self.link.child))
-        found = []
-        for a, b in product(one.attributes, two.attributes):
-            if a.size * b.size <= MOST_CELLS:
-                cells = above[one.names.index(a.name)] * b.size + below[two.names.index(b.name)]
-                counts = np.bincount(cells, minlength=a.size * b.size).reshape(a.size, b.size)
-                found.append(Association((a.name, b.name), (texts(a), texts(b)), counts, cramers_v(counts)))
-        found = [one for one in found if one.strength > 0]
-        return sorted(found, key=lambda one: -one.strength)[:STRONGEST]
+        return strongest_associations(one, two, above, below)
 
     @property
     def is_sampled(self) -> bool:
@@ -166,20 +156,6 @@ class ReleasedLink:
                 "links": int(self.parents.notna().sum()), "without": int(self.parents.isna().sum()), "degrees": sides,
                 "bound": self.bounds[0], "whole": self.whole, "expected": self.expected,
                 "counts": self.link.counts or []}  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Association:
-    """Counts of linked rows by an attribute of each end, and Cramér's V of the two."""
-
-    names: tuple[str, str]
-    labels: tuple[list[str], list[str]]
-    counts: Integers
-    strength: float
-
-    def picture(self) -> dict[str, Any]:
-        """Return the values of the report's two-way table."""
-        return pair(self.names, self.labels, self.counts.astype(np.float64)) | {"strength": self.strength}
 
 
 def positions(keys: Series, values: Series) -> Integers:
@@ -226,8 +202,7 @@ def _twice(one: Series, other: Series) -> bool:
 
 
 DELTA = 1e-9
-SHOWN = 60
-STRONGEST, MOST_LINKS, MOST_CELLS = 3, 100_000, 400  # pairs of attributes, sampled links, and cells of a pair
+MOST_LINKS = 100_000  # links from which associations are computed
 
 
 TABLE = (
@@ -282,7 +257,8 @@ def _cost(run: CompositeRun) -> dict[str, Any]:
 def _components(run: CompositeRun) -> list[dict[str, Any]]:
     """Return share, μ and ε of every component alone, and of searches and numbers of units; their squared μ add."""
     delta = run.job.privacy.delta or DELTA
-    costs = {f"{part.title} of {', '.join(part.tables)}": part.cost for part in joint_parts(run)}
+    first = {"first measurement": Cost.from_dict(one["cost"])} if (one := run.manifest.get(ALLOCATION)) else {}
+    costs = first | {f"{part.title} of {', '.join(part.tables)}": part.cost for part in joint_parts(run)}
     costs |= {name: one.cost for name, one in run.components().items()}
     return [{"name": name, "share": _share(run, name), "mu": float(own.squared_mu) ** 0.5,
              "epsilon": Spending().plus(own).epsilon(GDP, delta)} for name, own in costs.items()]  # fmt: skip
@@ -301,6 +277,7 @@ def _shown(one: ReleasedLink) -> dict[str, Any]:
     return {"share": _share(run, f"links.{link.called}"), "plot": degree_plot(one), "sampled": one.is_sampled,
             "associations": [each.picture() for each in one.associations],
             "reproduced": reproduced(run, link, one.rows), "missing": not_reproduced(run, link, one.rows),
+            "allocation": describe_allocation(run, one.link, one.expected),
             "at_bound": describe_bound(run, link, len(one.degrees[0]))}  # fmt: skip
 
 
@@ -319,22 +296,6 @@ def degree_plot(one: ReleasedLink) -> str:
     measured = one.measured()
     if not any(len(at) > 1 for at, _ in measured):
         return ""
-    picture, axes = new_figure(2.6, max(len(measured), 1))
-    names = (one.link.parent, one.link.child)
-    for place, (at, shares) in enumerate(measured):
-        _side(np.atleast_1d(axes)[place], names[place], at, shares, one.degrees[place])
-    return svg(picture)
-
-
-def _side(axes: Axes, name: str, at: Integers, shares: Floats, degrees: Floats) -> None:
-    most = int(max(degrees.max(initial=0), 1))
-    mask, steps = at <= max(2 * most, SHOWN), np.arange(most + 2)
-    shown = np.searchsorted(np.sort(degrees), steps, side="right") / max(len(degrees), 1)
-    axes.step(steps, shown, where="post", color=COLOURS[0], label="synthetic rows")
-    axes.scatter(at[mask], shares[mask], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured with noise")
-    if max(most, at[mask].max(initial=0)) > SHOWN:
-        axes.set(xscale="symlog", xlim=(-0.5, None))
-    else:
-        axes.locator_params(axis="x", integer=True)
-    axes.set(xlabel=f"links of a row of {name}", ylabel="cumulative share", ylim=(min(0.0, shares[mask].min()), None))
-    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    sides = [(name, at, shares, own) for name, (at, shares), own
+             in zip((one.link.parent, one.link.child), measured, one.degrees, strict=False)]  # fmt: skip
+    return degree_shares(sides)

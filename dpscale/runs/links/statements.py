@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 from dpscale.base.display import figure
-from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.table_sizes import required_links, stated_rows
-from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.job.tables import LinkSection
 from dpscale.relational.budget_shares import MOST_SIBLINGS
 from dpscale.relational.rounding import count_words
 from dpscale.runs.composite import CompositeRun
@@ -19,22 +17,6 @@ from dpscale.runs.row_limits import describe_rows
 from dpscale.storage.files import listed, present
 
 SURE, MANY = 2.0, 0.1  # standard errors, and the share of rows at the bound from which a warning is given
-
-
-def describe_neighbours(neighbours: NeighbourRelation) -> str:
-    """Return a sentence that describes the neighbouring relation."""
-    protects, root = neighbours.protects, neighbours.root
-    if neighbours.replaces:
-        unit = "one row of any private table, replaced together with all its links" if neighbours.steps else (
-            "all links of one row of either table, replaced by others")  # fmt: skip
-        return f"Neighbours differ by {unit}, whose number is at most the bound in the job."
-    if not neighbours.moved:
-        unit = f"one row of {root}" if protects.bound == 1 else (
-            f"the rows of {root} with one {protects.unit}, at most {protects.bound},")  # fmt: skip
-        return f"Neighbours differ by {unit} added or removed."
-    unit = f"one row of {root}, added or removed together with all its links and children" if neighbours.steps else (
-        f"all links of one row of {root}, added or removed")  # fmt: skip
-    return f"Neighbours differ by {unit}; their numbers are limited by the bounds in the job."
 
 
 def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
@@ -53,17 +35,19 @@ def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
     """
     folder = records_of(run, link).folder
     found = []
-    if _measured(folder, "degrees"):
+    if present(folder / "degrees.npy"):
         sides = [link.parent] if link.via is None else list(dict.fromkeys((link.parent, link.child)))
         found.append(f"the distribution of the number of links of a row of {' and of '.join(sides)}")
     found += [
-        f"the number of links by attributes of {table}" for table, name in _sides(link) if _measured(folder, name)
+        f"the number of links by attributes of {table}"
+        for table, name in _sides(link)
+        if present(folder / f"{name}.npy")
     ]
-    if _measured(folder, "both"):
+    if present(folder / "both.npy"):
         found.append("which attributes of linked rows go together")
     if present(folder) and any(name.startswith("round-") for name in listed(folder)):
         found.append("the selected counts over attributes of both ends")
-    if _measured(folder, "siblings") and _fits(run, link, rows):
+    if present(folder / "siblings.npy") and _fits(run, link, rows):
         found.append(f"the similarity of rows of {link.child} with one parent")
     counts = ", ".join(link.counts or ())
     return found + ([f"the dependence on the number of links in {counts}"] if counts and found else [])
@@ -73,14 +57,16 @@ def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]
     """Return what the synthetic links need not reproduce, with the reason; the parameters are those of `reproduced`."""
     folder, found = records_of(run, link).folder, []
     piece = piece_of(run, link)
-    if not _measured(folder, "degrees"):
-        reason = f'mechanism = "{link.mechanism}"' if piece.bounded else f"rows of {link.parent} have no bound"
+    if not piece.modelled:
+        return ["anything else, because no share of the budget would pay: links are random"]
+    if not present(folder / "degrees.npy"):
+        reason = f"rows of {link.parent} have no bound" if not piece.bounded else _unmeasured(link)
         found.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
-    if not _measured(folder, "both") and link.mechanism != "published":
+    if not present(folder / "both.npy") and link.mechanism != "published":
         found.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
                      "than it removes error)")  # fmt: skip
     if link.via is None and link.kind != "one-to-one" and not (link.bound == 1 and piece.bounded):
-        if not _measured(folder, "siblings"):
+        if not present(folder / "siblings.npy"):
             found.append(f"the similarity of rows of {link.child} with one parent ({_reason(run, link)})")
         elif not _fits(run, link, rows):
             found.append(f"the similarity of rows of {link.child} with one parent (attributes of both tables may have "
@@ -95,21 +81,19 @@ def _sides(link: LinkSection) -> list[tuple[str, str]]:
     return [(link.parent, "u"), (link.child, "v")]
 
 
-def _measured(folder: Path, name: str) -> bool:
-    return present(folder / f"{name}.npy")
-
-
 def _reason(run: CompositeRun, link: LinkSection) -> str:
     """Return why the similarity of siblings is not measured."""
     if link.parent == link.child:
         return "it is not measured within one table"
-    if link.mechanism == "published":
-        return f'mechanism = "{link.mechanism}"'
     if not piece_of(run, link).bounded:
         return f"rows of {link.parent} have no bound"
     if link.bound > MOST_SIBLINGS:
         return f"it is measured for at most {MOST_SIBLINGS} links of a row, and max_degree is {link.bound}"
-    return "it has no share of the budget"
+    return _unmeasured(link)
+
+
+def _unmeasured(link: LinkSection) -> str:
+    return 'mechanism = "published"' if link.mechanism == "published" else "it has no share of the budget"
 
 
 def _fits(run: CompositeRun, link: LinkSection, rows: int) -> bool:
@@ -160,16 +144,33 @@ def describe_bound(run: CompositeRun, link: LinkSection, rows: int) -> dict[str,
     return {"rows": clipped * rows, "share": clipped, "error": error, "sure": least > 0, "warn": least > MANY}
 
 
-def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:
-    """Return the data that a job refuses before its charge, besides values outside a domain."""
-    private = {name: one for name, one in job.tables.items() if not one.public}
-    found = {
-        "a null key": [name for name, one in private.items() if one.key and one.nulls == "reject"],
-        "two rows with one key": [
-            name for name, one in private.items() if one.key and job.duplicates(name) == "reject"
-        ],
-        "a null at an end of a link": [link.called for link in job.link if link.nulls == "reject"],
-        "a key without a row": [link.called for link in job.link if link.dangling == "reject"],
-        "more links of a row than max_degree": [link.called for link in job.link if neighbours.replaces],
-    }
-    return [f"{fault} ({', '.join(names)})" for fault, names in found.items() if names]
+LITTLE, MUCH = 0.97, 0.1  # expected error relative to random links, and share of cut links, for a warning
+LEAST_CUT = 0.01  # share of cut links that is stated
+
+
+def describe_allocation(run: CompositeRun, link: LinkSection, expected: float | None) -> list[dict[str, Any]]:
+    """Return sentences on the division of the budget for a link, each with whether it is a warning.
+
+    Parameters
+    ----------
+    run : CompositeRun
+    link : LinkSection
+    expected : float or None
+        Expected error of the link relative to random links by the plan of its measurement.
+    """
+    found, name = [], link.called
+    if content := run.allocated_or_none:
+        error, random = content["errors"][name], content["random_links"][name]
+        of = "the first measurement" if content["measured"] else "usual numbers of rows"
+        text = (f"By {of}, the expected total variation of marginals over both ends of {name} is"
+                f" {figure(error)}; that of random links between tables with equal shares of the budget is"
+                f" {figure(random)}.")  # fmt: skip
+        found.append({"text": text, "warn": error > random})
+        if (cut := content.get("cut", {}).get(name)) is not None and cut >= LEAST_CUT:
+            bound = "was chosen from this measurement" if name in content.get("bounds", {}) else "is that of the job"
+            found.append({"text": f"About {100 * cut:.0f} % of the links of {name} in the data are beyond the bound of"
+                          f" {link.bound}, which {bound}, and were not counted.", "warn": cut > MUCH})  # fmt: skip
+    if expected is not None and expected > LITTLE:
+        found.append({"text": f"The share of {name} is too small for a signal: its links are hardly better than random"
+                      " ones.", "warn": True})  # fmt: skip
+    return found

@@ -20,18 +20,19 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.errors import JobError
+from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.sections import AllocationTable
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.relational.allocation import AllocationProblem, LinkErrors, TableErrors, allocate, cross_cells
 from dpscale.relational.link_strength import LinkStrength, even_side
-from dpscale.runs.links.budget import LinkBudget
 from dpscale.storage.files import read_text
 
 FILE = "allocation/allocation.json"
 OPEN = "private"  # a bound that the first measurement chooses
 USUAL_ROWS = 10_000.0  # of the root before data
-LEAST_ROWS, MOST_ROWS, POINTS, LOG_SPREAD = 10.0, 1e10, 2000, 1.0
+LEAST_ROWS, MOST_ROWS, POINTS = 10.0, 1e10, 2000
+ROOT_SPREAD, LINK_SPREAD = 3.0, 1.5  # log-spreads of numbers of rows around the usual ones
 
 
 def allocation_of(job: CompositeJob) -> AllocationTable | None:
@@ -141,7 +142,7 @@ class Allocation:
                      for name, one in self.known.strengths.items()}  # fmt: skip
         return {"measured": self.measured, "shares": dict(self.shares), "rows": dict(self.known.rows),
                 "links": dict(self.known.links), "strengths": strengths, "errors": dict(self.errors),
-                "random": dict(self.random)}  # fmt: skip
+                "random_links": dict(self.random)}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +175,15 @@ class Divisible:
         """Return the link that assigns the rows of a table to a private parent."""
         return self.neighbours.above.get(table)
 
+    def depth(self, table: str) -> int:
+        """Return the number of private tables above the rows of a table."""
+        link = self.above(table)
+        return 0 if link is None else 1 + self.depth(link.parent)
+
     def usual(self) -> KnownSizes:
         """Return usual numbers of rows: between one and the largest number for each parent, on a logarithmic scale."""
         rows: dict[str, float] = {}
-        for name in sorted(self.private, key=lambda one: self.neighbours.rows.get(one, 1)):
+        for name in sorted(self.private, key=self.depth):
             link = self.above(name)
             rows[name] = USUAL_ROWS if link is None else rows[link.parent] * math.sqrt(link.bound)
         links = {one.called: self.usual_links(one, rows) for one in self.job.link}
@@ -228,21 +234,20 @@ def expected_job(job: CompositeJob) -> tuple[CompositeJob, Allocation | None]:
     return with_shares(job, found.shares), found
 
 
-def likely_rows(noisy: float, sigma: float, usual: float | None) -> float:
-    """Return the posterior geometric mean of a number of rows.
+def likely_rows(noisy: float, sigma: float, usual: float, spread: float) -> float:
+    """Return the posterior geometric mean of a number of rows, whose prior is log-normal.
 
     Parameters
     ----------
     noisy : float
     sigma : float
         Standard deviation of the noise.
-    usual : float or None
-        Centre of a log-normal prior; None for a uniform one on the logarithmic scale.
+    usual, spread : float
+        Centre of the prior, and its standard deviation on the logarithmic scale.
     """
     logs = np.linspace(np.log(LEAST_ROWS), np.log(MOST_ROWS), POINTS)
     likely = -0.5 * ((noisy - np.exp(logs)) / max(sigma, 1.0)) ** 2
-    if usual is not None:
-        likely -= 0.5 * ((logs - np.log(usual)) / LOG_SPREAD) ** 2
+    likely -= 0.5 * ((logs - np.log(usual)) / spread) ** 2
     weights = np.exp(likely - likely.max())
     return float(np.exp(weights @ logs / weights.sum()))
 
