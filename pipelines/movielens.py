@@ -7,7 +7,8 @@ Get `ml-100k` from GroupLens (grouplens.org/datasets; research use, no redistrib
 both: persons and films are protected, with at most 10 links each. Data with more links are refused, so that the
 protected table is an extract: the first ten ratings of each person, and of these ten per film. catalogue: films are
 public, and a person is protected with up to 50 links, which the job selects. ratings: the same with each rating as a
-row, with stars and month. answers: answers over joins of ratings, persons and films. Domains follow the README of the data.
+row, with stars and month. answers: answers over joins of ratings, persons and films. Domains follow the README of the
+data.
 """
 
 from __future__ import annotations

@@ -170,4 +170,3 @@ def check_families(link: str, ends: Sequence[tuple[Table, Columns]]) -> None:
     for columns in zip(*(own for _, own in ends), strict=True):
         found = [family(table.partitions[0].kind(name), name) for (table, _), name in zip(ends, columns, strict=True)]
         one_family(found, f"{columns[0]} of link {link}")
-

@@ -162,6 +162,7 @@ class Rows(Settings):
 
     types: Literal["own", "input"] = "own"
 
+
 class LinkedTables(Protocol):
     """Tables and links of a job, as the checks of their sections read them."""
 

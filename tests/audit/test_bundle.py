@@ -629,8 +629,14 @@ def test_scripts_of_shipped_version_are_recognized(bundles, tmp_path, monkeypatc
 KNOWN_VERSIONS = {  # first digits of the SHA-256 of the digests of every version before this one
     "dpscale-evidence/1": ["57771408e5d3"],
     "dpscale-evidence/2": ["89f5466d8f79", "a7da9a7abf3e", "7423fcd4348f", "4895473a0ab8", "3d1838fac46e"],
-    "dpscale-evidence/3": ["4175ba58cbe3", "5cfd3d100656", "21d95aa29190", "1b3dd15f9298", "cc5517835f5c",
-                          "63b12c60f9e7"],
+    "dpscale-evidence/3": [
+        "4175ba58cbe3",
+        "5cfd3d100656",
+        "21d95aa29190",
+        "1b3dd15f9298",
+        "cc5517835f5c",
+        "63b12c60f9e7",
+    ],
     "dpscale-evidence/4": ["9e491d9b27b3", "90485bfc23bd", "86109c709c08", "25983f535aa9"],
     "dpscale-evidence/5": ["7ede039cbe50"],
 }

@@ -89,9 +89,7 @@ def test_parts_with_one_name_are_one_join(tmp_path: Path) -> None:
     parts = [{"attributes": [["persons.sex", "orders.month"]], "name": "orders"},
              {"attributes": [["countries.north", "orders.month"]], "name": "orders"}]  # fmt: skip
     links = [one | ({"counts": ["orders"]} if one.get("name") == "ratings" else {}) for one in make_job()["link"]]
-    job = CompositeJob.read(
-        write_job(tmp_path, workload=[{"family": "marginal", **one} for one in parts], link=links)
-    )
+    job = CompositeJob.read(write_job(tmp_path, workload=[{"family": "marginal", **one} for one in parts], link=links))
     [join] = job.joined.values()
     assert [edge.target for edge in join.edges] == ["persons", "countries"]
     assert len(join.parts) == 2

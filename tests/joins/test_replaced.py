@@ -106,8 +106,9 @@ def test_numbers_of_links_and_other_bounds_are_refused(tmp_path: Path) -> None:
             "pairs": make_pairs(rng)}  # fmt: skip
     per = [{"family": "marginal", "per": "people", "attributes": [["people.x", "seen.count"]]}]
     bounded = [WORKLOAD[0] | {"max_rows_per_unit": 3}]
-    for number, (workload, message) in enumerate(((per, r'a number of links that protect "both"'),
-                                                  (bounded, r'max_rows_per_unit: given with protects = "both"'))):
+    for number, (workload, message) in enumerate(
+        ((per, r'a number of links that protect "both"'), (bounded, r'max_rows_per_unit: given with protects = "both"'))
+    ):
         job = write_job(tmp_path / str(number), data, workload=workload)
         with pytest.raises(JobError, match=message):
             join_job(job, neighbour_relation(job), next(iter(job.joined)), tmp_path)
