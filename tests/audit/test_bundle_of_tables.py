@@ -44,7 +44,8 @@ def replaced_job():
               "products": table_section("products", "code", mechanism="identity")}  # fmt: skip
     link = {"kind": "many-to-many", "parent": "persons", "child": "products", "via": "data/ratings/*.parquet",
             "child_key": "code", "max_degree": 30, "protects": "both"}  # fmt: skip
-    return {"tables": tables, "link": [link], "privacy": {"rho": 2.0, "dataset": "shop"}, "engine": UNSEEDED}
+    return {"tables": tables, "link": [link], "privacy": {"rho": 2.0, "dataset": "shop"}, "engine": UNSEEDED,
+            "allocation": {"method": "equal"}}  # fmt: skip
 
 
 JOBS = {"rooted": rooted_job, "replaced": replaced_job}

@@ -51,6 +51,7 @@ def make_job(folder, **more):
         "link": [link],
         "privacy": {"epsilon": 8.0, "delta": 1e-5, "dataset": "shop", "ledger": str(folder / "ledger.sqlite")},
         "engine": {"scheduler": "synchronous", "seed": 5},
+        "allocation": {"method": "equal"},
         **more,
     }
 

@@ -679,6 +679,7 @@ def test_refused_keys_and_mechanisms_cost_nothing(tmp_path, change, words):
         job["tables"]["orders"] |= {"mechanism": "aim-grem"}
         job["tables"]["orders"]["workload"] = [{"family": "sum", "of": "price", "degree": 1}]
         del job["tables"]["orders"]["units"]
+        job["allocation"] = {"method": "planned"}
     path = write_tables(tmp_path, job, frames)
     if change == "mechanism":
         content = {"attributes": DOMAINS["orders"], "numbers": {"price": {"low": 0, "high": 5}}}

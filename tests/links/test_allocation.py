@@ -24,7 +24,7 @@ from dpscale.relational.degree_bounds import degree_histogram
 from dpscale.relational.features import BITS, Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import first_measurement, measuring
-from tests.links.small import make_frames, make_job, run_digests, write_job
+from tests.links.small import make_frames, make_job, run_digests, table_section, write_job
 from tests.links.test_neighbours import make_database, remove_person, write_database
 
 PRECISE = {"privacy_cost": 200.0, "dataset": "shop", "allow_weak_privacy": True}
@@ -207,6 +207,16 @@ def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+def test_evidence_of_protected_pairs(tmp_path: Path) -> None:
+    """No degrees are measured before the bound, and the public number of links is not; the sums have the rest."""
+    link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
+            "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both", "links": 900}  # fmt: skip
+    sections = {"persons": table_section("persons", "id"), "products": table_section("products", "code")}
+    dp.run(write_job(tmp_path, PLANNED, tables=sections, link=[link]), tmp_path / "run")
+    assert CliRunner().invoke(main, ["evidence", str(tmp_path / "run")]).exit_code == 0
+    assert check_bundle(tmp_path / "run/evidence")["sound"]
+
+
 def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed: int) -> None:
     """Brute force on files; the sums over links are those of test_neighbours. Planted: a unit of two rows."""
     rng, data = np.random.default_rng(seed), make_database(seed)

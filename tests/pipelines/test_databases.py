@@ -119,7 +119,7 @@ def test_chinook_customers_pipeline(release: dp.Release) -> None:
     assert_foreign_key(found["lines"], "InvoiceId", found["invoices"], "InvoiceId", 10)
     assert found["lines"].TrackId.isin(found["tracks"].TrackId).all()
     with closing(sqlite3.connect(next(release.path.parent.rglob("ledger.sqlite")))) as ledger:
-        assert list(ledger.execute("SELECT dataset, state FROM releases")) == [("chinook", "released")]
+        assert set(ledger.execute("SELECT dataset, state FROM releases")) == {("chinook", "released")}
 
 
 @pytest.mark.parametrize("release", [("chinook", "employees")], indirect=True)

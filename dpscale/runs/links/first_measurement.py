@@ -33,11 +33,13 @@ from dpscale.job.allocation import (
     USUAL_ROWS,
     Divisible,
     KnownSizes,
+    expected_job,
     first_share,
     is_open,
     likely_rows,
     with_bounds,
 )
+from dpscale.job.join_job import join_jobs
 from dpscale.job.link_budget import ALMOST, LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.tables import CompositeJob, LinkSection
@@ -72,6 +74,7 @@ from dpscale.runs.stages.budget import (
     part_release,
     publish_part,
 )
+from dpscale.runs.stages.plan import make_plan
 
 # parts of the first measurement; the rest is of sums
 ROWS = ONES = DEGREES = Fraction(1, 8)
@@ -84,6 +87,7 @@ def perform(run: CompositeRun, engine: Engine) -> None:
     run.pin_versions()
     first = FirstMeasurement(run, looked(run.job))
     first.charge(reserve=False)
+    check_plans(run, engine)
     ensure_noise_key(run)
     stamps_before = current_stamps(run)
     snapshot_of(run, engine)
@@ -97,6 +101,16 @@ def perform(run: CompositeRun, engine: Engine) -> None:
     content = divisible.divided(known, measured=True).to_dict()
     run.record_allocation(content | {"bounds": bounds, "cut": cut})
     first.publish()
+
+
+def check_plans(run: CompositeRun, engine: Engine) -> None:
+    """Raise an error for tables and joins that cannot be planned, before the first measurement is charged.
+
+    They are planned for the expected shares; cells that are not public are those that the domain files assume.
+    """
+    job = expected_job(run.job)[0]
+    for own in (*table_jobs(job).values(), *join_jobs(job, neighbour_relation(job)).values()):
+        make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
 
 
 def looked(job: CompositeJob) -> CompositeJob:
@@ -195,7 +209,8 @@ class FirstMeasurement:
     def piece(self, link: LinkSection) -> FirstBudget:
         """Return the budget of a link."""
         links = self.amount * LINKS / len(self.counted) if link.called in self.counted else Fraction(0)
-        sums = self.amount * (1 - ROWS - ONES - LINKS - DEGREES) / len(self.job.link)
+        used = [(ROWS, self.roots), (ONES, self.roots), (LINKS, self.counted), (DEGREES, self.bounded)]
+        sums = self.amount * (1 - sum(part for part, measured in used if measured)) / len(self.job.link)
         return FirstBudget(self.job, self.neighbours, link, Split(links, Fraction(0), Fraction(0), sums))
 
     @cached_property
