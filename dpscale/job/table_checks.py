@@ -70,3 +70,17 @@ def check_keys(job: LinkedTables, link: LinkSection) -> None:
             f"{len(job.key(link.parent))} columns",
             "list a column for each one of the parent's key",
         )
+
+
+def check_whole_rows(job: LinkedTables) -> None:
+    """Raise JobError for a linked table whose workload leaves out an attribute: links are between whole rows."""
+    linked = {end for link in job.link for end in (link.parent, link.child)}
+    for name in linked.intersection(job.tables):
+        parts = [part for part in job.tables[name].workload or () if part.count != "units"]
+        if not parts or any(part.degree or part.attributes is None for part in parts):
+            continue
+        named = {one for part in parts for own in part.attributes or () for one in own}
+        if left := next((one for one in job.declared[name].names if one not in named), None):
+            raise JobError(f"tables.{name}.workload", f"no set with {left!r}", "every attribute and level in a set,"
+                           " because links are between whole rows", f'add a set with it, for example [["{left}"]]'
+                           " of family \"marginal\"")  # fmt: skip

@@ -41,6 +41,7 @@ from dpscale.job.joins import CUT
 from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.sections import AllocationTable, with_old_names
+from dpscale.job.table_checks import check_whole_rows
 from dpscale.job.tables import CompositeJob, Rows, TableSection
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
@@ -125,6 +126,7 @@ class CompositeRun(Run):
     @classmethod
     def _prepare(cls, job: CompositeJob) -> NewRun:
         check_open_bounds(job)
+        check_whole_rows(job)
         joins = join_jobs(job, neighbour_relation(job))
         for one in joins.values():
             one.build_workload(one.read_domain())

@@ -422,6 +422,17 @@ def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
     dp.run(path, tmp_path / "run")
 
 
+def test_workload_without_an_attribute_is_refused(tmp_path: Path) -> None:
+    """Links are between whole rows: a run would fail after its charge."""
+    tables = make_job()["tables"]
+    tables["orders"]["workload"] = [{"family": "marginal", "attributes": [["month"]]}]
+    done = CliRunner().invoke(
+        main, ["run", str(write_job(tmp_path, tables=tables)), "--run-dir", str(tmp_path / "run")]
+    )
+    assert (done.exit_code, "no set with 'amount'" in done.stderr) == (2, True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_links_refer_to_written_rows(tmp_path: Path) -> None:
     """Some rows are repaired, because the domain excludes them."""
     from dpscale.runs.links.link_sampling import synthetic_codes
