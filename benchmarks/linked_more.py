@@ -92,6 +92,7 @@ def release_database(
             "link": links,
             "privacy": privacy,
             "engine": {"scheduler": "synchronous", "seed": seed},
+            "allocation": {"method": "equal" if any("share" in link for link in links) else "planned"},
         }
         return {name: one.compute() for name, one in dpscale.run(job, f"{folder}/run").synthetic().items()}
 

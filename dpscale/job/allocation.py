@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.errors import JobError
-from dpscale.job.link_budget import LinkBudget
+from dpscale.job.link_budget import ALMOST, LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.sections import AllocationTable
 from dpscale.job.tables import CompositeJob, LinkSection
@@ -29,6 +30,7 @@ from dpscale.relational.link_strength import LinkStrength, even_side
 from dpscale.storage.files import read_text
 
 FILE = "allocation/allocation.json"
+LEAST_SHARE = 1e-9
 OPEN = "private"  # a bound that the first measurement chooses
 USUAL_ROWS = 10_000.0  # of the root before data
 LEAST_ROWS, MOST_ROWS, POINTS = 10.0, 1e10, 2000
@@ -63,6 +65,23 @@ def first_share(job: CompositeJob) -> float:
         if settings is None or not has_first_measurement(job)
         else settings.share * (1 - sum(job.given_shares.values()))
     )
+
+
+def first_amount(job: CompositeJob) -> Fraction:
+    """Return the squared μ of the first measurement."""
+    return Fraction(job.budget.amount) * Fraction(first_share(job)) * ALMOST
+
+
+def check_division(job: CompositeJob, content: Mapping[str, Any]) -> None:
+    """Raise JobError for a stored division that no stage has written."""
+    shares = content.get("shares")
+    valid = isinstance(shares, dict) and set(shares) == set(job.shares) and all(
+        isinstance(one, float | int) and math.isfinite(one) and (one == 0 or LEAST_SHARE <= one <= 1)
+        for one in shares.values()
+    )  # fmt: skip
+    if not valid:
+        raise JobError("run directory", f"{FILE} has other shares than a stage wrote", "the unmodified file",
+                       "restore it, or start a new run")  # fmt: skip
 
 
 def with_shares(job: CompositeJob, shares: Mapping[str, float]) -> CompositeJob:

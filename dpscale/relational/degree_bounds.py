@@ -1,6 +1,6 @@
 """Noisy histogram of degrees before the bound: the share of links that a bound cuts, and a bound that cuts few.
 
-Rows are counted by degree, one by one up to SINGLE, then in half octaves up to 2^20 links. A row is in one bucket, so a
+Rows are counted by degree, one by one up to SINGLE, then in half octaves up to 2^19 links. A row is in one bucket, so a
 unit of k rows changes the histogram by at most k in L2. The rows from a bucket upwards are the sum of its counts and
 those above. The highest bucket from which this sum is above its noise by SURE standard deviations has all of these
 rows, because a few rows by noise in a higher one would have most of the links. Within a bucket the degrees are uniform.
@@ -12,7 +12,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
 
-MOST_BITS, SINGLE = 20, 16
+MOST_BITS, SINGLE = 19, 16
 SURE = 3.5
 CUT = 0.05  # share of links that a proposed bound may cut
 HALVES = sorted({*(1 << k for k in range(MOST_BITS + 1)), *(3 << k for k in range(MOST_BITS))})
@@ -31,8 +31,8 @@ def degree_histogram(degrees: Integers) -> Integers:
     return np.bincount(places, minlength=len(starts)).astype(np.int64)
 
 
-def cut_share(noisy: Floats, sigma: float, bound: int) -> float:
-    """Return the share of the links that a bound of the degrees cuts, between 0 and 1.
+def cut_share(noisy: Floats, sigma: float, bound: int) -> float | None:
+    """Return the share of the links that a bound of the degrees cuts, between 0 and 1; None if the noise hides it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def cut_share(noisy: Floats, sigma: float, bound: int) -> float:
     degrees = np.floor(starts[:, None] + inside * (ends - starts)[:, None])
     links = rows @ degrees.mean(axis=1)
     beyond = rows @ np.maximum(degrees - bound, 0).mean(axis=1)
-    return float(beyond / links) if links > 0 else 0.0
+    return float(beyond / links) if links > 0 else None
 
 
 def _likely_rows(noisy: Floats, sigma: float) -> Floats:
@@ -61,6 +61,7 @@ def _likely_rows(noisy: Floats, sigma: float) -> Floats:
     return rows
 
 
-def proposed_bound(noisy: Floats, sigma: float) -> int:
-    """Return the smallest of some bounds that cuts at most CUT of the links."""
-    return next(bound for bound in HALVES if cut_share(noisy, sigma, bound) <= CUT or bound == HALVES[-1])
+def proposed_bound(noisy: Floats, sigma: float) -> int | None:
+    """Return the smallest of some bounds that cuts at most CUT of the links; None if the noise hides all degrees."""
+    cuts = ((bound, cut_share(noisy, sigma, bound)) for bound in HALVES)
+    return next((bound for bound, cut in cuts if cut is not None and cut <= CUT), None)

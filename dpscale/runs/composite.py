@@ -29,8 +29,10 @@ from dpscale.job.allocation import (
     OPEN,
     Divisible,
     allocation_of,
+    check_division,
     check_open_bounds,
     expected_job,
+    first_amount,
     has_first_measurement,
     stored_allocation,
     with_bounds,
@@ -54,7 +56,6 @@ from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
 from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
 from dpscale.runs.stages.budget import (
-    ALLOCATION,
     PARTS,
     Charge,
     charge_release,
@@ -91,6 +92,7 @@ def at_versions(job: CompositeJob, versions: Mapping[str, int]) -> CompositeJob:
 KIND = "database"
 FIRST_JOIN = 1 << 19  # number of the first join among the draws that the ledger records, after those of all links
 INDEX = "_tables.json"
+MEASURED, STARTED, UNMEASURED = "measured", "started", "unmeasured"  # ways of a run to divide its budget
 STAGES = {
     name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1],
                   module=f"dpscale.runs.components:{name}")
@@ -99,8 +101,9 @@ STAGES = {
 }  # fmt: skip
 STAGES = {
     "allocate": Stage("allocate", "Divide the budget over tables and links, from a first measurement at a part of it.",
-                      "allocation", FILE, "dpscale.runs.links.first_measurement", spends=True, enabled_by="allocation"),
+                      "allocation", FILE, "dpscale.runs.links.allocate", spends=True, enabled_by="allocation"),
     **STAGES,
+    "measure": replace(STAGES["measure"], needs=(*STAGES["measure"].needs, "allocate")),
 }  # fmt: skip
 
 
@@ -120,7 +123,7 @@ class CompositeRun(Run):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
                            "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
         self.job = at_versions(job, self.manifest.get("at", {}))
-        if present(self.path / FILE):
+        if self.is_allocated:
             self._take_allocation()
 
     @classmethod
@@ -160,8 +163,7 @@ class CompositeRun(Run):
     @property
     def allocation(self) -> AllocationTable | None:
         """Settings of the division of the budget; None if the job or an older version has divided it."""
-        measured = self.manifest.get("divides") == "measured"
-        return allocation_of(self.job) if measured else None
+        return allocation_of(self.job) if self.manifest.get("divides") in (MEASURED, STARTED) else None
 
     @cached_property
     def allocated(self) -> dict[str, Any]:
@@ -171,7 +173,12 @@ class CompositeRun(Run):
     @property
     def allocated_or_none(self) -> dict[str, Any] | None:
         """Division of the budget; None if it was not planned."""
-        return self.allocated if present(self.path / FILE) else None
+        return self.allocated if self.is_allocated else None
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether the division of the budget is decided."""
+        return present(self.path / FILE)
 
     def record_allocation(self, content: Mapping[str, Any]) -> None:
         """Store the division of the budget; the run has these shares from now on."""
@@ -180,18 +187,22 @@ class CompositeRun(Run):
 
     def _take_allocation(self) -> None:
         """Take over the shares and bounds that were decided."""
+        check_division(self.job, self.allocated)
         self.job = with_shares(with_bounds(self.job, self.allocated.get("bounds", {})), self.allocated["shares"])
         for name in ("neighbours", "joins", "_join_jobs"):
             vars(self).pop(name, None)
 
     def divide_unmeasured(self) -> None:
         """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
-        if self.manifest.get("divides") and not present(self.path / FILE):
+        divides = self.manifest.get("divides")
+        if divides == STARTED and not self.done("allocate"):
+            raise self._undone("allocate")
+        if divides and not self.is_allocated:
             if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
                 raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others",
                                f"run `dpscale allocate {self.path}` first")  # fmt: skip
             self.record_allocation(Divisible(self.job, self.neighbours).divided_unmeasured().to_dict())
-            self.update(divides="unmeasured")
+            self.update(divides=UNMEASURED)
 
     def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
         folder = self.path / "synthetic"
@@ -292,7 +303,7 @@ class CompositeRun(Run):
         Raises BudgetError if it exceeds the job's budget together with the parts that have an entry of their own.
         """
         cost = Cost.total([one.cost for one in self.components().values()])
-        parts = [Cost.from_dict(one["cost"])] if (one := self.manifest.get(ALLOCATION)) else []
+        parts = [] if self.allocation is None else [Cost(gaussian=first_amount(self.job)).coarsened()]
         parts += [one.cost for one in joint_parts(self)]
         check_total(self, sum(parts, cost), self.job.budget.amount)
         return cost.coarsened()
@@ -314,7 +325,9 @@ class CompositeRun(Run):
     def _entry(self) -> dict[str, Any]:
         """Return the ledger entry of the job; available after all components are planned."""
         plans = [one.plan_digest for one in listed_components(self).values() if one.plan_digest is not None]
-        content, protects = [self.manifest["job_sha256"], plans], self.neighbours.protects
+        content: list[Any] = [self.manifest["job_sha256"], plans]
+        content += [] if self.allocated_or_none is None else [self.allocated]  # determines the draws of links
+        protects = self.neighbours.protects
         return {
             "release": self.manifest["release"],
             "cost": self.cost.to_dict(),
@@ -378,7 +391,7 @@ def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes
     """Return the initial files of a run, the manifest last."""
     entries: dict[str, Any] = {}
     if allocation_of(job) is not None:
-        entries["divides"] = "measured" if has_first_measurement(job) else "unmeasured"
+        entries["divides"] = MEASURED if has_first_measurement(job) else UNMEASURED
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     manifest = first_manifest(job.engine.seed, digest, number, kind=KIND, **entries)
     return {"job.toml": tomli_w.dumps(job.to_dict()).encode(), MANIFEST: json.dumps(manifest, indent=2).encode()}

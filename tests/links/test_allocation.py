@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence import search_costs
+from dpscale.audit.evidence import recompute, search_costs
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.engine import resolve
 from dpscale.job.allocation import likely_rows
@@ -142,6 +142,78 @@ def test_edited_shares_cost_no_more_than_the_budget(tmp_path: Path) -> None:
     assert list(entries(tmp_path)) == ["allocation"]
 
 
+def test_shares_edited_after_a_draw_are_refused(tmp_path: Path) -> None:
+    """Planted: killed after the first link is drawn, its share is given to another link; the same in a copy."""
+    path, run, original = write_job(tmp_path, PLANNED), tmp_path / "run", measuring.LinkRecords.measure
+    assert CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"]).exit_code == 0
+
+    def measure_one(self: Any, name: str, *arguments: Any) -> Any:
+        if name == "u":
+            raise KeyboardInterrupt
+        return original(self, name, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring.LinkRecords, "measure", measure_one)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+    drawn = sorted(run.glob("links/*/*.npy"))
+    assert drawn
+    content = allocation(run)
+    shares = content["shares"]
+    shares["links.orders"], shares["links.homes"] = shares["links.homes"], shares["links.orders"]
+    (run / "allocation/allocation.json").write_text(json.dumps(content))
+    done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
+    assert done.exit_code in (2, 3), done.output
+    assert sorted(run.glob("links/*/*.npy")) == drawn
+
+
+def test_stop_between_division_and_ledger_keeps_the_division(tmp_path: Path) -> None:
+    links = make_job()["link"]
+    links[0] |= {"max_degree": "private"}
+    path, run = write_job(tmp_path, PLANNED | {"link": links}), tmp_path / "run"
+
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_measurement.FirstMeasurement, "record_division", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+    content = allocation(run)
+    assert set(content["bounds"]) == {"orders"}
+    dp.run(path, run)
+    assert allocation(run) == content
+    assert CompositeRun(run).neighbours.rows["orders"] == content["bounds"]["orders"]
+
+
+def test_plan_after_an_interrupted_first_measurement_is_refused(tmp_path: Path) -> None:
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring.LinkRecords, "measure", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+    done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
+    assert (done.exit_code, "dpscale allocate" in done.stderr) == (2, True), done.stderr
+    dp.run(path, run)
+    assert len(entries(tmp_path)) == 2
+
+
+def test_dangling_key_is_refused_before_a_private_bound_is_measured(tmp_path: Path) -> None:
+    frames, links = make_frames(), make_job()["link"]
+    links[0] |= {"max_degree": "private"}
+    frames["ratings"].loc[3, "code"] = 10**6
+    path = write_job(tmp_path, PLANNED | {"link": links}, frames)
+    with pytest.raises(dp.DataError, match="a key without a row"):
+        dp.run(path, tmp_path / "run")
+    assert (
+        not (tmp_path / "ledger.sqlite").exists() or not Ledger.open(tmp_path / "ledger.sqlite").summary()["datasets"]
+    )
+
+
 def test_plan_first_divides_without_data(tmp_path: Path) -> None:
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
     done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
@@ -189,6 +261,9 @@ def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> 
     assert done.exit_code == 0, done.output
     assert check_bundle(shop / "run/evidence")["sound"]
     for change, message in ((lambda one: one["components"][0]["draws"][0].update(variance="9"), "cost"),
+                            (lambda one: one["components"][0]["draws"].pop(), "statistics"),
+                            (lambda one: one["degrees"].pop(), "degrees of other links"),
+                            (lambda one: one["shares"].update({"links.orders": 0.5}), "different shares"),
                             (lambda one: one["tables"][0].update(rows_per_unit=0), "rows of a unit"),
                             (lambda one: one["degrees"][0].update(rows_per_unit=2), "among the parents"),
                             (lambda one: one["components"][1].update(moved=1), "moved"),
@@ -204,6 +279,14 @@ def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> 
     shutil.copytree(shop / "run/evidence", folder)
     (folder / "allocation.json").unlink()
     assert any("not in both" in fault for fault in search_costs.faults(folder))
+    assert any("no allocation.json" in fault for fault in recompute.faults(folder))
+    folder = tmp_path / "negative"
+    shutil.copytree(shop / "run/evidence", folder)
+    content = json.loads((folder / "allocation.json").read_text())
+    content["degrees"][0]["draws"][0]["variance"] = "-1"
+    (folder / "allocation.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="invalid noise"):
+        search_costs.faults(folder)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

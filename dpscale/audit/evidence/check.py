@@ -179,7 +179,7 @@ def _found(folder: Path, expected: str | None, heads: Mapping[str, int] | None) 
         "later_entries": _later(folder, chain, heads),
         "unverified": []
         if expected
-        else [*_unverified(heads, signed), *_stated(components), *crosscheck.unverified(folder)],
+        else [*_unverified(heads, signed), *_stated(components), *_first(folder), *crosscheck.unverified(folder)],
     }
 
 
@@ -216,6 +216,13 @@ def _stated(components: Sequence[Fields]) -> Iterator[str]:
     """Yield a sentence for each component that states an additive δ."""
     yield from (f"the additive δ of {sensitivities.label(one)}, which draws.json states" for one in components
                 if "delta" in one)  # fmt: skip
+
+
+def _first(folder: Path) -> Iterator[str]:
+    """Yield a sentence for a first measurement."""
+    if (folder / "allocation.json").exists():
+        yield ("the noise of the first measurement of tables and links: its files contain values without records, so it"
+               " is that of its share of the budget")  # fmt: skip
 
 
 def _own_scripts(folder: Path, hashes: Mapping[str, str]) -> bool:

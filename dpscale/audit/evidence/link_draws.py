@@ -27,7 +27,6 @@ from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import Run
 from dpscale.runs.links import link_sampling, measuring
 from dpscale.runs.links.first_measurement import FirstMeasurement, looked
-from dpscale.runs.stages.budget import ALLOCATION
 from dpscale.storage.files import listed, read_bytes
 
 Fields = dict[str, Any]
@@ -207,7 +206,7 @@ def check_lattice(stored: LinkRecords, drawn: LinkDraw) -> None:
 
 def is_allocated(run: Run) -> bool:
     """Return whether a run has a first measurement."""
-    return isinstance(run, CompositeRun) and run.manifest.get(ALLOCATION) is not None
+    return isinstance(run, CompositeRun) and run.allocation is not None
 
 
 def first_draws(run: Run) -> Fields:

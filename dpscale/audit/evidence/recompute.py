@@ -293,6 +293,8 @@ def faults(folder: str | Path) -> list[str]:
     added, most = total(recomputed, "delta"), Fraction(charges[draws["release"]].get("delta") or 0)
     if added > most * Fraction(1 + ROUNDING):
         found.append(f"the draws have an additive δ of {float(added):.9g}, but {float(most):.9g} was charged")
+    if f"{draws['release']}-allocation" in charges and not (Path(folder) / "allocation.json").exists():
+        found.append("the first measurement is on the ledger, but the bundle has no allocation.json")
     found += period_faults(ledger)
     found += [fault for name in ("release", "dataset") if (fault := _above(name, events[name]))]
     return found or cross_faults(folder) + (_period_costs().faults(folder) if is_growing(folder, draws) else [])

@@ -71,6 +71,8 @@ OF_LINKS = ("name", "relation", "moved", "bound", "parents")  # values that are 
 
 def squared_mu(noise: Fields, rows: int) -> Fraction:
     """Return μ² of a histogram in whose counts a unit has `rows` rows."""
+    if int(noise["variance"]) <= SMOOTHING or int(noise["multiplier"]) < 1:
+        raise ValueError("invalid noise")
     return Fraction((int(noise["multiplier"]) * rows) ** 2, int(noise["variance"]) - SMOOTHING)
 
 
@@ -198,20 +200,58 @@ def links_of(files: Fields) -> list[Fields]:
     return [one for one in components(files["draws"]) if one["kind"] == "link"]
 
 
-def _cell_faults(folder: Path, links: list[Fields], domains: Mapping[str, Fields]) -> Iterator[str]:
-    """Yield tables and links whose first measurement is not of all attributes that no search has found."""
+def _division_faults(folder: Path, files: Fields, job: Fields, domains: Mapping[str, Fields], known: list[Fields]
+                     ) -> Iterator[str]:  # fmt: skip
+    """Yield parts of the first measurement that are not those of the job: statistics, cells, shares and files."""
     path = folder / "allocation.json"
     if not path.exists():
         return
     content = json.loads(path.read_text("utf-8"))
+    known = [one for one in known if not one["name"].startswith("joins.")]  # joins have equal shares of all parts
     cells = {name: _public_cells(one) for name, one in domains.items()}
-    for own, link in zip(content["components"], links, strict=True):
+    links, counted, bounded = (list(one) for one in _measured_links(job, known))
+    for own, link in zip(content["components"], (one for one in known if one["kind"] == "link"), strict=True):
         ends = (link["settings"][end] for end in ("parent", "child"))
         if own["sizes"] != [cells[f"domain.{end}.toml"] for end in ends]:
             yield f"allocation.json has other cells of {label(link)}"
+        wanted = [*(["links"] if link["name"] in counted else []), "u", "v", "both"]
+        if [draw["statistic"] for draw in own["draws"]] != wanted:
+            yield f"allocation.json has other statistics of {label(link)} than the job"
     for table in content["tables"]:
         if table["sizes"] != cells[f"domain.{table['name']}.toml"]:
             yield f"allocation.json has other cells of table {table['name']}"
+    tables = [one["name"] for one in known if one["kind"] == "table" and one["name"] not in links]
+    if [one["name"] for one in content["tables"]] != tables:
+        yield "allocation.json has the rows of other tables than the job"
+    if sorted(one["name"] for one in content["degrees"]) != sorted(bounded):
+        yield "allocation.json has the degrees of other links than the job"
+    shares = {name: share for name, share in content["shares"].items() if not name.startswith("joins.")}
+    if shares != {f"{one['kind']}s.{one['name']}": one["share"] for one in known}:
+        yield "allocation.json and job.toml have different shares"
+    folders = [(f"{kind}.{one['name']}", one) for kind, name in FOLDERS.items() for one in content[name]]
+    wanted = [f"allocation/{place}/{draw['file']}" for place, one in folders for draw in one["draws"]]
+    if missing := next((name for name in wanted if name not in files["run-files"]), None):
+        yield f"run-files.json lacks {missing}"
+
+
+FOLDERS = {"links": "components", "tables": "tables", "degrees": "degrees"}  # folders of the first measurement
+
+
+def _measured_links(job: Fields, known: list[Fields]) -> tuple[set[str], set[str], set[str]]:
+    """Return tables below a private parent, links whose number is counted, and links of which degrees are."""
+    private = {one["name"] for one in known if one["kind"] == "table"}
+    below, counted, bounded = set[str](), set[str](), set[str]()
+    replaced = any(link.get("protects") == "both" for link in job["link"])
+    for link in job["link"]:
+        within = link["parent"] == link["child"]
+        if link.get("via") is None and not within and {link["parent"], link["child"]} <= private:
+            below.add(link["child"])
+            counted.add(link["name"])
+        if link.get("via") is not None and link.get("links") is None:
+            counted.add(link["name"])
+        if link["parent"] in private and not within and not replaced:
+            bounded.add(link["name"])
+    return below, counted, bounded
 
 
 def _public_cells(domain: Fields) -> list[int]:
@@ -297,7 +337,7 @@ def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entrie
         if counted != (table["name"] in parts["units"]):
             yield f"job.toml and {file_of('units', table)} disagree on whether units are counted"
     known = shapes.expected(job, domains, files)
-    yield from _cell_faults(folder, [one for one in known if one["kind"] == "link"], domains)
+    yield from _division_faults(folder, files, job, domains, known)
     if len({(one.get("unit"), one.get("unit_table"), one.get("relation")) for one in entries}) > 1:
         yield "the entries of the release protect different units"
     privacy, costs = job["privacy"], [one["cost"] for one in entries]

@@ -1,4 +1,4 @@
-"""Stage `allocate`: the first measurement of tables and links, and the division of the budget that follows from it.
+"""First measurement of tables and links, from which the division of the budget follows.
 
     allocation/tables.NAME/rows.npy, ones.npy       of a private table whose rows have no private parent
     allocation/links.NAME/links.npy, u.npy, v.npy, both.npy, shares.json
@@ -27,20 +27,18 @@ import numpy as np
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.engine import Engine
 from dpscale.job.allocation import (
+    FILE,
     LINK_SPREAD,
     OPEN,
     ROOT_SPREAD,
     USUAL_ROWS,
     Divisible,
     KnownSizes,
-    expected_job,
-    first_share,
-    is_open,
+    first_amount,
     likely_rows,
     with_bounds,
 )
-from dpscale.job.join_job import join_jobs
-from dpscale.job.link_budget import ALMOST, LinkBudget
+from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.measurement.measurement import LinkRecords
@@ -58,59 +56,25 @@ from dpscale.runs.links.measuring import (
     LEAST_LINKS,
     LinkDraws,
     LinkMeasurement,
-    check_unchanged,
-    current_stamps,
-    read_all,
-    snapshot_of,
 )
-from dpscale.runs.links.writer import check_public, public_tables
+from dpscale.runs.links.writer import public_tables
 from dpscale.runs.stages.budget import (
     ALLOCATION,
     Charge,
     charge_release,
-    ensure_noise_key,
     facts_of_totals,
     open_ledger,
     part_release,
     publish_part,
 )
-from dpscale.runs.stages.plan import make_plan
+from dpscale.storage.files import read_bytes
 
 # parts of the first measurement; the rest is of sums
 ROWS = ONES = DEGREES = Fraction(1, 8)
 LINKS = Fraction(1, 4)
+OPEN_DEGREES = Fraction(3, 8)  # in place of DEGREES if the job leaves a bound open
+DIVISION = 1 << 22  # number of the division on the ledger
 FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and degrees on the ledger, after links
-
-
-def perform(run: CompositeRun, engine: Engine) -> None:
-    """Measure, divide the budget, and record the shares, which the run then has."""
-    run.pin_versions()
-    first = FirstMeasurement(run, looked(run.job))
-    first.charge(reserve=False)
-    check_plans(run, engine)
-    ensure_noise_key(run)
-    stamps_before = current_stamps(run)
-    snapshot_of(run, engine)
-    check_public(run.job)
-    first = first.with_private_bounds(engine, lambda: check_unchanged(run, stamps_before))
-    exact = read_all(first.job, first.neighbours, engine)
-    check_unchanged(run, stamps_before)
-    known, cut = first.measure(exact), first.cut_shares(exact)
-    bounds = {link.called: link.bound for link in first.job.link if is_open(run.job, link)}
-    divisible = Divisible(with_bounds(run.job, bounds), first.neighbours)
-    content = divisible.divided(known, measured=True).to_dict()
-    run.record_allocation(content | {"bounds": bounds, "cut": cut})
-    first.publish()
-
-
-def check_plans(run: CompositeRun, engine: Engine) -> None:
-    """Raise an error for tables and joins that cannot be planned, before the first measurement is charged.
-
-    They are planned for the expected shares; cells that are not public are those that the domain files assume.
-    """
-    job = expected_job(run.job)[0]
-    for own in (*table_jobs(job).values(), *join_jobs(job, neighbour_relation(job)).values()):
-        make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
 
 
 def looked(job: CompositeJob) -> CompositeJob:
@@ -193,7 +157,7 @@ class FirstMeasurement:
     @cached_property
     def amount(self) -> Fraction:
         """Squared μ of the first measurement."""
-        return Fraction(self.run.job.budget.amount) * Fraction(first_share(self.run.job)) * ALMOST
+        return first_amount(self.run.job)
 
     @cached_property
     def roots(self) -> list[str]:
@@ -209,7 +173,7 @@ class FirstMeasurement:
     def piece(self, link: LinkSection) -> FirstBudget:
         """Return the budget of a link."""
         links = self.amount * LINKS / len(self.counted) if link.called in self.counted else Fraction(0)
-        used = [(ROWS, self.roots), (ONES, self.roots), (LINKS, self.counted), (DEGREES, self.bounded)]
+        used = [(ROWS, self.roots), (ONES, self.roots), (LINKS, self.counted), (self.degrees_part, self.bounded)]
         sums = self.amount * (1 - sum(part for part, measured in used if measured)) / len(self.job.link)
         return FirstBudget(self.job, self.neighbours, link, Split(links, Fraction(0), Fraction(0), sums))
 
@@ -217,7 +181,8 @@ class FirstMeasurement:
     def bounded(self) -> list[LinkSection]:
         """Links whose bound cuts the links of a private parent, the top first; a row is no parent and child at once."""
         rows = self.neighbours.rows
-        found = [one for one in self.job.link if one.parent in rows and one.parent != one.child]
+        private = [one for one in self.job.link if one.parent in self.divisible.private]
+        found = [one for one in private if one.parent in rows and one.parent != one.child]
         return [] if self.neighbours.replaces else sorted(found, key=lambda one: self.divisible.depth(one.parent))
 
     def _place(self, link: LinkSection) -> tuple[int, bool]:
@@ -225,8 +190,19 @@ class FirstMeasurement:
         depths = [self.divisible.depth(name) for name in (link.parent, link.child) if name in self.divisible.private]
         return max(depths, default=0), self.divisible.above(link.child) != link
 
+    @cached_property
+    def opened(self) -> list[str]:
+        """Links whose bound the job leaves open."""
+        stated = CompositeJob.read(self.run.path / "job.toml", stored=True)
+        return [one.called for one in stated.link if one.max_degree == OPEN]
+
+    @property
+    def degrees_part(self) -> Fraction:
+        """Part of the first measurement for degrees; a larger one if they choose a bound."""
+        return OPEN_DEGREES if self.opened else DEGREES
+
     def degrees_draw(self, link: LinkSection) -> GaussianDraw:
-        amount = self.amount * DEGREES / len(self.bounded)
+        amount = self.amount * self.degrees_part / len(self.bounded)
         return gaussian_draw(1, amount, self.neighbours.rows[link.parent], f"degrees of link {link.called}")
 
     def with_private_bounds(self, engine: Engine, check: Callable[[], None]) -> FirstMeasurement:
@@ -236,7 +212,7 @@ class FirstMeasurement:
             exact = read_links(engine, first.job, link, first.neighbours)
             check()
             noisy, draw = first.degrees(link, exact), first.degrees_draw(link)
-            bound = proposed_bound(noisy, draw.lattice_variance**0.5)
+            bound = proposed_bound(noisy, draw.lattice_variance**0.5) or link.bound
             first = replace(first, job=with_bounds(first.job, {link.called: bound}))
         return first
 
@@ -246,8 +222,8 @@ class FirstMeasurement:
         draws = self._draws(f"degrees.{link.called}", f"degrees of {link.called}", FIRST_DEGREES + 2 * number)
         return self._drawn(draws, "degrees", self.degrees_draw(link), lambda: degree_histogram(exact.unbounded))
 
-    def cut_shares(self, exact: Mapping[str, ExactLinks]) -> dict[str, float]:
-        """Return the noisy share of links that each bound cuts."""
+    def cut_shares(self, exact: Mapping[str, ExactLinks]) -> dict[str, float | None]:
+        """Return the noisy share of links that each bound cuts; None if the noise hides all degrees."""
         return {link.called: cut_share(self.degrees(link, exact[link.called]),
                                        self.degrees_draw(link).lattice_variance**0.5, link.bound)
                 for link in self.bounded}  # fmt: skip
@@ -359,7 +335,8 @@ class FirstMeasurement:
         self.charge()
         exact, manifest, secret = compute(), self.run.manifest, self.run.secret.read()
         tag = snapshot_tag(secret, hashlib.sha256(exact.tobytes()).hexdigest())
-        content = [manifest["snapshot"], manifest["secret_tag"], draws.records.link, name, tag]
+        content = [manifest["snapshot"], manifest["secret_tag"], draws.records.link, name, tag, str(draw.multiplier),
+                   str(draw.variance)]  # fmt: skip
         draws.record(name == "ones", hashlib.sha256(json.dumps(content).encode()).hexdigest())
         return draws.records.measure(name, name, exact, draw, secret)
 
@@ -377,6 +354,11 @@ class FirstMeasurement:
         recorded = {"dataset": run.job.dataset, "cost": cost.to_dict(), **protection_fields(protects)}
         terms = Charge(self.release, cost, digest, privacy.epsilon, privacy.delta, protects, facts)
         return charge_release(run, terms, recorded, reserve, ALLOCATION)
+
+    def record_division(self) -> None:
+        """Record on the ledger the digest of the division: other shares under the same release are refused."""
+        self.charge()
+        self._record(DIVISION, hashlib.sha256(read_bytes(self.run.path / FILE)).hexdigest())
 
     def publish(self) -> None:
         """Commit and publish the release; the noise key stays for the other measurements."""
