@@ -39,13 +39,17 @@ def end(run_dir: str, as_json: bool) -> None:
     click.echo(json.dumps(summary) if as_json else f"{summary['how']}: {_spent(summary)}")
 
 
+PARTS = ("allocation", "searches", "units")  # charges of their own
+
+
 def _spent(summary: dict[str, Any]) -> str:
     """Return the spent budget in words."""
     charged, finished = summary["charged"], summary["how"] == "finished"
     if "ledger" in summary:
         return f"the ledger is not available to state the spent budget ({summary['ledger']})"
+    parts = [name for name in PARTS if summary.get(name)]
     if charged is None:
-        return "nothing was spent"
+        return f"the charges of {' and '.join(parts)} are spent; there is no refund" if parts else "nothing was spent"
     figures = ", ".join(f"{name} {charged[name]:g}" for name in ("epsilon", "delta") if charged.get(name) is not None)
     cost = ", ".join(f"{name} {_decimal(value)}" for name, value in charged["cost"].items() if value not in ("0", None))
     after = (

@@ -289,7 +289,6 @@ def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> 
         search_costs.faults(folder)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 def test_evidence_of_protected_pairs(tmp_path: Path) -> None:
     """No degrees are measured before the bound, and the public number of links is not; the sums have the rest."""
     link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
@@ -300,6 +299,7 @@ def test_evidence_of_protected_pairs(tmp_path: Path) -> None:
     assert check_bundle(tmp_path / "run/evidence")["sound"]
 
 
+@pytest.mark.parametrize("seed", [0, 1])
 def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed: int) -> None:
     """Brute force on files; the sums over links are those of test_neighbours. Planted: a unit of two rows."""
     rng, data = np.random.default_rng(seed), make_database(seed)
