@@ -106,6 +106,7 @@ def release() -> None:
         context = get_current_context()
         job, run_dir = context["params"]["job"], context["params"]["run_dir"]
         run_dir = run_dir or os.path.join(os.path.dirname(job), "runs", context["run_id"].replace(":", "-"))
+        dpscale("allocate", job, "--run-dir", run_dir)  # does nothing for one table
         dpscale("discover", job, "--run-dir", run_dir)  # does nothing if all cells are public
         dpscale("plan", job, "--run-dir", run_dir)
         return {"run_dir": run_dir, "stage": "plan", "sha256": dpscale("status", run_dir)["stages"]["plan"]["sha256"]}

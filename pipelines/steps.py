@@ -49,6 +49,7 @@ def stages(run_dir: str) -> list[str]:
 
 
 def main(job: str, run_dir: str) -> None:
+    step("allocate", job, "--run-dir", run_dir)  # does nothing for one table
     step("discover", job, "--run-dir", run_dir)  # does nothing if all cells are public
     step("plan", job, "--run-dir", run_dir)
     for stage in stages(run_dir):

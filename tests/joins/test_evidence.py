@@ -87,6 +87,7 @@ def test_joins_of_replaced_rows_are_listed(tmp_path: Path) -> None:
     assert join_of(json.loads((found / "draws.json").read_text()), "seen")["rows_per_unit"] == 4
 
 
+@pytest.mark.slow
 def test_private_bound_of_a_link_is_that_of_its_joins(tmp_path: Path) -> None:
     links = [one | ({"max_degree": "private"} if one["child"] == "orders" else {}) for one in make_job()["link"]]
     tables = {name: {**one, "mechanism": "residual-planner"} for name, one in make_job()["tables"].items()}

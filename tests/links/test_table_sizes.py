@@ -156,7 +156,7 @@ def test_charge_does_not_depend_on_order_of_components(tmp_path: Path) -> None:
     run = CompositeRun(dp.run(path, tmp_path / "run").path)
     assert [name for name in run.components() if "tables" in name] == ["tables.root", "tables.middle", "tables.leaf"]
     plans = [run.tables[name].measurement_plan.digest for name in ("leaf", "middle", "root")]
-    content = json.dumps([run.manifest["job_sha256"], plans])
+    content = json.dumps([run.manifest["job_sha256"], plans, run.allocated])
     assert run._entry()["digest"] == hashlib.sha256(content.encode()).hexdigest()
 
 
