@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
@@ -111,6 +111,14 @@ class LinkSection(Settings):
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     nulls: Literal["reject", "drop", "keep"] = "reject"
     dangling: Literal["reject", "drop"] = "reject"
+
+    @field_validator("max_degree", mode="before")
+    @classmethod
+    def _is_bound(cls, value: object) -> object:
+        """Refuse other texts than "private" with the accepted values of both types."""
+        if isinstance(value, str) and value != "private":
+            raise ValueError('max_degree is an integer from 1 to 1,000,000, or "private"')
+        return value
 
     @model_validator(mode="after")
     def _fits(self) -> LinkSection:

@@ -423,3 +423,12 @@ def test_end_after_the_first_measurement_states_its_cost(tmp_path: Path) -> None
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "was ended" in done.stderr
+
+
+@pytest.mark.parametrize(("bound", "message"), [("privat", "an integer from 1 to 1,000,000"), (0, "at least 1")])
+def test_wrong_bound_is_refused_with_both_kinds_of_values(tmp_path: Path, bound: object, message: str) -> None:
+    links = make_job()["link"]
+    links[0] |= {"max_degree": bound}
+    done = CliRunner().invoke(main, ["plan", str(write_job(tmp_path, PLANNED | {"link": links})), "--quiet"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
