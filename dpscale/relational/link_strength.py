@@ -1,7 +1,8 @@
 """Strength of the association across a link: distributions over scales, and the error that each budget leaves.
 
 The departure of linked rows from random links has relative scales s₁ for 1-way sums and s₂ for sums over pairs of
-attributes. Before data both are log-normal, around the middle of `budget_shares.PRIORS`. A first measurement has noisy
+attributes. Before data both are log-normal, around CENTRE times the middle of `budget_shares.PRIORS`: a share for a link
+without an association costs the tables more than a smaller share costs a link with one. A first measurement has noisy
 sums S_u = Σ φ, S_v = Σ ψ and S_uv = Σ φψᵀ over m links, and the means of φ and ψ over the rows of both tables. Under
 random links S_u has the expectation m φ̄, and S_uv has Σφ Σψᵀ / m; the likelihood of the departures for every scale
 updates the distributions, with blocks of columns that have no departure (`link_estimation.scale_evidence`).
@@ -23,7 +24,7 @@ from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import SCALES, ShrinkageBlock, scale_evidence
 from dpscale.relational.rounding import cross_count
 
-SPREAD = 0.8  # log-spread of the scales before data
+CENTRE, SPREAD = 0.6, 0.8  # factor of the scales before data, and their log-spread
 QUANTILES = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
 ROWS = 2000  # of a side before data, in which all kinds of rows are about equally frequent
 FRACTIONS = np.geomspace(1e-3, 1.0, 13)  # of the budget of the job
@@ -71,7 +72,7 @@ class LinkStrength:
     @classmethod
     def of(cls, ones: Sequence[ShrinkageBlock], pairs: Sequence[ShrinkageBlock]) -> LinkStrength:
         """Return the posterior after the departures of blocks of columns."""
-        centres = np.exp(np.log(PRIORS).mean(axis=0))
+        centres = CENTRE * np.exp(np.log(PRIORS).mean(axis=0))
         return cls(*(_posterior(blocks, float(centre)) for blocks, centre in zip((ones, pairs), centres, strict=True)))
 
     @property
