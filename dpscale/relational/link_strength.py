@@ -4,8 +4,8 @@ The departure of linked rows from random links has relative scales s₁ for 1-wa
 attributes. Before data both are log-normal, around CENTRE times the middle of `budget_shares.PRIORS`: a share for a
 link without an association costs the tables more than a smaller share costs a link with one. A first measurement has
 noisy sums S_u = Σ φ, S_v = Σ ψ and S_uv = Σ φψᵀ over m links, and the means of φ and ψ over the rows of both tables.
-Under random links S_u has the expectation m φ̄, and S_uv has Σφ Σψᵀ / m; the likelihood of the departures for every scale
-updates the distributions, with blocks of columns that have no departure (`link_estimation.scale_evidence`).
+Under random links S_u has the expectation m φ̄, and S_uv has Σφ Σψᵀ / m; the likelihood of the departures for every
+scale updates the distributions, with blocks of columns that have no departure (`link_estimation.scale_evidence`).
 """
 
 from __future__ import annotations
