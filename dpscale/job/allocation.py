@@ -60,11 +60,9 @@ def has_first_measurement(job: CompositeJob) -> bool:
 def first_share(job: CompositeJob) -> float:
     """Return the share of the first measurement in the budget of the job."""
     settings = allocation_of(job)
-    return (
-        0.0
-        if settings is None or not has_first_measurement(job)
-        else settings.share * (1 - sum(job.given_shares.values()))
-    )
+    if settings is None or not has_first_measurement(job):
+        return 0.0
+    return settings.share * (1 - sum(job.given_shares.values()))
 
 
 def first_amount(job: CompositeJob) -> Fraction:
@@ -214,7 +212,7 @@ class Divisible:
             return rows.get(link.child, USUAL_ROWS)
         return float(link.links or rows.get(link.parent, USUAL_ROWS) * math.sqrt(link.bound))
 
-    def divided(self, known: KnownSizes, measured: bool) -> Allocation:
+    def divide(self, known: KnownSizes, measured: bool) -> Allocation:
         """Return the best shares for these numbers of rows and links."""
         job, first = self.job, first_share(self.job) if measured else 0.0
         problem = self._problem(known, job.budget.amount * (1 - first))
@@ -224,9 +222,9 @@ class Divisible:
         whole = self._problem(known, job.budget.amount)
         return Allocation(shares, known, problem.errors(best), whole.random_error(), measured)
 
-    def divided_unmeasured(self) -> Allocation:
+    def divide_by_usual_sizes(self) -> Allocation:
         """Return the best shares for usual numbers of rows and links."""
-        return self.divided(self.usual(), measured=False)
+        return self.divide(self.usual(), measured=False)
 
     def _problem(self, known: KnownSizes, amount: float) -> AllocationProblem:
         tables = {name: TableErrors(self.sizes(name), known.rows[name], self.unit_rows(name)) for name in self.private}
@@ -249,7 +247,7 @@ def expected_job(job: CompositeJob) -> tuple[CompositeJob, Allocation | None]:
     if allocation_of(job) is None:
         return job, None
     divisible = Divisible(job, neighbour_relation(job))
-    found = divisible.divided(divisible.usual(), measured=has_first_measurement(job))
+    found = divisible.divide(divisible.usual(), measured=has_first_measurement(job))
     return with_shares(job, found.shares), found
 
 

@@ -102,7 +102,7 @@ def table_components(run: CompositeRun) -> list[TableComponent]:
 
 def discover(run: CompositeRun, engine: Engine) -> None:
     """Find the cells of all tables that are not public."""
-    run.divide_unmeasured()
+    run.divide_without_data()
     run.pin_versions()
     _draw_part(JointPart(run, SEARCHES), engine)
 
@@ -139,7 +139,7 @@ def _draw_part(part: JointPart, engine: Engine) -> None:
 
 def plan(run: CompositeRun, engine: Engine) -> None:
     """Plan every component, which determines the total cost."""
-    run.divide_unmeasured()
+    run.divide_without_data()
     run.pin_versions()
     for one in run.components().values():
         one.plan(engine)

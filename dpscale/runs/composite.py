@@ -53,7 +53,7 @@ from dpscale.runs.component_order import Component, in_order, listed_components
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.joins.run import JoinRun
 from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
-from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
+from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, check_output, first_manifest, versions
 from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
 from dpscale.runs.stages.budget import (
     PARTS,
@@ -93,7 +93,7 @@ KIND = "database"
 FIRST_JOIN = 1 << 19  # number of the first join among the draws that the ledger records, after those of all links
 INDEX = "_tables.json"
 MEASURED, STARTED, UNMEASURED = "measured", "started", "unmeasured"  # ways of a run to divide its budget
-STAGES = {
+OF_TABLES = {
     name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1],
                   module=f"dpscale.runs.components:{name}")
     for name, stage in TABLE_STAGES.items()
@@ -102,8 +102,8 @@ STAGES = {
 STAGES = {
     "allocate": Stage("allocate", "Divide the budget over tables and links, from a first measurement at a part of it.",
                       "allocation", FILE, "dpscale.runs.links.allocate", spends=True, enabled_by="allocation"),
-    **STAGES,
-    "measure": replace(STAGES["measure"], needs=(*STAGES["measure"].needs, "allocate")),
+    **OF_TABLES,
+    "measure": replace(OF_TABLES["measure"], needs=(*OF_TABLES["measure"].needs, "allocate")),
 }  # fmt: skip
 
 
@@ -192,16 +192,18 @@ class CompositeRun(Run):
         for name in ("neighbours", "joins", "_join_jobs"):
             vars(self).pop(name, None)
 
-    def divide_unmeasured(self) -> None:
+    def divide_without_data(self) -> None:
         """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
         divides = self.manifest.get("divides")
+        if self.allocation is not None and self.done("allocate"):
+            check_output(self.path, "allocate", self.manifest["stages"]["allocate"])
         if divides == STARTED and not self.done("allocate"):
             raise self._undone("allocate")
         if divides and not self.is_allocated:
             if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
                 raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others",
                                f"run `dpscale allocate {self.path}` first")  # fmt: skip
-            self.record_allocation(Divisible(self.job, self.neighbours).divided_unmeasured().to_dict())
+            self.record_allocation(Divisible(self.job, self.neighbours).divide_by_usual_sizes().to_dict())
             self.update(divides=UNMEASURED)
 
     def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:

@@ -49,6 +49,18 @@ def first_values(run: Path) -> dict[str, bytes]:
     return {str(file.relative_to(run)): file.read_bytes() for file in sorted(run.glob("allocation/*/*.npy"))}
 
 
+def stop_before(patched: type, name: str, path: Path, run: Path) -> None:
+    """Run a job until a method of a class is called."""
+
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patched, name, stop)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+
+
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a completed run, which is in `run`."""
@@ -114,14 +126,7 @@ def test_resumed_first_measurement_draws_once(tmp_path: Path) -> None:
 def test_copy_with_other_data_is_refused(tmp_path: Path) -> None:
     """Planted: a copy of the directory, with the same key, draws the first measurement from other persons."""
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-
-    def stop(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", stop)
-        with pytest.raises(KeyboardInterrupt):
-            dp.run(path, run)
+    stop_before(measuring.LinkRecords, "measure", path, run)
     (tmp_path / "data/persons/0.parquet").unlink()
     make_frames()["persons"].assign(age=0).to_parquet(tmp_path / "data/persons/0.parquet", index=False)
     manifest = json.loads((run / "manifest.json").read_text())
@@ -173,14 +178,7 @@ def test_stop_between_division_and_ledger_keeps_the_division(tmp_path: Path) -> 
     links = make_job()["link"]
     links[0] |= {"max_degree": "private"}
     path, run = write_job(tmp_path, PLANNED | {"link": links}), tmp_path / "run"
-
-    def stop(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_measurement.FirstMeasurement, "record_division", stop)
-        with pytest.raises(KeyboardInterrupt):
-            dp.run(path, run)
+    stop_before(first_measurement.FirstMeasurement, "record_division", path, run)
     content = allocation(run)
     assert set(content["bounds"]) == {"orders"}
     dp.run(path, run)
@@ -190,14 +188,7 @@ def test_stop_between_division_and_ledger_keeps_the_division(tmp_path: Path) -> 
 
 def test_plan_after_an_interrupted_first_measurement_is_refused(tmp_path: Path) -> None:
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-
-    def stop(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", stop)
-        with pytest.raises(KeyboardInterrupt):
-            dp.run(path, run)
+    stop_before(measuring.LinkRecords, "measure", path, run)
     done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
     assert (done.exit_code, "dpscale allocate" in done.stderr) == (2, True), done.stderr
     dp.run(path, run)
@@ -309,7 +300,7 @@ def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed
 
     def statistics(folder: Path, frames: Any) -> tuple[int, np.ndarray]:
         job = write_database(folder, frames, rng)
-        first = first_measurement.looked(job)
+        first = first_measurement.job_of_public_cells(job)
         run = CompositeRun.create(job, folder / "run")
         codes = first_measurement.rows_of(first, "persons", measuring.read_all(first, run.neighbours, engine))
         return len(codes), features.whole(codes).sum(axis=0)
@@ -353,19 +344,19 @@ def test_bound_of_a_chain_is_chosen_from_the_top(tmp_path: Path) -> None:
     data, histograms = make_database(1), {}
     for person in (None, *range(6)):
         frames = data if person is None else remove_person(data, person)
-        job = first_measurement.looked(write_database(tmp_path / f"at-{person}", frames, rng))
+        job = first_measurement.job_of_public_cells(write_database(tmp_path / f"at-{person}", frames, rng))
         run = CompositeRun.create(job, tmp_path / f"at-{person}" / "run")
         exact = measuring.read_all(job, run.neighbours, engine)
         histograms[person] = {
             name: degree_histogram(exact[name].unbounded) for name in ("accounts", "payments", "tags")
         }
     first = first_measurement.FirstMeasurement(run, job)
-    assert [link.called for link in first.bounded] == ["accounts", "payments", "tags"]
+    assert [link.called for link in first.bounded_links] == ["accounts", "payments", "tags"]
     worst = dict.fromkeys(histograms[None], 0)
     for person in range(6):
         for name, counts in histograms[person].items():
             worst[name] = max(worst[name], int(((counts - histograms[None][name]) ** 2).sum()))
-    for link in first.bounded:
+    for link in first.bounded_links:
         assert worst[link.called] <= first.neighbours.rows[link.parent] ** 2
     assert worst["payments"] > 1
 

@@ -26,7 +26,7 @@ from dpscale.relational.features import Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import Run
 from dpscale.runs.links import link_sampling, measuring
-from dpscale.runs.links.first_measurement import FirstMeasurement, looked
+from dpscale.runs.links.first_measurement import FirstMeasurement, job_of_public_cells
 from dpscale.storage.files import listed, read_bytes
 
 Fields = dict[str, Any]
@@ -217,7 +217,7 @@ def first_draws(run: Run) -> Fields:
     unit among its parents, and the draw. Raises JobError for values that differ from their draws.
     """
     assert isinstance(run, CompositeRun)
-    first = FirstMeasurement(run, looked(run.job))
+    first = FirstMeasurement(run, job_of_public_cells(run.job))
     links = [link_component(run, first.piece(link), first.records(f"links.{link.called}", link.called))[0]
              for link in first.job.link]  # fmt: skip
     return {"components": links, "tables": list(_tables(first)), "degrees": list(_degrees(first)),
@@ -239,7 +239,7 @@ def _tables(first: FirstMeasurement) -> Iterator[Fields]:
 
 
 def _degrees(first: FirstMeasurement) -> Iterator[Fields]:
-    for link in first.bounded:
+    for link in first.bounded_links:
         rows = first.neighbours.rows[link.parent]
         draw = LinkDraw("degrees", first.degrees_draw(link), rows**2, len(bucket_starts()))
         check_lattice(first.records(f"degrees.{link.called}", f"degrees of {link.called}"), draw)

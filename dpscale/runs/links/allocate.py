@@ -11,7 +11,7 @@ from dpscale.job.allocation import Divisible, expected_job, is_open, with_bounds
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import neighbour_relation, table_jobs
 from dpscale.runs.composite import STARTED, CompositeRun
-from dpscale.runs.links.first_measurement import FirstMeasurement, looked
+from dpscale.runs.links.first_measurement import FirstMeasurement, job_of_public_cells
 from dpscale.runs.links.measuring import check_unchanged, current_stamps, read_all, snapshot_of
 from dpscale.runs.links.writer import check_public
 from dpscale.runs.stages.budget import ensure_noise_key
@@ -21,14 +21,14 @@ from dpscale.runs.stages.plan import make_plan
 def perform(run: CompositeRun, engine: Engine) -> None:
     """Measure, divide the budget, and record the shares, which the run then has."""
     run.pin_versions()
-    first = FirstMeasurement(run, looked(run.job))
+    first = FirstMeasurement(run, job_of_public_cells(run.job))
     if not run.is_allocated:
-        first = _measured(first, engine)
+        first = _measure_and_divide(first, engine)
     first.record_division()
     first.publish()
 
 
-def _measured(first: FirstMeasurement, engine: Engine) -> FirstMeasurement:
+def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> FirstMeasurement:
     """Measure and store the division; return the measurement with the bounds that it has chosen."""
     run = first.run
     first.charge(reserve=False)
@@ -40,14 +40,14 @@ def _measured(first: FirstMeasurement, engine: Engine) -> FirstMeasurement:
     exact = read_all(first.job, first.neighbours, engine)
     check_unchanged(run, stamps_before)
     run.update(divides=STARTED)
-    if first.opened:
+    if first.open_bounds:
         first = first.with_private_bounds(engine, lambda: check_unchanged(run, stamps_before))
         exact = read_all(first.job, first.neighbours, engine)
         check_unchanged(run, stamps_before)
     known, cut = first.measure(exact), first.cut_shares(exact)
     bounds = {link.called: link.bound for link in first.job.link if is_open(run.job, link)}
     divisible = Divisible(with_bounds(run.job, bounds), first.neighbours)
-    content = divisible.divided(known, measured=True).to_dict()
+    content = divisible.divide(known, measured=True).to_dict()
     run.record_allocation(content | {"bounds": bounds, "cut": cut})
     return first
 

@@ -52,11 +52,7 @@ from dpscale.relational.link_strength import LinkStrength, NoisySums, even_side,
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.joint_parts import protection_fields
 from dpscale.runs.links.link_data import ExactLinks, read_links
-from dpscale.runs.links.measuring import (
-    LEAST_LINKS,
-    LinkDraws,
-    LinkMeasurement,
-)
+from dpscale.runs.links.measuring import LEAST_LINKS, LinkDraws, LinkMeasurement
 from dpscale.runs.links.writer import public_tables
 from dpscale.runs.stages.budget import (
     ALLOCATION,
@@ -77,7 +73,7 @@ DIVISION = 1 << 22  # number of the division on the ledger
 FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and degrees on the ledger, after links
 
 
-def looked(job: CompositeJob) -> CompositeJob:
+def job_of_public_cells(job: CompositeJob) -> CompositeJob:
     """Return the job with the attributes of public cells only, and without counts of earlier links."""
     domains = dict(job.declared)
     for name, domain in job.declared.items():
@@ -165,20 +161,25 @@ class FirstMeasurement:
         return [name for name in self.divisible.private if self.divisible.above(name) is None]
 
     @cached_property
-    def counted(self) -> list[str]:
+    def counted_links(self) -> list[str]:
         """Links whose number is measured."""
         above = {link.called for name in self.divisible.private if (link := self.divisible.above(name))}
         return [one.called for one in self.job.link if one.called in above or (one.via and one.links is None)]
 
     def piece(self, link: LinkSection) -> FirstBudget:
         """Return the budget of a link."""
-        links = self.amount * LINKS / len(self.counted) if link.called in self.counted else Fraction(0)
-        used = [(ROWS, self.roots), (ONES, self.roots), (LINKS, self.counted), (self.degrees_part, self.bounded)]
+        links = self.amount * LINKS / len(self.counted_links) if link.called in self.counted_links else Fraction(0)
+        used = [
+            (ROWS, self.roots),
+            (ONES, self.roots),
+            (LINKS, self.counted_links),
+            (self.degrees_part, self.bounded_links),
+        ]
         sums = self.amount * (1 - sum(part for part, measured in used if measured)) / len(self.job.link)
         return FirstBudget(self.job, self.neighbours, link, Split(links, Fraction(0), Fraction(0), sums))
 
     @cached_property
-    def bounded(self) -> list[LinkSection]:
+    def bounded_links(self) -> list[LinkSection]:
         """Links whose bound cuts the links of a private parent, the top first; a row is no parent and child at once."""
         rows = self.neighbours.rows
         private = [one for one in self.job.link if one.parent in self.divisible.private]
@@ -191,7 +192,7 @@ class FirstMeasurement:
         return max(depths, default=0), self.divisible.above(link.child) != link
 
     @cached_property
-    def opened(self) -> list[str]:
+    def open_bounds(self) -> list[str]:
         """Links whose bound the job leaves open."""
         stated = CompositeJob.read(self.run.path / "job.toml", stored=True)
         return [one.called for one in stated.link if one.max_degree == OPEN]
@@ -199,16 +200,16 @@ class FirstMeasurement:
     @property
     def degrees_part(self) -> Fraction:
         """Part of the first measurement for degrees; a larger one if they choose a bound."""
-        return OPEN_DEGREES if self.opened else DEGREES
+        return OPEN_DEGREES if self.open_bounds else DEGREES
 
     def degrees_draw(self, link: LinkSection) -> GaussianDraw:
-        amount = self.amount * self.degrees_part / len(self.bounded)
+        amount = self.amount * self.degrees_part / len(self.bounded_links)
         return gaussian_draw(1, amount, self.neighbours.rows[link.parent], f"degrees of link {link.called}")
 
     def with_private_bounds(self, engine: Engine, check: Callable[[], None]) -> FirstMeasurement:
         """Return the measurement for the job with the bounds that it leaves open; `check` is called before a draw."""
         first = self
-        for link in (one for one in self.bounded if one.max_degree == OPEN):
+        for link in (one for one in self.bounded_links if one.max_degree == OPEN):
             exact = read_links(engine, first.job, link, first.neighbours)
             check()
             noisy, draw = first.degrees(link, exact), first.degrees_draw(link)
@@ -226,7 +227,7 @@ class FirstMeasurement:
         """Return the noisy share of links that each bound cuts; None if the noise hides all degrees."""
         return {link.called: cut_share(self.degrees(link, exact[link.called]),
                                        self.degrees_draw(link).lattice_variance**0.5, link.bound)
-                for link in self.bounded}  # fmt: skip
+                for link in self.bounded_links}  # fmt: skip
 
     def rows_draw(self, table: str) -> GaussianDraw:
         amount = self.amount * ROWS / len(self.roots)

@@ -1,4 +1,4 @@
-"""Sentences of the report of several tables. Each depends on what was measured for a link, or on the job."""
+"""Sentences of the report of several tables. Each depends on the measurements of a link, or on the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SURE, MANY = 2.0, 0.1  # standard errors, and the share of rows at the bound fro
 
 
 def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
-    """Return what the synthetic links reproduce, because it was measured.
+    """Return the properties that the synthetic links reproduce, because they were measured.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
 
 
 def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
-    """Return what the synthetic links need not reproduce, with the reason; the parameters are those of `reproduced`."""
+    """Return the properties that need not be reproduced, with reasons; the parameters are those of `reproduced`."""
     folder, found = records_of(run, link).folder, []
     piece = piece_of(run, link)
     if not piece.modelled:
