@@ -37,7 +37,7 @@ LEAST = 0.002  # share below which a link is not measured
 
 @dataclass(frozen=True)
 class TableErrors:
-    """What determines the errors of a private table.
+    """Parameters that determine the errors of a private table.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class TableErrors:
 
 @dataclass(frozen=True, eq=False)
 class LinkErrors:
-    """What determines the error of a link.
+    """Parameters that determine the error of a link.
 
     Attributes
     ----------

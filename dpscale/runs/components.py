@@ -31,9 +31,34 @@ from dpscale.storage.files import flush_names, remove_partial, write_whole
 RELEASED = ("measure", "reconstruct", "synthesize")  # stages of a table whose output other components read
 
 
+class RunComponent:
+    """Base of the components of tables and of joins: each has a run, which draws under the common charge."""
+
+    @property
+    def run(self) -> TableRun:
+        """Run of the table or of the join."""
+        raise NotImplementedError
+
+    @property
+    def plan_digest(self) -> str:
+        return self.run.measurement_plan.digest
+
+    def plan(self, engine: Engine) -> None:
+        run_requested(self.run, engine, "plan")
+
+    def check(self, engine: Engine) -> None:
+        """Do nothing: the run counts and checks its records before the charge."""
+
+    def reconstruct(self, engine: Engine) -> None:
+        run_requested(self.run, engine, "reconstruct")
+
+    def report(self, engine: Engine) -> None:
+        run_requested(self.run, engine, "report")
+
+
 @dataclass(frozen=True, eq=False)
-class TableComponent:
-    """Component of a private table or of a join: its run, which draws under the common charge.
+class TableComponent(RunComponent):
+    """Component of a private table.
 
     Attributes
     ----------
@@ -59,16 +84,6 @@ class TableComponent:
         """Cost to a unit of the job, whose neighbours are some steps of the table's run apart."""
         return self.run.measurement_plan.cost.for_group(self.whole.neighbours.steps[self.table])
 
-    @property
-    def plan_digest(self) -> str:
-        return self.run.measurement_plan.digest
-
-    def plan(self, engine: Engine) -> None:
-        run_requested(self.run, engine, "plan")
-
-    def check(self, engine: Engine) -> None:
-        """Do nothing: the run of the table counts and checks its records before the charge."""
-
     def measure(self, engine: Engine) -> None:
         for table in self.whole.tables.values():  # the sizes of all tables are decided together
             for stage in RELEASED[:-1]:
@@ -79,15 +94,9 @@ class TableComponent:
     def is_measured(self) -> bool:
         return all(self.run.done(stage) for stage in RELEASED)
 
-    def reconstruct(self, engine: Engine) -> None:
-        run_requested(self.run, engine, "reconstruct")
-
     def synthesize(self, engine: Engine) -> dict[str, Integers]:
         run_requested(self.run, engine, "synthesize")
         return {}
-
-    def report(self, engine: Engine) -> None:
-        run_requested(self.run, engine, "report")
 
 
 def table_components(run: CompositeRun) -> list[TableComponent]:

@@ -21,6 +21,7 @@ from dpscale.engine import resolve
 from dpscale.job.allocation import likely_rows
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
+from dpscale.privacy.draws import SMOOTHING, GaussianDraw
 from dpscale.relational.degree_bounds import degree_histogram
 from dpscale.relational.features import BITS, Features
 from dpscale.runs.composite import CompositeRun
@@ -292,6 +293,11 @@ def test_evidence_of_protected_pairs(tmp_path: Path) -> None:
     assert check_bundle(tmp_path / "run/evidence")["sound"]
 
 
+def cost_of_change(squared: int, draw: GaussianDraw) -> Fraction:
+    """Return μ² of counts that a neighbour changes by so much in squared L2."""
+    return Fraction(squared * draw.multiplier**2, draw.variance - SMOOTHING)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed: int) -> None:
     """Brute force on files; the sums over links are those of test_neighbours. Planted: a unit of two rows."""
@@ -312,6 +318,10 @@ def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed
         assert rows - fewer == 1
         changes.append(int(((sums - less) ** 2).sum()))
     assert max(changes) <= features.squared
+    run = CompositeRun(tmp_path / "all" / "run")
+    first = first_measurement.FirstMeasurement(run, first_measurement.job_of_public_cells(run.job))
+    assert cost_of_change(max(changes), first.ones_draw("persons")) <= first.amount * first_measurement.ONES
+    assert cost_of_change(1, first.rows_draw("persons")) <= first.amount * first_measurement.ROWS
     fewer, less = statistics(tmp_path / "planted", remove_person(remove_person(data, 0), 1))
     assert rows - fewer == 2
     assert features.squared > 4**BITS // 2
@@ -358,6 +368,8 @@ def test_bound_of_a_chain_is_chosen_from_the_top(tmp_path: Path) -> None:
             worst[name] = max(worst[name], int(((counts - histograms[None][name]) ** 2).sum()))
     for link in first.bounded_links:
         assert worst[link.called] <= first.neighbours.rows[link.parent] ** 2
+        spent = cost_of_change(worst[link.called], first.degrees_draw(link))
+        assert spent <= first.amount * first.degrees_part / len(first.bounded_links)
     assert worst["payments"] > 1
 
 
