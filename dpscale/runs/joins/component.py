@@ -52,6 +52,16 @@ class JoinComponent(RunComponent):
 
 
 def join_components(run: CompositeRun) -> list[JoinComponent]:
-    """Return the components of the joins, which follow the tables: these refuse keys of two units."""
+    """Return the components of the joins, which follow the tables: these refuse keys of two units.
+
+    Parameters
+    ----------
+    run : CompositeRun
+
+    Returns
+    -------
+    list of JoinComponent
+        In the order of the job.
+    """
     tables = tuple(f"tables.{name}" for name in run.tables)
     return [JoinComponent(f"joins.{name}", run, name, tables) for name in run.joins]
