@@ -216,11 +216,16 @@ class Divisible:
         """Return the best shares for these numbers of rows and links."""
         job, first = self.job, first_share(self.job) if measured else 0.0
         problem = self._problem(known, job.budget.amount * (1 - first))
-        fixed = {name: share / (1 - first) for name, share in job.given_shares.items()}
+        fixed = {name: share / (1 - first) for name, share in job.given_shares.items()} | self._counting()
         best = allocate(problem, fixed)
         shares = {name: job.given_shares.get(name, best[name] * (1 - first)) for name in job.shares}
         whole = self._problem(known, job.budget.amount)
         return Allocation(shares, known, problem.errors(best), whole.random_error(), measured)
+
+    def _counting(self) -> dict[str, float]:
+        """Return the parts of links with `counts`, whose gain the expected errors do not contain: equal ones."""
+        names = [f"links.{one.called}" for one in self.job.link if one.counts]
+        return {name: self.job.shares[name] for name in names if name not in self.job.given_shares}
 
     def divide_by_usual_sizes(self) -> Allocation:
         """Return the best shares for usual numbers of rows and links."""
