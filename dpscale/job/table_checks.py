@@ -56,6 +56,32 @@ def check_counts(job: LinkedTables, link: LinkSection, before: list[str]) -> Non
                        f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
 
 
+def check_history(job: LinkedTables, link: LinkSection, before: list[str]) -> None:
+    """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents."""
+    field = f"link {link.called}"
+    if link.order and link.order[0] not in (names := job.declared[link.child].names):
+        raise JobError(f"{field}: order_by", f"{link.order[0]!r}", f"an attribute of {link.child}: {', '.join(names)}",
+                       nearest(link.order[0], list(names)))  # fmt: skip
+    if link.order and job.declared[link.child][link.order[0]].search is not None:
+        raise JobError(f"{field}: order_by", f"{link.order[0]!r}, whose cells are not public", "public cells",
+                       "state its cells in the domain file")  # fmt: skip
+    if link.order and job.tables[link.parent].public:
+        raise JobError(f"{field}: order_by", f"children of {link.parent}, a public table", "a private parent",
+                       "set it for the link of the rows to their private parent")  # fmt: skip
+    called = {one.called: one for one in job.link}
+    for name in link.parents or []:
+        if name not in before:
+            raise JobError(f"{field}: parents", f"{name!r}", "names of earlier links",
+                           nearest(name, before) if before else "remove it")  # fmt: skip
+        other = called[name]
+        if other.child != link.child or other.via or not job.tables[other.parent].public:
+            raise JobError(f"{field}: parents", f"{name!r}, a link of {other.parent} and {other.child}",
+                           f"links of {link.child} to a public parent", "remove it")  # fmt: skip
+        if (other.nulls, other.dangling) != ("reject", "reject"):
+            raise JobError(f"{field}: parents", f"{name!r}, whose rows may lack a parent",
+                           'nulls and dangling "reject"', "set them, or remove it")  # fmt: skip
+
+
 def check_keys(job: LinkedTables, link: LinkSection) -> None:
     """Raise JobError for a link to a table without a key, or with another number of columns."""
     needs = [link.parent, *([link.child] if link.via else [])]

@@ -23,7 +23,14 @@ from dpscale.job.sections import (
     EngineSettings,
     Privacy,
 )
-from dpscale.job.table_checks import check_columns, check_counts, check_distinct, check_keys, check_searches
+from dpscale.job.table_checks import (
+    check_columns,
+    check_counts,
+    check_distinct,
+    check_history,
+    check_keys,
+    check_searches,
+)
 from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, Rows, TableSection, key_columns
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget
@@ -133,6 +140,15 @@ class CompositeJob(Settings):
         """Return the earlier links of a table's rows whose numbers are attributes in this link."""
         return [one for one in self.link if one.called in (link.counts or ()) and one.parent == table]
 
+    def other_parents(self, link: LinkSection) -> list[LinkSection]:
+        """Return the earlier links whose parents' attributes are attributes of the children in this link."""
+        return [one for one in self.link if one.called in (link.parents or ())]
+
+    def order_columns(self, link: LinkSection) -> tuple[str, ...]:
+        """Return the columns that order the children of a parent; none without an order."""
+        first, rest = link.order[:1], link.order[1:]
+        return *(self.domains[link.child][name].column for name in first), *rest
+
     def to_dict(self) -> dict[str, Any]:
         """Return the job as the content of a job file."""
         return self.model_dump(exclude_none=True)
@@ -159,6 +175,7 @@ class CompositeJob(Settings):
                     raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
                                    nearest(end, list(self.tables)))  # fmt: skip
             check_keys(self, link)
+            check_history(self, link, names[:at])
             if link.via is None:
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
         _ = self.joined  # refuses parts without exactly one join

@@ -71,10 +71,10 @@ class LinkComponent:
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """The private tables at both ends, and the links that are counted as attributes of their rows."""
+        """The private tables at both ends, and the links whose numbers or parents are attributes of their rows."""
         ends = [name for name in (self.link.parent, self.link.child) if name in self.reader.run.tables]
         return (*(f"tables.{name}" for name in dict.fromkeys(ends)),
-                *(f"links.{name}" for name in self.link.counts or ()))  # fmt: skip
+                *(f"links.{name}" for name in (*(self.link.counts or ()), *(self.link.parents or ()))))  # fmt: skip
 
     @property
     def cost(self) -> Cost:

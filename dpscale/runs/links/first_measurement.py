@@ -74,12 +74,12 @@ FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and 
 
 
 def job_of_public_cells(job: CompositeJob) -> CompositeJob:
-    """Return the job with the attributes of public cells only, and without counts of earlier links."""
+    """Return the job with the attributes of public cells only, without counts of earlier links and histories."""
     domains = dict(job.declared)
     for name, domain in job.declared.items():
         for one in domain.searches:
             domains[name] = domains[name].without(one.name)
-    links = [one.model_copy(update={"counts": None}) for one in job.link]
+    links = [one.model_copy(update={"counts": None, "order_by": None, "parents": None}) for one in job.link]
     return job.with_domains(domains).model_copy(update={"link": links})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,8 @@ from dpscale.contributions.links import (
     one_a_key,
     row_words,
 )
-from dpscale.contributions.unit_ids import one_family
+from dpscale.contributions.row_order import ranks
+from dpscale.contributions.unit_ids import ODD, one_family
 from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
@@ -41,7 +43,8 @@ NO_KEYS = np.empty((0, 2), np.uint64)
 class ExactLinks:
     """Links as pairs of rows, (m, 2), with the codes and, if known, keys of all rows of both tables; never shown.
 
-    `unbounded` has the number of links of every parent before the bound.
+    `unbounded` has the number of links of every parent before the bound, and `ranks` the position of every row of the
+    child in the order of its rows, if the link has one.
     """
 
     rows: Integers = field(repr=False)
@@ -49,6 +52,12 @@ class ExactLinks:
     children: NDArray[np.int32] = field(repr=False)
     words: tuple[Words, Words] = field(default=(NO_KEYS, NO_KEYS), repr=False)
     unbounded: Integers = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    ranks: Integers = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+
+    def history(self) -> tuple[Integers, Integers]:
+        """Return the cells of the children, (m, d), and their parents, (m,), grouped by parent and in order."""
+        order = np.lexsort((self.ranks[self.rows[:, 1]], self.rows[:, 0]))
+        return self.children[self.rows[order, 1]].astype(np.int64), self.rows[order, 0]
 
     def by_degree(self, side: int, thresholds: Integers) -> Integers:
         """Return the number of rows of one side with at most so many links, for each threshold."""
@@ -86,13 +95,17 @@ class ExactLinks:
 
 @dataclass(frozen=True, eq=False)
 class _Children:
-    """Rows with foreign keys: parents' keys, words that distinguish rows, codes, a mask of counted rows, own keys."""
+    """Rows with foreign keys: parents' keys, words that distinguish rows, codes, a mask of counted rows, own keys.
+
+    `ranks` are positions in the order of the rows.
+    """
 
     parents: Words = field(repr=False)
     words: Words = field(repr=False)
     codes: NDArray[np.int32] = field(repr=False)
     stays: NDArray[np.bool_] = field(repr=False)
     keys: Words = field(repr=False)
+    ranks: Integers = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
 
 
 def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
@@ -105,11 +118,13 @@ def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours:
     if link.via is None:
         found = _children(engine, job, link, neighbours)
         keys, other, child, stays, own = found.parents, found.words, found.codes, found.stays, found.keys
+        order = found.ranks
         at = np.stack([parents.find(keys), np.arange(len(keys))], axis=1)
     else:
         children = keyed(engine, job, link.child)
         keys, other = _pairs(engine, link, job.ends(link))
         child, own, at = children.codes, children.words, np.stack([parents.find(keys), children.find(other)], axis=1)
+        order = np.empty(0, np.int64)
         stays = np.ones(len(keys), np.bool_)
     there = _found(at, link) & stays
     if link.loops is False:
@@ -124,7 +139,7 @@ def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours:
     unbounded = np.bincount(at[:, 0], minlength=len(parents.codes))
     if link.parent in neighbours.rows or neighbours.replaces:  # else a child has one parent, which is unbounded
         at = at[_bounded(at, keys, other, link, neighbours)]
-    return ExactLinks(at, parents.codes, child, (parents.words, own), unbounded)
+    return ExactLinks(at, parents.codes, child, (parents.words, own), unbounded, order)
 
 
 def keyed(engine: Engine, job: CompositeJob, name: str) -> KeyedRows:
@@ -155,8 +170,27 @@ def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: 
         stays = ~missing
         stays[stays] = at_most(units[stays], row_words(codes, words, *keyed_)[stays], neighbours.rows[name])
         return replace(_group_children(words, codes, keyed_), stays=stays)
-    [words, *keyed_], codes = _coded(engine, job, name, [*wanted, *named])
-    return _group_children(words, codes, keyed_)
+    return _in_order(engine, job, link, [*wanted, *named])
+
+
+def _in_order(engine: Engine, job: CompositeJob, link: LinkSection, keys: Sequence[tuple[Columns, str]]) -> _Children:
+    """Return the children of a private parent, with the attributes of other parents and their order, if it has one."""
+    others, order = job.other_parents(link), job.order_columns(link)
+    wanted = [*keys, *((job.ends(one)[0], one.nulls) for one in others)]
+    found, codes = _coded(engine, job, link.child, wanted, order)
+    words, *named = found[: len(keys)]
+    for one, own in zip(others, found[len(keys) :], strict=False):
+        parents = keyed(engine, job, one.parent)
+        at = parents.find(own)
+        _found(at[:, None], one)
+        codes = np.column_stack([codes, parents.codes[at]]).astype(np.int32)
+    if not order:
+        return _group_children(words, codes, named)
+    values, (cells, *_) = found[-1], codes.T[job.domains[link.child].names.index(link.order[0]) :]
+    bits = [np.stack([one, one * ODD], axis=1) for one in np.ascontiguousarray(values.T).view(np.uint64)]
+    made = _group_children(words, codes, [*named, *bits])
+    own = named[0] if named else NO_KEYS
+    return replace(made, keys=own, ranks=ranks(cells, values, made.words))
 
 
 def _group_children(parents: Words, codes: NDArray[np.int32], keys: Sequence[Words]) -> _Children:
@@ -189,13 +223,13 @@ def _bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: N
 
 
 def _coded(
-    engine: Engine, job: CompositeJob, name: str, keys: Sequence[tuple[Columns, str]]
-) -> tuple[list[Words], NDArray[np.int32]]:
+    engine: Engine, job: CompositeJob, name: str, keys: Sequence[tuple[Columns, str]], order: Columns = ()
+) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
     parts = _parts(section, domain)
     names = tuple(one for one in domain.names if domain[one].search is None)
     try:
-        found = engine.map(coded_rows, [(domain, part, names, keys) for part in parts], "keys")
+        found = engine.map(coded_rows, [(domain, part, names, keys, order) for part in parts], "keys")
     except RefusedValue as met:
         raise collect_refusals(engine, open_table(section, domain), names, met) from None
     words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]

@@ -31,6 +31,7 @@ from dpscale.relational.degrees import (
     sample_uniform_degrees,
 )
 from dpscale.relational.features import Side
+from dpscale.relational.history_order import order_children
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
 from dpscale.relational.published import sample_children, sample_pairs
 from dpscale.relational.rounding import (
@@ -116,11 +117,13 @@ class _Drawing:
         return self._with_siblings(assign_links(whole, u, v, one, two, stream), expected, stream)
 
     def _with_siblings(self, links: Integers, expected: Floats | None, stream: PublicStream) -> Integers:
-        """Return the links with children exchanged until the sibling sums are near the measured ones.
+        """Return the links with children exchanged until sibling sums or tables of histories are near those measured.
 
         `expected` are expected links by profiles; None preserves the marginals of the links as drawn.
         """
         (u, v), noisy = self.sides, self.measured.siblings
+        if self.measured.history is not None and len(links):
+            return order_children(links, (u, v), self.measured.history, stream)
         if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
             return links
         rows, tables = v.profiles[v.of], PairTables(v.sizes)
@@ -205,15 +208,25 @@ class LinkSides:
 
     def _side(self, link: LinkSection, table: str) -> Side:
         job, domain = self.run.job, self.run.closed_job.domains[table]
-        own = [domain[one].size for one in domain.names] + sizes(job, link, table)
-        return Side.made(with_drawn(job, link, table, self.codes[table], self.drawn), own)
+        own = [domain[one].size for one in domain.names]
+        codes = self.codes[table]
+        for other in job.other_parents(link) if table == link.child else ():
+            parents = self.run.closed_job.domains[other.parent]
+            own += [parents[one].size for one in parents.names]
+            codes = np.column_stack([codes, self.codes[other.parent][self._parents(other)]])
+        return Side.made(with_drawn(job, link, table, codes, self.drawn), own + sizes(job, link, table))
+
+    def _parents(self, link: LinkSection) -> Integers:
+        """Return the parent of every child in a drawn link of every child."""
+        pairs = self.drawn[link.called]
+        return pairs[np.argsort(pairs[:, 1]), 0]
 
     def known(self, link: LinkSection, found: MeasuredLinks, wanted: bool = False) -> Integers:
         """Return the links of `link` as rows, (links, 2); empty unless they are wanted or counted by a later link.
 
         Counted links are drawn only once and stored, because the measurement of the later link depends on them.
         """
-        counts = any(link.called in (one.counts or ()) for one in self.run.job.link)
+        counts = any(link.called in (*(one.counts or ()), *(one.parents or ())) for one in self.run.job.link)
         if not (counts or wanted):
             return np.empty((0, 2), np.int64)
         pairs = self._stored_links(link) if counts else None

@@ -39,6 +39,7 @@ from dpscale.relational.budget_shares import (
     sums_cost,
 )
 from dpscale.relational.features import BITS, Features, Side
+from dpscale.relational.history import NoisyHistory, parent_counts, step_counts
 from dpscale.relational.published import Fit
 from dpscale.runs.composite import CompositeRun, open_table
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
@@ -61,6 +62,7 @@ class MeasuredLinks:
     shares, sums : budget shares and noisy feature sums, the inputs of `relational.link_estimation`.
     sigma : standard deviation of the noise of `by_degree`.
     siblings, sibling_sigma : noisy sums over children of the same parent, and the standard deviation of their noise.
+    history : noisy tables of histories.
     chances : probability of a link for every pair of profiles; only with the mechanism "published".
     """
 
@@ -71,6 +73,7 @@ class MeasuredLinks:
     sigma: float = 0.0
     siblings: Floats | None = None
     sibling_sigma: float = 0.0
+    history: NoisyHistory | None = None
     chances: Floats | None = None
 
 
@@ -149,7 +152,7 @@ class LinkMeasurement:
             return MeasuredLinks(links, {}, Shares(*self._features((None, None)), (0.0, 0.0, 0.0), 0.0), (None,) * 3)
         shares = self.shares(links)
         sums = self.sums(shares)
-        return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
+        return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings(), self._history())
 
     def _siblings(self) -> tuple[Floats | None, float]:
         """Return the sibling sums in natural units and the standard deviation of their noise."""
@@ -159,6 +162,16 @@ class LinkMeasurement:
         draw = self.piece.siblings_draw(tables)
         found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
         return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
+
+    def _history(self) -> NoisyHistory | None:
+        """Return the tables of histories; None without an order of the children."""
+        if (tables := self.piece.history) is None:
+            return None
+        draws = self.piece.steps_draw(tables), self.piece.parents_draw(tables)
+        steps = self._drawn("steps", draws[0], lambda exact: step_counts(*exact.history(), tables))
+        parents = self._drawn("histories", draws[1], lambda exact: parent_counts(*exact.history(), tables))
+        sigma, other = (one.lattice_variance**0.5 for one in draws)
+        return NoisyHistory(tables, steps, parents, (sigma, other))
 
     def _published(self, links: float) -> MeasuredLinks:
         u, v = self.sides

@@ -22,6 +22,7 @@ from dpscale.domain import Domain
 from dpscale.job.table_sizes import check_public_parents
 from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.runs.composite import INDEX, CompositeRun, open_table
+from dpscale.runs.links.history import in_order, link_in_order
 from dpscale.storage.files import read_text, write_whole, writing
 
 PART_ROWS = 1 << 20
@@ -108,17 +109,21 @@ def _with_keys(run: CompositeRun, name: str, files: list[str], keys: Keys, pairs
     for link in run.job.link:
         if link.child == name and link.via is None:
             extra |= _parents(run, link, keys, pairs[link.called], _rows_of(run, name))
-    written, begun = [], 0
-    for file in files:
-        part = pq.read_table(run.tables[name].path / "synthetic" / file)
-        own = {column: values[begun : begun + part.num_rows] for column, values in extra.items()}
-        begun += part.num_rows
-        written.append(
-            _write(
-                run.path / "synthetic" / name, file, {**own, **dict(zip(part.column_names, part.columns, strict=True))}
-            )
-        )
-    return written
+    parts = [pq.read_table(run.tables[name].path / "synthetic" / file) for file in files]
+    begins = np.cumsum([0, *(part.num_rows for part in parts)])
+    whole = [_table({column: values[begin : begin + part.num_rows] for column, values in extra.items()}, part)
+             for begin, part in zip(begins, parts, strict=False)]  # fmt: skip
+    if (ordering := link_in_order(run.job, name)) is not None:
+        domain, links = run.tables[name].domain, pairs[ordering.called]
+        ordered = in_order(pa.concat_tables(whole), links, ordering.order[0], domain)
+        whole = [ordered.slice(begin, part.num_rows) for begin, part in zip(begins, parts, strict=False)]
+    return [_write(run.path / "synthetic" / name, file, dict(zip(one.column_names, one.columns, strict=True)))
+            for file, one in zip(files, whole, strict=True)]  # fmt: skip
+
+
+def _table(keys: Mapping[str, Any], part: pa.Table) -> pa.Table:
+    """Return rows with key columns before their own."""
+    return pa.table({**keys, **dict(zip(part.column_names, part.columns, strict=True))})
 
 
 def _rows_of(run: CompositeRun, name: str) -> int:
