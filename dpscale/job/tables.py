@@ -16,6 +16,7 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
+from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     AllocationTable,
@@ -51,6 +52,8 @@ class CompositeJob(Settings):
     workload: list[JoinPart] | None = None  # None: omitted from the digest of a job
     joins: dict[str, JoinSection] | None = None
     allocation: AllocationTable | None = None
+    impossible: list[dict[str, Any]] | None = None
+    determined: list[dict[str, Any]] | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> CompositeJob:
@@ -121,6 +124,11 @@ class CompositeJob(Settings):
         """Joins of the workload over several tables, by name."""
         return resolve_joins(self)
 
+    @cached_property
+    def linked_rules(self) -> dict[str, list[LinkedRule]]:
+        """Structural zeros across tables, by link."""
+        return linked_rules(self)
+
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""
         return key_columns(self.tables[table].key)
@@ -178,7 +186,7 @@ class CompositeJob(Settings):
             check_history(self, link, names[:at])
             if link.via is None:
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
-        _ = self.joined  # refuses parts without exactly one join
+        _ = self.joined, self.linked_rules  # refuse parts without exactly one join, and rules of tables without a link
         if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
             raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
 

@@ -133,13 +133,13 @@ def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapp
     rows: Mapping[str, int] = {} if replaced else _rows(job)[1]
     parent, child, share = link["parent"], link["child"], shares[f"links.{link['name']}"]
     published = share > 0 and link.get("mechanism") == "published"  # without a share nothing is measured
-    degrees = share > 0 and not published and (replaced or parent in rows)
+    degrees, ordered = share > 0 and not published and (replaced or parent in rows), bool(link.get("order_by"))
     wanted = {
         "links": share > 0 and (link.get("links") is None if many else link.get("nulls") == "keep"),
         "degrees": degrees,
-        "siblings": degrees and not many and 1 < bound <= MOST_SIBLINGS and parent != child,
+        "siblings": degrees and not many and 1 < bound <= MOST_SIBLINGS and parent != child and not ordered,
+        **dict.fromkeys(("steps", "histories"), degrees and ordered),
     }
-    others = [bound if replaced else GRID] if many else []
     return {
         "name": link["name"],
         "kind": "link",
@@ -149,8 +149,8 @@ def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapp
         "bound": bound,
         "parents": rows.get(parent, 1),
         "roles": 2 if parent == child else rows.get(parent, 1),
-        "histograms": [bound, *others] if degrees else [],
-        "sizes": [[*sizes(domains[f"domain.{end}.toml"]), *_counts(job, link, end)] for end in (parent, child)],
+        "histograms": [bound, *([bound if replaced else GRID] if many else [])] if degrees else [],
+        "sizes": [_cells(job, link, end, domains) for end in (parent, child)],
         "loop": {name: link.get(name, default) for name, default in ROUNDS.items()} if published else None,
         "statistics": [name for name, given in wanted.items() if given],
         "share": share,
@@ -171,10 +171,13 @@ def _moved(link: Fields, rows: Mapping[str, int], replaced: bool) -> int:
     return rows[link["parent"]] * link_bound(link) if link["parent"] in rows else rows[link["child"]]
 
 
-def _counts(job: Fields, link: Fields, table: str) -> list[int]:
-    """Return the numbers of degree buckets of a table's rows that are attributes in this link."""
+def _cells(job: Fields, link: Fields, table: str, domains: Mapping[str, Fields]) -> list[int]:
+    """Return the sizes of attributes of a table's rows: its own, of other parents in a history, of counted links."""
+    named = link.get("parents") or () if table == link["child"] else ()
+    tables = [table, *(one["parent"] for one in job["link"] if one["name"] in named)]
     counted = [one for one in job["link"] if one["name"] in (link.get("counts") or ()) and one["parent"] == table]
-    return [1 + link_bound(one).bit_length() for one in counted]
+    own = [size for name in tables for size in sizes(domains[f"domain.{name}.toml"])]
+    return own + [1 + link_bound(one).bit_length() for one in counted]
 
 
 def _is_replaced(job: Fields) -> bool:

@@ -71,10 +71,12 @@ class LinkComponent:
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """The private tables at both ends, and the links whose numbers or parents are attributes of their rows."""
+        """The private tables at both ends, and links whose numbers, parents or changed cells this link reads."""
+        job = self.reader.run.job
+        ruled = [one.called for one in job.link if one.called in job.linked_rules and one.child == self.link.parent]
         ends = [name for name in (self.link.parent, self.link.child) if name in self.reader.run.tables]
-        return (*(f"tables.{name}" for name in dict.fromkeys(ends)),
-                *(f"links.{name}" for name in (*(self.link.counts or ()), *(self.link.parents or ()))))  # fmt: skip
+        links = (*(self.link.counts or ()), *(self.link.parents or ()), *ruled)
+        return *(f"tables.{name}" for name in dict.fromkeys(ends)), *(f"links.{name}" for name in links)
 
     @property
     def cost(self) -> Cost:
@@ -97,8 +99,12 @@ class LinkComponent:
         """Do nothing: a link has no answers of its own."""
 
     def synthesize(self, engine: Engine) -> dict[str, Integers]:
-        """Sample the links; they become columns of the tables, or a table of pairs, when all tables are written."""
-        return {self.link.called: self._sample(wanted=True)}
+        """Sample the links; they become columns of the tables, or a table of pairs, when all tables are written.
+
+        Cells that rules across tables changed are returned by TABLE.ATTRIBUTE.
+        """
+        links = self._sample(wanted=True)
+        return {self.link.called: links, **self.reader.sides.ruled.changes(self.link.child)}
 
     def report(self, engine: Engine) -> None:
         """Do nothing: the report of the job describes the links."""

@@ -16,7 +16,15 @@ from dpscale.job.tables import CompositeJob, LinkSection
 
 
 def link_in_order(job: CompositeJob, name: str) -> LinkSection | None:
-    """Return the link that orders the rows of a table; None if there is none with a share of the budget."""
+    """Return the link that orders the rows of a table; None if there is none with a share of the budget.
+
+    Parameters
+    ----------
+    job : CompositeJob
+        With the shares of the run.
+    name : str
+        A private table.
+    """
     links = [one for one in job.link if one.child == name and one.order and job.shares[f"links.{one.called}"] > 0]
     return links[0] if links else None
 
@@ -54,6 +62,6 @@ def _is_shared(domain: Domain, column: str) -> bool:
 def _ascending(values: pa.ChunkedArray, parents: Integers) -> Integers:
     """Return the positions of the values of each parent in ascending order, nulls last; parents are grouped."""
     ranks = np.empty(len(values), np.int64)
-    ranks[pa.compute.sort_indices(values, null_placement="at_end").to_numpy()] = np.arange(len(values))
+    ranks[pa.compute.sort_indices(values).to_numpy()] = np.arange(len(values))
     group = np.cumsum(np.r_[False, parents[1:] != parents[:-1]])
     return np.lexsort((ranks, group))

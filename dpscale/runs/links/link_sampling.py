@@ -46,6 +46,7 @@ from dpscale.runs.composite import CompositeRun
 from dpscale.runs.estimates import model_folder, read_sampler
 from dpscale.runs.links.link_data import sizes, with_drawn
 from dpscale.runs.links.measuring import SIDES, MeasuredLinks, piece_of
+from dpscale.runs.links.rules import RuledRows
 from dpscale.runs.links.writer import public_tables
 from dpscale.runs.stages.synthesize import drawn_rows
 from dpscale.runs.table import TableRun
@@ -202,6 +203,7 @@ class LinkSides:
     def __post_init__(self) -> None:
         self.codes = {name: codes for name, (codes, _) in public_tables(self.run).items()}
         self.codes |= {name: synthetic_codes(table) for name, table in self.run.tables.items()}
+        self.ruled = RuledRows(self.run.closed_job, self.codes)
 
     def of(self, link: LinkSection) -> tuple[Side, Side]:
         return self._side(link, link.parent), self._side(link, link.child)
@@ -226,15 +228,35 @@ class LinkSides:
 
         Counted links are drawn only once and stored, because the measurement of the later link depends on them.
         """
-        counts = any(link.called in (*(one.counts or ()), *(one.parents or ())) for one in self.run.job.link)
+        counts = self._is_context(link)
         if not (counts or wanted):
             return np.empty((0, 2), np.int64)
+        if wanted:  # changes by rules have one order: links that are stored come first
+            for other in self.run.job.link:
+                if self._is_context(other) and other.called not in self.drawn:
+                    self._rule(other, self._stored_links(other))
+        if link.called in self.drawn:
+            return self.drawn[link.called]
         pairs = self._stored_links(link) if counts else None
         if pairs is None:
             pairs = sample_links(self.run, link, self.of(link), found)
         if counts:
             self._store_links(link, pairs)
-        return pairs
+        return self._rule(link, pairs)
+
+    def _is_context(self, link: LinkSection) -> bool:
+        """Return whether a later link has the numbers or the parents of these links as attributes."""
+        return any(link.called in (*(one.counts or ()), *(one.parents or ())) for one in self.run.job.link)
+
+    def _rule(self, link: LinkSection, pairs: Integers | None) -> Integers:
+        """Return links that satisfy the rules across tables; those of a context are remembered."""
+        if pairs is None:
+            return np.empty((0, 2), np.int64)
+        bounded = link.kind == "one-to-one" or piece_of(self.run, link).bounded
+        found = self.ruled.apply(link, pairs, link.bound if bounded else None, self.run.manifest["release"])
+        if self._is_context(link):
+            self.drawn[link.called] = found
+        return found
 
     def _stored_links(self, link: LinkSection) -> Integers | None:
         path = self.run.path / "links" / link.called / DRAWN
@@ -245,7 +267,6 @@ class LinkSides:
 
     def _store_links(self, link: LinkSection, pairs: Integers) -> None:
         path = self.run.path / "links" / link.called / DRAWN
-        self.drawn[link.called] = pairs
         if not present(path):
             with writing(path) as file:
                 np.save(file, pairs, allow_pickle=False)

@@ -21,9 +21,11 @@ from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.job.table_sizes import check_public_parents
 from dpscale.job.tables import CompositeJob, LinkSection, TableSection
+from dpscale.privacy.streams import PublicStream
 from dpscale.runs.composite import INDEX, CompositeRun, open_table
 from dpscale.runs.links.history import in_order, link_in_order
 from dpscale.storage.files import read_text, write_whole, writing
+from dpscale.synthesis.decode import column as decoded
 
 PART_ROWS = 1 << 20
 Keys = Mapping[str, list["pa.ChunkedArray"]]
@@ -72,7 +74,14 @@ def check_public(job: CompositeJob) -> None:
 
 
 def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
-    """Write all tables and links, and an index of their files."""
+    """Write all tables and links, and an index of their files.
+
+    Parameters
+    ----------
+    run : CompositeRun
+    pairs : mapping of str to ndarray
+        By link, rows of the parent and of the child; by TABLE.ATTRIBUTE, rows whose cells rules changed, and these.
+    """
     job, public = run.job, {name: rows for name, (_, rows) in public_tables(run).items()}
     rows = {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()}
     keys = {name: [public[name].column(one) for one in job.key(name)] for name in public}
@@ -111,6 +120,7 @@ def _with_keys(run: CompositeRun, name: str, files: list[str], keys: Keys, pairs
             extra |= _parents(run, link, keys, pairs[link.called], _rows_of(run, name))
     parts = [pq.read_table(run.tables[name].path / "synthetic" / file) for file in files]
     begins = np.cumsum([0, *(part.num_rows for part in parts)])
+    parts = [_with_changes(run, name, part, begin, pairs) for begin, part in zip(begins, parts, strict=False)]
     whole = [_table({column: values[begin : begin + part.num_rows] for column, values in extra.items()}, part)
              for begin, part in zip(begins, parts, strict=False)]  # fmt: skip
     if (ordering := link_in_order(run.job, name)) is not None:
@@ -119,6 +129,22 @@ def _with_keys(run: CompositeRun, name: str, files: list[str], keys: Keys, pairs
         whole = [ordered.slice(begin, part.num_rows) for begin, part in zip(begins, parts, strict=False)]
     return [_write(run.path / "synthetic" / name, file, dict(zip(one.column_names, one.columns, strict=True)))
             for file, one in zip(files, whole, strict=True)]  # fmt: skip
+
+
+def _with_changes(run: CompositeRun, name: str, part: pa.Table, begin: int, pairs: Mapping[str, Integers]) -> pa.Table:
+    """Return rows with the cells that rules across tables changed; the first row has the number `begin`."""
+    domain = run.tables[name].domain
+    for attribute in (one for one in domain.names if f"{name}.{one}" in pairs):
+        changes, column = pairs[f"{name}.{attribute}"], domain[attribute].column
+        mine = changes[(changes[:, 0] >= begin) & (changes[:, 0] < begin + part.num_rows)]
+        stream = PublicStream(run.manifest["release"], f"changed cells of {name}.{attribute} from {begin}")
+        kept = part.column(column)
+        values = decoded(domain[attribute], mine[:, 1].astype(np.int32), stream, kept.type)
+        at = np.arange(part.num_rows)
+        at[mine[:, 0] - begin] = part.num_rows + np.arange(len(mine))
+        both = pa.chunked_array([*kept.chunks, values.cast(kept.type)])
+        part = part.set_column(part.column_names.index(column), column, both.take(pa.array(at)))
+    return part
 
 
 def _table(keys: Mapping[str, Any], part: pa.Table) -> pa.Table:
