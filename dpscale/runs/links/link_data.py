@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
 from dpscale.relational.degrees import bucket, buckets
-from dpscale.relational.features import Features, Side
+from dpscale.relational.features import FEW_CELLS, Features, Side, distinct
 from dpscale.relational.rounding import Cross
 from dpscale.runs.composite import NO_DOMAIN, Files, open_table
 
@@ -62,15 +64,10 @@ class ExactLinks:
 
     def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
         """Return Σ φ, Σ ψ, Σ φψᵀ over all links in steps, computed by pairs of profiles."""
-        from scipy.sparse import coo_array
-
-        (one, of), (two, to) = (
-            np.unique(table, axis=0, return_inverse=True) for table in (self.parents, self.children)
-        )
-        phi, psi = u.whole(one), v.whole(two)
-        ends = of.reshape(-1)[self.rows[:, 0]], to.reshape(-1)[self.rows[:, 1]]
-        counts = coo_array((np.ones(len(self.rows), np.int64), ends), shape=(len(phi), len(psi))).tocsr()
-        both = phi.T @ (counts @ psi) if counts.nnz else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
+        one, two = distinct(self.parents, u.sizes), distinct(self.children, v.sizes)
+        phi, psi = u.whole(one[0]), v.whole(two[0])
+        counts = _count_pairs(one[1][self.rows[:, 0]], two[1][self.rows[:, 1]], (len(phi), len(psi)))
+        both = phi.T @ (counts @ psi) if len(self.rows) else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
         return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), both
 
     def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[Cross, Integers]:
@@ -123,8 +120,17 @@ def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours:
     at, keys, other = at[there], keys[there], other[there]
     unbounded = np.bincount(at[:, 0], minlength=len(parents.codes))
     if link.parent in neighbours.rows or neighbours.replaces:  # else a child has one parent, which is unbounded
-        at = at[_bounded(at, keys, other, link, neighbours)]
+        at = at[_bounded(at, keys, other, link, neighbours, unbounded)]
     return ExactLinks(at, parents.codes, child, (parents.words, own), unbounded)
+
+
+def _count_pairs(first: Integers, second: Integers, shape: tuple[int, int]) -> Any:
+    """Return the number of links of each pair of profiles: an array, or a sparse one if most pairs have none."""
+    from scipy.sparse import coo_array
+
+    if math.prod(shape) <= max(len(first), FEW_CELLS):
+        return np.bincount(first * shape[1] + second, minlength=math.prod(shape)).reshape(shape)
+    return coo_array((np.ones(len(first), np.int64), (first, second)), shape=shape).tocsr()
 
 
 def keyed(engine: Engine, job: CompositeJob, name: str) -> KeyedRows:
@@ -227,14 +233,17 @@ def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
     return np.asarray(there)
 
 
-def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
-             neighbours: NeighbourRelation) -> NDArray[np.bool_]:  # fmt: skip
-    """Return a mask of links within the bound.
+def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbours: NeighbourRelation,
+             degrees: Integers) -> NDArray[np.bool_]:  # fmt: skip
+    """Return a mask of links within the bound; `degrees` are those of the parents.
 
     Excess links are cut by each parent's own links, or refused if both sides are protected.
     """
     if not neighbours.replaces:
-        return at_most(keys, other, link.bound)
+        stays = np.ones(len(at), np.bool_)
+        many = degrees[at[:, 0]] > link.bound  # others stay whole, so they need no order
+        stays[many] = at_most(keys[many], other[many], link.bound)
+        return stays
     most = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
     if most > link.bound:
         raise DataError(
