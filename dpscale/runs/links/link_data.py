@@ -34,9 +34,9 @@ from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import FEW_CELLS, Features, Side, distinct
 from dpscale.relational.rounding import Cross
 from dpscale.runs.composite import NO_DOMAIN, Files, open_table
+from dpscale.runs.links.child_rows import NO_KEYS, ChildPolicy, ChildRows
 
 Columns = tuple[str, ...]
-NO_KEYS = np.empty((0, 2), np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,47 +81,57 @@ class ExactLinks:
         return cross, found
 
 
-@dataclass(frozen=True, eq=False)
-class _Children:
-    """Rows with foreign keys: parents' keys, words that distinguish rows, codes, a mask of counted rows, own keys."""
-
-    parents: Words = field(repr=False)
-    words: Words = field(repr=False)
-    codes: NDArray[np.int32] = field(repr=False)
-    stays: NDArray[np.bool_] = field(repr=False)
-    keys: Words = field(repr=False)
-
-
 def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
     """Return all links that count.
 
     Raises DataError for refused keys, and for rows with more links than the job allows.
     """
     parents = keyed(engine, job, link.parent)
-    _check_families(engine, job, link)
-    if link.via is None:
-        found = _children(engine, job, link, neighbours)
-        keys, other, child, stays, own = found.parents, found.words, found.codes, found.stays, found.keys
-        at = np.stack([parents.find(keys), np.arange(len(keys))], axis=1)
+    check_families(engine, job, link)
+    children = _children(engine, job, link, neighbours) if link.via is None else keyed(engine, job, link.child)
+    pairs = [] if link.via is None else _pairs(engine, link, job.ends(link))
+    below = link.parent in neighbours.above
+    bounded = bounded_parents(engine, job, link.parent, neighbours) if below else None
+    return select_links(link, neighbours, parents, children, pairs, bounded)
+
+
+def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: KeyedRows, children: ChildRows | KeyedRows,
+                 pairs: Sequence[Words] = (), bounded: UnitMap | None = None) -> ExactLinks:  # fmt: skip
+    """Return the links that count, of all or of some parents.
+
+    Parameters
+    ----------
+    link : LinkSection
+    neighbours : NeighbourRelation
+    parents : KeyedRows
+    children : ChildRows or KeyedRows
+        Rows with the parents' keys; of a table of pairs the rows at its second end.
+    pairs : sequence of ndarray
+        The keys at both ends, of a table of pairs.
+    bounded : UnitMap, optional
+        Keys of the parents within the bound of each row of the root.
+    """
+    if isinstance(children, ChildRows):
+        keys, other, own, stays = children.parents, children.words, children.keys, children.stays
+        ends = np.arange(len(keys))
     else:
-        children = keyed(engine, job, link.child)
-        keys, other = _pairs(engine, link, job.ends(link))
-        child, own, at = children.codes, children.words, np.stack([parents.find(keys), children.find(other)], axis=1)
-        stays = np.ones(len(keys), np.bool_)
+        (keys, other), own = pairs, children.words
+        ends, stays = children.find(other), np.ones(len(keys), np.bool_)
+    at = np.stack([parents.find(keys), ends], axis=1)
     there = _found(at, link) & stays
     if link.loops is False:
         there &= (keys != (own if link.via is None else other)).any(axis=1)
     if link.via is not None:
         there[there] = _once(at[there])
-    if link.parent in neighbours.above:
-        parents = _rows_with_unit(parents, _bounded_parents(engine, job, link.parent, neighbours))
+    if bounded is not None:
+        parents = _rows_with_unit(parents, bounded)
         at[:, 0] = parents.find(keys)
         there &= at[:, 0] >= 0
     at, keys, other = at[there], keys[there], other[there]
     unbounded = np.bincount(at[:, 0], minlength=len(parents.codes))
     if link.parent in neighbours.rows or neighbours.replaces:  # else a child has one parent, which is unbounded
         at = at[_bounded(at, keys, other, link, neighbours, unbounded)]
-    return ExactLinks(at, parents.codes, child, (parents.words, own), unbounded)
+    return ExactLinks(at, parents.codes, children.codes, (parents.words, own), unbounded)
 
 
 def _count_pairs(first: Integers, second: Integers, shape: tuple[int, int]) -> Any:
@@ -140,34 +150,19 @@ def keyed(engine: Engine, job: CompositeJob, name: str) -> KeyedRows:
     return KeyedRows(words[first], codes[first])
 
 
-def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> _Children:
-    """Return the rows of a child table with their parents' keys and a mask of those that count for this link.
-
-    Own keys are read if an earlier link of the rows is counted; they then distinguish rows that are otherwise equal.
-    """
-    section, (first, own), name = job.tables[link.child], job.ends(link), link.child
-    wanted, counts = [(first, link.read_nulls)], bool(job.counted(link, link.child))
-    if name == neighbours.root and own:  # a unit is the key of a row: of rows with equal keys only one counts
-        [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
-        chosen = one_a_key(keys, row_words(codes, words), job.duplicates(name))
-        return replace(
-            _group_children(words[chosen], codes[chosen], [keys[chosen]] if counts else []), keys=keys[chosen]
-        )
-    named = [(own, section.nulls)] if counts else []
-    if name in neighbours.above and link.parent not in neighbours.rows:
-        above = neighbours.above[name]  # a public parent: rows are bounded per row of the root
-        [words, parents, *keyed_], codes = _coded(engine, job, name, [*wanted, (job.ends(above)[0], "drop"), *named])
-        units, missing = _roots(engine, job, above.parent, neighbours)(parents)
-        stays = ~missing
-        stays[stays] = at_most(units[stays], row_words(codes, words, *keyed_)[stays], neighbours.rows[name])
-        return replace(_group_children(words, codes, keyed_), stays=stays)
-    [words, *keyed_], codes = _coded(engine, job, name, [*wanted, *named])
-    return _group_children(words, codes, keyed_)
+def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ChildRows:
+    """Return the rows of a child table with their parents' keys and a mask of those that count for this link."""
+    policy = ChildPolicy.of(job, link, neighbours)
+    words, codes = _coded(engine, job, link.child, policy.keys)
+    return policy.select(words, codes, unit_roots(engine, job, link, neighbours, policy))
 
 
-def _group_children(parents: Words, codes: NDArray[np.int32], keys: Sequence[Words]) -> _Children:
-    own = keys[0] if keys else NO_KEYS
-    return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
+def unit_roots(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation,
+               policy: ChildPolicy) -> UnitMap | None:  # fmt: skip
+    """Return the map from keys to those of the root that a policy needs."""
+    if policy.unit != "root":
+        return None
+    return _roots(engine, job, neighbours.above[link.child].parent, neighbours)
 
 
 def _roots(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
@@ -187,7 +182,7 @@ def _rows_with_unit(rows: KeyedRows, some: UnitMap) -> KeyedRows:
     return KeyedRows(rows.words[stays], rows.codes[stays])
 
 
-def _bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
+def bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return the keys of a table's rows within the contribution bound of each row of the root."""
     roots = _roots(engine, job, name, neighbours)
     first = at_most(roots.units, roots.words, neighbours.rows[name])
@@ -255,7 +250,7 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbo
     return np.ones(len(at), np.bool_)
 
 
-def _check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None:
+def check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None:
     """Raise DataError if the keys of the two ends cannot be compared, such as numbers and times."""
     first, second = job.ends(link)
     pairs: list[tuple[Files, Columns]] = [(job.tables[link.parent], job.key(link.parent))]
