@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
+from dpscale.relational.degree_bounds import degree_histogram
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import FEW_CELLS, Features, Side, distinct
 from dpscale.relational.rounding import Cross
@@ -54,9 +56,11 @@ class ExactLinks:
 
     def by_degree(self, side: int, thresholds: Integers) -> Integers:
         """Return the number of rows of one side with at most so many links, for each threshold."""
-        table = (self.parents, self.children)[side]
-        degrees = np.sort(np.bincount(self.rows[:, side], minlength=len(table)))
-        return np.searchsorted(degrees, thresholds, side="right").astype(np.int64)
+        return count_to(self.degrees(side), thresholds)
+
+    def degrees(self, side: int) -> Integers:
+        """Return the number of links of every row of one side."""
+        return np.bincount(self.rows[:, side], minlength=len((self.parents, self.children)[side]))
 
     def siblings(self, tables: PairTables) -> Integers:
         """Return the sums over pairs of siblings, in steps."""
@@ -79,6 +83,41 @@ class ExactLinks:
         for k in range(len(cross.columns)):
             np.add.at(found, cross.first[cells // width, k] + cross.second[cells % width, k], counts)
         return cross, found
+
+    def entry_sums(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> Integers:
+        """Return the entries of all cross marginals."""
+        return self.entries(sizes)[1]
+
+    @property
+    def count(self) -> int:
+        """Number of links."""
+        return len(self.rows)
+
+    def table_rows(self, side: int) -> int:
+        """Return the number of rows of one side."""
+        return len((self.parents, self.children)[side])
+
+    def table_sums(self, side: int, features: Features) -> Integers:
+        """Return Σ φ over all rows of one side, in steps."""
+        profiles, of = distinct((self.parents, self.children)[side], features.sizes)
+        return features.whole(profiles).T @ np.bincount(of, minlength=len(profiles))
+
+    def degree_histogram(self) -> Integers:
+        """Return the number of parents in every bucket of degrees before the bound."""
+        return degree_histogram(self.unbounded)
+
+    def digest(self) -> str:
+        """Return a digest of the links and of the rows of both tables."""
+        parts = (self.rows, self.parents, self.children)
+        return hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts)).hexdigest()
+
+    def close(self) -> None:
+        """Do nothing: the links are in memory."""
+
+
+def count_to(degrees: Integers, thresholds: Integers) -> Integers:
+    """Return the number of rows with at most so many links, for each threshold."""
+    return np.searchsorted(np.sort(degrees), thresholds, side="right").astype(np.int64)
 
 
 def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
@@ -193,14 +232,18 @@ def _coded(
     engine: Engine, job: CompositeJob, name: str, keys: Sequence[tuple[Columns, str]]
 ) -> tuple[list[Words], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
-    parts = _parts(section, domain)
-    names = tuple(one for one in domain.names if domain[one].search is None)
+    parts, names = _parts(section, domain), listed_names(domain)
     try:
         found = engine.map(coded_rows, [(domain, part, names, keys) for part in parts], "keys")
     except RefusedValue as met:
         raise collect_refusals(engine, open_table(section, domain), names, met) from None
     words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
     return words, np.concatenate([codes for _, codes in found])
+
+
+def listed_names(domain: Domain) -> tuple[str, ...]:
+    """Return the attributes whose cells are known."""
+    return tuple(one for one in domain.names if domain[one].search is None)
 
 
 def _pairs(engine: Engine, link: LinkSection, ends: tuple[Columns, Columns]) -> list[Words]:
