@@ -44,6 +44,9 @@ class Component(Protocol):
     def measure(self, engine: Engine) -> None:
         """Draw the noise of all measurements that are not stored, and derive what other components read."""
 
+    def close(self) -> None:
+        """Remove what `check` has read, also after an error."""
+
     def is_measured(self) -> bool:
         """Return whether all noise is drawn; completes derived files from stored values, and draws nothing."""
 

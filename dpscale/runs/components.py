@@ -6,6 +6,7 @@ because links are measured between synthetic rows.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from dpscale.base.errors import ReportError
@@ -16,7 +17,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.joint_parts import JointPart
-from dpscale.runs.links.measuring import check_unchanged, current_stamps, read_all
+from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, read_all
 from dpscale.runs.links.report import write_report
 from dpscale.runs.links.writer import check_public, write_tables
 from dpscale.runs.row_limits import record_limits
@@ -48,6 +49,9 @@ class RunComponent:
 
     def check(self, engine: Engine) -> None:
         """Do nothing: the run counts and checks its records before the charge."""
+
+    def close(self) -> None:
+        """Do nothing: the run reads its records in its own stages."""
 
     def reconstruct(self, engine: Engine) -> None:
         run_requested(self.run, engine, "reconstruct")
@@ -134,9 +138,8 @@ def _draw_part(part: JointPart, engine: Engine) -> None:
         for table in run.tables.values():
             check_numbers(table, engine)
         check_public(run.job)
-        read_all(
-            run.closed_job, run.neighbours, engine
-        )  # refuses keys and links; attributes whose cells are not known are left out
+        # refuses keys and links; attributes whose cells are not known are left out
+        close_all(read_all(run.closed_job, run.neighbours, engine))
     for table in part.tables.values():
         if not table.done(part.stage):
             table.prepared = part.prepare(table, engine)
@@ -163,10 +166,12 @@ def measure(run: CompositeRun, engine: Engine) -> None:
     ensure_noise_key(run)
     run.charge(reserve=False)
     components = run.components().values()
-    for one in components:
-        one.check(engine)
-    for one in components:
-        one.measure(engine)
+    with ExitStack() as ending:
+        for one in components:
+            ending.callback(one.close)
+            one.check(engine)
+        for one in components:
+            one.measure(engine)
     remove_partial(run.path / "links")
     run.publish()
 

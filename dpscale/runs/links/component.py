@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,9 +11,9 @@ from dpscale.job.link_budget import budget
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.link_parts import LinksByName
 from dpscale.runs.links.link_sampling import LinkSides
-from dpscale.runs.links.measuring import check_unchanged, current_stamps, measure_link, read_all, snapshot_of
+from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, measure_link, read_all, snapshot_of
 from dpscale.runs.links.writer import check_public
 from dpscale.storage.files import present
 
@@ -26,12 +25,12 @@ class LinkReader:
     Attributes
     ----------
     run : CompositeRun
-    exact : mapping of str to ExactLinks
+    exact : mapping of str to LinkStatistics
         Empty before they are read, and if all noise is drawn.
     """
 
     run: CompositeRun
-    exact: Mapping[str, ExactLinks] = field(default_factory=dict, repr=False)
+    exact: LinksByName = field(default_factory=dict, repr=False)
 
     def read(self, engine: Engine) -> None:
         """Read and check all links once, unless all noise was drawn before the key was destroyed."""
@@ -42,6 +41,10 @@ class LinkReader:
         check_public(self.run.job)
         self.exact = read_all(self.run.closed_job, self.run.neighbours, engine)
         check_unchanged(self.run, stamps_before)
+
+    def close(self) -> None:
+        """Remove the temporary files of the links."""
+        close_all(self.exact)
 
     @cached_property
     def sides(self) -> LinkSides:
@@ -90,6 +93,9 @@ class LinkComponent:
 
     def measure(self, engine: Engine) -> None:
         self._sample(wanted=False)
+
+    def close(self) -> None:
+        self.reader.close()
 
     def is_measured(self) -> bool:
         self._sample(wanted=False)  # reads stored values only
