@@ -8,7 +8,8 @@ the bound:
   counts, which the same share of the budget releases directly (`measured`: with the noise of the run; `alone`: only the
   tables of each attribute with itself, which then have less noise); negative counts count as 0;
 - the mean span of a parent's children, in cells of the order, relative to the data's;
-- `rules`: rows whose attribute contradicts that of their parent, where the job declares that it is determined.
+- `broken`: pairs of linked rows that break a rule of the job, here transactions before the account was opened, in a job
+  with the rule and in one without.
 
     python benchmarks/histories.py [--data movielens berka] [--epsilons 1 2 4] [--seeds 3]
 """
@@ -39,7 +40,8 @@ from dpscale.runs.opening import open_run
 DELTA, BOUND = 1e-5, 50
 Job = dict[str, Any]
 AGES, YEARS = [0, 18, 25, 35, 45, 56, 100], [1900, 1970, 1980, 1990, 1995, 1997, 1999]
-AMOUNTS, BALANCES = [0, 100, 500, 1000, 2500, 5000, 10000, 20000, 100000], [-100000, 0, 10000, 20000, 30000, 50000, 75000, 300000]
+AMOUNTS = [0, 100, 500, 1000, 2500, 5000, 10000, 20000, 100000]
+BALANCES = [-100000, 0, 10000, 20000, 30000, 50000, 75000, 300000]
 
 
 def movielens(folder: Path) -> Job:
@@ -69,13 +71,17 @@ def berka(folder: Path) -> Job:
     source = DATA / "berka"
     rows = pd.read_csv(source / "trans_48k.asc", sep=";")
     rows["date"] = pd.to_datetime(rows.date.astype(str), format="%y%m%d")
-    rows = rows.drop(columns="account").rename(columns={"k_symbol": "symbol", "trans_id": "number", "account_id": "account"})
+    rows = rows.drop(columns="account").rename(
+        columns={"k_symbol": "symbol", "trans_id": "number", "account_id": "account"}
+    )
     for name in ("operation", "symbol"):
         rows[name] = rows[name].fillna("").str.strip()
     accounts = pd.read_csv(source / "account.asc", sep=";").rename(columns={"account_id": "account"})
     accounts["opened"] = 1900 + accounts.date // 10000
     accounts = accounts[accounts.account.isin(rows.account)]
-    listed = {name: {"kind": "categories", "values": sorted(set(rows[name]))} for name in ("type", "operation", "symbol")}
+    listed = {
+        name: {"kind": "categories", "values": sorted(set(rows[name]))} for name in ("type", "operation", "symbol")
+    }
     columns = ["account", "number", "date", "type", "operation", "symbol", "amount", "balance"]
     tables = {
         "accounts": _table(folder, "accounts", accounts[["account", "frequency", "opened"]], "account",
@@ -88,7 +94,9 @@ def berka(folder: Path) -> Job:
     }  # fmt: skip
     link = {"name": "transactions", "kind": "one-to-many", "parent": "accounts", "child": "transactions",
             "child_key": "account", "max_degree": BOUND, "order_by": ["date", "number"]}  # fmt: skip
-    return {"tables": tables, "link": [link]}
+    early = [f"1993-{month:02d}" for month in range(1, 13)]
+    rules = [{"accounts.opened": [year], "transactions.date": early} for year in range(1994, 1998)]
+    return {"tables": tables, "link": [link], "impossible": rules}
 
 
 DATABASES = {"movielens": movielens, "berka": berka}
@@ -115,6 +123,7 @@ class Histories:
         privacy = {"epsilon": epsilon, "delta": DELTA, "ledger": f"{folder}/ledger.sqlite", "dataset": "benchmark"}
         content = self.content | {"privacy": privacy, "engine": {"scheduler": "synchronous", "seed": seed}}
         if not ordered:
+            content = {key: one for key, one in content.items() if key != "impossible"}
             links = [{key: one for key, one in link.items() if key not in ("order_by", "parents")}
                      for link in content["link"]]  # fmt: skip
             content = content | {"link": links}
@@ -124,8 +133,8 @@ class Histories:
         link = next(one for one in job.link if one.called == self.name)
         return LinkBudget(job, neighbour_relation(job), link)
 
-    def figures(self, job: CompositeJob, as_written: bool = False) -> tuple[np.ndarray, float]:
-        """Return unweighted lag-1 tables, one after the other, and the mean span, of the rows that a job reads.
+    def figures(self, job: CompositeJob, as_written: bool = False) -> tuple[np.ndarray, float, int]:
+        """Return unweighted lag-1 tables, mean span and broken rules of the rows that a job reads.
 
         `as_written` orders rows of equal cells by their place in the files.
         """
@@ -141,9 +150,22 @@ class Histories:
         counts = step_counts(rows, parents, self.tables) / np.repeat(self.tables.weights, np.diff(self.tables.starts))
         first = np.flatnonzero(np.r_[True, parents[1:] != parents[:-1]])
         dates = rows[:, self.tables.order]
-        return counts, float((dates[np.r_[first[1:], len(dates)] - 1] - dates[first]).mean())
+        return counts, float((dates[np.r_[first[1:], len(dates)] - 1] - dates[first]).mean()), self.broken(links)
 
-    def released(self, epsilon: float, seed: int, ordered: bool) -> tuple[np.ndarray, float, float]:
+    def broken(self, links: ExactLinks) -> int:
+        """Return the number of links that break a rule of the database."""
+        job = self.job(1.0, 0, "ledger")
+        link = self.piece(job).link
+        cells = {}
+        for table, codes, rows in (
+            (link.parent, links.parents, links.rows[:, 0]),
+            (link.child, links.children, links.rows[:, 1]),
+        ):
+            cells |= {f"{table}.{name}": codes[rows, i] for i, name in enumerate(job.domains[table].names)}
+        rules = job.linked_rules.get(link.called, [])
+        return int(np.any([one.rule.broken(cells.__getitem__) for one in rules], axis=0).sum()) if rules else 0
+
+    def released(self, epsilon: float, seed: int, ordered: bool) -> tuple[np.ndarray, float, int, float]:
         """Return the figures of a release, and the standard deviation of the noise of its weighted tables."""
         with tempfile.TemporaryDirectory() as folder:
             job = self.job(epsilon, seed, folder, ordered)
@@ -152,7 +174,9 @@ class Histories:
             run = open_run(path)
             sigma = LinkBudget(run.closed_job, run.neighbours, self.piece(run.job).link).steps_draw(
                 self.tables).lattice_variance**0.5 if ordered else 0.0  # fmt: skip
-            again = self.content | {"privacy": {"privacy_cost": 1.0, "dataset": "benchmark"}}
+            again = {key: one for key, one in self.content.items() if key != "impossible"} | {
+                "privacy": {"privacy_cost": 1.0, "dataset": "benchmark"}
+            }
             again["tables"] = {name: one if one.get("public") else one | {"path": f"{path}/synthetic/{name}/*.parquet"}
                                for name, one in self.content["tables"].items()}  # fmt: skip
             again["link"] = [one if "order_by" not in one else one | {"order_by": one["order_by"][0]}
@@ -204,16 +228,20 @@ def report(name: str, histories: Histories, epsilon: float, seeds: int) -> None:
     same = np.array([i == j for i, j in histories.tables.pairs])
     ours = np.mean([histories.distances(one[0]) for one in found], axis=0)
     without = np.mean([histories.distances(one[0]) for one in other], axis=0)
-    noisy = np.mean([histories.direct(one[2], rng) for one in found], axis=0)
-    alone = np.mean([histories.alone(one[2], rng) for one in found], axis=0)
+    noisy = np.mean([histories.direct(one[3], rng) for one in found], axis=0)
+    alone = np.mean([histories.alone(one[3], rng) for one in found], axis=0)
     span = histories.exact[1]
-    print(f"{name}, ε = {epsilon:g}: lag-1 tables, same attribute {ours[same].mean():.3f} (largest {ours[same].max():.3f};"
-          f" measured {noisy[same].mean():.3f}, alone {alone[same].mean():.3f}, without order {without[same].mean():.3f},"
-          f" largest ratio to measured {(ours / noisy)[same].max():.2f}, to alone {(ours / alone)[same].max():.2f}),"
-          f" others {ours[~same].mean():.3f} (measured {noisy[~same].mean():.3f}, without order"
-          f" {without[~same].mean():.3f}); span {np.mean([one[1] for one in found]) / span:.3f} of {span:.2f}"
-          f" (without order {np.mean([one[1] for one in other]) / span:.3f})"
-          f" ({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
+    figures = [
+        f"lag-1 tables, same attribute {ours[same].mean():.3f} (largest {ours[same].max():.3f}; measured"
+        f" {noisy[same].mean():.3f}, alone {alone[same].mean():.3f}, without order {without[same].mean():.3f}, largest"
+        f" ratio to measured {(ours / noisy)[same].max():.2f}, to alone {(ours / alone)[same].max():.2f})",
+        f"others {ours[~same].mean():.3f} (measured {noisy[~same].mean():.3f}, without order {without[~same].mean():.3f},"
+        f" largest ratio to measured {(ours / noisy)[~same].max():.2f})",
+        f"span {np.mean([one[1] for one in found]) / span:.3f} of {span:.2f} (without order"
+        f" {np.mean([one[1] for one in other]) / span:.3f})",
+        f"broken {max(one[2] for one in found)} (without rules {max(one[2] for one in other)}, data {histories.exact[2]})",
+    ]
+    print(f"{name}, ε = {epsilon:g}: {'; '.join(figures)} ({time.perf_counter() - start:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":
