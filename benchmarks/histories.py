@@ -235,11 +235,12 @@ def report(name: str, histories: Histories, epsilon: float, seeds: int) -> None:
         f"lag-1 tables, same attribute {ours[same].mean():.3f} (largest {ours[same].max():.3f}; measured"
         f" {noisy[same].mean():.3f}, alone {alone[same].mean():.3f}, without order {without[same].mean():.3f}, largest"
         f" ratio to measured {(ours / noisy)[same].max():.2f}, to alone {(ours / alone)[same].max():.2f})",
-        f"others {ours[~same].mean():.3f} (measured {noisy[~same].mean():.3f}, without order {without[~same].mean():.3f},"
-        f" largest ratio to measured {(ours / noisy)[~same].max():.2f})",
+        f"others {ours[~same].mean():.3f} (measured {noisy[~same].mean():.3f}, without order"
+        f" {without[~same].mean():.3f}, largest ratio to measured {(ours / noisy)[~same].max():.2f})",
         f"span {np.mean([one[1] for one in found]) / span:.3f} of {span:.2f} (without order"
         f" {np.mean([one[1] for one in other]) / span:.3f})",
-        f"broken {max(one[2] for one in found)} (without rules {max(one[2] for one in other)}, data {histories.exact[2]})",
+        f"broken {max(one[2] for one in found)} (without rules {max(one[2] for one in other)},"
+        f" data {histories.exact[2]})",
     ]
     print(f"{name}, ε = {epsilon:g}: {'; '.join(figures)} ({time.perf_counter() - start:.0f} s)", flush=True)
 
