@@ -22,7 +22,8 @@ EXCHANGES, MOST_EXCHANGES = 100, 20_000_000  # proposals for each child, and at 
 ROUNDS, FEW = 5, 1e-3  # rounds of proposals, and the accepted part of a round below which it is the last
 
 
-def order_children(links: Integers, sides: tuple[Side, Side], noisy: NoisyHistory, stream: PublicStream) -> Integers:
+def order_children(links: Integers, sides: tuple[Side, Side], noisy: NoisyHistory, stream: PublicStream,
+                   associate: bool = True) -> Integers:  # fmt: skip
     """Return links with the same numbers of children of each parent, grouped by parent and in order, shape (m, 2).
 
     Parameters
@@ -32,6 +33,8 @@ def order_children(links: Integers, sides: tuple[Side, Side], noisy: NoisyHistor
     sides : tuple of Side
     noisy : NoisyHistory
     stream : PublicStream
+    associate : bool
+        Whether exchanges keep the cross marginals of the links, which may be many.
     """
     u, v = sides
     places, tables = Positions(np.sort(links[:, 0])), noisy.tables
@@ -43,7 +46,8 @@ def order_children(links: Integers, sides: tuple[Side, Side], noisy: NoisyHistor
     dates = sample_dates(places, rows[:, tables.order], ends, tables, (step, noisy.parents), (sigma, noisy.sigmas[1]),
                          stream)  # fmt: skip
     chosen = _by_date(dates, rows[:, tables.order], stream)
-    cross, now = Cross.of(u, v), (u.of[places.parents], v.of[children[chosen]])
+    cross = Cross.of(u, v) if associate else _no_marginals(u, v)
+    now = u.of[places.parents], v.of[children[chosen]]
     cross_off = (_marginals(cross, *now) - _marginals(cross, u.of[links[:, 0]], v.of[links[:, 1]])).astype(float)
     _exchange(chosen, places, dates, rows, noisy, (u.of, v.of[children], cross, cross_off), stream)
     return np.stack([places.parents, children[chosen]], axis=1)
@@ -54,6 +58,12 @@ def _by_date(dates: Integers, own: Integers, stream: PublicStream) -> Integers:
     chosen = np.empty(len(dates), np.int64)
     chosen[np.argsort(dates, kind="stable")] = np.lexsort((stream.permutation(len(own)), own))
     return chosen
+
+
+def _no_marginals(u: Side, v: Side) -> Cross:
+    """Return a layout without any marginal."""
+    first, second = (np.empty((len(side.profiles), 0), np.int64) for side in (u, v))
+    return Cross((), first, second, np.zeros(1, np.int64))
 
 
 def _marginals(cross: Cross, one: Integers, two: Integers) -> Integers:

@@ -130,7 +130,8 @@ def test_no_unit_changes_tables_beyond_the_bound(tmp_path, bound):
         assert largest[0] > HistoryTables((6, 3, 2), 0, 2).steps_squared(1)
 
 
-def test_children_keep_cells_and_degrees_and_approach_tables():
+@pytest.mark.parametrize("associate", [True, False])
+def test_children_keep_cells_and_degrees_and_approach_tables(associate):
     rng = np.random.default_rng(0)
     visits = visits_of(rng, 2000).sort_values(["patient", "day"])
     rows = np.stack([visits.day // 10, visits.ward.map(WARDS.index)], axis=1).astype(int)
@@ -140,7 +141,7 @@ def test_children_keep_cells_and_degrees_and_approach_tables():
     mixed = rng.permutation(len(rows))
     u, v = Side.made(np.zeros((2000, 1), int), (1,)), Side.made(rows[mixed], (6, 3))
     links = np.stack([parents, rng.permutation(len(rows))], axis=1)
-    found = order_children(links, (u, v), noisy, PublicStream("release", "history"))
+    found = order_children(links, (u, v), noisy, PublicStream("release", "history"), associate)
     assert (np.sort(found[:, 1]) == np.arange(len(rows))).all()
     assert (found[:, 0] == parents).all()
     made = rows[mixed][found[:, 1]]

@@ -124,7 +124,7 @@ class _Drawing:
         """
         (u, v), noisy = self.sides, self.measured.siblings
         if self.measured.history is not None and len(links):
-            return order_children(links, (u, v), self.measured.history, stream)
+            return order_children(links, (u, v), self.measured.history, stream, cross_words(u, v) <= MOST_WORDS)
         if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
             return links
         rows, tables = v.profiles[v.of], PairTables(v.sizes)
