@@ -31,7 +31,7 @@ from dpscale.optimize.axis_weights import WeightSearch, along_curve, cell_weight
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.integer_strategies import bits_of_weights
 from dpscale.optimize.joint_residuals import candidates, joint_spaces
-from dpscale.optimize.lower_bounds import exact_floor, floor, whole_bound
+from dpscale.optimize.lower_bounds import EXACT_CELLS, exact_floor, floor, grouped_floor, whole_bound
 from dpscale.optimize.residual_grams import Demands, demands_of
 from dpscale.optimize.residual_problems import JOINT_CELLS
 from dpscale.optimize.weight_objective import ObjectivePoint
@@ -143,7 +143,10 @@ def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint) ->
     cells = problem.workload.domain.cells(list(demands.kind_of))
     if demands.sizes != demands.cells:
         return whole_bound(problem.workload)
-    return exact_floor(problem.workload, FEW_CELLS) if cells <= FEW_CELLS else floor(problem.workload, curve)
+    joint = any(not part.factorizes for part in problem.workload.parts)
+    if cells <= (EXACT_CELLS if joint else FEW_CELLS):
+        return exact_floor(problem.workload)
+    return floor(problem.workload, curve) + (grouped_floor(problem.workload) if joint else 0.0)
 
 
 def _has_large_sum(demands: Demands) -> bool:

@@ -132,6 +132,7 @@ POWER = 2.0
 TOLERANCE = 1e-9
 STEPS, FEWEST_STEPS = 80, 8
 WORK, NEWTON_WORK = 6e11, 1e10  # largest operations of all steps, and of one Newton step
+ROUGHLY, ROUGH_WORK, ROUGH_STEPS = 1e-4, 1e13, 400  # gaps above which a search has these limits
 NOTHING = -600.0  # least log weight: below it a weight would be 0 and could not increase again
 
 
@@ -199,6 +200,13 @@ def optimise_roughly(
     return _optimum(fixed_point(split(rows, shape), tolerance, deadline, start), tolerance, deadline)
 
 
+def at_weights(rows: Floats, shape: tuple[int, ...], weights: Floats) -> Optimum:
+    """Return the strategy at given weights of the cells, which sum to 1, with its bound."""
+    blocks = split(rows, shape)
+    point = DualPoint(blocks, np.asarray(np.bincount(blocks.orbit, weights), np.float64))
+    return _optimum(point, math.inf, math.inf)
+
+
 def _optimum(best: DualPoint, tolerance: float, deadline: float) -> Optimum:
     ended = "gap" if best.ratio - 1 <= tolerance else "time" if time.monotonic() >= deadline else "steps"
     return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2, best.weights, ended)
@@ -211,7 +219,8 @@ def fixed_point(
     sizes = np.bincount(blocks.orbit).astype(np.float64)
     if start is None or start.shape != sizes.shape or start.min() < 0 or start.max() <= 0:
         start = sizes / sizes.sum()
-    steps = int(np.clip(WORK / _step_work(blocks), FEWEST_STEPS, STEPS))
+    work, most = (ROUGH_WORK, ROUGH_STEPS) if tolerance > ROUGHLY else (WORK, STEPS)
+    steps = int(np.clip(work / _step_work(blocks), FEWEST_STEPS, most))
     return iterate_fixed_point(partial(DualPoint, blocks), start, tolerance, deadline, steps)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import MOST_PARTS
-from dpscale.optimize.convex import Solution, Solve, cell_weights, dual
+from dpscale.optimize.convex import Solution, Solve, at_weights, cell_weights, dual
 from dpscale.optimize.integer_strategies import ENTRY_BITS, LARGEST_BITS, error_coefficient
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import variance_factor
@@ -26,8 +26,10 @@ from dpscale.workload import Workload, WorkloadPart, root_of
 from dpscale.workload.factors import compressed, weighted_queries
 from dpscale.workload.residual import Weights, kron, profile_of, subsets
 
-MOST_CELLS, MOST_OF_ALL, MOST_SETS, MOST_ENTRIES = 1024, 300, 24, 1 << 25
-RIDGE, TOLERANCE = 1e-12, 1e-6
+MOST_CELLS, MOST_SETS, MOST_ENTRIES = 2048, 24, 1 << 25
+RIDGE = 1e-12
+TOLERANCE, FEW_CELLS, LOOSELY = 1e-6, 300, 1e-3  # gap at which a search ends: on few cells, and on more
+EVEN = 1e-3  # part of uniform weights, with which a strategy spans more than the queries
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,15 @@ class JointSpaces:
 
     def solved(self, solve: Solve, noise: str) -> Solution | None:
         """Return the integer strategy near the optimum, which spans all the spaces; None if rounding loses rank."""
-        scale = float((self.rows**2).sum())
-        compressed_rows = compressed(np.concatenate([self.rows, self.ridge]) / math.sqrt(scale))
-        optimum = solve(self.key, compressed_rows, self.shape, TOLERANCE)
+        scale = math.sqrt(float((self.rows**2).sum()))
+        compressed_rows = compressed(np.concatenate([self.rows, self.ridge]) / scale)
+        tolerance = TOLERANCE if math.prod(self.shape) <= FEW_CELLS else LOOSELY
+        if math.prod(self.shape) > FEW_CELLS and len(self.rows) < len(compressed_rows):
+            alone = compressed(self.rows / scale)
+            found = cell_weights(alone, self.shape, solve(f"{self.key}/alone", alone, self.shape, tolerance))
+            optimum = at_weights(compressed_rows, self.shape, (1 - EVEN) * found + EVEN / found.size)
+        else:
+            optimum = solve(self.key, compressed_rows, self.shape, tolerance)
         factor = self.rounded(optimum.root)
         if np.linalg.matrix_rank(factor.explicit().astype(np.float64)) < len(factor.explicit()):
             return None
@@ -101,12 +109,9 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     if sum(size**2 for size in sizes) > MOST_ENTRIES:
         return []
     everything = workload.domain.ordered({name for names in sets for name in names})
-    most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # each of several sets is a separate problem
-    arrays = {names for part in workload.parts if not part.by_shape for names in part.sets}
-    few = {names: MOST_OF_ALL if names in arrays else most for names in joint if len(names) > 1}
-    fitting = {names for names, cells in few.items() if workload.domain.cells(names) <= cells}
+    fitting = {names for names in joint if len(names) > 1 and workload.domain.cells(names) <= MOST_CELLS}
     countable = math.prod(workload.domain[name].largest_part for name in everything) <= MOST_PARTS
-    if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL and countable:
+    if len(everything) > 1 and workload.domain.cells(everything) <= MOST_CELLS and countable:
         fitting.add(everything)
     return sorted(fitting, key=lambda names: (-len(names), names))
 

@@ -7,7 +7,7 @@ Its pieces are orthogonal, so its norm is 1, and the best c give the plan's own 
     optimum ≥ (Σ over τ of √(Σ over S ⊇ τ of w_S Π over τ of k² · Π over S∖τ of g²))².
 Z is the polar factor of C + α a vᵀ; α is searched, and μ is the dual solution of the curve's problem. It is exact for
 one set. With several families the bounds add, because the optimum is superadditive in the Gram matrix. Joint families
-contribute 0.
+have a bound of their own: their sets are in groups of few cells, the optimum of each group is computed, and these add.
 In experiments the plan's error is 0 % (one set) to 11 % (3-way prefix on [10]^40) above the bound. On domains small
 enough for an exact solution it is 0.0 to 0.35 % above the optimum, so the gap is due to the bound.
 """
@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize.axis_weights import added_total, along_curve
 from dpscale.optimize.convex import cell_weights, optimise
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
@@ -30,6 +31,7 @@ from dpscale.workload import Workload, WorkloadPart, root_of
 
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
+GROUP_CELLS, MOST_GROUPS = 512, 64  # cells of a group of sets of joint families, and groups
 ALPHAS = [1.0, 0.6, 0.2]
 
 
@@ -41,6 +43,40 @@ def exact_floor(workload: Workload, most: int = EXACT_CELLS) -> float:
     names, gram = explicit_gram(workload, most)
     scale = float(np.trace(gram))
     return optimise(root_of(gram / scale), workload.domain.shape(names)).dual * scale
+
+
+def grouped_floor(workload: Workload) -> float:
+    """Return a lower bound of the sum of weight · variance at unit cost of the joint families of a workload."""
+    groups: list[tuple[set[str], dict[int, list[AttributeSet]]]] = []
+    for number, part in enumerate(workload.parts):
+        for names in () if part.factorizes else part.sets:
+            if workload.domain.cells(names) <= GROUP_CELLS:
+                _place(workload, groups, number, names)
+    return math.fsum(exact_floor(_restricted(workload, chosen)) for _, chosen in groups[:MOST_GROUPS])
+
+
+def _place(workload: Workload, groups: list[tuple[set[str], dict[int, list[AttributeSet]]]], number: int,
+           names: AttributeSet) -> None:  # fmt: skip
+    """Add a set to the first group whose attributes then have few cells, or to a new one."""
+    for attributes, chosen in groups:
+        if workload.domain.cells(workload.domain.ordered(attributes | set(names))) <= GROUP_CELLS:
+            attributes.update(names)
+            chosen.setdefault(number, []).append(names)
+            return
+    groups.append((set(names), {number: [names]}))
+
+
+def _restricted(workload: Workload, chosen: Mapping[int, Sequence[AttributeSet]]) -> Workload:
+    """Return the queries over some sets of some parts."""
+    some = Workload(workload.domain)
+    for number, sets in chosen.items():
+        part: Any = workload.parts[number]
+        weights = dict(zip(part.sets, part.weights, strict=True))
+        same = len(sets) == len(part.sets)
+        some.parts.append(
+            part if same else replace(part, sets=tuple(sets), weights=tuple(weights[names] for names in sets))
+        )
+    return some
 
 
 def floor(workload: Workload, curve: ObjectivePoint) -> float:
