@@ -118,7 +118,7 @@ def hma(measured: Measured, python: str, seconds: int) -> Figures | str:
         except subprocess.TimeoutExpired:
             return f"not finished in {seconds} s"
         if done.returncode:
-            return (done.stderr.strip().splitlines() or ["failed"])[-1]
+            return next((line for line in done.stderr.splitlines() if "Error: " in line), "failed")
         tables = {name: one.model_copy(update={"path": str(place / "hma" / f"{name}.parquet")})
                   for name, one in job.tables.items()}  # fmt: skip
         dropped = {"nulls": "drop", "dangling": "drop"}
