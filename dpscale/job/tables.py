@@ -21,10 +21,9 @@ from dpscale.job.sections import (
     AllocationTable,
     DiscoverTable,
     EngineSettings,
-    Privacy,
 )
 from dpscale.job.table_checks import check_columns, check_counts, check_distinct, check_keys, check_searches
-from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, Rows, TableSection, key_columns
+from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, PrivacyOfTables, Rows, TableSection, key_columns
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.storage.objects import is_url, located, real
@@ -38,7 +37,7 @@ class CompositeJob(Settings):
     kind: ClassVar[str] = "database"
     tables: Annotated[dict[Annotated[str, Field(pattern=r"^[\w-]{1,64}$")], TableSection], Field(min_length=1)]
     link: list[LinkSection] = Field(default_factory=list)
-    privacy: Privacy
+    privacy: PrivacyOfTables
     engine: EngineSettings = EngineSettings()
     synthesize: Rows = Rows()
     workload: list[JoinPart] | None = None  # None: omitted from the digest of a job
@@ -207,7 +206,7 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the settings at a location of the job."""
     if not location:
         return sorted(CompositeJob.model_fields)
-    shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows,
+    shared: dict[str, type[Settings]] = {"privacy": PrivacyOfTables, "engine": EngineSettings, "synthesize": Rows,
                                          "allocation": AllocationTable}  # fmt: skip
     sections = shared | {"tables": TableSection, "link": LinkSection, "workload": JoinPart, "joins": JoinSection}
     return sorted(sections[str(location[0])].model_fields)

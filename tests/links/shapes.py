@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import tomli_w
 
+from dpscale.job.protected_unit import side_tables
 from dpscale.job.tables import CompositeJob, LinkSection
 
 Frames = dict[str, pd.DataFrame]
@@ -19,11 +20,12 @@ ATTRIBUTES = {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of a job: the keys of its tables ("" without one), its links and its public tables."""
+    """Shape of a job: the keys of its tables ("" without one), its links, its public tables and the unit's table."""
 
     keys: dict[str, str | list[str]]
     links: tuple[dict[str, Any], ...]
     public: tuple[str, ...] = ()
+    unit: str = ""
 
 
 def one(parent: str, child: str, column: str | list[str], most: int | None = None, **more: Any) -> dict[str, Any]:
@@ -73,6 +75,18 @@ SHAPES = {
                                                       rounds=2),)),
     "published chain": Shape({"root": "id", "leaf": ""}, (one("root", "leaf", "root_id", 2, mechanism="published",
                                                               rounds=2),)),
+    "two private parents": Shape({"doctor": "k", "root": "id", "visit": ""},
+                                 (one("root", "visit", "root_id", 2, name="patients"),
+                                  one("doctor", "visit", "doctor_id", name="doctors")), unit="root"),
+    "below a household": Shape({"house": "h", "root": "id", "visit": ""},
+                               (one("house", "root", "house_id", name="members"),
+                                one("root", "visit", "root_id", 2, name="visits")), unit="root"),
+    "pairs with a side table": Shape({"doctor": "k", "root": "id"}, (pairs("root", "doctor", "k"),), unit="root"),
+    "chain of side tables": Shape({"ward": "w", "doctor": "k", "root": "id", "visit": "", "place": "p"},
+                                  (one("place", "ward", "place_id", name="places"),
+                                   one("ward", "doctor", "ward_id", name="staff"),
+                                   one("root", "visit", "root_id", 2, name="patients"),
+                                   one("doctor", "visit", "doctor_id", name="doctors")), ("place",), unit="root"),
     "self link of every row": Shape({"root": "id"}, (one("root", "root", "boss", 2, loops=False),)),
 }  # fmt: skip
 
@@ -139,7 +153,8 @@ def write_shape(
         kind = {"public": True} if name in shape.public else {"mechanism": "residual-planner"}
         tables[name] = own | kind | more.get(name, {})
     job = {"tables": tables, "link": list(shape.links), "engine": {"scheduler": "synchronous", "seed": seed},
-           "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True},
+           "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True,
+                       **({"unit": shape.unit} if shape.unit else {})},
            "allocation": {"method": method}}  # fmt: skip
     (folder / "job.toml").write_text(tomli_w.dumps(job))
     return folder / "job.toml"
@@ -204,8 +219,8 @@ def assert_consistent(job: CompositeJob, frames: Frames) -> None:
 
 def most_children(job: CompositeJob, link: LinkSection) -> int | None:
     """Return the largest number of links of a parent; None without a bound."""
-    free = job.tables[link.parent].public and link.kind == "one-to-many"
-    return None if free else link.bound
+    free = job.tables[link.parent].public or link.parent in side_tables(job)
+    return None if free and link.kind == "one-to-many" else link.bound
 
 
 def _assert_end(
