@@ -39,7 +39,7 @@ def check_keys(job: CompositeJob, engine: Engine) -> dict[str, Any]:
     return {
         "private": True,
         "tables": tables,
-        "links": [_link_statistics(job, link, known, protects, engine) for link in job.link],
+        "links": [_link_statistics(job, link, known, protects, engine) for link in job.foreign_keys],
     }
 
 

@@ -313,7 +313,8 @@ def cut_joins(job: CompositeJob, neighbours: NeighbourRelation) -> dict[str, flo
     given = {name: sections[name].cut if name in sections else None for name in job.joined}
     found = {name: CUT_SHARE if share is None else share for name, share in given.items()}
     return {name: share for name, share in found.items()
-            if share and not job.joined[name].counted and job.joined[name].base not in (neighbours.root, *neighbours.sides)}  # fmt: skip
+            if share and not job.joined[name].counted
+            and job.joined[name].base not in (neighbours.root, *neighbours.sides)}  # fmt: skip
 
 
 def cut_share(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> float:

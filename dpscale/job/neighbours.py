@@ -168,9 +168,6 @@ def _check(job: CompositeJob, link: LinkSection, rows: Mapping[str, int], root: 
     if link.via is None and link.child == root and link.parent in rows and link.parent != root:
         raise JobError(f"link {link.called}", f"from rows of {root} to rows of {link.parent}, which belong to others"
                        f" of {root}", "rows that refer to rows of one unit, or of no unit", "remove it")  # fmt: skip
-    if job.tables[link.parent].public and job.tables[link.child].public and not link.via:
-        raise JobError(f"link {link.called}", "between two public tables", "a link of a private table",
-                       "remove it, or make one of the tables private")  # fmt: skip
     if link.via is None:
         if job.tables[link.child].public:
             raise JobError(f"link {link.called}", f"{link.child}, a public table, as the child",
@@ -300,7 +297,8 @@ def describe_neighbours(neighbours: NeighbourRelation) -> str:
         return f"Neighbours differ by {unit} added or removed."
     unit = f"one row of {root}, added or removed together with all its links and children" if neighbours.steps else (
         f"all links of one row of {root}, added or removed")  # fmt: skip
-    return f"Neighbours differ by {unit}; their numbers are limited by the bounds in the job.{_describe_sides(neighbours)}"
+    limits = "their numbers are limited by the bounds in the job."
+    return f"Neighbours differ by {unit}; {limits}{_describe_sides(neighbours)}"
 
 
 def _describe_sides(neighbours: NeighbourRelation) -> str:

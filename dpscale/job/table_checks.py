@@ -35,7 +35,7 @@ def check_distinct(job: LinkedTables, field: str, columns: tuple[str, ...], tabl
 def check_columns(job: LinkedTables) -> None:
     """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
     used = {name: list(job.key(name)) for name in job.tables}
-    for link in job.link:
+    for link in job.foreign_keys:
         first, second = job.ends(link)
         taken = used.get(link.child, []) if link.via is None else list(second)
         if both := next((column for column in first if column in taken), None):
@@ -70,6 +70,16 @@ def check_keys(job: LinkedTables, link: LinkSection) -> None:
             f"{len(job.key(link.parent))} columns",
             "list a column for each one of the parent's key",
         )
+
+
+def check_references(job: LinkedTables) -> None:
+    """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
+    for link in job.foreign_keys[len(job.link) :]:
+        changed = {"share": link.share, "max_degree": link.max_degree, "counts": link.counts, "loops": link.loops}
+        changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
+        if given := next((name for name, value in changed.items() if value is not None), None):
+            raise JobError(f"link {link.called}: {given}", f"{changed[given]!r} between two public tables",
+                           "rows that are released unchanged", "remove it")  # fmt: skip
 
 
 def check_whole_rows(job: LinkedTables) -> None:

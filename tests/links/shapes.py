@@ -87,6 +87,12 @@ SHAPES = {
                                    one("ward", "doctor", "ward_id", name="staff"),
                                    one("root", "visit", "root_id", 2, name="patients"),
                                    one("doctor", "visit", "doctor_id", name="doctors")), ("place",), unit="root"),
+    "public snowflake": Shape({"root": "id", "place": "p", "land": "l"},
+                              (one("place", "root", "place_id", name="places"),
+                               one("land", "place", "land_id", name="lands")), ("place", "land")),
+    "winner and loser": Shape({"root": "id", "player": "p"}, (one("player", "root", "winner", name="winners"),
+                                                              one("player", "root", "loser", name="losers")),
+                              ("player",)),
     "self link of every row": Shape({"root": "id"}, (one("root", "root", "boss", 2, loops=False),)),
 }  # fmt: skip
 
@@ -163,7 +169,7 @@ def write_shape(
 def constraints(job: CompositeJob) -> Iterator[tuple[str, list[str]]]:
     """Return each released table with its constraints in SQL: keys, foreign keys, and nulls that are not permitted."""
     for name in job.tables:
-        key, own = job.key(name), [link for link in job.link if link.via is None and link.child == name]
+        key, own = job.key(name), [link for link in job.foreign_keys if link.via is None and link.child == name]
         rules = [f"PRIMARY KEY ({_names(key)})"] if key else []
         for link in own:
             rules += [_foreign(job, link.parent, job.ends(link)[0]), *_single(job, link)]
@@ -178,7 +184,7 @@ def constraints(job: CompositeJob) -> Iterator[tuple[str, list[str]]]:
 def required_columns(job: CompositeJob, name: str) -> set[str]:
     """Return the key columns of a released table that are never null."""
     found = set(job.key(name)) if name in job.tables else set()
-    for link in job.link:
+    for link in job.foreign_keys:
         if link.via is None and link.child == name and link.nulls != "keep":
             found |= set(job.ends(link)[0])
         elif link.via is not None and link.called == name:
@@ -204,7 +210,7 @@ def assert_consistent(job: CompositeJob, frames: Frames) -> None:
         if name in job.tables and job.key(name):
             assert not frame.duplicated(list(job.key(name))).any(), name
         assert not frame[sorted(required_columns(job, name))].isna().any().any(), name
-    for link in job.link:
+    for link in job.foreign_keys:
         first, second = job.ends(link)
         table = frames[link.child if link.via is None else link.called]
         _assert_end(table, first, frames[link.parent], job.key(link.parent), most_children(job, link))

@@ -141,7 +141,7 @@ def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: 
     """
     section, (first, own), name = job.tables[link.child], job.ends(link), link.child
     wanted, counts = [(first, link.read_nulls)], bool(job.counted(link, link.child))
-    if name in (neighbours.root, *neighbours.sides) and own:  # a unit is the key of a row: of rows with equal keys only one counts
+    if own and name in (neighbours.root, *neighbours.sides):  # of rows with equal keys, which are one unit, one counts
         [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
         chosen = one_a_key(keys, row_words(codes, words), job.duplicates(name))
         return replace(

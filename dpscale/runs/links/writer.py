@@ -15,8 +15,9 @@ import numpy as np
 
 from dpscale.base.arrow import is_text, pa, pq
 from dpscale.base.errors import DataError
-from dpscale.base.numerics import Integers, Integers32
+from dpscale.base.numerics import Flags, Integers, Integers32, Words
 from dpscale.contributions.links import key_words
+from dpscale.contributions.unit_shards import places
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.job.table_sizes import check_public_parents
@@ -54,20 +55,31 @@ def public_tables(run: CompositeRun) -> dict[str, tuple[Integers32, pa.Table]]:
 
 
 def check_public(job: CompositeJob) -> None:
-    """Raise DataError for a public table with null or duplicate keys, because links refer to its rows by key.
+    """Raise DataError for a public table with null or duplicate keys, or a key of another one that has no row there.
 
     Raises JobError for a table with more rows than its public parents.
     """
-    numbers: dict[str, int] = {}
-    for name, one in job.tables.items():
-        if one.public and (key := job.key(name)):
-            rows = public_table(one, job.domains[name])[1]
-            numbers[name] = rows.num_rows
-            words, has = key_words({column: rows.column(column).combine_chunks() for column in key}, key, "drop")
-            if not has.all() or len(np.unique(words, axis=0)) < len(words):
-                raise DataError(f"tables.{name}.key", "a null or duplicate key",
-                                "a distinct key for every row of a public table", "fix the table")  # fmt: skip
-    check_public_parents(job, numbers)
+    tables = {name: public_table(one, job.domains[name])[1] for name, one in job.tables.items() if one.public}
+    known: dict[str, Words] = {}
+    for name in (name for name in tables if job.key(name)):
+        words, has = _words(tables[name], job.key(name))
+        known[name] = np.unique(words, axis=0)
+        if not has.all() or len(known[name]) < len(words):
+            raise DataError(f"tables.{name}.key", "a null or duplicate key",
+                            "a distinct key for every row of a public table", "fix the table")  # fmt: skip
+    for link in job.reference or ():
+        words, has = _words(tables[link.child], job.ends(link)[0])
+        twice = link.kind == "one-to-one" and len(np.unique(words[has], axis=0)) < int(has.sum())
+        if twice or (link.nulls != "keep" and not has.all()) or (places(known[link.parent], words[has]) < 0).any():
+            raise DataError(f"link {link.called}", "a null, a key without a row, or two rows with one parent",
+                            "public tables whose keys fit, because they are released unchanged",
+                            "fix the tables, or remove the link")  # fmt: skip
+    check_public_parents(job, {name: rows.num_rows for name, rows in tables.items() if name in known})
+
+
+def _words(rows: pa.Table, columns: tuple[str, ...]) -> tuple[Words, Flags]:
+    """Return the words of the keys in some columns of a table, and the rows that have one."""
+    return key_words({column: rows.column(column).combine_chunks() for column in columns}, columns, "drop")
 
 
 def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
