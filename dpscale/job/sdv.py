@@ -158,8 +158,8 @@ def _links(
 
 
 def _kind(table: Content, columns: tuple[str, ...], public: bool) -> dict[str, Any]:
-    """Return the kind of a link: a foreign key that is an alternate key occurs once; public rows have no bound."""
-    single = columns in [columns_of(key) for key in table.get("alternate_keys") or ()]
+    """Return the kind of a link: a foreign key that is a key of the child occurs once; public rows have no bound."""
+    single = columns == columns_of(table.get("primary_key")) or columns in [columns_of(key) for key in table.get("alternate_keys") or ()]
     return {"kind": "one-to-one"} if single else {"kind": "one-to-many", **({} if public else {"max_degree": 10})}
 
 
@@ -203,12 +203,12 @@ def metadata(job: CompositeJob) -> dict[str, Any]:
     relationships = []
     for link in job.foreign_keys:
         child = link.child if link.via is None else link.called
-        own = tables.setdefault(child, {"columns": {}})
+        own, key = tables.setdefault(child, {"columns": {}}), () if link.via else job.key(child)
         for parent, columns in zip((link.parent, link.child), _columns(job, link), strict=False):
             own["columns"] |= {column: {"sdtype": "id"} for column in columns}
             ends = parent, _key(job.key(parent)), child, _key(columns)
             relationships.append(dict(zip(ENDS, ends, strict=True)))
-            if link.kind == "one-to-one":
+            if link.kind == "one-to-one" and columns != key:
                 own["alternate_keys"] = [*own.get("alternate_keys", ()), _key(columns)]
     return {"METADATA_SPEC_VERSION": "V1", "tables": tables, "relationships": relationships}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
+from dpscale.job.key_columns import check_key_columns
 from dpscale.job.table_sections import LinkedTables, LinkSection
 
 
@@ -33,8 +34,9 @@ def check_distinct(job: LinkedTables, field: str, columns: tuple[str, ...], tabl
 
 
 def check_columns(job: LinkedTables) -> None:
-    """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
-    used = {name: list(job.key(name)) for name in job.tables}
+    """Raise JobError if a column of a released table would contain the keys of two rows of other tables."""
+    used: dict[str, list[str]] = {name: [] for name in job.tables}
+    check_key_columns(job)
     for link in job.foreign_keys:
         first, second = job.ends(link)
         taken = used.get(link.child, []) if link.via is None else list(second)

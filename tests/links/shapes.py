@@ -93,6 +93,17 @@ SHAPES = {
     "winner and loser": Shape({"root": "id", "player": "p"}, (one("player", "root", "winner", name="winners"),
                                                               one("player", "root", "loser", name="losers")),
                               ("player",)),
+    "key of the parent": Shape({"root": "id", "card": "root_id", "use": ""},
+                               (single("root", "card", "root_id"), one("card", "use", "card_id", 2))),
+    "pairs with attributes": Shape({"root": "id", "film": "f", "rating": ["root_id", "film_id"]},
+                                   (one("root", "rating", "root_id", 4, name="raters"),
+                                    one("film", "rating", "film_id", name="films")), ("film",)),
+    "pairs of a side table with attributes": Shape({"film": "f", "root": "id", "rating": ["root_id", "film_id"]},
+                                                   (one("root", "rating", "root_id", 4, name="raters"),
+                                                    one("film", "rating", "film_id", name="films")), unit="root"),
+    "numbered children": Shape({"root": "id", "line": ["root_id", "number"], "note": ""},
+                               (one("root", "line", "root_id", 3, name="lines"),
+                                one("line", "note", ["line_root", "line_number"], 2, name="notes"))),
     "self link of every row": Shape({"root": "id"}, (one("root", "root", "boss", 2, loops=False),)),
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Writer of the synthetic database: every table with keys, and every table of pairs, as Parquet.
 
-Keys of a synthetic table number its rows, 0, 1, … (TABLE-0, … if the input's key is a text); a public table is written
-unchanged. A child has its parent's key in the column of the input, null without a parent.
+Synthetic rows have the keys of `release_keys`; a public table is written unchanged. A child has its parent's key in the
+column of the input, null without a parent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import is_text, pa, pq
+from dpscale.base.arrow import pa, pq
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers, Integers32, Words
 from dpscale.contributions.links import key_words
@@ -23,6 +23,7 @@ from dpscale.domain import Domain
 from dpscale.job.table_sizes import check_public_parents
 from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.runs.composite import INDEX, CompositeRun, open_table
+from dpscale.runs.links.release_keys import parent_keys, release_keys, with_distinct_ends
 from dpscale.storage.files import read_text, write_whole, writing
 
 PART_ROWS = 1 << 20
@@ -87,7 +88,8 @@ def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
     job, public = run.job, {name: rows for name, (_, rows) in public_tables(run).items()}
     rows = {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()}
     keys = {name: [public[name].column(one) for one in job.key(name)] for name in public}
-    keys |= {name: _numbered(run, name, info["rows"]) for name, info in rows.items()}
+    pairs = with_distinct_ends(run, pairs)
+    keys = release_keys(run, keys, {name: info["rows"] for name, info in rows.items()}, pairs)
     files: dict[str, list[str]] = {}
     for name in job.tables:
         if name in public:
@@ -102,24 +104,12 @@ def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
     write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
 
 
-def _numbered(run: CompositeRun, name: str, rows: int) -> list[pa.Array]:
-    """Return surrogate keys of a synthetic table; none if it has no key."""
-    columns, table = run.job.key(name), run.tables[name]
-    if not columns:
-        return []
-    first = open_table(run.job.tables[name], table.domain).partitions[0]
-    numbers = np.arange(rows, dtype=np.int64)
-    if not first.format.typed or not is_text(first.kind(columns[0])):
-        return [pa.array(numbers)]
-    return [pa.array([f"{name}-{number}" for number in numbers])]
-
-
 def _with_keys(run: CompositeRun, name: str, files: list[str], keys: Keys, pairs: Mapping[str, Integers]) -> list[str]:
     """Write a synthetic table's files with its keys and its parents' keys."""
     extra = dict(zip(run.job.key(name), keys[name], strict=True))
     for link in run.job.link:
         if link.child == name and link.via is None:
-            extra |= _parents(run, link, keys, pairs[link.called], _rows_of(run, name))
+            extra |= parent_keys(run, link, keys, pairs[link.called], _rows_of(run, name))
     written, begun = [], 0
     for file in files:
         part = pq.read_table(run.tables[name].path / "synthetic" / file)
@@ -135,15 +125,6 @@ def _with_keys(run: CompositeRun, name: str, files: list[str], keys: Keys, pairs
 
 def _rows_of(run: CompositeRun, name: str) -> int:
     return int(json.loads(read_text(run.tables[name].path / "synthetic/_rows.json"))["rows"])
-
-
-def _parents(run: CompositeRun, link: LinkSection, keys: Keys, pairs: Integers, rows: int) -> dict[str, Any]:
-    """Return the columns of a child with its parents' keys."""
-    parents = np.full(rows, -1, np.int64)
-    parents[pairs[:, 1]] = pairs[:, 0]
-    at = pa.array(parents, mask=parents < 0)
-    columns = run.job.ends(link)[0]
-    return {column: values.take(at) for column, values in zip(columns, keys[link.parent], strict=True)}
 
 
 def _paired(run: CompositeRun, link: LinkSection, keys: Keys, pairs: Integers) -> pa.Table:
