@@ -197,8 +197,9 @@ def _check_relation(job: CompositeJob, neighbours: NeighbourRelation, join: Join
                            "remove it: rows of both ends are bounded, and nothing is truncated")  # fmt: skip
         return
     if join.counted and join.base not in neighbours.rows:
-        raise JobError("workload.per", f"{join.base!r}, a public table", "a private table",
-                       "remove it: the children of a public row belong to many units")  # fmt: skip
+        what = "a public table" if job.tables[join.base].public else "whose rows belong to no unit"
+        raise JobError("workload.per", f"{join.base!r}, {what}", "a table of units, or below",
+                       "remove it: the children of such a row belong to many units")  # fmt: skip
     for link in join.counted:
         paths = ascents(job, link, join.base)
         if len(paths) > 1 or any(neighbours.above.get(one.source) is not one.link for one in paths[0]):
@@ -312,7 +313,8 @@ def cut_joins(job: CompositeJob, neighbours: NeighbourRelation) -> dict[str, flo
     given = {name: sections[name].cut if name in sections else None for name in job.joined}
     found = {name: CUT_SHARE if share is None else share for name, share in given.items()}
     return {name: share for name, share in found.items()
-            if share and not job.joined[name].counted and job.joined[name].base != neighbours.root}  # fmt: skip
+            if share and not job.joined[name].counted
+            and job.joined[name].base not in (neighbours.root, *neighbours.sides)}  # fmt: skip
 
 
 def cut_share(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
+from dpscale.job.key_columns import check_key_columns
+from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.table_sections import LinkedTables, LinkSection
 
 
@@ -33,9 +35,10 @@ def check_distinct(job: LinkedTables, field: str, columns: tuple[str, ...], tabl
 
 
 def check_columns(job: LinkedTables) -> None:
-    """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
-    used = {name: list(job.key(name)) for name in job.tables}
-    for link in job.link:
+    """Raise JobError if a column of a released table would contain the keys of two rows of other tables."""
+    used: dict[str, list[str]] = {name: [] for name in job.tables}
+    check_key_columns(job)
+    for link in job.foreign_keys:
         first, second = job.ends(link)
         taken = used.get(link.child, []) if link.via is None else list(second)
         if both := next((column for column in first if column in taken), None):
@@ -65,18 +68,18 @@ def check_history(job: LinkedTables, link: LinkSection, before: list[str]) -> No
     if link.order and job.declared[link.child][link.order[0]].search is not None:
         raise JobError(f"{field}: order_by", f"{link.order[0]!r}, whose cells are not public", "public cells",
                        "state its cells in the domain file")  # fmt: skip
-    if link.order and job.tables[link.parent].public:
-        raise JobError(f"{field}: order_by", f"children of {link.parent}, a public table", "a private parent",
-                       "set it for the link of the rows to their private parent")  # fmt: skip
+    if link.order and not has_bounded_parents(job, link):
+        raise JobError(f"{field}: order_by", f"children of {link.parent}, whose rows have no bound", "a parent whose"
+                       " rows belong to units", "set it for the link by which rows belong to their unit")  # fmt: skip
     called = {one.called: one for one in job.link}
     for name in link.parents or []:
         if name not in before:
             raise JobError(f"{field}: parents", f"{name!r}", "names of earlier links",
                            nearest(name, before) if before else "remove it")  # fmt: skip
         other = called[name]
-        if other.child != link.child or other.via or not job.tables[other.parent].public:
+        if other.child != link.child or other.via or has_bounded_parents(job, other):
             raise JobError(f"{field}: parents", f"{name!r}, a link of {other.parent} and {other.child}",
-                           f"links of {link.child} to a public parent", "remove it")  # fmt: skip
+                           f"links of {link.child} to a public or side table", "remove it")  # fmt: skip
         if (other.nulls, other.dangling) != ("reject", "reject"):
             raise JobError(f"{field}: parents", f"{name!r}, whose rows may lack a parent",
                            'nulls and dangling "reject"', "set them, or remove it")  # fmt: skip
@@ -96,6 +99,16 @@ def check_keys(job: LinkedTables, link: LinkSection) -> None:
             f"{len(job.key(link.parent))} columns",
             "list a column for each one of the parent's key",
         )
+
+
+def check_references(job: LinkedTables) -> None:
+    """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
+    for link in job.foreign_keys[len(job.link) :]:
+        changed: dict[str, object] = {name: getattr(link, name) for name in ("share", "max_degree", "counts", "loops")}
+        changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
+        if given := next((name for name, value in changed.items() if value is not None), None):
+            raise JobError(f"link {link.called}: {given}", f"{changed[given]!r} between two public tables",
+                           "rows that are released unchanged", "remove it")  # fmt: skip
 
 
 def check_whole_rows(job: LinkedTables) -> None:

@@ -17,6 +17,7 @@ from dpscale.job.sections import (
     Named,
     Output,
     Part,
+    Privacy,
     ReconstructTable,
     SynthesizeTable,
     TotalsTable,
@@ -178,6 +179,12 @@ class LinkSection(Settings):
         return Rounds(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
+class PrivacyOfTables(Privacy):
+    """Section [privacy] of a job of several tables; `unit` names the table whose rows are protected."""
+
+    unit: str | None = None  # None: omitted from the digest of a job
+
+
 class Rows(Settings):
     """Options for writing the synthetic tables."""
 
@@ -192,11 +199,15 @@ class LinkedTables(Protocol):
     @property
     def link(self) -> Sequence[LinkSection]: ...
     @property
+    def foreign_keys(self) -> Sequence[LinkSection]: ...
+    @property
     def declared(self) -> Mapping[str, Domain]: ...
     @property
     def domains(self) -> Mapping[str, Domain]: ...
     @property
     def budget(self) -> Budget: ...
+    @property
+    def privacy(self) -> PrivacyOfTables: ...
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""
 

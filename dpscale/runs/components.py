@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dpscale.base.errors import ReportError
 from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
+from dpscale.job.key_columns import pair_links
 from dpscale.job.table_sizes import required_links
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import INDEX, CompositeRun
@@ -107,7 +108,8 @@ def table_components(run: CompositeRun) -> list[TableComponent]:
     """Return the components of the private tables, each after the parents of its rows."""
     found = []
     for name in run.tables:
-        links = [link for link in required_links(run.job, name) if link.parent in run.tables and link.parent != name]
+        limiting = [*required_links(run.job, name), *pair_links(run.job, name)]
+        links = [link for link in limiting if link.parent in run.tables and link.parent != name]
         parents = dict.fromkeys(f"tables.{link.parent}" for link in links)
         found.append(TableComponent(f"tables.{name}", run, name, tuple(parents)))
     return found

@@ -1,7 +1,7 @@
 """Writer of the synthetic database: every table with keys, and every table of pairs, as Parquet.
 
-Keys of a synthetic table number its rows, 0, 1, … (TABLE-0, … if the input's key is a text); a public table is written
-unchanged. A child has its parent's key in the column of the input, null without a parent.
+Synthetic rows have the keys of `release_keys`; a public table is written unchanged. A child has its parent's key in the
+column of the input, null without a parent.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import is_text, pa, pq
+from dpscale.base.arrow import pa, pq
 from dpscale.base.errors import DataError
-from dpscale.base.numerics import Integers, Integers32
+from dpscale.base.numerics import Flags, Integers, Integers32, Words
 from dpscale.contributions.links import key_words
+from dpscale.contributions.unit_shards import places
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.job.table_sizes import check_public_parents
@@ -24,6 +25,7 @@ from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.composite import INDEX, CompositeRun, open_table
 from dpscale.runs.links.history import in_order, link_in_order
+from dpscale.runs.links.release_keys import parent_keys, release_keys, with_distinct_ends
 from dpscale.storage.files import read_text, write_whole, writing
 from dpscale.synthesis.decode import column as decoded
 
@@ -57,20 +59,31 @@ def public_tables(run: CompositeRun) -> dict[str, tuple[Integers32, pa.Table]]:
 
 
 def check_public(job: CompositeJob) -> None:
-    """Raise DataError for a public table with null or duplicate keys, because links refer to its rows by key.
+    """Raise DataError for a public table with null or duplicate keys, or a key of another one that has no row there.
 
     Raises JobError for a table with more rows than its public parents.
     """
-    numbers: dict[str, int] = {}
-    for name, one in job.tables.items():
-        if one.public and (key := job.key(name)):
-            rows = public_table(one, job.domains[name])[1]
-            numbers[name] = rows.num_rows
-            words, has = key_words({column: rows.column(column).combine_chunks() for column in key}, key, "drop")
-            if not has.all() or len(np.unique(words, axis=0)) < len(words):
-                raise DataError(f"tables.{name}.key", "a null or duplicate key",
-                                "a distinct key for every row of a public table", "fix the table")  # fmt: skip
-    check_public_parents(job, numbers)
+    tables = {name: public_table(one, job.domains[name])[1] for name, one in job.tables.items() if one.public}
+    known: dict[str, Words] = {}
+    for name in (name for name in tables if job.key(name)):
+        words, has = _words(tables[name], job.key(name))
+        known[name] = np.unique(words, axis=0)
+        if not has.all() or len(known[name]) < len(words):
+            raise DataError(f"tables.{name}.key", "a null or duplicate key",
+                            "a distinct key for every row of a public table", "fix the table")  # fmt: skip
+    for link in job.reference or ():
+        words, has = _words(tables[link.child], job.ends(link)[0])
+        twice = link.kind == "one-to-one" and len(np.unique(words[has], axis=0)) < int(has.sum())
+        if twice or (link.nulls != "keep" and not has.all()) or (places(known[link.parent], words[has]) < 0).any():
+            raise DataError(f"link {link.called}", "a null, a key without a row, or two rows with one parent",
+                            "public tables whose keys fit, because they are released unchanged",
+                            "fix the tables, or remove the link")  # fmt: skip
+    check_public_parents(job, {name: rows.num_rows for name, rows in tables.items() if name in known})
+
+
+def _words(rows: pa.Table, columns: tuple[str, ...]) -> tuple[Words, Flags]:
+    """Return the words of the keys in some columns of a table, and the rows that have one."""
+    return key_words({column: rows.column(column).combine_chunks() for column in columns}, columns, "drop")
 
 
 def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
@@ -85,7 +98,8 @@ def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
     job, public = run.job, {name: rows for name, (_, rows) in public_tables(run).items()}
     rows = {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()}
     keys = {name: [public[name].column(one) for one in job.key(name)] for name in public}
-    keys |= {name: _numbered(run, name, info["rows"]) for name, info in rows.items()}
+    pairs = with_distinct_ends(run, pairs)
+    keys = release_keys(run, keys, {name: info["rows"] for name, info in rows.items()}, pairs)
     files: dict[str, list[str]] = {}
     for name in job.tables:
         if name in public:
@@ -100,24 +114,12 @@ def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
     write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
 
 
-def _numbered(run: CompositeRun, name: str, rows: int) -> list[pa.Array]:
-    """Return surrogate keys of a synthetic table; none if it has no key."""
-    columns, table = run.job.key(name), run.tables[name]
-    if not columns:
-        return []
-    first = open_table(run.job.tables[name], table.domain).partitions[0]
-    numbers = np.arange(rows, dtype=np.int64)
-    if not first.format.typed or not is_text(first.kind(columns[0])):
-        return [pa.array(numbers)]
-    return [pa.array([f"{name}-{number}" for number in numbers])]
-
-
 def _with_keys(run: CompositeRun, name: str, files: list[str], keys: Keys, pairs: Mapping[str, Integers]) -> list[str]:
     """Write a synthetic table's files with its keys and its parents' keys."""
     extra = dict(zip(run.job.key(name), keys[name], strict=True))
     for link in run.job.link:
         if link.child == name and link.via is None:
-            extra |= _parents(run, link, keys, pairs[link.called], _rows_of(run, name))
+            extra |= parent_keys(run, link, keys, pairs[link.called], _rows_of(run, name))
     parts = [pq.read_table(run.tables[name].path / "synthetic" / file) for file in files]
     begins = np.cumsum([0, *(part.num_rows for part in parts)])
     parts = [_with_changes(run, name, part, begin, pairs) for begin, part in zip(begins, parts, strict=False)]
@@ -154,15 +156,6 @@ def _table(keys: Mapping[str, Any], part: pa.Table) -> pa.Table:
 
 def _rows_of(run: CompositeRun, name: str) -> int:
     return int(json.loads(read_text(run.tables[name].path / "synthetic/_rows.json"))["rows"])
-
-
-def _parents(run: CompositeRun, link: LinkSection, keys: Keys, pairs: Integers, rows: int) -> dict[str, Any]:
-    """Return the columns of a child with its parents' keys."""
-    parents = np.full(rows, -1, np.int64)
-    parents[pairs[:, 1]] = pairs[:, 0]
-    at = pa.array(parents, mask=parents < 0)
-    columns = run.job.ends(link)[0]
-    return {column: values.take(at) for column, values in zip(columns, keys[link.parent], strict=True)}
 
 
 def _paired(run: CompositeRun, link: LinkSection, keys: Keys, pairs: Integers) -> pa.Table:
