@@ -4,12 +4,14 @@ from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import tomli_w
 
 import dpscale as dp
 from dpscale.audit.evidence import bundle, check
 from dpscale.base.errors import DpscaleError
+from dpscale.contributions.row_order import order_values
 from dpscale.engine import resolve
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.tables import CompositeJob
@@ -180,10 +182,23 @@ def test_faulty_histories_are_refused(tmp_path, history, words):
         CompositeJob.read(write_job(tmp_path, visits_of(np.random.default_rng(0), 3), history=history))
 
 
-def test_text_as_second_column_of_an_order_is_refused(tmp_path):
+def test_text_as_second_column_of_an_order_is_refused_before_any_charge(tmp_path):
     path = write_job(tmp_path, visits_of(np.random.default_rng(0), 5), history={"order_by": ["day", "ward"]})
     with pytest.raises(DpscaleError, match="numbers, dates or times"):
         exact_of(path)
+    with pytest.raises(DpscaleError, match="numbers, dates or times"):
+        dp.run(path, tmp_path / "run")
+    assert not (tmp_path / "run/allocation/allocation.json").exists()
+
+
+def test_texts_without_types_have_the_order_of_numbers_and_times():
+    texts = pa.array(["9", "10", " 2.5", None, "x", "2024-01-02", "2024-01-02 00:00:01", "2024-01-01T23:59:59"])
+    values = order_values(texts, typed=False)
+    assert values[:5].tolist() == [9, 10, 2.5, np.inf, np.inf]
+    assert np.argsort(values[5:]).tolist() == [2, 0, 1]
+    assert order_values(texts, typed=True).tolist() == [0] * 8
+    dates = pa.array([3, None, 1], pa.timestamp("ns", tz="UTC"))
+    assert order_values(dates, typed=True).tolist() == [3, np.inf, 1]
 
 
 def test_projection_and_conditional_distribution():
