@@ -22,6 +22,7 @@ from dpscale.job.tables import LinkSection
 from dpscale.runs.composite import INDEX, CompositeRun, open_table
 from dpscale.runs.links.link_blocks import ParentFiles, stored_parents
 from dpscale.runs.links.public_tables import public_tables
+from dpscale.runs.links.released_keys import numbered_keys
 from dpscale.runs.links.table_profiles import FOLDER
 from dpscale.storage.files import read_text, write_whole, writing
 
@@ -36,22 +37,19 @@ class Keys:
     ----------
     columns : tuple
         Columns of a public table; those of a synthetic table are numbered.
-    prefix : str or None
-        Beginning of keys that are texts; None for integers.
+    prefix : str
+        Beginning of keys that are texts; empty for integers.
     """
 
     columns: tuple[Any, ...] = ()
-    prefix: str | None = None
+    prefix: str = ""
 
     def at(self, rows: Integers) -> list[Any]:
         """Return the key columns of some rows; null for row −1."""
-        missing = rows < 0
         if self.columns:
-            places = pa.array(rows, mask=missing)
+            places = pa.array(rows, mask=rows < 0)
             return [values.take(places) for values in self.columns]
-        if self.prefix is None:
-            return [pa.array(rows, mask=missing)]
-        return [pa.array([None if row < 0 else f"{self.prefix}{row}" for row in rows.tolist()], pa.string())]
+        return [numbered_keys(rows, self.prefix)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +101,7 @@ def _numbered(run: CompositeRun, name: str) -> Keys:
     if not columns:
         return Keys()
     first = open_table(run.job.tables[name], table.domain).partitions[0]
-    return Keys(prefix=f"{name}-" if first.format.typed and is_text(first.kind(columns[0])) else None)
+    return Keys(prefix=f"{name}-" if first.format.typed and is_text(first.kind(columns[0])) else "")
 
 
 def _with_keys(run: CompositeRun, name: str, description: Mapping[str, Any], keys: Mapping[str, Keys],
