@@ -108,8 +108,9 @@ def _joins(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
     for name, one in joins.items():
         beyond = sum(shares[f"joins.{own}"] * part for own, part in parts.items())
         keyed = one["base"] not in job["tables"] or bool(job["tables"][one["base"]].get("key"))
-        yield {"name": f"joins.{name}", "kind": "table", "folder": f"joins/{name}/",
-               "domain": f"domain.joins.{name}.toml", "rows_per_unit": _join_rows(job, one), "steps": 1, "settings": one,
+        folder, domain = f"joins/{name}/", f"domain.joins.{name}.toml"
+        yield {"name": f"joins.{name}", "kind": "table", "folder": folder, "domain": domain,
+               "rows_per_unit": _join_rows(job, one), "steps": 1, "settings": one,
                "share": beyond if name == CUT else shares[f"joins.{name}"] * (1 - parts[name]),
                "bounded": keyed or (not _is_replaced(job) and one["base"] != unit_rows(job)[0])}  # fmt: skip
 

@@ -18,7 +18,7 @@ from dpscale.runs.links.first_measurement import FirstMeasurement, job_of_public
 from dpscale.runs.links.link_data import check_orders
 from dpscale.runs.links.link_parts import LinksByName
 from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, read_all, snapshot_of
-from dpscale.runs.links.writer import check_public
+from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.stages.budget import ensure_noise_key
 from dpscale.runs.stages.plan import make_plan
 

@@ -53,7 +53,7 @@ from dpscale.runs.links.link_data import (
 )
 from dpscale.storage.scratch import Sealed, Use
 
-PART_ROWS, MOST_PARTS = 1 << 19, 1 << 10
+PART_ROWS, MOST_PARTS = 1 << 19, 1 << 9
 SHARD_PARTITIONS = 8  # most partitions of a file of rows by part
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 
