@@ -77,7 +77,8 @@ def check_keys(job: LinkedTables, link: LinkSection) -> None:
 def check_references(job: LinkedTables) -> None:
     """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
     for link in job.foreign_keys[len(job.link) :]:
-        changed = {"share": link.share, "max_degree": link.max_degree, "counts": link.counts, "loops": link.loops}
+        changed: dict[str, object] = {"share": link.share, "max_degree": link.max_degree}
+        changed |= {"counts": link.counts, "loops": link.loops}
         changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
         if given := next((name for name, value in changed.items() if value is not None), None):
             raise JobError(f"link {link.called}: {given}", f"{changed[given]!r} between two public tables",

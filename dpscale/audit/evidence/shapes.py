@@ -53,7 +53,8 @@ def protection(job: Fields) -> Fields:
 def _own_unit(section: Fields) -> tuple[str | None, int]:
     """Return the column of the privacy unit that a table's section names, and the bound on a unit's rows."""
     through = section.get("unit_through")
-    return (through[-1]["unit"] if through else section.get("privacy_unit")), int(section.get("max_rows_per_unit") or 1)
+    unit = ", ".join(_listed_key(through[-1]["unit"] if through else section.get("privacy_unit")))
+    return unit or None, int(section.get("max_rows_per_unit") or 1)
 
 
 def expected(job: Fields, domains: Mapping[str, Fields], files: Fields) -> list[Fields]:
@@ -85,9 +86,8 @@ def period_answers(draws: Fields) -> dict[str, str]:
 
 def domain_files(job: Fields) -> list[str]:
     """Return the names of the domain files of a bundle."""
-    if "data" in job:
-        return ["domain.toml"]
-    return [*(f"domain.{name}.toml" for name in job["tables"]), *map(_join_domain, job.get("joins", {}))]
+    names = [*(f"domain.{name}.toml" for name in job.get("tables", ())), *map(_join_domain, job.get("joins", {}))]
+    return ["domain.toml"] if "data" in job else names
 
 
 def _tables(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
