@@ -76,7 +76,11 @@ class JoinRun(TableRun):
         """Return the lookup of a section, with those of its own rows; `source` is the table that refers to it."""
         one, table = self.job.join.lookups[number], tables[number]
         at, key = tuple(one.at), tuple(one.key)
-        check_families(one.link, [(source, at), (table, key)])
+        refers = [(table, key)]
+        for hop in one.through or ():  # each refers to the next, the last one to the source
+            check_families(one.link, [refers[-1], (_hop(hop), hop.columns[0])])
+            refers.append((_hop(hop), hop.columns[1]))
+        check_families(one.link, [(source, at), refers[-1]])
         below = (self._lookup(place, tables, memory, table) for place, other in enumerate(self.job.join.lookups)
                  if other.source == number)  # fmt: skip
         onward = tuple(other for other in below if isinstance(other, RowLookup))
