@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpscale.base.errors import DataError
+from dpscale.contributions import key_ids
 from dpscale.contributions.key_ids import column_name, with_key_ids
 from dpscale.engine import resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
@@ -77,7 +79,7 @@ class SmallDatabases:
         found = []
         for one in self.shape.links:
             if "via" in one:
-                found += [self.count(one["parent"])] * self.rows["pairs"] + [self.count(one["child"])] * self.rows["pairs"]
+                found += [self.count(one[end]) for end in ("parent", "child") for _ in range(self.rows["pairs"])]
             else:
                 found += [self.count(one["parent"])] * self.count(one["child"])
         return found
@@ -106,8 +108,10 @@ class SmallDatabases:
         return found
 
     def _refer(self, found: Frames, one: dict[str, Any], left: list[int]) -> None:
-        ends = [(one["child_key"], one["parent"])] if "via" not in one else [
-            (one.get("parent_key", self.shape.keys[one["parent"]]), one["parent"]), (one["child_key"], one["child"])]  # fmt: skip
+        ends = [(one["child_key"], one["parent"])]
+        if "via" in one:
+            own = one.get("parent_key", self.shape.keys[one["parent"]])
+            ends = [(own, one["parent"]), (one["child_key"], one["child"])]
         name = "pairs" if "via" in one else one["child"]
         made = pd.DataFrame(index=range(self.rows["pairs"])) if name == "pairs" else found[name]
         for columns, parent in ends:
@@ -165,7 +169,8 @@ class Statistics:
         path = write_shape(folder, shape, frames, 5.0)
         self.job = CompositeJob.read(path)
         self.relation = neighbour_relation(self.job)
-        self.links = {link.called: link_data.read_links(ENGINE, self.job, link, self.relation) for link in self.job.link}
+        self.links = {link.called: link_data.read_links(ENGINE, self.job, link, self.relation)
+                      for link in self.job.link}  # fmt: skip
         self.tables = {name: self._table(folder, name) for name in table_jobs(self.job)}
         self.first = {name: cells(rows_of(self.job, name, self.links)) for name in self.tables
                       if name not in self.relation.above}  # fmt: skip
@@ -267,3 +272,40 @@ def test_no_neighbour_in_the_whole_list_exceeds_sensitivity(tmp_path: Path, name
     for number, chosen in enumerate(databases.every()):
         check_database(tmp_path / str(number), databases, databases.frames(chosen), joins=number % 20 == 0)
     check_some(tmp_path / "random", name, 30, joins=True)
+
+
+def planted(folder: Path, name: str, number: int = 4) -> None:
+    """Check that some database shows a fault."""
+    with pytest.raises(AssertionError):
+        check_some(folder, name, number, joins=False)
+
+
+@pytest.mark.parametrize("name", ["two private parents", "pairs with attributes"])
+def test_planted_truncation_across_units_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Planted fault: the first links of all units, whose places other links take."""
+    monkeypatch.setattr(link_data, "at_most", lambda parents, ends, bound: np.arange(len(parents)) < 2 * bound)
+    planted(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["two private parents", "below a household"])
+def test_planted_bound_of_a_side_table_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Planted fault: rows of a side table have at most one link, so a removed unit frees a place for another unit."""
+    exact_links = link_data.read_links
+
+    def read(engine: Any, job: Any, link: Any, relation: NeighbourRelation) -> link_data.ExactLinks:
+        sides = dict.fromkeys(relation.sides, 1)
+        bound = link.model_copy(update={"max_degree": 1}) if link.parent in sides else link
+        return exact_links(engine, job, bound, replace(relation, rows={**relation.rows, **sides}))
+
+    monkeypatch.setattr(link_data, "read_links", read)
+    planted(tmp_path, name, 8)
+
+
+def test_planted_unit_of_one_key_column_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted fault: rows of two units with one value in common are one unit."""
+    original = key_ids.key_words
+    monkeypatch.setattr(key_ids, "key_words", lambda batch, columns, nulls: original(batch, columns[-1:], nulls))
+    with pytest.raises((AssertionError, DataError)):
+        check_some(tmp_path, "private composite key", 8, joins=False)
