@@ -20,6 +20,7 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.job import TableJob
+from dpscale.job.data import plain_key
 from dpscale.job.protected_unit import links_above, private_tables, root_table
 from dpscale.job.search_budget import step_delta
 from dpscale.job.sections import DiscoverTable
@@ -263,21 +264,18 @@ def unit_settings(job: CompositeJob, neighbours: NeighbourRelation, name: str) -
     if job.tables[name].privacy_unit is not None:
         return job.tables[name].unit_settings
     columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], neighbours.rows[name])
-    if len(columns) > 1:
-        raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",
-                       "combine them into one")  # fmt: skip
     hops = unit_hops(job, neighbours, link)
     drops = hops or "drop" in (job.tables[name].nulls, *((link.nulls, link.dangling) if link else ()))
     extra: dict[str, Any] = {"unit_through": hops} if hops else {}
     extra |= {"unit_nulls": "drop"} if drops else {}
-    return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
+    return {"privacy_unit": plain_key(columns), "max_rows_per_unit": bound, **extra} if columns else {}
 
 
 def unit_hops(job: CompositeJob, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
     """Return the tables between the child of a link and the root."""
     hops = []
     while link is not None and (above := neighbours.above.get(link.parent)) is not None:
-        key, unit = job.key(link.parent)[0], job.ends(above)[0][0]
+        key, unit = plain_key(job.key(link.parent)), plain_key(job.ends(above)[0])
         table = job.tables[link.parent]
         hops.append({"path": table.path, "key": key, "unit": unit, **table.format_settings})
         link = above

@@ -143,7 +143,8 @@ def _links(
     content: Content, pairs: list[str], data: str | Path, public: Sequence[str], unit: str | None
 ) -> list[dict[str, Any]]:
     links: list[dict[str, Any]] = []
-    both = not public and unit is None and all(one["child_table_name"] in pairs for one in content.get("relationships", []))
+    alone = all(one["child_table_name"] in pairs for one in content.get("relationships", []))
+    both = not public and unit is None and alone
     for name in content["tables"]:
         found = _relations(content, name)
         if name in pairs:
@@ -159,7 +160,8 @@ def _links(
 
 def _kind(table: Content, columns: tuple[str, ...], public: bool) -> dict[str, Any]:
     """Return the kind of a link: a foreign key that is a key of the child occurs once; public rows have no bound."""
-    single = columns == columns_of(table.get("primary_key")) or columns in [columns_of(key) for key in table.get("alternate_keys") or ()]
+    keys = [table.get("primary_key"), *(table.get("alternate_keys") or ())]
+    single = columns in map(columns_of, keys)
     return {"kind": "one-to-one"} if single else {"kind": "one-to-many", **({} if public else {"max_degree": 10})}
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
-from dpscale.job.data import Address, UnitSettings
+from dpscale.job.data import Address, Key, UnitSettings, key_columns
 from dpscale.job.sections import (
     DiscoverTable,
     MechanismTable,
@@ -29,7 +29,6 @@ from dpscale.relational.published import Rounds
 from dpscale.storage.objects import located
 
 Share = Annotated[float, Field(gt=0, le=1)]
-Key = str | list[str]
 KINDS = Literal["many-to-many", "one-to-many", "one-to-one"]
 MOST_DEGREE, MOST_ROUNDS = 10, 1000
 
@@ -214,7 +213,5 @@ class LinkedTables(Protocol):
     def ends(self, link: LinkSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the columns with the parent's key and the child's."""
 
-
-def key_columns(key: Key | None) -> tuple[str, ...]:
-    """Return the columns of a key as a tuple."""
-    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
+__all__ = ["MOST_DEGREE", "MOST_ROUNDS", "LinkSection", "LinkedTables", "PrivacyOfTables", "Rows", "TableSection",
+           "key_columns"]  # fmt: skip

@@ -104,6 +104,11 @@ SHAPES = {
     "numbered children": Shape({"root": "id", "line": ["root_id", "number"], "note": ""},
                                (one("root", "line", "root_id", 3, name="lines"),
                                 one("line", "note", ["line_root", "line_number"], 2, name="notes"))),
+    "private composite key": Shape({"root": ["line", "number"], "middle": ["k", "part"], "leaf": ""},
+                                   (one("root", "middle", ["root_line", "root_number"], 2, name="middles"),
+                                    one("middle", "leaf", ["middle_k", "middle_part"], 2, name="leaves"))),
+    "pairs of a composite key": Shape({"root": ["line", "number"], "film": "f"},
+                                      (pairs("root", "film", "f", parent_key=["line", "number"]),), ("film",)),
     "self link of every row": Shape({"root": "id"}, (one("root", "root", "boss", 2, loops=False),)),
 }  # fmt: skip
 
@@ -116,7 +121,9 @@ def make_frames(shape: Shape, rows: dict[str, int], seed: int) -> Frames:
         count = rows.get(name, 20)
         frame = pd.DataFrame({column: rng.integers(0, each["size"], count) for column, each in ATTRIBUTES.items()})
         if isinstance(key, list):
-            frame[key[0]], frame[key[1]] = [f"line {i % 3}" for i in range(count)], np.arange(count) // 3
+            foreign = [column for link in shape.links if link["child"] == name for column in _columns(link["child_key"])]
+            number = np.arange(count) // (1 if set(key) & set(foreign) else 3)
+            frame[key[0]], frame[key[1]] = [f"line {i % 3}" for i in range(count)], number
         elif key:
             frame[key] = rng.permutation(count) + 100
         found[name] = frame
@@ -128,10 +135,10 @@ def make_frames(shape: Shape, rows: dict[str, int], seed: int) -> Frames:
 def _link(frames: Frames, shape: Shape, link: dict[str, Any], rng: np.random.Generator) -> None:
     parent, key = frames[link["parent"]], shape.keys[link["parent"]]
     if "via" in link:
-        first = parent[key].to_numpy()
         child, other = frames[link["child"]], _columns(shape.keys[link["child"]])
-        count = 2 * min(len(first), len(child))
-        made = pd.DataFrame({str(key): rng.choice(first, count) if count else first[:0]})
+        count = 2 * min(len(parent), len(child))
+        starts = parent[_columns(key)].iloc[rng.integers(0, max(len(parent), 1), count)].reset_index(drop=True)
+        made = starts[_columns(key)].copy()
         ends = child[other].iloc[rng.integers(0, max(len(child), 1), count)].reset_index(drop=True)
         for column, source in zip(_columns(link["child_key"]), other, strict=True):
             made[column] = ends[source]

@@ -53,7 +53,8 @@ def protection(job: Fields) -> Fields:
 def _own_unit(section: Fields) -> tuple[str | None, int]:
     """Return the column of the privacy unit that a table's section names, and the bound on a unit's rows."""
     through = section.get("unit_through")
-    return (through[-1]["unit"] if through else section.get("privacy_unit")), int(section.get("max_rows_per_unit") or 1)
+    unit = ", ".join(_listed_key(through[-1]["unit"] if through else section.get("privacy_unit")))
+    return unit or None, int(section.get("max_rows_per_unit") or 1)
 
 
 def expected(job: Fields, domains: Mapping[str, Fields], files: Fields) -> list[Fields]:
