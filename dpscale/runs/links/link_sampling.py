@@ -12,15 +12,10 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import (
-    MOST,
-    STEP,
-    PairTables,
     assign_links,
-    estimate_sums,
     remove_loops,
-    sibling_sums,
-    swap_children,
 )
+from dpscale.relational.block_links import SiblingSums, with_siblings
 from dpscale.relational.degrees import (
     children,
     degrees,
@@ -35,7 +30,6 @@ from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
 from dpscale.relational.published import sample_children, sample_pairs
 from dpscale.relational.rounding import (
-    cross_words,
     move_excess,
     round_cells,
     round_children,
@@ -50,7 +44,7 @@ from dpscale.runs.table import TableRun
 from dpscale.storage.files import read_text
 from dpscale.synthesis.draw import split_rows
 
-MOST_WORDS = 1 << 27  # most words of cross marginals in exchanges of siblings: 1 GiB
+DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measurements of the link
 
 
 def synthetic_codes(run: TableRun) -> NDArray[np.int32]:
@@ -120,11 +114,11 @@ class Drawing:
             return limit_degrees(pairs, self.bounds, stream)
         if self.measured.chances is None and are_many(u, v):
             links = self._by_groups(Sums(*self.measured.sums), stream)
-            return with_siblings(links, self.sides, None, self.measured, stream)
+            return with_siblings(links, self.sides, None, sibling_target(self.measured), stream)
         whole, expected = self._whole(stream)
         one, two = (self._degrees(place, whole.sum(axis=1 - place), stream) for place in (0, 1))
         links = assign_links(whole, u, v, one, two, stream)
-        return with_siblings(links, self.sides, expected, self.measured, stream)
+        return with_siblings(links, self.sides, expected, sibling_target(self.measured), stream)
 
     def _by_groups(self, sums: Sums, stream: PublicStream) -> Integers:
         assert self.measured.shares is not None
@@ -184,25 +178,6 @@ class Drawing:
         return sample_degrees(noisy, self.measured.sigma, each, side, totals, stream)
 
 
-def with_siblings(links: Integers, sides: tuple[Side, Side], expected: Floats | None, measured: MeasuredLinks,
-                  stream: PublicStream, most: int = MOST) -> Integers:  # fmt: skip
-    """Return the links with children exchanged until the sibling sums are near the measured ones.
-
-    Parameters
-    ----------
-    links : ndarray, shape (links, 2)
-    sides : tuple of Side
-    expected : ndarray, optional
-        Expected links by profiles; None preserves the marginals of the links as drawn.
-    measured : MeasuredLinks
-    stream : PublicStream
-    most : int
-        Most exchanges that are tried in a pass.
-    """
-    (u, v), noisy = sides, measured.siblings
-    if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
-        return links
-    rows, tables = v.profiles[v.of], PairTables(v.sizes)
-    now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)
-    target = estimate_sums(noisy, now, tables, measured.sibling_sigma**-2)
-    return swap_children(links, rows, u, v, expected, target, tables, stream, most)
+def sibling_target(measured: MeasuredLinks) -> SiblingSums | None:
+    """Return the noisy sums over siblings; None if they are not measured."""
+    return None if measured.siblings is None else SiblingSums(measured.siblings, measured.sibling_sigma)
