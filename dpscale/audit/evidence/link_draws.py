@@ -25,7 +25,7 @@ from dpscale.relational.degree_bounds import bucket_starts
 from dpscale.relational.features import Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import Run
-from dpscale.runs.links import link_sides, measuring
+from dpscale.runs.links import link_sampling, measuring
 from dpscale.runs.links.first_measurement import FirstMeasurement, job_of_public_cells
 from dpscale.storage.files import listed, read_bytes
 
@@ -73,7 +73,7 @@ def link_component(run: Run, piece: LinkBudget, stored: LinkRecords) -> tuple[Fi
     wanted = {one.fields["file"] for one in measured}
     wanted |= {f"{_round(number)}.json" for number in range(len(rounds))}
     wanted |= {"shares.json"} if shares else set()
-    if wrong := sorted(wanted.symmetric_difference(set(listed(folder)) - {link_sides.DRAWN})):
+    if wrong := sorted(wanted.symmetric_difference(set(listed(folder)) - {link_sampling.DRAWN})):
         what = "is missing" if wrong[0] in wanted else "belongs to no draw"
         raise refused(f"{wrong[0]} of link {link.called} {what}")
     for one in measured:

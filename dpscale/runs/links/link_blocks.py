@@ -8,23 +8,22 @@ and each has a random stream of its own, so the links are the same on any number
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, Integers, ParallelMap
+from dpscale.base.numerics import Integers, ParallelMap
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.streams import PublicStream
-from dpscale.relational.assignment import MOST, assign_links
-from dpscale.relational.degrees import children, degrees, distribution, poisson_degrees, sample_uniform_degrees
-from dpscale.relational.features import Side
-from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
-from dpscale.relational.rounding import round_children, round_columns
+from dpscale.relational.assignment import MOST
+from dpscale.relational.block_links import ChildModel, Groups
+from dpscale.relational.degrees import distribution, poisson_degrees
+from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links
 from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links.link_sampling import Drawing, with_siblings
+from dpscale.runs.links.link_sampling import Drawing, sibling_target
 from dpscale.runs.links.measuring import SIDES, MeasuredLinks
 from dpscale.runs.links.table_profiles import FOLDER, TableProfiles
 from dpscale.runs.row_numbers import read_array, write_array
@@ -33,25 +32,8 @@ BLOCK_ROWS = 1 << 20  # children of a block
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
-    """Groups of the profiles of both sides, if there are too many pairs of profiles.
-
-    Attributes
-    ----------
-    u, v : ndarray
-        Group of every profile.
-    ends : ndarray
-        Expected links of a row of each profile of u.
-    """
-
-    u: Integers
-    v: Integers
-    ends: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class BlockModel:
-    """What every block of a link needs.
+class LinkBlocks:
+    """Blocks of a link: their distribution, rows and files.
 
     Attributes
     ----------
@@ -60,13 +42,7 @@ class BlockModel:
     folder : Path
         Of the files with the parents and the links of every block.
     profiles : tuple of TableProfiles
-    expected : ndarray
-        Expected links by profiles, or by groups.
-    groups : Groups or None
-    bound : int or None
-    law : ndarray or None
-        Share of parents of every degree; None without a bound.
-    measured : MeasuredLinks
+    model : ChildModel
     ends : tuple of int
         Start of the children of each block, and the end of the last.
     numbers : tuple of int
@@ -77,11 +53,7 @@ class BlockModel:
     link: LinkSection
     folder: Path
     profiles: tuple[TableProfiles, TableProfiles]
-    expected: Floats
-    groups: Groups | None
-    bound: int | None
-    law: Floats | None
-    measured: MeasuredLinks
+    model: ChildModel
     ends: tuple[int, ...]
     numbers: tuple[int, ...]
 
@@ -123,15 +95,15 @@ class ParentFiles:
 def sample_blocks(run: CompositeRun, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
                   measured: MeasuredLinks, each: ParallelMap) -> ParentFiles:  # fmt: skip
     """Draw the links of all blocks and return their files."""
-    model = _model(run, link, profiles, measured)
-    blocks = len(model.numbers)
-    _divide_parents(model, profiles[0].rows)
-    list(each(partial(draw_block, model), range(blocks)))
-    return ParentFiles(tuple(model.links_file(block) for block in range(blocks)), model.ends[1:])
+    blocks = _blocks(run, link, profiles, measured)
+    _divide_parents(blocks, profiles[0].rows)
+    numbers = range(len(blocks.numbers))
+    list(each(partial(draw_block, blocks), numbers))
+    return ParentFiles(tuple(blocks.links_file(number) for number in numbers), blocks.ends[1:])
 
 
-def _model(run: CompositeRun, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
-           measured: MeasuredLinks) -> BlockModel:  # fmt: skip
+def _blocks(run: CompositeRun, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
+            measured: MeasuredLinks) -> LinkBlocks:  # fmt: skip
     u, v = profiles[0].side, profiles[1].side
     drawing = Drawing(run, link, (u, v), measured)
     assert measured.shares is not None
@@ -149,99 +121,45 @@ def _model(run: CompositeRun, link: LinkSection, profiles: tuple[TableProfiles, 
         law = (poisson_degrees(links, u.rows, bound) if noisy is None
                else distribution(noisy, u.rows, measured.sigma, links))  # fmt: skip
     blocks = -(-v.rows // BLOCK_ROWS)
+    model = ChildModel((u, v), expected, groups, bound, law, noisy is not None, sibling_target(measured),
+                       MOST // blocks)  # fmt: skip
     ends = [block * u.rows // blocks for block in range(blocks + 1)]
     cuts, numbers = ([int(whole * end // u.rows) for end in ends] for whole in (v.rows, int(links)))
     each = tuple(min(last - first, end - begun) for (first, last), (begun, end) in
                  zip(pairwise(numbers), pairwise(cuts), strict=True))  # fmt: skip
-    few = replace(measured, by_degree={})
-    return BlockModel(run.manifest["release"], link, run.path / FOLDER, profiles, expected, groups, bound, law, few,
-                      tuple(cuts), each)  # fmt: skip
+    return LinkBlocks(run.manifest["release"], link, run.path / FOLDER, profiles, model, tuple(cuts), each)
 
 
-def _divide_parents(model: BlockModel, rows: int) -> None:
+def _divide_parents(blocks: LinkBlocks, rows: int) -> None:
     """Store a random part of the parents for every block; all parents are in each block if they have no bound."""
-    if model.bound is None:
+    if blocks.model.bound is None:
         return
-    order = PublicStream(model.release, f"parents of blocks of links {model.link.called}").permutation(rows)
-    kinds, blocks = model.profiles[0].of(0, rows).astype(np.int32), len(model.numbers)
-    for block in range(blocks):
-        own = np.sort(order[block * rows // blocks : (block + 1) * rows // blocks])
-        write_array(model.parents_file(block), np.stack([own, kinds[own]]))
+    order = PublicStream(blocks.release, f"parents of blocks of links {blocks.link.called}").permutation(rows)
+    kinds, count = blocks.profiles[0].of(0, rows), len(blocks.numbers)
+    for block in range(count):
+        own = np.sort(order[block * rows // count : (block + 1) * rows // count])
+        write_array(blocks.parents_file(block), np.stack([own, kinds[own]]))
 
 
-def draw_block(model: BlockModel, block: int) -> None:
+def draw_block(blocks: LinkBlocks, block: int) -> None:
     """Draw the links of a block and store the parent of each child."""
-    first, last = model.ends[block : block + 2]
-    kinds = model.profiles[1].of(first, last)
-    if model.bound is None:
-        above = model.profiles[0].of(0, model.profiles[0].rows)
+    first, last = blocks.ends[block : block + 2]
+    kinds = blocks.profiles[1].of(first, last)
+    if blocks.model.bound is None:
+        above = blocks.profiles[0].of(0, blocks.profiles[0].rows)
         rows = np.arange(len(above))
     else:
-        rows, above = read_array(model.parents_file(block))
-    stream, number = model.stream(block), model.numbers[block]
+        rows, above = read_array(blocks.parents_file(block))
+    stream, number = blocks.stream(block), blocks.numbers[block]
     having = np.arange(len(kinds))
     if number < len(kinds):
         having = np.sort(stream.permutation(len(kinds))[:number])
     parents = np.full(len(kinds), -1, np.int64)
     if len(having) and len(rows):
-        pairs = _linked(model, above, kinds[having], stream)
+        pairs = blocks.model.draw(above, kinds[having], stream)
         parents[having[pairs[:, 1]]] = rows[pairs[:, 0]]
-    small = model.profiles[0].rows < 1 << 31
-    write_array(model.links_file(block), parents.astype(np.int32) if small else parents)
-
-
-def _linked(model: BlockModel, above: Integers, below: Integers, stream: PublicStream) -> Integers:
-    """Return the links between parents and children of the given profiles, as positions, shape (links, 2)."""
-    (one, _), (two, _) = (_some(whole.side, of) for whole, of in zip(model.profiles, (above, below), strict=True))
-    groups = model.groups
-    if groups is None:
-        u, v, expected = one, two, _expected(model, above, below)
-        whole = round_children(expected, u, v, model.bound, stream)
-        each = (whole.sum(axis=1) / u.counts)[u.of]
-    else:
-        above_groups, below_groups = groups.u[above], groups.v[below]
-        u, v = (replace(_some(side, of)[0], profiles=side.profiles[:0]) for side, of in
-                ((_grouped(model, 0), above_groups), (_grouped(model, 1), below_groups)))  # fmt: skip
-        expected = _expected(model, above_groups, below_groups)
-        whole = round_columns(expected, v.counts, model.bound, u.counts, stream)
-        each = groups.ends[above]
-    totals = whole.sum(axis=1)
-    if model.law is None:
-        first = sample_uniform_degrees(each, u, totals, stream)
-    elif groups is None:
-        first = degrees(totals, u, model.law, stream)
-    else:
-        first = row_degrees(each, model.law, u, totals, stream)
-    links = assign_links(whole, u, v, first, children(whole.sum(axis=0), v, stream), stream)
-    known = expected if groups is None else None
-    return with_siblings(links, (one, two), known, model.measured, stream, MOST // len(model.numbers))
-
-
-def _some(side: Side, of: Integers) -> tuple[Side, Integers]:
-    """Return the side of rows of the given profiles, and these profiles."""
-    kinds, own = np.unique(of, return_inverse=True)
-    counts = np.bincount(own, minlength=len(kinds)).astype(float)
-    return Side(side.sizes, side.profiles[kinds], counts, own.reshape(-1)), kinds
-
-
-def _grouped(model: BlockModel, place: int) -> Side:
-    """Return a side with groups instead of profiles."""
-    assert model.groups is not None
-    of, side = (model.groups.u, model.groups.v)[place], model.profiles[place].side
-    number = int(of.max(initial=0)) + 1
-    counts = np.asarray(np.bincount(of, side.counts, number), dtype=np.float64)
-    return Side(side.sizes, np.zeros((number, len(side.sizes)), np.int64), counts, np.arange(number))
-
-
-def _expected(model: BlockModel, above: Integers, below: Integers) -> Floats:
-    """Return the expected links of a block: the share of its parents and children in those of the whole link."""
-    sides = [one.side if model.groups is None else _grouped(model, place)
-             for place, one in enumerate(model.profiles)]  # fmt: skip
-    (one, first), (two, second) = (_some(side, of) for side, of in zip(sides, (above, below), strict=True))
-    found = model.expected[np.ix_(first, second)] * np.outer(
-        one.counts / sides[0].counts[first], two.counts / sides[1].counts[second]
-    )
-    return np.asarray(found * (two.counts / np.maximum(found.sum(axis=0), 1e-300)))
+    small = blocks.profiles[0].rows < 1 << 31
+    write_array(blocks.links_file(block), parents.astype(np.int32) if small else parents)
 
 
 def stored_parents(folder: Path, called: str, pairs: Integers, rows: int) -> ParentFiles:

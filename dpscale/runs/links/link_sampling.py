@@ -12,15 +12,10 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import (
-    MOST,
-    STEP,
-    PairTables,
     assign_links,
-    estimate_sums,
     remove_loops,
-    sibling_sums,
-    swap_children,
 )
+from dpscale.relational.block_links import MOST_WORDS, SiblingSums, with_siblings
 from dpscale.relational.degrees import (
     children,
     degrees,
@@ -36,7 +31,6 @@ from dpscale.relational.history_order import order_children
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
 from dpscale.relational.published import sample_children, sample_pairs
 from dpscale.relational.rounding import (
-    cross_words,
     move_excess,
     round_cells,
     round_children,
@@ -51,7 +45,7 @@ from dpscale.runs.table import TableRun
 from dpscale.storage.files import read_text
 from dpscale.synthesis.draw import split_rows
 
-MOST_WORDS = 1 << 27  # most words of cross marginals in exchanges of siblings: 1 GiB
+DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measurements of the link
 
 
 def synthetic_codes(run: TableRun) -> NDArray[np.int32]:
@@ -120,12 +114,17 @@ class Drawing:
             pairs = sample_pairs(self.measured.chances, u, v, int(self.measured.links), stream)
             return limit_degrees(pairs, self.bounds, stream)
         if self.measured.chances is None and are_many(u, v):
-            links = self._by_groups(Sums(*self.measured.sums), stream)
-            return with_siblings(links, self.sides, None, self.measured, stream)
+            return self._exchanged(self._by_groups(Sums(*self.measured.sums), stream), None, stream)
         whole, expected = self._whole(stream)
         one, two = (self._degrees(place, whole.sum(axis=1 - place), stream) for place in (0, 1))
-        links = assign_links(whole, u, v, one, two, stream)
-        return with_siblings(links, self.sides, expected, self.measured, stream)
+        return self._exchanged(assign_links(whole, u, v, one, two, stream), expected, stream)
+
+    def _exchanged(self, links: Integers, expected: Floats | None, stream: PublicStream) -> Integers:
+        """Return the links with children exchanged until sibling sums, or tables of histories, are near the targets."""
+        if self.measured.history is not None and len(links):
+            associate = cross_words(*self.sides) <= MOST_WORDS
+            return order_children(links, self.sides, self.measured.history, stream, associate)
+        return with_siblings(links, self.sides, expected, sibling_target(self.measured), stream)
 
     def _by_groups(self, sums: Sums, stream: PublicStream) -> Integers:
         assert self.measured.shares is not None
@@ -185,27 +184,6 @@ class Drawing:
         return sample_degrees(noisy, self.measured.sigma, each, side, totals, stream)
 
 
-def with_siblings(links: Integers, sides: tuple[Side, Side], expected: Floats | None, measured: MeasuredLinks,
-                  stream: PublicStream, most: int = MOST) -> Integers:  # fmt: skip
-    """Return the links with children exchanged until sibling sums or tables of histories are near those measured.
-
-    Parameters
-    ----------
-    links : ndarray, shape (links, 2)
-    sides : tuple of Side
-    expected : ndarray, optional
-        Expected links by profiles; None preserves the marginals of the links as drawn.
-    measured : MeasuredLinks
-    stream : PublicStream
-    most : int
-        Most exchanges that are tried in a pass.
-    """
-    (u, v), noisy = sides, measured.siblings
-    if measured.history is not None and len(links):
-        return order_children(links, (u, v), measured.history, stream, cross_words(u, v) <= MOST_WORDS)
-    if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
-        return links
-    rows, tables = v.profiles[v.of], PairTables(v.sizes)
-    now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)
-    target = estimate_sums(noisy, now, tables, measured.sibling_sigma**-2)
-    return swap_children(links, rows, u, v, expected, target, tables, stream, most)
+def sibling_target(measured: MeasuredLinks) -> SiblingSums | None:
+    """Return the noisy sums over siblings; None if they are not measured."""
+    return None if measured.siblings is None else SiblingSums(measured.siblings, measured.sibling_sigma)

@@ -18,7 +18,7 @@ from dpscale.relational.features import Side
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links.link_blocks import BLOCK_ROWS, ParentFiles, sample_blocks
 from dpscale.runs.links.link_data import sizes, with_drawn
-from dpscale.runs.links.link_sampling import sample_links, synthetic_codes
+from dpscale.runs.links.link_sampling import DRAWN, sample_links, synthetic_codes
 from dpscale.runs.links.measuring import MeasuredLinks, piece_of
 from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.links.rules import RuledRows
@@ -27,7 +27,6 @@ from dpscale.storage.files import present, read_text, reading, writing
 
 MOST_CELLS = 1 << 62  # of a table whose rows are numbered by their cells
 Drawn = Integers | ParentFiles
-DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measurements of the link
 
 
 @dataclass(eq=False)

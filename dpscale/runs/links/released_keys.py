@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpscale.base.arrow import is_text, pa, pc, pq
-from dpscale.base.numerics import Flags, Integers
+from dpscale.base.numerics import Flags, Integers, Integers32
 from dpscale.job.tables import LinkSection
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.storage.files import read_text
@@ -119,7 +119,7 @@ class ReleasedEnds:
         Both rows of some links, evenly spaced.
     """
 
-    degrees: list[Integers]
+    degrees: list[Integers32]
     links: int
     missing: int
     null: bool
@@ -134,14 +134,15 @@ def released_ends(run: CompositeRun, link: LinkSection, most: int) -> ReleasedEn
     job = run.job
     table, ends = link.called if link.via else link.child, job.ends(link)[: 2 if link.via else 1]
     indices = [KeyIndex.of(run, name, job.key(name)) for name in (link.parent, link.child)[: len(ends)]]
-    degrees = [np.zeros(one.rows, np.int64) for one in indices]
+    degrees = [np.zeros(one.rows, np.int32) for one in indices]
     total = sum(pq.read_metadata(file).num_rows for file in files_of(run, table))
     step, seen, counts = max(-(-total // most), 1), 0, np.zeros(4, np.int64)
     samples, pairs = [np.zeros((2, 0), np.int64)], _Pairs(indices[0].rows)
     for first, keys in _tables(run, table, [*ends, *([] if link.via else [job.key(link.child)])]):
         found = [index.find(keys, columns) for index, columns in zip(indices, ends, strict=True)]
         for own, (rows, _) in zip(degrees, found, strict=True):
-            own += np.bincount(rows[rows >= 0], minlength=len(own))
+            kinds, number = np.unique(rows[rows >= 0], return_counts=True)
+            own[kinds] += number
         other = found[1][0] if link.via else np.arange(first, first + keys.num_rows)
         one, missing = found[0]
         there = np.stack([one, other])[:, (one >= 0) & (other >= 0)]

@@ -15,7 +15,7 @@ from dpscale.answers.report.figures import Association, degree_shares, strongest
 from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
 from dpscale.base.arrow import pq
 from dpscale.base.display import figure
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.counting.count import encode_batch
 from dpscale.job.neighbours import describe_neighbours, refusals
 from dpscale.job.tables import LinkSection
@@ -51,7 +51,7 @@ class ReleasedLink:
         return released_ends(self.run, self.link, MOST_LINKS)
 
     @property
-    def degrees(self) -> list[Integers]:
+    def degrees(self) -> list[Integers32]:
         """Number of links of every row: of the parents and, of a table of pairs, of the children."""
         return self.ends.degrees
 

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from dpscale.base.numerics import Integers, NDArray, ParallelMap
+from dpscale.base.numerics import Integers, Integers32, NDArray, ParallelMap
 from dpscale.relational.features import Side
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.estimates import model_folder, open_sampler
@@ -65,14 +65,15 @@ class TableProfiles:
         profiles = np.stack(np.unravel_index(self.kinds, self.sizes), axis=1).astype(np.int64)
         return Side(self.sizes, profiles, self.counts.astype(float), np.arange(len(self.kinds)))
 
-    def of(self, first: int, last: int) -> Integers:
+    def of(self, first: int, last: int) -> Integers32:
         """Return the profile of each row from `first` up to but excluding `last`."""
-        found = [np.empty(0, np.int64)]
+        found = np.empty(last - first, np.int32)
         for file, begun, end in zip(self.files, (0, *self.ends), self.ends, strict=False):
             if begun < last and first < end:
                 numbers = read_array(file)[max(first - begun, 0) : last - begun]
-                found.append(np.searchsorted(self.kinds, numbers))
-        return np.concatenate(found)
+                start = max(begun - first, 0)
+                found[start : start + len(numbers)] = np.searchsorted(self.kinds, numbers)
+        return found
 
 
 def count_profiles(run: CompositeRun, name: str, each: ParallelMap) -> TableProfiles:
