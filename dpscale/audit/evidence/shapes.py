@@ -1,10 +1,9 @@
 """Derive from job.toml and the domains what the draws must look like; only the standard library, in every bundle.
 
-The components of a job, the numbers by which neighbours differ and the numbers of cells are computed here from the
-files, without code of the release. A job with `[data]` has one component, a table. Otherwise neighbours differ in a row
-of the root, which `privacy.unit` names, or the private table that is not the child of another one, with the rows and
-links that belong to it, or in a row of a private table that is not below the root; or, with `protects = "both"`, in one
-row of any table, which is replaced. A join is a table with a row for each row of its base.
+Components, the numbers by which neighbours differ and numbers of cells are computed from the files, without code of the
+release. A job with `[data]` has one component, a table. Otherwise neighbours differ in a row of the root (of
+`privacy.unit`, or the private table that is no child of another) with all that belongs to it, or in a row of a private
+table not below it; with `protects = "both"`, in one replaced row of any table. A join has a row for each of its base.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from dpscale.relational.history_order import order_children
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
 from dpscale.relational.published import sample_children, sample_pairs
 from dpscale.relational.rounding import (
+    cross_words,
     move_excess,
     round_cells,
     round_children,
