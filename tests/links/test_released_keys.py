@@ -47,12 +47,14 @@ def write_pairs(run: CompositeRun, frames: list[pd.DataFrame]) -> None:
 def test_files_of_pairs_have_the_degrees_of_all_pairs(tmp_path: Path) -> None:
     """Pairs in one file or three; a repeated pair, a null and a key without a row are found wherever they are."""
     run, pairs = run_of_pairs(tmp_path)
-    link, films = run.job.link[0], pd.read_parquet(run.path / "synthetic/film/part-00000.parquet").f
+    link = run.job.link[0]
+    root, films = (pd.read_parquet(run.path / f"synthetic/{name}/part-00000.parquet")[key]
+                   for name, key in (("root", "id"), ("film", "f")))  # fmt: skip
     for frames in ([pairs], [pairs.iloc[number::3] for number in range(3)]):
         write_pairs(run, frames)
         found = released_ends(run, link, 7)
         assert (found.links, found.missing, found.null, found.absent, found.repeated) == (len(pairs), 0, *[False] * 3)
-        assert found.degrees[0].tolist() == pairs.id.value_counts().reindex(range(20)).fillna(0).tolist()
+        assert found.degrees[0].tolist() == pairs.id.value_counts().reindex(root).fillna(0).tolist()
         assert found.degrees[1].tolist() == pairs.f.value_counts().reindex(films).fillna(0).tolist()
         assert found.sample.shape[1] == len(np.arange(0, len(pairs), -(-len(pairs) // 7)))
     other = pairs.iloc[:1].assign(f=-5)
