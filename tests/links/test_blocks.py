@@ -146,9 +146,9 @@ def kill_worker(client: Client) -> None:
 def test_bytes_are_equal_on_a_cluster_whose_workers_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads, processes, and a cluster: a worker is killed with its rows by part, and one before links are drawn."""
+    """One process, threads, and a cluster: a worker is killed with its rows by part, and one before links are drawn."""
     found, place, killed = [], tmp_path / "here", list[str]()
-    for scheduler in ("synchronous", "threads", "processes"):
+    for scheduler in ("synchronous", "threads"):
         release(place, make_changes(scheduler=scheduler))
         found.append(digests(place))
         place.rename(tmp_path / scheduler)
@@ -176,3 +176,14 @@ def test_bytes_are_equal_on_a_cluster_whose_workers_are_killed(
         found.append(digests(place))
     assert killed == ["reading", "reading", "drawing"]
     assert all(one == found[0] for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_blocks")
+def test_bytes_are_equal_with_processes(tmp_path: Path) -> None:
+    found = []
+    for scheduler in ("synchronous", "processes"):
+        release(tmp_path / "here", make_changes(scheduler=scheduler))
+        found.append(digests(tmp_path / "here"))
+        (tmp_path / "here").rename(tmp_path / scheduler)
+    assert found[0] == found[1]

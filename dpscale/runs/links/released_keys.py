@@ -146,7 +146,7 @@ def released_ends(run: CompositeRun, link: LinkSection, most: int) -> ReleasedEn
         other = found[1][0] if link.via else np.arange(first, first + keys.num_rows)
         one, missing = found[0]
         there = np.stack([one, other])[:, (one >= 0) & (other >= 0)]
-        samples.append(there[:, (-seen) % step :: step])
+        samples.append(there[:, (-seen) % step :: step].copy())  # a view would keep all links
         seen += there.shape[1]
         counts += np.array([np.count_nonzero(missing), sum(np.count_nonzero(null) for _, null in found),
                    sum(np.count_nonzero((rows < 0) & ~null) for rows, null in found),
