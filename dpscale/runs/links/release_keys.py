@@ -77,28 +77,26 @@ def parent_keys(
     return {column: values.take(at) for column, values in zip(columns, keys[link.parent], strict=True)}
 
 
-def with_distinct_ends(run: CompositeRun, pairs: Pairs) -> dict[str, Integers]:
-    """Return sampled links in which rows whose key is that of two parents have different parents."""
+def with_distinct_ends(run: CompositeRun, pairs: Pairs, rows: Mapping[str, int]) -> dict[str, Integers]:
+    """Return sampled links in which rows whose key is that of two parents have different parents.
+
+    Parameters
+    ----------
+    run : CompositeRun
+    pairs : mapping of str to ndarray of int, shape (links, 2)
+    rows : mapping of str to int
+        Number of released rows of every table.
+    """
     found = dict(pairs)
     for name in run.tables:
         if links := pair_links(run.job, name):
             one, other = links
             ends = np.stack([pairs[own.called][np.argsort(pairs[own.called][:, 1]), 0] for own in links], axis=1)
             stream = PublicStream(run.manifest["release"], f"keys {name}")
-            counts = [_rows_of(run, own.parent) for own in links]
-            distinct = distinct_ends(ends, (counts[0], counts[1]), _bounds(run, one, other), stream)
+            distinct = distinct_ends(ends, (rows[one.parent], rows[other.parent]), _bounds(run, one, other), stream)
             for place, own in enumerate(links):
                 found[own.called] = np.stack([distinct[:, place], np.arange(len(distinct))], axis=1)
     return found
-
-
-def _rows_of(run: CompositeRun, name: str) -> int:
-    from dpscale.runs.links.writer import public_tables
-    from dpscale.runs.row_limits import describe_rows
-
-    if run.job.tables[name].public:
-        return len(public_tables(run)[name][0])
-    return int(describe_rows(run.tables[name])["rows"])
 
 
 def _bounds(run: CompositeRun, one: LinkSection, other: LinkSection) -> tuple[int | None, int | None]:

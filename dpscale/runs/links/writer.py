@@ -88,8 +88,9 @@ def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
     job, public = run.job, {name: rows for name, (_, rows) in public_tables(run).items()}
     rows = {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()}
     keys = {name: [public[name].column(one) for one in job.key(name)] for name in public}
-    pairs = with_distinct_ends(run, pairs)
-    keys = release_keys(run, keys, {name: info["rows"] for name, info in rows.items()}, pairs)
+    counts = {name: int(info["rows"]) for name, info in rows.items()}
+    pairs = with_distinct_ends(run, pairs, counts | {name: table.num_rows for name, table in public.items()})
+    keys = release_keys(run, keys, counts, pairs)
     files: dict[str, list[str]] = {}
     for name in job.tables:
         if name in public:
