@@ -8,11 +8,15 @@ same job with equal shares of tables and links is `equal`, which was the divisio
 
     python benchmarks/linked_tables.py [--data 100K 1M berka chinook generated] [--epsilons 0.5 1 2 4] [--seeds 5]
         [--equal]       also with equal shares
+        [--hma PYTHON]  also SDV's HMA, which is not private, once, with an interpreter that has SDV (`hma_rows.py`)
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe
 import numpy as np
 from linked_data import DATA
 from linked_databases import DATABASES, PIPELINES, Job, make_database
@@ -32,6 +37,7 @@ import dpscale as dp
 from dpscale.base.numerics import one_thread
 from dpscale.engine import resolve
 from dpscale.job.neighbours import neighbour_relation
+from dpscale.job.sdv import metadata
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.runs.links.link_data import ExactLinks, read_links
 
@@ -97,6 +103,35 @@ def release(job: CompositeJob, folder: str) -> dict[str, ExactLinks]:
     return read_all(released_job(job, dp.run(job.to_dict(), f"{folder}/run")))
 
 
+def hma(measured: Measured, python: str, seconds: int) -> Figures | str:
+    """Return the figures of SDV's HMA on the data, or why there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        place, job = Path(folder), measured.job
+        sources = {name: one.path for name, one in job.tables.items()}
+        sources |= {link.called: link.via for link in job.link if link.via}
+        for name, source in sources.items():
+            dask.dataframe.read_parquet(source).compute().to_parquet(place / f"{name}.parquet")
+        (place / "metadata.json").write_text(json.dumps(metadata(job)))
+        try:
+            done = subprocess.run([python, str(Path(__file__).with_name("hma_rows.py")), folder], capture_output=True,
+                                  text=True, timeout=seconds, env=os.environ | {"PYTHONPATH": ""})  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"not finished in {seconds} s"
+        if done.returncode:
+            return next((line for line in done.stderr.splitlines() if "Error: " in line), "failed")
+        tables = {name: one.model_copy(update={"path": str(place / "hma" / f"{name}.parquet")})
+                  for name, one in job.tables.items()}  # fmt: skip
+        dropped = {"nulls": "drop", "dangling": "drop"}
+        files = {
+            one.called: {"via": str(place / "hma" / f"{one.called}.parquet")} if one.via else {} for one in job.link
+        }
+        links = [one.model_copy(update=dropped | files[one.called]) for one in job.link]
+        try:
+            return measured.figures(read_all(job.model_copy(update={"tables": tables, "link": links})))
+        except dp.DpscaleError as error:
+            return str(error)
+
+
 def trials(measured: Measured, epsilon: float, seeds: int, equal: bool) -> Iterator[dict[str, Figures]]:
     """Yield the figures of each seed by kind of release."""
     for seed in range(seeds):
@@ -129,6 +164,8 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--equal", action="store_true", help="also with equal shares")
+    parser.add_argument("--hma", help="an interpreter that has SDV")
+    parser.add_argument("--hma-seconds", type=int, default=1800)
     arguments = parser.parse_args()
     if not DATA.exists():
         raise SystemExit(f"{DATA} is not there: real data does not travel with dpscale")
@@ -136,6 +173,16 @@ def main() -> None:
         for name in arguments.data:
             with tempfile.TemporaryDirectory() as folder:
                 measured = Measured(make_database(name, Path(folder)))
+                if arguments.hma:
+                    start, found = time.perf_counter(), hma(measured, arguments.hma, arguments.hma_seconds)
+                    errors = (
+                        found
+                        if isinstance(found, str)
+                        else ", ".join(
+                            f"{link} {error:.3f} (degrees {distance:.3f})" for link, (error, distance) in found.items()
+                        )
+                    )
+                    print(f"{name}, HMA, not private: {errors} ({time.perf_counter() - start:.0f} s)", flush=True)
                 for epsilon in arguments.epsilons:
                     start = time.perf_counter()
                     found = list(trials(measured, epsilon, arguments.seeds, arguments.equal))

@@ -35,10 +35,11 @@ def _table_error(expected: dict[str, Any]) -> list[str]:
 
 
 def _link_error(expected: dict[str, Any]) -> list[str]:
-    labels = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings"}
+    labels = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings",
+              "steps": "pairs of consecutive children"}  # fmt: skip
     if not any(expected.values()):
         return ["no share: its links are random"]
-    noise = [f"{label} {expected[name]:.3g}" for name, label in labels.items() if expected[name] is not None]
+    noise = [f"{label} {expected[name]:.3g}" for name, label in labels.items() if expected.get(name) is not None]
     left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
     lines = [f"standard deviation of the noise: {', '.join(noise)}"] if noise else []
     return lines + ([f"expected error relative to random links, by number of links: {', '.join(left)}"] if left else [])

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Integers, NDArray, Words
+from dpscale.contributions.row_order import order_batch
 from dpscale.contributions.unit_ids import ODD, Identities, family, identities
 from dpscale.contributions.unit_shards import places, value_words
 from dpscale.counting.count import encode_batch
@@ -50,8 +52,8 @@ def key_families(partition: Partition, columns: Columns) -> list[str]:
 
 
 def coded_rows(
-    domain: Domain, partition: Partition, names: Sequence[str], keys: Sequence[tuple[Columns, str]]
-) -> tuple[list[Words], NDArray[np.int32]]:
+    domain: Domain, partition: Partition, names: Sequence[str], keys: Sequence[tuple[Columns, str]], order: Columns = ()
+) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
     """Return keys and codes of a partition's rows, without those dropped by the domain file or because of a null.
 
     Parameters
@@ -62,15 +64,20 @@ def coded_rows(
         Attributes.
     keys : sequence of (tuple of str, str)
         Columns of each key and the policy for their nulls.
+    order : tuple of str
+        Columns that order rows; their values follow the words of the keys.
     """
-    words, rows = [[np.empty((0, 2), np.uint64)] for _ in keys], [np.empty((0, len(names)), np.int32)]
+    words: list[list[NDArray[Any]]] = [[np.empty((0, 2), np.uint64)] for _ in keys]
+    words += [[np.empty((0, len(order)))]] if order else []
+    rows = [np.empty((0, len(names)), np.int32)]
     for batch in partition.batches(
-        list(dict.fromkeys([*(name for own, _ in keys for name in own), *domain.columns(names)]))
+        list(dict.fromkeys([*(name for own, _ in keys for name in own), *domain.columns(names), *order]))
     ):
         known = [key_words(batch, columns, nulls) for columns, nulls in keys]
         codes, gone = encode_batch(domain, batch, names) if names else (np.zeros((0, len(known[0][1])), np.uint8), None)
         stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)
-        for kept, (own, _) in zip(words, known, strict=True):
+        columns = [own for own, _ in known] + ([order_batch(batch, order, partition.format.typed)] if order else [])
+        for kept, own in zip(words, columns, strict=True):
             kept.append(own[stays])
         rows.append(codes.T[stays].astype(np.int32))
     return [np.concatenate(kept) for kept in words], np.concatenate(rows)

@@ -142,10 +142,10 @@ def _assign_shard(
     """
     if through:
         dealing = replace(dealing, through=UnitMap.joined(through))
-    return deal(dealing, partitions, Memory() if in_memory else Sealed.new(use, _worker_folder()))
+    return deal(dealing, partitions, Memory() if in_memory else Sealed.new(use, worker_folder()))
 
 
-def _worker_folder() -> str | None:
+def worker_folder() -> str | None:
     """Return the local directory of this worker for temporary files; None for the system's directory."""
     if "distributed" not in sys.modules:
         return None

@@ -218,11 +218,16 @@ class Divisible:
         """Return the best shares for these numbers of rows and links."""
         job, first = self.job, first_share(self.job) if measured else 0.0
         problem = self._problem(known, job.budget.amount * (1 - first))
-        fixed = {name: share / (1 - first) for name, share in job.given_shares.items()}
+        fixed = {name: share / (1 - first) for name, share in job.given_shares.items()} | self._equal_parts()
         best = allocate(problem, fixed)
         shares = {name: job.given_shares.get(name, best[name] * (1 - first)) for name in job.shares}
         whole = self._problem(known, job.budget.amount)
         return Allocation(shares, known, problem.errors(best), whole.random_error(), measured)
+
+    def _equal_parts(self) -> dict[str, float]:
+        """Return the parts of links with `counts` or an order, whose gain the expected errors do not contain: equal."""
+        names = [f"links.{one.called}" for one in self.job.link if one.counts or one.order]
+        return {name: self.job.shares[name] for name in names if name not in self.job.given_shares}
 
     def divide_by_usual_sizes(self) -> Allocation:
         """Return the best shares for usual numbers of rows and links."""
@@ -236,7 +241,7 @@ class Divisible:
     def _link(self, link: LinkSection, known: KnownSizes, amount: float) -> LinkErrors:
         name, ends = link.called, (self.sizes(link.parent), self.sizes(link.child))
         whole = LinkBudget(with_shares(self.job, {f"links.{name}": 1.0}), self.neighbours, link.model_copy(
-            update={"counts": None}))  # fmt: skip
+            update={"counts": None, "order_by": None, "parents": None}))  # fmt: skip
         question = whole.question((even_side(ends[0]), even_side(ends[1])), max(known.links[name], 2.0))
         amounts, departures = known.strengths[name].departures(
             question, amount, self.job.budget.amount / question.amount

@@ -13,6 +13,7 @@ from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, degrees_squared, split
 from dpscale.relational.degrees import buckets, thresholds
 from dpscale.relational.features import Side
+from dpscale.relational.history import HistoryTables
 
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
@@ -72,12 +73,22 @@ class LinkBudget:
     @property
     def siblings(self) -> bool:
         """Whether the sums over pairs of siblings are measured."""
-        several = self.known and 1 < self.link.bound <= MOST_SIBLINGS
+        several = self.known and 1 < self.link.bound <= MOST_SIBLINGS and not self.link.order
         return several and self.degrees and self.link.parent != self.link.child
 
     @property
+    def history(self) -> HistoryTables | None:
+        """Tables of consecutive children; None if the job states no order of the children of a parent."""
+        if not self.link.order or not self.degrees:
+            return None
+        names = list(self.job.domains[self.link.child].names)
+        return HistoryTables(self.sizes(self.link.child), names.index(self.link.order[0]), self.link.bound)
+
+    @property
     def parts(self) -> Split:
-        return split(budget(self.job, f"links.{self.link.called}"), self.counted, self.degrees, self.siblings)
+        """Parts of the budget; histories have that of the siblings."""
+        among = self.siblings or self.history is not None
+        return split(budget(self.job, f"links.{self.link.called}"), self.counted, self.degrees, among)
 
     @property
     def places(self) -> list[Integers]:
@@ -92,8 +103,10 @@ class LinkBudget:
 
     def sizes(self, table: str) -> tuple[int, ...]:
         """Return the number of values of every attribute of a table's rows in this link."""
-        domain, counted = self.job.domains[table], self.job.counted(self.link, table)
-        return *(domain[one].size for one in domain.names), *(len(buckets(one.bound)) for one in counted)
+        job, domains = self.job, [self.job.domains[table]]
+        domains += [job.domains[one.parent] for one in job.other_parents(self.link)] if table == self.link.child else []
+        counts = [len(buckets(one.bound)) for one in job.counted(self.link, table)]
+        return *(domain[one].size for domain in domains for one in domain.names), *counts
 
     def question(self, sides: tuple[Side, Side], links: float) -> LinkProblem:
         """Return the planning problem of the three sums' shares."""
@@ -112,3 +125,13 @@ class LinkBudget:
     def siblings_draw(self, tables: PairTables) -> GaussianDraw:
         squared = tables.squared(self.link.bound, self.neighbours.rows[self.link.parent])
         return gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
+
+    def steps_draw(self, tables: HistoryTables) -> GaussianDraw:
+        """Return the draw of the tables of consecutive children."""
+        squared = tables.steps_squared(self.neighbours.rows[self.link.parent])
+        return gaussian_draw(squared, self.parts.siblings / 2, 1, f"steps of link {self.link.called}")
+
+    def parents_draw(self, tables: HistoryTables) -> GaussianDraw:
+        """Return the draw of the tables of parents of histories."""
+        squared = tables.parents_squared(self.neighbours.rows[self.link.parent])
+        return gaussian_draw(squared, self.parts.siblings / 2, 1, f"histories of link {self.link.called}")

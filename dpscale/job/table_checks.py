@@ -1,9 +1,10 @@
-"""Checks of the sections of a job of several tables against each other: searches, counted links, links of public tables."""
+"""Checks of the sections of a job of several tables against each other: searches, counted links, public tables."""
 
 from __future__ import annotations
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
+from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.table_sections import LinkedTables, LinkSection
 
 
@@ -36,11 +37,36 @@ def check_counts(job: LinkedTables, link: LinkSection, before: list[str]) -> Non
                        f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
 
 
+def check_history(job: LinkedTables, link: LinkSection, before: list[str]) -> None:
+    """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents."""
+    field = f"link {link.called}"
+    if link.order and link.order[0] not in (names := job.declared[link.child].names):
+        raise JobError(f"{field}: order_by", f"{link.order[0]!r}", f"an attribute of {link.child}: {', '.join(names)}",
+                       nearest(link.order[0], list(names)))  # fmt: skip
+    if link.order and job.declared[link.child][link.order[0]].search is not None:
+        raise JobError(f"{field}: order_by", f"{link.order[0]!r}, whose cells are not public", "public cells",
+                       "state its cells in the domain file")  # fmt: skip
+    if link.order and not has_bounded_parents(job, link):
+        raise JobError(f"{field}: order_by", f"children of {link.parent}, whose rows have no bound", "a parent whose"
+                       " rows belong to units", "set it for the link by which rows belong to their unit")  # fmt: skip
+    called = {one.called: one for one in job.link}
+    for name in link.parents or []:
+        if name not in before:
+            raise JobError(f"{field}: parents", f"{name!r}", "names of earlier links",
+                           nearest(name, before) if before else "remove it")  # fmt: skip
+        other = called[name]
+        if other.child != link.child or other.via or has_bounded_parents(job, other):
+            raise JobError(f"{field}: parents", f"{name!r}, a link of {other.parent} and {other.child}",
+                           f"links of {link.child} to a public or side table", "remove it")  # fmt: skip
+        if (other.nulls, other.dangling) != ("reject", "reject"):
+            raise JobError(f"{field}: parents", f"{name!r}, whose rows may lack a parent",
+                           'nulls and dangling "reject"', "set them, or remove it")  # fmt: skip
+
+
 def check_references(job: LinkedTables) -> None:
     """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
     for link in job.foreign_keys[len(job.link) :]:
-        changed: dict[str, object] = {"share": link.share, "max_degree": link.max_degree}
-        changed |= {"counts": link.counts, "loops": link.loops}
+        changed: dict[str, object] = {name: getattr(link, name) for name in ("share", "max_degree", "counts", "loops")}
         changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
         if given := next((name for name, value in changed.items() if value is not None), None):
             raise JobError(f"link {link.called}: {given}", f"{changed[given]!r} between two public tables",

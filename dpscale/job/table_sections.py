@@ -103,6 +103,8 @@ class LinkSection(Settings):
     protects: Literal["parent", "both"] = "parent"
     links: Annotated[int, Field(ge=1)] | None = None
     counts: list[str] | None = None
+    order_by: str | Annotated[list[str], Field(min_length=1)] | None = None
+    parents: list[str] | None = None
     loops: bool | None = None
     share: Share | None = None
     mechanism: Literal["maxent", "published"] = "maxent"
@@ -137,6 +139,12 @@ class LinkSection(Settings):
             raise ValueError("loops requires a link within one table")
         if self.kind == "one-to-one" and self.bound > 1:
             raise ValueError("max_degree of a one-to-one link is 1: remove it, or use kind one-to-many")
+        if self.order_by is None and self.parents:
+            raise ValueError("parents requires order_by: other parents of the children are attributes of a history")
+        if self.order_by is not None and (self.kind != "one-to-many" or self.parent == self.child or self.bound < 2):
+            raise ValueError("order_by requires kind one-to-many, two tables, and a max_degree of at least 2")
+        if self.order_by is not None and self.mechanism == "published":
+            raise ValueError('order_by requires mechanism = "maxent"')
         if self.mechanism != "published" and {self.rounds, self.marginals, self.alpha} != {None}:
             raise ValueError('rounds, marginals and alpha require mechanism = "published"')
         return self
@@ -146,6 +154,11 @@ class LinkSection(Settings):
         return self.name or (
             self.child if self.via is None else Path(self.via.rstrip("/*")).stem.split("*")[0] or "links"
         )
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Attribute that orders the children of a parent, and further columns; empty without an order."""
+        return key_columns(self.order_by)
 
     @property
     def bound(self) -> int:

@@ -17,13 +17,14 @@ from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
 from dpscale.job.key_columns import check_columns, check_distinct, check_keys
+from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     AllocationTable,
     DiscoverTable,
     EngineSettings,
 )
-from dpscale.job.table_checks import check_counts, check_references, check_searches
+from dpscale.job.table_checks import check_counts, check_history, check_references, check_searches
 from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, PrivacyOfTables, Rows, TableSection, key_columns
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget
@@ -45,6 +46,8 @@ class CompositeJob(Settings):
     workload: list[JoinPart] | None = None  # None: omitted from the digest of a job
     joins: dict[str, JoinSection] | None = None
     allocation: AllocationTable | None = None
+    impossible: list[dict[str, Any]] | None = None
+    determined: list[dict[str, Any]] | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> CompositeJob:
@@ -124,6 +127,11 @@ class CompositeJob(Settings):
         """Joins of the workload over several tables, by name."""
         return resolve_joins(self)
 
+    @cached_property
+    def linked_rules(self) -> dict[str, list[LinkedRule]]:
+        """Structural zeros across tables, by link."""
+        return linked_rules(self)
+
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""
         return key_columns(self.tables[table].key)
@@ -142,6 +150,15 @@ class CompositeJob(Settings):
     def counted(self, link: LinkSection, table: str) -> list[LinkSection]:
         """Return the earlier links of a table's rows whose numbers are attributes in this link."""
         return [one for one in self.link if one.called in (link.counts or ()) and one.parent == table]
+
+    def other_parents(self, link: LinkSection) -> list[LinkSection]:
+        """Return the earlier links whose parents' attributes are attributes of the children in this link."""
+        return [one for one in self.link if one.called in (link.parents or ())]
+
+    def order_columns(self, link: LinkSection) -> tuple[str, ...]:
+        """Return the columns that order the children of a parent; none without an order."""
+        first, rest = link.order[:1], link.order[1:]
+        return *(self.domains[link.child][name].column for name in first), *rest
 
     @property
     def foreign_keys(self) -> list[LinkSection]:
@@ -174,10 +191,11 @@ class CompositeJob(Settings):
                     raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
                                    nearest(end, list(self.tables)))  # fmt: skip
             check_keys(self, link)
+            check_history(self, link, names[:at])
             if link.via is None:
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
         check_references(self)
-        _ = self.joined  # refuses parts without exactly one join
+        _ = self.joined, self.linked_rules  # refuse parts without exactly one join, and rules of tables without a link
         if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
             raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
 

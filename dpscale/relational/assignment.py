@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -213,30 +212,14 @@ def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: PairTable
         Parent of each child.
     tables : PairTables
     """
-    from scipy.sparse import csr_array
-
-    m, offsets = len(rows), np.concatenate([[0], np.cumsum(tables.sizes)]).astype(np.int64)
-    if not m:
-        return np.zeros(int(tables.starts[-1]), np.int64)
-    columns = (rows + offsets[:-1]).ravel()
-    hot = csr_array(
-        (np.ones(columns.size, np.int64), columns, np.arange(m + 1) * rows.shape[1]), shape=(m, int(offsets[-1]))
-    )
-    each = np.bincount(parents)
-    weights = np.where(each > 1, (1 << BITS) // np.maximum(each - 1, 1), 0).astype(np.int64)
-    owner = csr_array((np.ones(m, np.int64), (parents, np.arange(m))), shape=(len(each), m))
-    counts = owner @ hot
-    pairs = _weighed(counts, weights) - _weighed(hot, weights[parents])  # a child is not its own sibling
-    square = pairs.toarray()
-    parts = [square[offsets[i] : offsets[i + 1], offsets[j] : offsets[j + 1]].ravel() for i, j in tables.pairs]
-    return np.asarray(np.concatenate(parts), dtype=np.int64)
-
-
-def _weighed(rows: Any, weights: Integers) -> Any:
-    """Return Σ over rows of w x xᵀ, in integers."""
-    from scipy.sparse import diags_array
-
-    return rows.T @ diags_array(weights, dtype=np.int64) @ rows
+    sums = np.zeros(int(tables.starts[-1]), np.int64)
+    order = np.argsort(parents, kind="stable")
+    begins = np.concatenate([[0], np.cumsum(np.bincount(parents))]).astype(np.int64)
+    weights = np.where(np.diff(begins) > 1, (1 << BITS) // np.maximum(np.diff(begins) - 1, 1), 0).astype(np.int64)
+    layout, sizes = np.array(tables.pairs, np.int64).reshape(-1, 2), np.array(tables.sizes, np.int64)
+    values = np.ascontiguousarray(np.asarray(rows)[order], dtype=np.int64)
+    loops.add_siblings(values, begins, weights, sizes, layout, tables.starts, sums)
+    return sums
 
 
 def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: float) -> Floats:
@@ -254,7 +237,7 @@ def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: flo
 
 
 def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats | None, target: Floats,
-                  tables: PairTables, stream: PublicStream) -> Integers:  # fmt: skip
+                  tables: PairTables, stream: PublicStream, most: int = MOST) -> Integers:  # fmt: skip
     """Return the links, shape (m, 2), with children exchanged between parents to bring the sibling sums near `target`.
 
     Parameters
@@ -269,6 +252,8 @@ def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: F
         Sibling sums.
     tables : PairTables
     stream : PublicStream
+    most : int
+        Most exchanges that are tried in a pass.
     """
     cross = Cross.of(u, v)
     parents = np.full(v.rows, -1, np.int64)
@@ -286,7 +271,7 @@ def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: F
     layout = np.array(tables.pairs, np.int64).reshape(-1, 2)
     values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)
     for _ in range(PASSES):
-        count = min(PROPOSALS * len(have), MOST)
+        count = min(PROPOSALS * len(have), most)
         one, two = (have[(stream.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
         loops.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, MARGINAL_WEIGHT,
                    values, sizes, layout, tables.starts, sibling_off)  # fmt: skip

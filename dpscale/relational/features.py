@@ -20,6 +20,8 @@ import numpy as np
 from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.privacy.protection import REPLACE
 
+FEW_CELLS = 1 << 16  # cells of an array that is cheaper than a sort of any number of rows
+
 
 @dataclass(frozen=True, eq=False)
 class Side:
@@ -34,7 +36,7 @@ class Side:
     counts : ndarray, shape (k,)
         Number of rows of each profile.
     of : ndarray, shape (n,)
-        Profile of every row.
+        Profile of every row. Of a table whose rows are not in memory, it has one row for each profile.
     """
 
     sizes: tuple[int, ...]
@@ -51,7 +53,7 @@ class Side:
 
     @property
     def rows(self) -> int:
-        return len(self.of)
+        return int(self.counts.sum())
 
     @cached_property
     def ones(self) -> tuple[Floats, ...]:
@@ -75,8 +77,18 @@ def distinct(rows: NDArray[np.integer], sizes: Sequence[int]) -> tuple[Integers,
     codes = np.zeros(len(rows), np.int64)
     for i, size in enumerate(sizes):
         codes = codes * int(size) + rows[:, i]
-    found, of = np.unique(codes, return_inverse=True)
+    found, of = _distinct_codes(codes, math.prod(map(int, sizes)))
     return np.stack(np.unravel_index(found, tuple(map(int, sizes))), axis=1).astype(np.int64), of.reshape(-1)
+
+
+def _distinct_codes(codes: Integers, cells: int) -> tuple[Integers, Integers]:
+    """Return the sorted distinct codes and the index of each code among them; few possible codes need no sort."""
+    if cells > max(FEW_CELLS, len(codes)):
+        found, of = np.unique(codes, return_inverse=True)
+        return found, of
+    there = np.zeros(cells, np.bool_)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
 BITS = 12

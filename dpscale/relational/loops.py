@@ -219,3 +219,22 @@ def swap(
         placement_cost(b, y, x, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
                        pairs, starts, sibling_off)  # fmt: skip
     return made
+
+
+@compiled("void(int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1])")
+def add_siblings(rows: Integers, begins: Integers, weights: Integers, sizes: Integers, pairs: Integers,
+                 starts: Integers, out: Integers) -> None:  # fmt: skip
+    """Add the weight of its parent to the cell of each ordered pair of different siblings in each table.
+
+    `rows[begins[p] : begins[p + 1]]` are the children of parent p.
+    """
+    for parent in range(len(weights)):
+        if weights[parent] == 0:
+            continue
+        for x in range(begins[parent], begins[parent + 1]):
+            for t in range(len(pairs)):
+                i, j = pairs[t, 0], pairs[t, 1]
+                base = starts[t] + rows[x, i] * sizes[j]
+                for y in range(begins[parent], begins[parent + 1]):
+                    if y != x:
+                        out[base + rows[y, j]] += weights[parent]

@@ -6,10 +6,11 @@ because links are measured between synthetic rows.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from dpscale.base.errors import ReportError
-from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
 from dpscale.job.key_columns import pair_links
 from dpscale.job.table_sizes import required_links
@@ -17,9 +18,11 @@ from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.joint_parts import JointPart
-from dpscale.runs.links.measuring import check_unchanged, current_stamps, read_all
+from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, read_all
+from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.links.report import write_report
-from dpscale.runs.links.writer import check_public, write_tables
+from dpscale.runs.links.table_profiles import remove_profiles
+from dpscale.runs.links.table_writer import write_tables
 from dpscale.runs.row_limits import record_limits
 from dpscale.runs.stages.budget import SEARCHES, UNITS, ensure_noise_key
 from dpscale.runs.stages.plan import check_numbers
@@ -49,6 +52,9 @@ class RunComponent:
 
     def check(self, engine: Engine) -> None:
         """Do nothing: the run counts and checks its records before the charge."""
+
+    def close(self) -> None:
+        """Do nothing: the run reads its records in its own stages."""
 
     def reconstruct(self, engine: Engine) -> None:
         run_requested(self.run, engine, "reconstruct")
@@ -95,7 +101,7 @@ class TableComponent(RunComponent):
     def is_measured(self) -> bool:
         return all(self.run.done(stage) for stage in RELEASED)
 
-    def synthesize(self, engine: Engine) -> dict[str, Integers]:
+    def synthesize(self, engine: Engine) -> dict[str, Any]:
         run_requested(self.run, engine, "synthesize")
         return {}
 
@@ -136,9 +142,8 @@ def _draw_part(part: JointPart, engine: Engine) -> None:
         for table in run.tables.values():
             check_numbers(table, engine)
         check_public(run.job)
-        read_all(
-            run.closed_job, run.neighbours, engine
-        )  # refuses keys and links; attributes whose cells are not known are left out
+        # refuses keys and links; attributes whose cells are not known are left out
+        close_all(read_all(run.closed_job, run.neighbours, engine))
     for table in part.tables.values():
         if not table.done(part.stage):
             table.prepared = part.prepare(table, engine)
@@ -165,10 +170,12 @@ def measure(run: CompositeRun, engine: Engine) -> None:
     ensure_noise_key(run)
     run.charge(reserve=False)
     components = run.components().values()
-    for one in components:
-        one.check(engine)
-    for one in components:
-        one.measure(engine)
+    with ExitStack() as ending:
+        for one in components:
+            ending.callback(one.close)
+            one.check(engine)
+        for one in components:
+            one.measure(engine)
     remove_partial(run.path / "links")
     run.publish()
 
@@ -207,10 +214,11 @@ def reconstruct(run: CompositeRun, engine: Engine) -> None:
 
 def synthesize(run: CompositeRun, engine: Engine) -> None:
     """Sample the rows of every component, then write every table with its keys."""
-    links: dict[str, Integers] = {}
+    links: dict[str, Any] = {}
     for one in run.components().values():
         links |= one.synthesize(engine)
-    write_tables(run, links)
+    write_tables(run, links, engine)
+    remove_profiles(run)
 
 
 def report(run: CompositeRun, engine: Engine) -> None:

@@ -73,7 +73,7 @@ def row_limits(run: CompositeRun, name: str) -> dict[str, int | None]:
     dict
         `least` and `most`; `most` is None if its parents have no bound.
     """
-    from dpscale.runs.links.writer import public_tables
+    from dpscale.runs.links.public_tables import public_tables
 
     def rows(parent: str) -> int:
         public = run.job.tables[parent].public

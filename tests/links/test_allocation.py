@@ -308,8 +308,9 @@ def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed
         job = write_database(folder, frames, rng)
         first = first_measurement.job_of_public_cells(job)
         run = CompositeRun.create(job, folder / "run")
-        codes = first_measurement.rows_of(first, "persons", measuring.read_all(first, run.neighbours, engine))
-        return len(codes), features.whole(codes).sum(axis=0)
+        exact = measuring.read_all(first, run.neighbours, engine)
+        links, side = first_measurement.end_of(first, "persons", exact)
+        return links.table_rows(side), links.table_sums(side, features)
 
     rows, sums = statistics(tmp_path / "all", data)
     changes = list[int]()

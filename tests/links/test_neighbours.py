@@ -26,7 +26,7 @@ from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degrees import GRID
 from dpscale.relational.features import BITS, Features, squared_distance
 from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links import link_data
+from dpscale.runs.links import child_rows, link_data
 
 PERSONS = 12
 DOMAIN = {"attributes": {"x": {"kind": "coded", "size": 2}, "y": {"kind": "coded", "size": 3}}}
@@ -239,7 +239,8 @@ def test_planted_truncation_by_row_order_is_detected(tmp_path: Path, monkeypatch
                 stays[at] = seen[keys[at].tobytes()] <= 2 * bound
         return stays
 
-    monkeypatch.setattr(link_data, "at_most", take_first_of_both)
+    for module in (link_data, child_rows):
+        monkeypatch.setattr(module, "at_most", take_first_of_both)
     with pytest.raises(AssertionError):
         test_no_neighbour_exceeds_sensitivity(tmp_path, 0, {})
 

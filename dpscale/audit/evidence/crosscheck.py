@@ -43,7 +43,7 @@ CONSTANTS = {
     GROWING: "ce5db5a8b5359b29a2382aae1bb326ebb8c163d2f434f236d0e3a14ce9859e29",
 }
 VALUES = re.compile(
-    r"(^|/)measurements/[^/]+\.parquet$|^links/[^/]+/(links|degrees|siblings|u|v|both|round-[0-9]+)\.npy$"
+    r"(^|/)measurements/[^/]+\.parquet$|^links/[^/]+/(links|degrees|siblings|steps|histories|u|v|both|round-[0-9]+)\.npy$"
 )
 UNNAMED, OTHER = ("auto",), ("selection", "delta")  # settings that choose a mechanism; kinds of events besides draws
 TABLE_BOUND = "largest column norms of integer matrices, exactly: strategies.json"

@@ -134,6 +134,10 @@ def _histograms(piece: LinkBudget, sizes: Sequence[Sequence[int]]) -> Iterator[L
     if piece.siblings:
         squared = tables.squared(piece.link.bound, parents)
         yield LinkDraw("siblings", piece.siblings_draw(tables), squared, int(tables.starts[-1]))
+    if (history := piece.history) is not None:
+        yield LinkDraw("steps", piece.steps_draw(history), history.steps_squared(parents), int(history.starts[-1]))
+        values = sum(a * b for a, b in history.shapes)
+        yield LinkDraw("histories", piece.parents_draw(history), history.parents_squared(parents), values)
 
 
 def _sums(piece: LinkBudget, shares: budget_shares.Shares | None) -> Iterator[LinkDraw]:

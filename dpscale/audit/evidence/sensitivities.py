@@ -11,9 +11,10 @@ shows more than its noise allows. Over k steps it is δ_k = δ + Φ(Φ⁻¹(δ_(
 Draws of a link measure sums over links, of which neighbours change `moved`. A unit changes their number by `moved`, and
 a histogram of degrees by at most 1 at each of `bound` thresholds for each role of its row, plus, for the rows at the
 other end, by `bound` entries of at most `bound`. Sibling sums count each pair of siblings in every contingency table in
-steps of 2^-12. The three sums of features have one cost: a link adds vectors of squared norm at most U and V and their
-product, or replaces them by others whose inner products are at least g and h. A cross marginal changes by 1 at one
-entry per moved link, or at two if links are replaced.
+steps of 2^-12. Steps count consecutive ones, with weight 2 for an attribute with itself; histories count parents in a
+table of weight 3 and in one for each attribute. The sums of features have one cost: a link adds vectors of squared norm
+at most U and V and their product, or replaces them by others whose inner products are at least g and h. A cross
+marginal changes by 1 at one entry per moved link, or at two if links are replaced.
 """
 
 from __future__ import annotations
@@ -275,11 +276,12 @@ def squared_of(link: Fields, name: str) -> Fraction | int:
         return moved**2 * moved_features(link, {name: Fraction(1)})
     if is_round(name):
         return entries(link) * moved**2
-    if name == "siblings":
-        attributes = len(link["sizes"][1])
-        return attributes * (attributes + 1) // 2 * (int(link["parents"]) * bound * 2**BITS) ** 2
+    attributes, parents = len(link["sizes"][1]), int(link["parents"])
     others = 2 * bound**2 if replaced else bound**2 * (len(link["histograms"]) - 1)
-    return {"links": moved**2, "degrees": int(link["roles"]) ** 2 * (bound + others)}[name]
+    return {"links": moved**2, "degrees": int(link["roles"]) ** 2 * (bound + others),
+            "siblings": attributes * (attributes + 1) // 2 * (parents * bound * 2**BITS) ** 2,
+            "steps": attributes * (attributes + 3) * (parents * (bound - 1)) ** 2,
+            "histories": (attributes + 9) * parents**2}[name]  # fmt: skip
 
 
 def entries(link: Fields) -> int:
@@ -312,10 +314,8 @@ def feature_bounds(sizes: list[int], clip: float | None) -> tuple[int, int]:
 def one_hot_bounds(size: int) -> tuple[int, int]:
     """Return both for one attribute: a one-hot centred at 1/size, truncated to steps; of two values, one column."""
     step = 2**BITS
-    if size == 1:
-        return 0, 0
-    if size == 2:
-        half = math.isqrt(step**2 // 2)
+    if size <= 2:
+        half = math.isqrt(step**2 // 2) * (size - 1)
         return half**2, -(half**2)
     own, other = step * (size - 1) // size, step // size
     return own**2 + (size - 1) * other**2, -2 * own * other + (size - 2) * other**2

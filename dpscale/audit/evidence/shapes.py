@@ -1,10 +1,9 @@
 """Derive from job.toml and the domains what the draws must look like; only the standard library, in every bundle.
 
-The components of a job, the numbers by which neighbours differ and the numbers of cells are computed here from the
-files, without code of the release. A job with `[data]` has one component, a table. Otherwise neighbours differ in a row
-of the root, which `privacy.unit` names, or the private table that is not the child of another one, with the rows and
-links that belong to it, or in a row of a private table that is not below the root; or, with `protects = "both"`, in one
-row of any table, which is replaced. A join is a table with a row for each row of its base.
+Components, the numbers by which neighbours differ and numbers of cells are computed from the files, without code of the
+release. A job with `[data]` has one component, a table. Otherwise neighbours differ in a row of the root (of
+`privacy.unit`, or the private table that is no child of another) with all that belongs to it, or in a row of a private
+table not below it; with `protects = "both"`, in one replaced row of any table. A join has a row for each of its base.
 """
 
 from __future__ import annotations
@@ -86,8 +85,9 @@ def period_answers(draws: Fields) -> dict[str, str]:
 
 def domain_files(job: Fields) -> list[str]:
     """Return the names of the domain files of a bundle."""
-    names = [*(f"domain.{name}.toml" for name in job.get("tables", ())), *map(_join_domain, job.get("joins", {}))]
-    return ["domain.toml"] if "data" in job else names
+    if "data" in job:
+        return ["domain.toml"]
+    return [f"domain.{name}.toml" for name in [*job["tables"], *(f"joins.{name}" for name in job.get("joins", {}))]]
 
 
 def _tables(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
@@ -108,14 +108,11 @@ def _joins(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
     for name, one in joins.items():
         beyond = sum(shares[f"joins.{own}"] * part for own, part in parts.items())
         keyed = one["base"] not in job["tables"] or bool(job["tables"][one["base"]].get("key"))
-        yield {"name": f"joins.{name}", "kind": "table", "folder": f"joins/{name}/", "domain": _join_domain(name),
+        folder, domain = f"joins/{name}/", f"domain.joins.{name}.toml"
+        yield {"name": f"joins.{name}", "kind": "table", "folder": folder, "domain": domain,
                "rows_per_unit": _join_rows(job, one), "steps": 1, "settings": one,
                "share": beyond if name == CUT else shares[f"joins.{name}"] * (1 - parts[name]),
                "bounded": keyed or (not _is_replaced(job) and one["base"] != unit_rows(job)[0])}  # fmt: skip
-
-
-def _join_domain(name: str) -> str:
-    return f"domain.joins.{name}.toml"
 
 
 def _join_rows(job: Fields, join: Fields) -> int:
@@ -134,13 +131,13 @@ def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapp
     rows: Mapping[str, int] = {} if replaced else unit_rows(job)[1]
     parent, child, share = link["parent"], link["child"], shares[f"links.{link['name']}"]
     published = share > 0 and link.get("mechanism") == "published"  # without a share nothing is measured
-    degrees = share > 0 and not published and (replaced or parent in rows)
+    degrees, ordered = share > 0 and not published and (replaced or parent in rows), bool(link.get("order_by"))
     wanted = {
         "links": share > 0 and (link.get("links") is None if many else link.get("nulls") == "keep"),
         "degrees": degrees,
-        "siblings": degrees and not many and 1 < bound <= MOST_SIBLINGS and parent != child,
+        "siblings": degrees and not many and 1 < bound <= MOST_SIBLINGS and parent != child and not ordered,
+        **dict.fromkeys(("steps", "histories"), degrees and ordered),
     }
-    others = [bound if replaced else GRID] if many else []
     return {
         "name": link["name"],
         "kind": "link",
@@ -150,8 +147,8 @@ def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapp
         "bound": bound,
         "parents": rows.get(parent, 1),
         "roles": rows.get(parent, 1) * (2 if parent == child else 1),
-        "histograms": [bound, *others] if degrees else [],
-        "sizes": [[*sizes(domains[f"domain.{end}.toml"]), *_counts(job, link, end)] for end in (parent, child)],
+        "histograms": [bound, *([bound if replaced else GRID] if many else [])] if degrees else [],
+        "sizes": [_cells(job, link, end, domains) for end in (parent, child)],
         "loop": {name: link.get(name, default) for name, default in ROUNDS.items()} if published else None,
         "statistics": [name for name, given in wanted.items() if given],
         "share": share,
@@ -172,10 +169,13 @@ def _moved(link: Fields, rows: Mapping[str, int], replaced: bool) -> int:
     return rows[link["parent"]] * link_bound(link) if link["parent"] in rows else rows.get(link["child"], 1)
 
 
-def _counts(job: Fields, link: Fields, table: str) -> list[int]:
-    """Return the numbers of degree buckets of a table's rows that are attributes in this link."""
+def _cells(job: Fields, link: Fields, table: str, domains: Mapping[str, Fields]) -> list[int]:
+    """Return the sizes of attributes of a table's rows: its own, of other parents in a history, of counted links."""
+    named = link.get("parents") or () if table == link["child"] else ()
+    tables = [table, *(one["parent"] for one in job["link"] if one["name"] in named)]
     counted = [one for one in job["link"] if one["name"] in (link.get("counts") or ()) and one["parent"] == table]
-    return [1 + link_bound(one).bit_length() for one in counted]
+    own = [size for name in tables for size in sizes(domains[f"domain.{name}.toml"])]
+    return own + [1 + link_bound(one).bit_length() for one in counted]
 
 
 def _is_replaced(job: Fields) -> bool:

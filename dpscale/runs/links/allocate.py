@@ -6,14 +6,19 @@ stored before its digest is recorded on the ledger; after a stop in between, the
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from dpscale.engine import Engine
 from dpscale.job.allocation import Divisible, expected_job, is_open, with_bounds
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import neighbour_relation, table_jobs
+from dpscale.records.origin import Stamps
 from dpscale.runs.composite import STARTED, CompositeRun
 from dpscale.runs.links.first_measurement import FirstMeasurement, job_of_public_cells
-from dpscale.runs.links.measuring import check_unchanged, current_stamps, read_all, snapshot_of
-from dpscale.runs.links.writer import check_public
+from dpscale.runs.links.link_data import check_orders
+from dpscale.runs.links.link_parts import LinksByName
+from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, read_all, snapshot_of
+from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.stages.budget import ensure_noise_key
 from dpscale.runs.stages.plan import make_plan
 
@@ -37,19 +42,28 @@ def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> FirstMeasure
     stamps_before = current_stamps(run)
     snapshot_of(run, engine)
     check_public(run.job)
-    exact = read_all(first.job, first.neighbours, engine)
-    check_unchanged(run, stamps_before)
-    run.update(divides=STARTED)
-    if first.open_bounds:
-        first = first.with_private_bounds(engine, lambda: check_unchanged(run, stamps_before))
-        exact = read_all(first.job, first.neighbours, engine)
-        check_unchanged(run, stamps_before)
-    known, cut = first.measure(exact), first.cut_shares(exact)
+    check_orders(engine, run.job)
+    with ExitStack() as ending:
+        exact = _read(first, engine, stamps_before, ending)
+        run.update(divides=STARTED)
+        if first.open_bounds:
+            first = first.with_private_bounds(engine, lambda: check_unchanged(run, stamps_before))
+            ending.close()
+            exact = _read(first, engine, stamps_before, ending)
+        known, cut = first.measure(exact), first.cut_shares(exact)
     bounds = {link.called: link.bound for link in first.job.link if is_open(run.job, link)}
     divisible = Divisible(with_bounds(run.job, bounds), first.neighbours)
     content = divisible.divide(known, measured=True).to_dict()
     run.record_allocation(content | {"bounds": bounds, "cut": cut})
     return first
+
+
+def _read(first: FirstMeasurement, engine: Engine, stamps_before: list[Stamps], ending: ExitStack) -> LinksByName:
+    """Read and check all links, and let them be removed at the end."""
+    exact = read_all(first.job, first.neighbours, engine)
+    ending.callback(close_all, exact)
+    check_unchanged(first.run, stamps_before)
+    return exact
 
 
 def check_plans(run: CompositeRun, engine: Engine) -> None:

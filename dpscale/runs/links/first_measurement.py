@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -46,14 +47,15 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.relational.budget_shares import Expected, LinkProblem, Shares, Split, first_shares
-from dpscale.relational.degree_bounds import cut_share, degree_histogram, proposed_bound
+from dpscale.relational.degree_bounds import cut_share, proposed_bound
 from dpscale.relational.features import BITS, STEP, Features, Side
 from dpscale.relational.link_strength import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.joint_parts import protection_fields
-from dpscale.runs.links.link_data import ExactLinks, read_links
-from dpscale.runs.links.measuring import LEAST_LINKS, LinkDraws, LinkMeasurement
-from dpscale.runs.links.writer import public_tables
+from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.link_parts import LinksByName, LinkStatistics
+from dpscale.runs.links.measuring import LEAST_LINKS, LinkDraws, LinkMeasurement, read_link
+from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.stages.budget import (
     ALLOCATION,
     Charge,
@@ -74,12 +76,12 @@ FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and 
 
 
 def job_of_public_cells(job: CompositeJob) -> CompositeJob:
-    """Return the job with the attributes of public cells only, and without counts of earlier links."""
+    """Return the job with the attributes of public cells only, without counts of earlier links and histories."""
     domains = dict(job.declared)
     for name, domain in job.declared.items():
         for one in domain.searches:
             domains[name] = domains[name].without(one.name)
-    links = [one.model_copy(update={"counts": None}) for one in job.link]
+    links = [one.model_copy(update={"counts": None, "order_by": None, "parents": None}) for one in job.link]
     return job.with_domains(domains).model_copy(update={"link": links})
 
 
@@ -118,7 +120,7 @@ class _FirstLink(LinkMeasurement):
         """Return the noisy number of links; None if it is not measured."""
         if not self.piece.counted:
             return None
-        return float(self._drawn("links", self.piece.links_draw(), lambda exact: np.array([len(exact.rows)]))[0])
+        return float(self._drawn("links", self.piece.links_draw(), lambda exact: np.array([exact.count]))[0])
 
     def _plan(self, question: LinkProblem) -> Shares:
         return first_shares(question)
@@ -210,20 +212,20 @@ class FirstMeasurement:
         """Return the measurement for the job with the bounds that it leaves open; `check` is called before a draw."""
         first = self
         for link in (one for one in self.bounded_links if one.max_degree == OPEN):
-            exact = read_links(engine, first.job, link, first.neighbours)
-            check()
-            noisy, draw = first.degrees(link, exact), first.degrees_draw(link)
+            with closing(read_link(engine, first.job, link, first.neighbours)) as exact:
+                check()
+                noisy, draw = first.degrees(link, exact), first.degrees_draw(link)
             bound = proposed_bound(noisy, draw.lattice_variance**0.5) or link.bound
             first = replace(first, job=with_bounds(first.job, {link.called: bound}))
         return first
 
-    def degrees(self, link: LinkSection, exact: ExactLinks) -> Floats:
+    def degrees(self, link: LinkSection, exact: LinkStatistics) -> Floats:
         """Return the noisy histogram of degrees before the bound, drawn once."""
         number = next(place for place, one in enumerate(self.job.link) if one.called == link.called)
         draws = self._draws(f"degrees.{link.called}", f"degrees of {link.called}", FIRST_DEGREES + 2 * number)
-        return self._drawn(draws, "degrees", self.degrees_draw(link), lambda: degree_histogram(exact.unbounded))
+        return self._drawn(draws, "degrees", self.degrees_draw(link), exact.degree_histogram)
 
-    def cut_shares(self, exact: Mapping[str, ExactLinks]) -> dict[str, float | None]:
+    def cut_shares(self, exact: LinksByName) -> dict[str, float | None]:
         """Return the noisy share of links that each bound cuts; None if the noise hides all degrees."""
         return {link.called: cut_share(self.degrees(link, exact[link.called]),
                                        self.degrees_draw(link).lattice_variance**0.5, link.bound)
@@ -238,7 +240,7 @@ class FirstMeasurement:
         amount = self.amount * ONES / len(self.roots)
         return gaussian_draw(squared, amount, self.divisible.unit_rows(table), f"attributes of table {table}")
 
-    def measure(self, exact: Mapping[str, ExactLinks]) -> KnownSizes:
+    def measure(self, exact: LinksByName) -> KnownSizes:
         """Draw what is not stored, and return the numbers of rows and links and the strengths of the links."""
         links = [_FirstLink(self.run, self.piece(link), number, self._sides(link), exact[link.called], self._draws(
             f"links.{link.called}", link.called, 2 * number)) for number, link in enumerate(self.job.link)]  # fmt: skip
@@ -252,18 +254,18 @@ class FirstMeasurement:
     def _sides(self, link: LinkSection) -> tuple[Side, Side]:
         return even_side(self.divisible.sizes(link.parent)), even_side(self.divisible.sizes(link.child))
 
-    def _table(self, name: str, number: int, exact: Mapping[str, ExactLinks]) -> tuple[float, NoisySums]:
+    def _table(self, name: str, number: int, exact: LinksByName) -> tuple[float, NoisySums]:
         """Return the likely number of rows of a table, and the means of its features."""
-        codes, sizes = rows_of(self.job, name, exact), self.divisible.sizes(name)
+        (links, side), sizes = end_of(self.job, name, exact), self.divisible.sizes(name)
         draws = self._draws(f"tables.{name}", f"table {name}", FIRST_TABLE + 2 * number)
         draw = self.rows_draw(name)
-        noisy = self._drawn(draws, "rows", draw, lambda: np.array([len(codes)], np.int64))
+        noisy = self._drawn(draws, "rows", draw, lambda: np.array([links.table_rows(side)], np.int64))
         count = likely_rows(float(noisy[0]), draw.lattice_variance**0.5, USUAL_ROWS, ROOT_SPREAD)
         if not sizes:
             return count, NoisySums(np.zeros(0), 0.0)
         ones = self.ones_draw(name)
         features = Features(sizes, (), None)
-        sums = self._drawn(draws, "ones", ones, lambda: np.asarray(features.whole(codes).sum(axis=0))) * STEP
+        sums = self._drawn(draws, "ones", ones, lambda: links.table_sums(side, features)) * STEP
         return count, NoisySums(sums / count, ones.lattice_variance * STEP**2 / count**2)
 
     def _public_mean(self, name: str, codes: Integers32) -> NoisySums:
@@ -366,12 +368,11 @@ class FirstMeasurement:
         publish_part(self.run, self.release, self.charge())
 
 
-def rows_of(job: CompositeJob, table: str, exact: Mapping[str, ExactLinks]) -> Integers:
-    """Return the codes of the rows of a table without a private parent, one for each key."""
-    for link in job.link:
-        if link.parent == table:
-            return np.asarray(exact[link.called].parents)
-    for link in job.link:
-        if link.child == table:
-            return np.asarray(exact[link.called].children)
-    return np.zeros((0, len(job.domains[table].names)), np.int64)
+def end_of(job: CompositeJob, table: str, exact: LinksByName) -> tuple[LinkStatistics, int]:
+    """Return a link and its side that has the rows of a table without a private parent, one for each key."""
+    for side, ends in enumerate(([one.parent for one in job.link], [one.child for one in job.link])):
+        if table in ends:
+            return exact[job.link[ends.index(table)].called], side
+    width = len(job.domains[table].names)
+    none = np.zeros((0, width), np.int32)
+    return ExactLinks(np.zeros((0, 2), np.int64), none, none), 0

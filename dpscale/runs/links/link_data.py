@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +22,8 @@ from dpscale.contributions.links import (
     one_a_key,
     row_words,
 )
-from dpscale.contributions.unit_ids import one_family
+from dpscale.contributions.row_order import check_order, ranks
+from dpscale.contributions.unit_ids import ODD, one_family
 from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
@@ -28,20 +32,22 @@ from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
+from dpscale.relational.degree_bounds import degree_histogram
 from dpscale.relational.degrees import bucket, buckets
-from dpscale.relational.features import Features, Side
+from dpscale.relational.features import FEW_CELLS, Features, Side, distinct
 from dpscale.relational.rounding import Cross
 from dpscale.runs.composite import NO_DOMAIN, Files, open_table
+from dpscale.runs.links.child_rows import NO_KEYS, ChildPolicy, ChildRows
 
 Columns = tuple[str, ...]
-NO_KEYS = np.empty((0, 2), np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
 class ExactLinks:
     """Links as pairs of rows, (m, 2), with the codes and, if known, keys of all rows of both tables; never shown.
 
-    `unbounded` has the number of links of every parent before the bound.
+    `unbounded` has the number of links of every parent before the bound, and `ranks` the position of every row of the
+    child in the order of its rows, if the link has one.
     """
 
     rows: Integers = field(repr=False)
@@ -49,12 +55,20 @@ class ExactLinks:
     children: NDArray[np.int32] = field(repr=False)
     words: tuple[Words, Words] = field(default=(NO_KEYS, NO_KEYS), repr=False)
     unbounded: Integers = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    ranks: Integers = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+
+    def history(self) -> tuple[Integers, Integers]:
+        """Return the cells of the children, (m, d), and their parents, (m,), grouped by parent and in order."""
+        order = np.lexsort((self.ranks[self.rows[:, 1]], self.rows[:, 0]))
+        return self.children[self.rows[order, 1]].astype(np.int64), self.rows[order, 0]
 
     def by_degree(self, side: int, thresholds: Integers) -> Integers:
         """Return the number of rows of one side with at most so many links, for each threshold."""
-        table = (self.parents, self.children)[side]
-        degrees = np.sort(np.bincount(self.rows[:, side], minlength=len(table)))
-        return np.searchsorted(degrees, thresholds, side="right").astype(np.int64)
+        return count_to(self.degrees(side), thresholds)
+
+    def degrees(self, side: int) -> Integers:
+        """Return the number of links of every row of one side."""
+        return np.bincount(self.rows[:, side], minlength=len((self.parents, self.children)[side]))
 
     def siblings(self, tables: PairTables) -> Integers:
         """Return the sums over pairs of siblings, in steps."""
@@ -62,15 +76,10 @@ class ExactLinks:
 
     def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
         """Return Σ φ, Σ ψ, Σ φψᵀ over all links in steps, computed by pairs of profiles."""
-        from scipy.sparse import coo_array
-
-        (one, of), (two, to) = (
-            np.unique(table, axis=0, return_inverse=True) for table in (self.parents, self.children)
-        )
-        phi, psi = u.whole(one), v.whole(two)
-        ends = of.reshape(-1)[self.rows[:, 0]], to.reshape(-1)[self.rows[:, 1]]
-        counts = coo_array((np.ones(len(self.rows), np.int64), ends), shape=(len(phi), len(psi))).tocsr()
-        both = phi.T @ (counts @ psi) if counts.nnz else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
+        one, two = distinct(self.parents, u.sizes), distinct(self.children, v.sizes)
+        phi, psi = u.whole(one[0]), v.whole(two[0])
+        counts = _count_pairs(one[1][self.rows[:, 0]], two[1][self.rows[:, 1]], (len(phi), len(psi)))
+        both = phi.T @ (counts @ psi) if len(self.rows) else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
         return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), both
 
     def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[Cross, Integers]:
@@ -83,16 +92,40 @@ class ExactLinks:
             np.add.at(found, cross.first[cells // width, k] + cross.second[cells % width, k], counts)
         return cross, found
 
+    def entry_sums(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> Integers:
+        """Return the entries of all cross marginals."""
+        return self.entries(sizes)[1]
 
-@dataclass(frozen=True, eq=False)
-class _Children:
-    """Rows with foreign keys: parents' keys, words that distinguish rows, codes, a mask of counted rows, own keys."""
+    @property
+    def count(self) -> int:
+        """Number of links."""
+        return len(self.rows)
 
-    parents: Words = field(repr=False)
-    words: Words = field(repr=False)
-    codes: NDArray[np.int32] = field(repr=False)
-    stays: NDArray[np.bool_] = field(repr=False)
-    keys: Words = field(repr=False)
+    def table_rows(self, side: int) -> int:
+        """Return the number of rows of one side."""
+        return len((self.parents, self.children)[side])
+
+    def table_sums(self, side: int, features: Features) -> Integers:
+        """Return Σ φ over all rows of one side, in steps."""
+        profiles, of = distinct((self.parents, self.children)[side], features.sizes)
+        return features.whole(profiles).T @ np.bincount(of, minlength=len(profiles))
+
+    def degree_histogram(self) -> Integers:
+        """Return the number of parents in every bucket of degrees before the bound."""
+        return degree_histogram(self.unbounded)
+
+    def digest(self) -> str:
+        """Return a digest of the links and of the rows of both tables."""
+        parts = (self.rows, self.parents, self.children)
+        return hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts)).hexdigest()
+
+    def close(self) -> None:
+        """Do nothing: the links are in memory."""
+
+
+def count_to(degrees: Integers, thresholds: Integers) -> Integers:
+    """Return the number of rows with at most so many links, for each threshold."""
+    return np.searchsorted(np.sort(degrees), thresholds, side="right").astype(np.int64)
 
 
 def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
@@ -101,30 +134,60 @@ def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours:
     Raises DataError for refused keys, and for rows with more links than the job allows.
     """
     parents = keyed(engine, job, link.parent)
-    _check_families(engine, job, link)
-    if link.via is None:
-        found = _children(engine, job, link, neighbours)
-        keys, other, child, stays, own = found.parents, found.words, found.codes, found.stays, found.keys
-        at = np.stack([parents.find(keys), np.arange(len(keys))], axis=1)
+    check_families(engine, job, link)
+    children = _children(engine, job, link, neighbours) if link.via is None else keyed(engine, job, link.child)
+    pairs = [] if link.via is None else _pairs(engine, link, job.ends(link))
+    below = link.parent in neighbours.above
+    bounded = bounded_parents(engine, job, link.parent, neighbours) if below else None
+    return select_links(link, neighbours, parents, children, pairs, bounded)
+
+
+def select_links(link: LinkSection, neighbours: NeighbourRelation, parents: KeyedRows, children: ChildRows | KeyedRows,
+                 pairs: Sequence[Words] = (), bounded: UnitMap | None = None) -> ExactLinks:  # fmt: skip
+    """Return the links that count, of all or of some parents.
+
+    Parameters
+    ----------
+    link : LinkSection
+    neighbours : NeighbourRelation
+    parents : KeyedRows
+    children : ChildRows or KeyedRows
+        Rows with the parents' keys; of a table of pairs the rows at its second end.
+    pairs : sequence of ndarray
+        The keys at both ends, of a table of pairs.
+    bounded : UnitMap, optional
+        Keys of the parents within the bound of each row of the root.
+    """
+    if isinstance(children, ChildRows):
+        keys, other, own, stays = children.parents, children.words, children.keys, children.stays
+        ends, order = np.arange(len(keys)), children.ranks
     else:
-        children = keyed(engine, job, link.child)
-        keys, other = _pairs(engine, link, job.ends(link))
-        child, own, at = children.codes, children.words, np.stack([parents.find(keys), children.find(other)], axis=1)
-        stays = np.ones(len(keys), np.bool_)
+        (keys, other), own = pairs, children.words
+        ends, stays, order = children.find(other), np.ones(len(keys), np.bool_), np.empty(0, np.int64)
+    at = np.stack([parents.find(keys), ends], axis=1)
     there = _found(at, link) & stays
     if link.loops is False:
         there &= (keys != (own if link.via is None else other)).any(axis=1)
     if link.via is not None:
         there[there] = _once(at[there])
-    if link.parent in neighbours.above:
-        parents = _rows_with_unit(parents, _bounded_parents(engine, job, link.parent, neighbours))
+    if bounded is not None:
+        parents = _rows_with_unit(parents, bounded)
         at[:, 0] = parents.find(keys)
         there &= at[:, 0] >= 0
     at, keys, other = at[there], keys[there], other[there]
     unbounded = np.bincount(at[:, 0], minlength=len(parents.codes))
     if link.parent in neighbours.rows or neighbours.replaces:  # else a child has one parent, which is unbounded
-        at = at[_bounded(at, keys, other, link, neighbours)]
-    return ExactLinks(at, parents.codes, child, (parents.words, own), unbounded)
+        at = at[_bounded(at, keys, other, link, neighbours, unbounded)]
+    return ExactLinks(at, parents.codes, children.codes, (parents.words, own), unbounded, order)
+
+
+def _count_pairs(first: Integers, second: Integers, shape: tuple[int, int]) -> Any:
+    """Return the number of links of each pair of profiles: an array, or a sparse one if most pairs have none."""
+    from scipy.sparse import coo_array
+
+    if math.prod(shape) <= max(len(first), FEW_CELLS):
+        return np.bincount(first * shape[1] + second, minlength=math.prod(shape)).reshape(shape)
+    return coo_array((np.ones(len(first), np.int64), (first, second)), shape=shape).tocsr()
 
 
 def keyed(engine: Engine, job: CompositeJob, name: str) -> KeyedRows:
@@ -134,34 +197,39 @@ def keyed(engine: Engine, job: CompositeJob, name: str) -> KeyedRows:
     return KeyedRows(words[first], codes[first])
 
 
-def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> _Children:
-    """Return the rows of a child table with their parents' keys and a mask of those that count for this link.
-
-    Own keys are read if an earlier link of the rows is counted; they then distinguish rows that are otherwise equal.
-    """
-    section, (first, own), name = job.tables[link.child], job.ends(link), link.child
-    wanted, counts = [(first, link.read_nulls)], bool(job.counted(link, link.child))
-    if own and name in (neighbours.root, *neighbours.sides):  # of rows with equal keys, which are one unit, one counts
-        [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
-        chosen = one_a_key(keys, row_words(codes, words), job.duplicates(name))
-        return replace(
-            _group_children(words[chosen], codes[chosen], [keys[chosen]] if counts else []), keys=keys[chosen]
-        )
-    named = [(own, section.nulls)] if counts else []
-    if name in neighbours.above and link.parent not in neighbours.rows:
-        above = neighbours.above[name]  # a public parent: rows are bounded per row of the root
-        [words, parents, *keyed_], codes = _coded(engine, job, name, [*wanted, (job.ends(above)[0], "drop"), *named])
-        units, missing = _roots(engine, job, above.parent, neighbours)(parents)
-        stays = ~missing
-        stays[stays] = at_most(units[stays], row_words(codes, words, *keyed_)[stays], neighbours.rows[name])
-        return replace(_group_children(words, codes, keyed_), stays=stays)
-    [words, *keyed_], codes = _coded(engine, job, name, [*wanted, *named])
-    return _group_children(words, codes, keyed_)
+def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ChildRows:
+    """Return the rows of a child table with their parents' keys and a mask of those that count for this link."""
+    policy = ChildPolicy.of(job, link, neighbours)
+    if link.order:
+        return _in_order(engine, job, link, policy)
+    words, codes = _coded(engine, job, link.child, policy.keys)
+    return policy.select(words, codes, unit_roots(engine, job, link, neighbours, policy))
 
 
-def _group_children(parents: Words, codes: NDArray[np.int32], keys: Sequence[Words]) -> _Children:
-    own = keys[0] if keys else NO_KEYS
-    return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
+def _in_order(engine: Engine, job: CompositeJob, link: LinkSection, policy: ChildPolicy) -> ChildRows:
+    """Return the children of a private parent with their order and the attributes of their other parents."""
+    check_orders(engine, job)
+    others, keys = job.other_parents(link), policy.keys
+    wanted = [*keys, *((job.ends(one)[0], one.nulls) for one in others)]
+    found, codes = _coded(engine, job, link.child, wanted, job.order_columns(link))
+    for one, own in zip(others, found[len(keys) :], strict=False):
+        parents = keyed(engine, job, one.parent)
+        at = parents.find(own)
+        _found(at[:, None], one)
+        codes = np.column_stack([codes, parents.codes[at]]).astype(np.int32)
+    (words, *named), values = found[: len(keys)], found[-1]
+    bits = [np.stack([one, one * ODD], axis=1) for one in np.ascontiguousarray(values.T).view(np.uint64)]
+    made = ChildRows.all(words, codes, [*named, *bits], named[0] if named else NO_KEYS)
+    cells = codes[:, list(job.domains[link.child].names).index(link.order[0])]
+    return replace(made, ranks=ranks(cells, values, made.words))
+
+
+def unit_roots(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation,
+               policy: ChildPolicy) -> UnitMap | None:  # fmt: skip
+    """Return the map from keys to those of the root that a policy needs."""
+    if policy.unit != "root":
+        return None
+    return _roots(engine, job, neighbours.above[link.child].parent, neighbours)
 
 
 def _roots(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
@@ -181,7 +249,7 @@ def _rows_with_unit(rows: KeyedRows, some: UnitMap) -> KeyedRows:
     return KeyedRows(rows.words[stays], rows.codes[stays])
 
 
-def _bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
+def bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return the keys of a table's rows within the contribution bound of each row of the root."""
     roots = _roots(engine, job, name, neighbours)
     first = at_most(roots.units, roots.words, neighbours.rows[name])
@@ -189,17 +257,21 @@ def _bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: N
 
 
 def _coded(
-    engine: Engine, job: CompositeJob, name: str, keys: Sequence[tuple[Columns, str]]
-) -> tuple[list[Words], NDArray[np.int32]]:
+    engine: Engine, job: CompositeJob, name: str, keys: Sequence[tuple[Columns, str]], order: Columns = ()
+) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
-    parts = _parts(section, domain)
-    names = tuple(one for one in domain.names if domain[one].search is None)
+    parts, names = _parts(section, domain), listed_names(domain)
     try:
-        found = engine.map(coded_rows, [(domain, part, names, keys) for part in parts], "keys")
+        found = engine.map(coded_rows, [(domain, part, names, keys, order) for part in parts], "keys")
     except RefusedValue as met:
         raise collect_refusals(engine, open_table(section, domain), names, met) from None
     words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
     return words, np.concatenate([codes for _, codes in found])
+
+
+def listed_names(domain: Domain) -> tuple[str, ...]:
+    """Return the attributes whose cells are known."""
+    return tuple(one for one in domain.names if domain[one].search is None)
 
 
 def _pairs(engine: Engine, link: LinkSection, ends: tuple[Columns, Columns]) -> list[Words]:
@@ -227,14 +299,17 @@ def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
     return np.asarray(there)
 
 
-def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
-             neighbours: NeighbourRelation) -> NDArray[np.bool_]:  # fmt: skip
-    """Return a mask of links within the bound.
+def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbours: NeighbourRelation,
+             degrees: Integers) -> NDArray[np.bool_]:  # fmt: skip
+    """Return a mask of links within the bound; `degrees` are those of the parents.
 
     Excess links are cut by each parent's own links, or refused if both sides are protected.
     """
     if not neighbours.replaces:
-        return at_most(keys, other, link.bound)
+        stays = np.ones(len(at), np.bool_)
+        many = degrees[at[:, 0]] > link.bound  # others stay whole, so they need no order
+        stays[many] = at_most(keys[many], other[many], link.bound)
+        return stays
     most = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
     if most > link.bound:
         raise DataError(
@@ -246,7 +321,7 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
     return np.ones(len(at), np.bool_)
 
 
-def _check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None:
+def check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None:
     """Raise DataError if the keys of the two ends cannot be compared, such as numbers and times."""
     first, second = job.ends(link)
     pairs: list[tuple[Files, Columns]] = [(job.tables[link.parent], job.key(link.parent))]
@@ -260,6 +335,13 @@ def _check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> Non
         ends: list[tuple[Files, Columns]] = [(job.tables[link.child], job.key(link.child)), (link.via, second)]
         for columns in zip(*(_families(engine, *one) for one in ends), strict=True):
             one_family({name for own in columns for name in own}, ", ".join(second))
+
+
+def check_orders(engine: Engine, job: CompositeJob) -> None:
+    """Raise DataError for a column of an order that is missing or has none; reads headers only."""
+    for link in (one for one in job.link if one.order):
+        columns, domain = job.order_columns(link), job.domains[link.child]
+        engine.map(check_order, [(part, columns) for part in _parts(job.tables[link.child], domain)], "keys")
 
 
 def _families(engine: Engine, files: Files, columns: Columns) -> list[set[str]]:

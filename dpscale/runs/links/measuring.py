@@ -1,8 +1,8 @@
 """Measure links: read and check them, charge the budget, then add noise to three kinds of sums, each exactly once.
 
-The driver stores the links as pairs of rows, 16 bytes per link. Sums are integers until the noise is added. The split
-of the budget between the sums is planned from public or released inputs only: the synthetic rows of the tables and the
-noisy number of links.
+Few links are pairs of rows in the driver's memory, many are parts that tasks read and sum. Sums are integers until the
+noise is added. The split of the budget between the sums is planned from public or released inputs only: the synthetic
+rows of the tables and the noisy number of links.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -39,9 +40,11 @@ from dpscale.relational.budget_shares import (
     sums_cost,
 )
 from dpscale.relational.features import BITS, Features, Side
+from dpscale.relational.history import NoisyHistory, parent_counts, step_counts
 from dpscale.relational.published import Fit
 from dpscale.runs.composite import CompositeRun, open_table
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
+from dpscale.runs.links.link_parts import LinksByName, LinkStatistics, PartedLinks, number_of_parts, read_parts
 from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.storage.files import present, read_bytes, writing
 
@@ -61,6 +64,7 @@ class MeasuredLinks:
     shares, sums : budget shares and noisy feature sums, the inputs of `relational.link_estimation`.
     sigma : standard deviation of the noise of `by_degree`.
     siblings, sibling_sigma : noisy sums over children of the same parent, and the standard deviation of their noise.
+    history : noisy tables of histories.
     chances : probability of a link for every pair of profiles; only with the mechanism "published".
     """
 
@@ -71,11 +75,12 @@ class MeasuredLinks:
     sigma: float = 0.0
     siblings: Floats | None = None
     sibling_sigma: float = 0.0
+    history: NoisyHistory | None = None
     chances: Floats | None = None
 
 
 def measure_link(
-    run: CompositeRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
+    run: CompositeRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: LinkStatistics | None
 ) -> MeasuredLinks:
     """Measure everything that is not stored yet; `exact` may be None if all measurements are stored."""
     first = len(run.tables) + 2 * number
@@ -121,7 +126,7 @@ class LinkMeasurement:
     number : int
         Position of the link in the job.
     sides : tuple of Side
-    exact : ExactLinks or None
+    exact : LinkStatistics or None
         None if all measurements are stored.
     draws : LinkDraws
     stored : dict
@@ -132,7 +137,7 @@ class LinkMeasurement:
     piece: LinkBudget
     number: int
     sides: tuple[Side, Side]
-    exact: ExactLinks | None
+    exact: LinkStatistics | None
     draws: LinkDraws
     stored: dict[str, Any] = field(default_factory=dict)
 
@@ -149,7 +154,7 @@ class LinkMeasurement:
             return MeasuredLinks(links, {}, Shares(*self._features((None, None)), (0.0, 0.0, 0.0), 0.0), (None,) * 3)
         shares = self.shares(links)
         sums = self.sums(shares)
-        return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
+        return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings(), self._history())
 
     def _siblings(self) -> tuple[Floats | None, float]:
         """Return the sibling sums in natural units and the standard deviation of their noise."""
@@ -159,6 +164,16 @@ class LinkMeasurement:
         draw = self.piece.siblings_draw(tables)
         found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
         return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
+
+    def _history(self) -> NoisyHistory | None:
+        """Return the tables of histories; None without an order of the children."""
+        if (tables := self.piece.history) is None:
+            return None
+        draws = self.piece.steps_draw(tables), self.piece.parents_draw(tables)
+        steps = self._drawn("steps", draws[0], lambda exact: step_counts(*_ordered(exact), tables))
+        parents = self._drawn("histories", draws[1], lambda exact: parent_counts(*_ordered(exact), tables))
+        sigma, other = (one.lattice_variance**0.5 for one in draws)
+        return NoisyHistory(tables, steps, parents, (sigma, other))
 
     def _published(self, links: float) -> MeasuredLinks:
         u, v = self.sides
@@ -176,7 +191,7 @@ class LinkMeasurement:
             raise self._missing("rounds")
         self.draws.charge()
         if "entries" not in self.stored:
-            self.stored["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
+            self.stored["entries"] = self.exact.entry_sums((self.sides[0].sizes, self.sides[1].sizes))
         return self.stored["entries"]
 
     def _record_round(self, number: int, digest: str) -> None:
@@ -210,7 +225,7 @@ class LinkMeasurement:
         if not self.piece.counted:
             known = None if self.piece.modelled or self.piece.every_child else self.run.allocated["links"]
             return float(known[self.link.called] if known else self.link.links or max(self.sides[1].rows, 1))
-        found = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([len(exact.rows)], np.int64))
+        found = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([exact.count], np.int64))
         most = self.sides[1].rows if self.piece.known else math.inf
         return float(max(min(found[0], most), LEAST_LINKS))
 
@@ -238,7 +253,7 @@ class LinkMeasurement:
             for at, (name, draw, unit) in enumerate(zip(SUMS, draws, units, strict=True))
         )
 
-    def _exact_sum(self, shares: Shares, at: int, _: ExactLinks) -> Integers:
+    def _exact_sum(self, shares: Shares, at: int, _: LinkStatistics) -> Integers:
         return self._exact(shares)[at]
 
     def _exact(self, shares: Shares) -> tuple[Integers, ...]:
@@ -247,7 +262,7 @@ class LinkMeasurement:
             self.stored["sums"] = self.exact.sums(shares.u, shares.v)
         return tuple(self.stored["sums"])
 
-    def _drawn(self, name: str, draw: GaussianDraw, compute: Callable[[ExactLinks], Integers]) -> Floats:
+    def _drawn(self, name: str, draw: GaussianDraw, compute: Callable[[LinkStatistics], Integers]) -> Floats:
         records = self.draws.records
         before = records.measured(name)
         if before is not None:
@@ -280,9 +295,7 @@ class LinkMeasurement:
         if self.exact is None:
             raise self._missing("draws")
         if "tag" not in self.stored:
-            parts = (self.exact.rows, self.exact.parents, self.exact.children)
-            digest = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts))
-            self.stored["tag"] = snapshot_tag(self.run.secret.read(), digest.hexdigest())
+            self.stored["tag"] = snapshot_tag(self.run.secret.read(), self.exact.digest())
         return str(self.stored["tag"])
 
     def _sign(self, late: bool) -> str:
@@ -295,15 +308,44 @@ class LinkMeasurement:
         return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()
 
 
-def read_all(job: CompositeJob, neighbours: NeighbourRelation, engine: Engine) -> dict[str, ExactLinks]:
-    """Read and check every link of the job before any budget is spent."""
+def _ordered(exact: ExactLinks | PartedLinks) -> tuple[Integers, Integers]:
+    """Return children by parent and in order; histories are not divided into parts."""
+    assert isinstance(exact, ExactLinks)
+    return exact.history()
+
+
+def read_all(job: CompositeJob, neighbours: NeighbourRelation, engine: Engine) -> LinksByName:
+    """Read and check every link of the job before any budget is spent; close them at the end."""
     for name in neighbours.steps if neighbours.replaces else ():
         if job.key(name):
             keyed(engine, job, name)  # refuses duplicate keys, also in tables that no link reads
-    found: dict[str, ExactLinks] = {}
-    for link in job.link:
-        found[link.called] = with_counts(job, link, read_links(engine, job, link, neighbours), found)
+    found: dict[str, ExactLinks | PartedLinks] = {}
+    with ExitStack() as ending:
+        for link in job.link:
+            exact = read_link(engine, job, link, neighbours)
+            if isinstance(exact, ExactLinks):
+                counted = {name: one for name, one in found.items() if isinstance(one, ExactLinks)}
+                exact = with_counts(job, link, exact, counted)
+            ending.callback(exact.close)
+            found[link.called] = exact
+        ending.pop_all()
     return found
+
+
+def close_all(exact: LinksByName) -> None:
+    """Remove the temporary files of links."""
+    with ExitStack() as ending:
+        for one in exact.values():
+            ending.callback(one.close)
+
+
+def read_link(
+    engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation
+) -> ExactLinks | PartedLinks:
+    """Return the links that count, in parts if they are many; close them at the end."""
+    if (parts := number_of_parts(job, link, neighbours)) > 1:
+        return read_parts(engine, job, link, neighbours, parts)
+    return read_links(engine, job, link, neighbours)
 
 
 def files_of(run: CompositeRun) -> list[Table]:

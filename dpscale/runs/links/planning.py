@@ -97,13 +97,15 @@ def _of_link(piece: LinkBudget) -> dict[str, Any]:
 
     `random` is the expected remaining fraction of random links' error by number of links; None for "published".
     """
-    tables = PairTables(piece.sizes(piece.link.child))
+    pairs = PairTables(piece.sizes(piece.link.child))
     draws = {"links": piece.links_draw() if piece.counted else None,
              "degrees": piece.degrees_draw() if piece.degrees else None}  # fmt: skip
     noise = {name: None if one is None else math.sqrt(one.lattice_variance) for name, one in draws.items()}
-    siblings = math.sqrt(piece.siblings_draw(tables).lattice_variance) * STEP if piece.siblings else None
+    siblings = math.sqrt(piece.siblings_draw(pairs).lattice_variance) * STEP if piece.siblings else None
+    tables = piece.history
+    steps = None if tables is None else math.sqrt(piece.steps_draw(tables).lattice_variance)
     left = None if piece.loops or not piece.modelled else _left(piece)
-    return {**noise, "siblings": siblings, "random": left}
+    return {**noise, "siblings": siblings, "steps": steps, "random": left}
 
 
 def _left(piece: LinkBudget) -> dict[str, float]:

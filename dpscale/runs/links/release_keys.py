@@ -9,6 +9,7 @@ unique: where both ends of two rows are equal, ends are exchanged between rows, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,36 +21,63 @@ from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.composite import CompositeRun, open_table
+from dpscale.runs.links.link_blocks import ParentFiles
+from dpscale.runs.links.public_tables import public_tables
+from dpscale.runs.links.released_keys import numbered_keys
 
-Keys = dict[str, list["pa.ChunkedArray"]]
-Pairs = Mapping[str, Integers]
+Pairs = Mapping[str, Integers | ParentFiles]
 EXCHANGES = 30  # rounds of random exchanges before single ends are changed
 
 
-def release_keys(run: CompositeRun, public: Keys, rows: Mapping[str, int], pairs: Pairs) -> Keys:
-    """Return the columns of the keys of all tables.
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """Keys of the rows of a table.
+
+    Attributes
+    ----------
+    columns : tuple
+        Columns of a public table, and of a table whose key has a foreign key; other keys number the rows.
+    prefixes : tuple of str
+        For each column that numbers the rows, the beginning of its texts; empty for integers.
+    """
+
+    columns: tuple[Any, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+    def at(self, rows: Integers) -> list[Any]:
+        """Return the key columns of some rows; null for row −1."""
+        if self.columns:
+            places = pa.array(rows, mask=rows < 0)
+            return [values.take(places) for values in self.columns]
+        return [numbered_keys(rows, prefix) for prefix in self.prefixes]
+
+
+def release_keys(run: CompositeRun, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Keys]:
+    """Return the keys of all tables.
 
     Parameters
     ----------
     run : CompositeRun
-    public : dict of str to list of ChunkedArray
-        Keys of the public tables.
     rows : mapping of str to int
         Number of rows of every synthetic table.
-    pairs : mapping of str to ndarray of int, shape (links, 2)
+    pairs : mapping of str to ndarray of int, shape (links, 2), or ParentFiles
         Sampled links as rows of the parent and of the child.
     """
-    found = dict(public)
+    tables = public_tables(run)
+    found = {name: Keys(tuple(table.column(one) for one in run.job.key(name))) for name, (_, table) in tables.items()}
 
-    def make(name: str) -> list[pa.Array]:
+    def make(name: str) -> Keys:
         if name not in found:
-            columns = {column: numbered_column(run, name, column, rows[name]) for column in run.job.key(name)}
-            for link in key_links(run.job, name):
-                make(link.parent)
-                columns |= {column: values for column, values in
-                            parent_keys(run, link, found, pairs[link.called], rows[name]).items()
-                            if column in columns}  # fmt: skip
-            found[name] = list(columns.values())
+            names = run.job.key(name)
+            prefixes = tuple(_prefix(run, name, column) for column in names)
+            found[name] = Keys(prefixes=prefixes)
+            if links := key_links(run.job, name):
+                columns = dict(zip(names, found[name].at(np.arange(rows[name])), strict=True))
+                for link in links:
+                    above = make(link.parent).at(parents_of(pairs[link.called], rows[name]))
+                    own = dict(zip(run.job.ends(link)[0], above, strict=True))
+                    columns |= {column: values for column, values in own.items() if column in columns}
+                found[name] = Keys(tuple(columns.values()))
         return found[name]
 
     for name in rows:
@@ -57,46 +85,48 @@ def release_keys(run: CompositeRun, public: Keys, rows: Mapping[str, int], pairs
     return found
 
 
-def numbered_column(run: CompositeRun, name: str, column: str, rows: int) -> pa.Array:
-    """Return the numbers of a table's rows as a key column of the input's type: integers or texts."""
+def _prefix(run: CompositeRun, name: str, column: str) -> str:
+    """Return the beginning of the texts that number a table's rows; empty if the input's key is no text."""
     first = open_table(run.job.tables[name], run.tables[name].domain).partitions[0]
-    numbers = np.arange(rows, dtype=np.int64)
-    if not first.format.typed or not is_text(first.kind(column)):
-        return pa.array(numbers)
-    return pa.array([f"{name}-{number}" for number in numbers])
+    return f"{name}-" if first.format.typed and is_text(first.kind(column)) else ""
 
 
-def parent_keys(
-    run: CompositeRun, link: LinkSection, keys: Mapping[str, list[pa.ChunkedArray]], pairs: Integers, rows: int
-) -> dict[str, Any]:
-    """Return the columns of a child with its parents' keys."""
+def parents_of(links: Integers | ParentFiles, rows: int) -> Integers:
+    """Return the row of the parent of each of a child's rows; −1 for none."""
+    if isinstance(links, ParentFiles):
+        return links.of(0, rows)
     parents = np.full(rows, -1, np.int64)
-    parents[pairs[:, 1]] = pairs[:, 0]
-    at = pa.array(parents, mask=parents < 0)
-    columns = run.job.ends(link)[0]
-    return {column: values.take(at) for column, values in zip(columns, keys[link.parent], strict=True)}
+    parents[links[:, 1]] = links[:, 0]
+    return parents
 
 
-def with_distinct_ends(run: CompositeRun, pairs: Pairs, rows: Mapping[str, int]) -> dict[str, Integers]:
+def with_distinct_ends(run: CompositeRun, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Integers | ParentFiles]:
     """Return sampled links in which rows whose key is that of two parents have different parents.
 
-    Parameters
-    ----------
-    run : CompositeRun
-    pairs : mapping of str to ndarray of int, shape (links, 2)
-    rows : mapping of str to int
-        Number of released rows of every table.
+    Links with an order keep their parents where the other ends can be exchanged.
     """
     found = dict(pairs)
     for name in run.tables:
-        if links := pair_links(run.job, name):
+        if links := sorted(pair_links(run.job, name), key=lambda one: not one.order):
             one, other = links
-            ends = np.stack([pairs[own.called][np.argsort(pairs[own.called][:, 1]), 0] for own in links], axis=1)
+            ends = np.stack([parents_of(pairs[own.called], rows[name]) for own in links], axis=1)
             stream = PublicStream(run.manifest["release"], f"keys {name}")
-            distinct = distinct_ends(ends, (rows[one.parent], rows[other.parent]), _bounds(run, one, other), stream)
+            counts = [_rows_of(run, own.parent, rows) for own in links]
+            distinct = distinct_ends(ends, (counts[0], counts[1]), _bounds(run, one, other), stream)
             for place, own in enumerate(links):
-                found[own.called] = np.stack([distinct[:, place], np.arange(len(distinct))], axis=1)
+                found[own.called] = _as_before(pairs[own.called], distinct[:, place])
     return found
+
+
+def _as_before(links: Integers | ParentFiles, parents: Integers) -> Integers:
+    """Return links with other parents, by parent and in the order that they had."""
+    children = np.arange(len(parents)) if isinstance(links, ParentFiles) else links[:, 1]
+    pairs = np.stack([parents[children], children], axis=1)
+    return pairs[np.argsort(pairs[:, 0], kind="stable")]
+
+
+def _rows_of(run: CompositeRun, name: str, rows: Mapping[str, int]) -> int:
+    return len(public_tables(run)[name][0]) if run.job.tables[name].public else rows[name]
 
 
 def _bounds(run: CompositeRun, one: LinkSection, other: LinkSection) -> tuple[int | None, int | None]:

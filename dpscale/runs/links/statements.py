@@ -8,10 +8,10 @@ from typing import Any
 from dpscale.base.display import figure
 from dpscale.job.table_sizes import required_links, stated_rows
 from dpscale.job.tables import LinkSection
+from dpscale.relational.block_links import MOST_WORDS
 from dpscale.relational.budget_shares import MOST_SIBLINGS
 from dpscale.relational.rounding import count_words
 from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links.link_sampling import MOST_WORDS
 from dpscale.runs.links.measuring import piece_of, records_of
 from dpscale.runs.row_limits import describe_rows
 from dpscale.storage.files import listed, present
@@ -49,6 +49,9 @@ def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
         found.append("the selected counts over attributes of both ends")
     if present(folder / "siblings.npy") and _fits(run, link, rows):
         found.append(f"the similarity of rows of {link.child} with one parent")
+    if present(folder / "steps.npy"):
+        found.append(f"which rows of {link.child} follow each other by {link.order[0]}, and the span of those of a"
+                     f" row of {link.parent}")  # fmt: skip
     counts = ", ".join(link.counts or ())
     return found + ([f"the dependence on the number of links in {counts}"] if counts and found else [])
 
@@ -66,7 +69,9 @@ def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]
         found.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
                      "than it removes error)")  # fmt: skip
     if link.via is None and link.kind != "one-to-one" and not (link.bound == 1 and piece.bounded):
-        if not present(folder / "siblings.npy"):
+        if link.order:
+            found += [] if present(folder / "steps.npy") else [f"the order of rows of {link.child}"]
+        elif not present(folder / "siblings.npy"):
             found.append(f"the similarity of rows of {link.child} with one parent ({_reason(run, link)})")
         elif not _fits(run, link, rows):
             found.append(f"the similarity of rows of {link.child} with one parent (attributes of both tables may have "

@@ -1,0 +1,249 @@
+"""Histories of linked rows: consecutive children of one parent, and their span, beside a direct release.
+
+MovieLens-100K: ratings in time, with attributes of their films. Berka: transactions of an account in time. For every ε
+(δ = 1e-5) and seed one job releases both tables with `order_by`, one without, and rows are compared with the data after
+the bound:
+
+- lag-1 tables of an attribute with itself and with others: mean total variation, as a ratio to that of their noisy
+  counts, which the same share of the budget releases directly (`measured`: with the noise of the run; `alone`: only the
+  tables of each attribute with itself, which then have less noise); negative counts count as 0;
+- the mean span of a parent's children, in cells of the order, relative to the data's;
+- `broken`: pairs of linked rows that break a rule of the job, here transactions before the account was opened, in a job
+  with the rule and in one without.
+
+    python benchmarks/histories.py [--data movielens berka] [--epsilons 1 2 4] [--seeds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tomli_w
+from linked_data import DATA
+
+import dpscale as dp
+from dpscale.base.numerics import one_thread
+from dpscale.engine import resolve
+from dpscale.job.link_budget import LinkBudget
+from dpscale.job.neighbours import neighbour_relation
+from dpscale.job.tables import CompositeJob
+from dpscale.relational.history import HistoryTables, step_counts
+from dpscale.runs.links.link_data import ExactLinks, read_links
+from dpscale.runs.opening import open_run
+
+DELTA, BOUND = 1e-5, 50
+Job = dict[str, Any]
+AGES, YEARS = [0, 18, 25, 35, 45, 56, 100], [1900, 1970, 1980, 1990, 1995, 1997, 1999]
+AMOUNTS = [0, 100, 500, 1000, 2500, 5000, 10000, 20000, 100000]
+BALANCES = [-100000, 0, 10000, 20000, 30000, 50000, 75000, 300000]
+
+
+def movielens(folder: Path) -> Job:
+    source = DATA / "movielens/ml-100k"
+    ratings = pd.read_csv(source / "u.data", sep="\t", names=["user", "film", "stars", "time"])
+    ratings["week"] = (ratings.time - 874_368_000) // 604_800  # since the first rating of the public description
+    users = pd.read_csv(source / "u.user", sep="|", names=["user", "age", "sex", "work", "zip"])
+    films = pd.read_csv(source / "u.item", sep="|", encoding="latin1", header=None)
+    genre = films[list(range(5, 24))].to_numpy().argmax(1)
+    year = pd.to_numeric(films[2].str[-4:]).fillna(1995)
+    tables = {
+        "films": _table(folder, "films", pd.DataFrame({"film": films[0], "year": year, "genre": genre}), "film",
+                        year={"kind": "bins", "edges": YEARS, "outside": "clip"}, genre={"kind": "coded", "size": 19}),
+        "users": _table(folder, "users", users[["user", "age", "sex"]], "user",
+                        age={"kind": "bins", "edges": AGES}, sex={"kind": "categories", "values": ["F", "M"]}),
+        "ratings": _table(folder, "ratings", ratings, None, stars={"kind": "integer", "low": 1, "high": 5},
+                          week={"kind": "integer", "low": 0, "high": 31}),
+    }  # fmt: skip
+    tables["films"]["public"] = True
+    films_link = {"name": "rated", "kind": "one-to-many", "parent": "films", "child": "ratings", "child_key": "film"}
+    link = {"name": "raters", "kind": "one-to-many", "parent": "users", "child": "ratings", "child_key": "user",
+            "max_degree": BOUND, "order_by": ["week", "time"], "parents": ["rated"]}  # fmt: skip
+    return {"tables": tables, "link": [films_link, link]}
+
+
+def berka(folder: Path) -> Job:
+    source = DATA / "berka"
+    rows = pd.read_csv(source / "trans_48k.asc", sep=";")
+    rows["date"] = pd.to_datetime(rows.date.astype(str), format="%y%m%d")
+    rows = rows.drop(columns="account").rename(
+        columns={"k_symbol": "symbol", "trans_id": "number", "account_id": "account"}
+    )
+    for name in ("operation", "symbol"):
+        rows[name] = rows[name].fillna("").str.strip()
+    accounts = pd.read_csv(source / "account.asc", sep=";").rename(columns={"account_id": "account"})
+    accounts["opened"] = 1900 + accounts.date // 10000
+    accounts = accounts[accounts.account.isin(rows.account)]
+    listed = {
+        name: {"kind": "categories", "values": sorted(set(rows[name]))} for name in ("type", "operation", "symbol")
+    }
+    columns = ["account", "number", "date", "type", "operation", "symbol", "amount", "balance"]
+    tables = {
+        "accounts": _table(folder, "accounts", accounts[["account", "frequency", "opened"]], "account",
+                           frequency={"kind": "categories", "values": sorted(set(accounts.frequency))},
+                           opened={"kind": "integer", "low": 1993, "high": 1997}),
+        "transactions": _table(folder, "transactions", rows[columns], None,
+                               date={"kind": "date", "by": "month", "low": "1993-01-01", "high": "1994-03-31"},
+                               **listed, amount={"kind": "bins", "edges": AMOUNTS, "outside": "clip"},
+                               balance={"kind": "bins", "edges": BALANCES, "outside": "clip"}),
+    }  # fmt: skip
+    link = {"name": "transactions", "kind": "one-to-many", "parent": "accounts", "child": "transactions",
+            "child_key": "account", "max_degree": BOUND, "order_by": ["date", "number"]}  # fmt: skip
+    early = [f"1993-{month:02d}" for month in range(1, 13)]
+    rules = [{"accounts.opened": [year], "transactions.date": early} for year in range(1994, 1998)]
+    return {"tables": tables, "link": [link], "impossible": rules}
+
+
+DATABASES = {"movielens": movielens, "berka": berka}
+
+
+def _table(folder: Path, name: str, frame: pd.DataFrame, key: str | None, **attributes: Any) -> Job:
+    frame.to_parquet(folder / f"{name}.parquet", index=False)
+    (folder / f"{name}.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+    section = {"path": str(folder / f"{name}.parquet"), "domain": str(folder / f"{name}.toml")}
+    return section | ({"key": key} if key else {})
+
+
+class Histories:
+    """A database, and the exact tables of its histories."""
+
+    def __init__(self, content: Job) -> None:
+        self.content = content
+        job = self.job(1.0, 0, "ledger")
+        self.name = next(one.called for one in job.link if one.order)
+        self.tables: HistoryTables = self.piece(job).history  # type: ignore[assignment]
+        self.exact = self.figures(job)
+
+    def job(self, epsilon: float, seed: int, folder: str, ordered: bool = True) -> CompositeJob:
+        privacy = {"epsilon": epsilon, "delta": DELTA, "ledger": f"{folder}/ledger.sqlite", "dataset": "benchmark"}
+        content = self.content | {"privacy": privacy, "engine": {"scheduler": "synchronous", "seed": seed}}
+        if not ordered:
+            content = {key: one for key, one in content.items() if key != "impossible"}
+            links = [{key: one for key, one in link.items() if key not in ("order_by", "parents")}
+                     for link in content["link"]]  # fmt: skip
+            content = content | {"link": links}
+        return CompositeJob.parse(content, Path())
+
+    def piece(self, job: CompositeJob) -> LinkBudget:
+        link = next(one for one in job.link if one.called == self.name)
+        return LinkBudget(job, neighbour_relation(job), link)
+
+    def figures(self, job: CompositeJob, as_written: bool = False) -> tuple[np.ndarray, float, int]:
+        """Return unweighted lag-1 tables, mean span and broken rules of the rows that a job reads.
+
+        `as_written` orders rows of equal cells by their place in the files.
+        """
+        engine = resolve(scheduler="synchronous")
+        try:
+            links: ExactLinks = read_links(engine, job, self.piece(job).link, neighbour_relation(job))
+        finally:
+            engine.close()
+        if as_written:
+            order = np.argsort(links.children[:, self.tables.order], kind="stable")
+            links.ranks[order] = np.arange(len(order))
+        rows, parents = links.history()
+        counts = step_counts(rows, parents, self.tables) / np.repeat(self.tables.weights, np.diff(self.tables.starts))
+        first = np.flatnonzero(np.r_[True, parents[1:] != parents[:-1]])
+        dates = rows[:, self.tables.order]
+        return counts, float((dates[np.r_[first[1:], len(dates)] - 1] - dates[first]).mean()), self.broken(links)
+
+    def broken(self, links: ExactLinks) -> int:
+        """Return the number of links that break a rule of the database."""
+        job = self.job(1.0, 0, "ledger")
+        link = self.piece(job).link
+        cells = {}
+        for table, codes, rows in (
+            (link.parent, links.parents, links.rows[:, 0]),
+            (link.child, links.children, links.rows[:, 1]),
+        ):
+            cells |= {f"{table}.{name}": codes[rows, i] for i, name in enumerate(job.domains[table].names)}
+        rules = job.linked_rules.get(link.called, [])
+        return int(np.any([one.rule.broken(cells.__getitem__) for one in rules], axis=0).sum()) if rules else 0
+
+    def released(self, epsilon: float, seed: int, ordered: bool) -> tuple[np.ndarray, float, int, float]:
+        """Return the figures of a release, and the standard deviation of the noise of its weighted tables."""
+        with tempfile.TemporaryDirectory() as folder:
+            job = self.job(epsilon, seed, folder, ordered)
+            path = f"{folder}/run"
+            dp.run(job.to_dict(), path)
+            run = open_run(path)
+            sigma = LinkBudget(run.closed_job, run.neighbours, self.piece(run.job).link).steps_draw(
+                self.tables).lattice_variance**0.5 if ordered else 0.0  # fmt: skip
+            again = {key: one for key, one in self.content.items() if key != "impossible"} | {
+                "privacy": {"privacy_cost": 1.0, "dataset": "benchmark"}
+            }
+            again["tables"] = {name: one if one.get("public") else one | {"path": f"{path}/synthetic/{name}/*.parquet"}
+                               for name, one in self.content["tables"].items()}  # fmt: skip
+            again["link"] = [one if "order_by" not in one else one | {"order_by": one["order_by"][0]}
+                             for one in self.content["link"]]  # fmt: skip
+            return *self.figures(CompositeJob.parse(again, Path()), as_written=True), sigma
+
+    def distances(self, counts: np.ndarray) -> np.ndarray:
+        """Return the total variation of every lag-1 table."""
+        true = self.exact[0]
+        cells = [slice(a, b) for a, b in zip(self.tables.starts[:-1], self.tables.starts[1:], strict=True)]
+        return np.array([np.abs(_share(counts[one]) - _share(true[one])).sum() / 2 for one in cells])
+
+    def direct(self, sigma: float, rng: np.random.Generator) -> np.ndarray:
+        """Return the distances of noisy counts whose weighted tables have this noise."""
+        weights = np.repeat(self.tables.weights, np.diff(self.tables.starts))
+        return self.distances(self.exact[0] + rng.normal(0, sigma, len(weights)) / weights)
+
+    def alone(self, sigma: float, rng: np.random.Generator) -> np.ndarray:
+        """Return the distances of noisy counts if only the tables of each attribute with itself are released."""
+        squared = (self.tables.weights**2).sum() / len(self.tables.sizes)
+        return self.distances(self.exact[0] + rng.normal(0, sigma / squared**0.5, len(self.exact[0])))
+
+
+def _share(counts: np.ndarray) -> np.ndarray:
+    positive = np.maximum(counts, 0.0)
+    return positive / max(positive.sum(), 1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="*", default=list(DATABASES), choices=DATABASES)
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 2.0, 4.0])
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    if not DATA.exists():
+        raise SystemExit(f"{DATA} is not there: real data does not travel with dpscale")
+    with one_thread():
+        for name in arguments.data:
+            with tempfile.TemporaryDirectory() as folder:
+                histories = Histories(DATABASES[name](Path(folder)))
+                for epsilon in arguments.epsilons:
+                    report(name, histories, epsilon, arguments.seeds)
+
+
+def report(name: str, histories: Histories, epsilon: float, seeds: int) -> None:
+    start, rng = time.perf_counter(), np.random.default_rng(0)
+    found = [histories.released(epsilon, seed, True) for seed in range(seeds)]
+    other = [histories.released(epsilon, seed, False) for seed in range(seeds)]
+    same = np.array([i == j for i, j in histories.tables.pairs])
+    ours = np.mean([histories.distances(one[0]) for one in found], axis=0)
+    without = np.mean([histories.distances(one[0]) for one in other], axis=0)
+    noisy = np.mean([histories.direct(one[3], rng) for one in found], axis=0)
+    alone = np.mean([histories.alone(one[3], rng) for one in found], axis=0)
+    span = histories.exact[1]
+    figures = [
+        f"lag-1 tables, same attribute {ours[same].mean():.3f} (largest {ours[same].max():.3f}; measured"
+        f" {noisy[same].mean():.3f}, alone {alone[same].mean():.3f}, without order {without[same].mean():.3f}, largest"
+        f" ratio to measured {(ours / noisy)[same].max():.2f}, to alone {(ours / alone)[same].max():.2f})",
+        f"others {ours[~same].mean():.3f} (measured {noisy[~same].mean():.3f}, without order"
+        f" {without[~same].mean():.3f}, largest ratio to measured {(ours / noisy)[~same].max():.2f})",
+        f"span {np.mean([one[1] for one in found]) / span:.3f} of {span:.2f} (without order"
+        f" {np.mean([one[1] for one in other]) / span:.3f})",
+        f"broken {max(one[2] for one in found)} (without rules {max(one[2] for one in other)},"
+        f" data {histories.exact[2]})",
+    ]
+    print(f"{name}, ε = {epsilon:g}: {'; '.join(figures)} ({time.perf_counter() - start:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

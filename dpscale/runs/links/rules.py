@@ -1,0 +1,188 @@
+"""Links that satisfy the rules across tables (`job.linked_rules`): post-processing of sampled links.
+
+Links are changed so that as many as possible satisfy the rules (`relational.link_rules`). Where no parent fits a child,
+the child's attribute gets another cell, at random by the frequency in its table, that satisfies the rules of the
+domain, those of this link and those of earlier links. Changed cells are written in place of those of the table's run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Flags, Integers, Integers32
+from dpscale.job.linked_rules import LinkedRule
+from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.privacy.streams import PublicStream
+from dpscale.relational.features import distinct
+from dpscale.relational.link_rules import PossibleLinks, check_size, repair_links
+
+
+@dataclass(eq=False)
+class RuledRows:
+    """Rows of all tables, whose cells change where rules across tables require it.
+
+    Attributes
+    ----------
+    job : CompositeJob
+        With all cells known.
+    codes : callable
+        codes(table) returns the cells of a table's rows, which do not change.
+    current : dict of str to ndarray
+        By TABLE.ATTRIBUTE, cells of the attributes that rules read.
+    changed : dict of str to dict
+        By TABLE.ATTRIBUTE, new cells by row.
+    parents : dict of str to ndarray
+        By link with rules, the parent of every child, or −1.
+    frequencies : dict of (str, str) to ndarray
+        By table and attribute, numbers of rows of every cell.
+    kinds : dict of str to ndarray
+        By link with rules, the distinct parents in the attributes of the rules.
+    """
+
+    job: CompositeJob
+    codes: Callable[[str], Integers32] = field(repr=False)
+    current: dict[str, Integers32] = field(default_factory=dict, repr=False)
+    changed: dict[str, dict[int, int]] = field(default_factory=dict)
+    parents: dict[str, Integers] = field(default_factory=dict)
+    frequencies: dict[tuple[str, str], Integers] = field(default_factory=dict, repr=False)
+    kinds: dict[str, Integers32] = field(default_factory=dict, repr=False)
+
+    def apply(self, link: LinkSection, pairs: Integers, bound: int | None, release: str) -> Integers:
+        """Return the links, shape (m, 2), changed so that all satisfy the rules.
+
+        Parameters
+        ----------
+        link : LinkSection
+        pairs : ndarray, shape (m, 2)
+        bound : int, optional
+            Maximum number of children of a parent.
+        release : str
+            Identifies the random numbers.
+        """
+        rules = self.job.linked_rules.get(link.called)
+        if not rules or not len(pairs):
+            return pairs
+        stream = PublicStream(release, f"rules of {link.called}")
+        self._prepare(link.child, pairs[:, 1], stream)
+        found, left = repair_links(pairs, self._possible(link, rules, bound), stream)
+        for at in left.tolist():
+            self._change(link, int(found[at, 1]), int(found[at, 0]), stream)
+        known = np.full(len(self.codes(link.child)), -1, np.int64)
+        known[found[:, 1]] = found[:, 0]
+        self.parents[link.called] = known
+        return self._in_order(link, found)
+
+    def _prepare(self, table: str, children: Integers, stream: PublicStream) -> None:
+        """Change the cells of children that no parent fits in some link with rules."""
+        for link in self.job.link:
+            rules = self.job.linked_rules.get(link.called, ())
+            if link.child != table or not rules or link.called in self.parents:
+                continue
+            links = self._possible(link, list(rules), None)
+            fits = np.asarray(links.possible.any(axis=0))
+            for child in children[~fits[links.children[children]]].tolist():
+                self._change(link, child, None, stream)
+
+    def _in_order(self, link: LinkSection, pairs: Integers) -> Integers:
+        """Return links whose children are again grouped by parent and in order, if the link has one."""
+        if not link.order:
+            return pairs
+        dates = self._cells(link.child, link.order[0])[pairs[:, 1]]
+        return pairs[np.lexsort((np.arange(len(pairs)), dates, pairs[:, 0]))]
+
+    def _cells(self, table: str, attribute: str) -> Integers32:
+        """Return the cells of an attribute with the changes so far."""
+        name = f"{table}.{attribute}"
+        if name not in self.current:
+            at = list(self.job.domains[table].names).index(attribute)
+            self.current[name] = self.codes(table)[:, at].copy()
+        return self.current[name]
+
+    def _possible(self, link: LinkSection, rules: list[LinkedRule], bound: int | None) -> PossibleLinks:
+        """Return classes of rows by the cells in the rules, and the possible links between classes."""
+        sides = []
+        for table, own in ((link.parent, [one.parent for one in rules]), (link.child, [one.child for one in rules])):
+            names = list(dict.fromkeys(name for part in own for name in part))
+            domain = self.job.domains[table]
+            cells = np.stack([self._cells(table, name) for name in names], axis=1)
+            sides.append((table, names, *distinct(cells, [domain[name].size for name in names])))
+        (parent, one, rows, of), (child, two, others, to) = sides
+        check_size(len(rows), len(others))
+        columns = {f"{parent}.{name}": np.repeat(rows[:, i], len(others)) for i, name in enumerate(one)}
+        columns |= {f"{child}.{name}": np.tile(others[:, i], len(rows)) for i, name in enumerate(two)}
+        broken = _broken(rules, columns.__getitem__).reshape(len(rows), len(others))
+        return PossibleLinks(of, to, ~broken, bound)
+
+    def _change(self, link: LinkSection, child: int, parent: int | None, stream: PublicStream) -> None:
+        """Change a cell of a child so that the parent fits it, or some parent if it is None."""
+        for name in dict.fromkeys(one.child[-1] for one in self.job.linked_rules[link.called]):
+            allowed = self._allowed(link, parent, child, name)
+            if allowed.any():
+                weights = np.cumsum((self._frequency(link.child, name) + 1e-9) * allowed)
+                cell = int(np.searchsorted(weights, float(stream.uniforms(1)[0]) * weights[-1], side="right"))
+                self._set(link.child, name, child, min(cell, int(np.flatnonzero(allowed)[-1])))
+                return
+        raise PlanError("impossible, determined", f"rules that exclude a row of {link.child} with every value of"
+                        f" {link.parent}", "rules that allow some value", "state fewer rules")  # fmt: skip
+
+    def _allowed(self, link: LinkSection, parent: int | None, child: int, name: str) -> Flags:
+        """Return the cells of a child's attribute that satisfy all rules, with this parent and those of other links."""
+        domain = self.job.domains[link.child]
+        size = domain[name].size
+        own = {other: np.full(size, self._cells(link.child, other)[child]) for other in domain.names}
+        own[name] = np.arange(size)
+        allowed = np.ones(size, np.bool_)
+        for rule in domain.rules:
+            allowed &= ~rule.broken(own.__getitem__)
+        for one in self.job.link:
+            if one.child == link.child and (rules := self.job.linked_rules.get(one.called)):
+                known = parent if one.called == link.called else self._parent(one, child)
+                allowed &= self._fits(one, rules, own, known)
+        return allowed
+
+    def _fits(self, link: LinkSection, rules: list[LinkedRule], own: Mapping[str, Integers], parent: int | None
+              ) -> Flags:  # fmt: skip
+        """Return which cells of a child fit its parent in a link, or some parent if it is None."""
+        names = list(dict.fromkeys(name for one in rules for name in one.parent))
+        cells = np.stack([self._cells(link.parent, name) for name in names], axis=1)
+        kinds = cells[parent : parent + 1] if parent is not None else self._kinds(link, cells)
+        size = len(next(iter(own.values())))
+        columns = {f"{link.child}.{name}": np.tile(values, len(kinds)) for name, values in own.items()}
+        columns |= {f"{link.parent}.{name}": np.repeat(kinds[:, i], size) for i, name in enumerate(names)}
+        return np.asarray((~_broken(rules, columns.__getitem__)).reshape(len(kinds), size).any(axis=0))
+
+    def _kinds(self, link: LinkSection, cells: Integers32) -> Integers32:
+        """Return the distinct rows of a parent in the attributes of the rules."""
+        if link.called not in self.kinds:
+            self.kinds[link.called] = np.unique(cells, axis=0)
+        return self.kinds[link.called]
+
+    def _parent(self, link: LinkSection, child: int) -> int | None:
+        """Return the parent of a child in an earlier link with rules; None if it has none yet."""
+        known = self.parents.get(link.called)
+        return None if known is None or known[child] < 0 else int(known[child])
+
+    def _frequency(self, table: str, attribute: str) -> Integers:
+        """Return the number of rows of every cell before any change."""
+        if (table, attribute) not in self.frequencies:
+            cells, size = self._cells(table, attribute), self.job.domains[table][attribute].size
+            self.frequencies[table, attribute] = np.bincount(cells, minlength=size)
+        return self.frequencies[table, attribute]
+
+    def _set(self, table: str, attribute: str, row: int, cell: int) -> None:
+        self._cells(table, attribute)[row] = cell
+        self.changed.setdefault(f"{table}.{attribute}", {})[row] = cell
+
+    def changes(self, table: str) -> dict[str, Integers]:
+        """Return rows and new cells, shape (k, 2), by TABLE.ATTRIBUTE of a table."""
+        return {name: np.array(list(cells.items()), np.int64) for name, cells in self.changed.items()
+                if name.partition(".")[0] == table}  # fmt: skip
+
+
+def _broken(rules: list[LinkedRule], column: Callable[[str], Integers]) -> Flags:
+    """Return which of the rows with these cells violate a rule."""
+    return np.asarray(np.any([one.rule.broken(column) for one in rules], axis=0))

@@ -1,0 +1,92 @@
+"""Structural zeros across tables: all linked rows satisfy them, whatever the noise."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+import dpscale as dp
+from dpscale.base.errors import DpscaleError
+from dpscale.job.tables import CompositeJob
+from dpscale.privacy.streams import PublicStream
+from dpscale.relational.link_rules import PossibleLinks, repair_links
+
+YEARS, KINDS = 6, 3
+CODED = {"year": {"kind": "coded", "size": YEARS}, "kind": {"kind": "coded", "size": KINDS}}
+
+
+def write_teams(folder, **changes):
+    """Teams of a year (public) and players; events belong to a player and have the year of their team."""
+    rng = np.random.default_rng(1)
+    teams = pd.DataFrame({"team": range(30), "year": np.arange(30) % YEARS, "kind": rng.integers(0, KINDS, 30)})
+    players = pd.DataFrame({"player": range(200), "kind": rng.integers(0, KINDS, 200)})
+    events = pd.DataFrame({"player": np.repeat(np.arange(200), 4), "team": rng.integers(0, 30, 800)})
+    events["year"] = teams.year[events.team].to_numpy()
+    events["kind"] = (players.kind[events.player].to_numpy() + rng.integers(0, 2, 800)) % KINDS
+    for name, frame, attributes in (("teams", teams, CODED), ("players", players, {"kind": CODED["kind"]}),
+                                    ("events", events, CODED)):  # fmt: skip
+        frame.to_parquet(folder / f"{name}.parquet", index=False)
+        (folder / f"{name}.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+    names = ("teams", "players", "events")
+    job = {
+        "tables": {name: {"path": f"{name}.parquet", "domain": f"{name}.toml"} for name in names},
+        "link": [
+            {"name": "sides", "kind": "one-to-many", "parent": "teams", "child": "events", "child_key": "team"},
+            {"kind": "one-to-many", "parent": "players", "child": "events", "child_key": "player", "max_degree": 6,
+             "order_by": "year", "parents": ["sides"]},
+        ],
+        "determined": [{"attribute": "events.year", "by": "teams.year"}],
+        "impossible": [{"players.kind": [0], "events.kind": [2]}],
+        "privacy": {"privacy_cost": 2.0, "dataset": "teams"},
+        "engine": {"scheduler": "synchronous", "seed": 3},
+    }  # fmt: skip
+    job["tables"]["teams"] |= {"key": "team", "public": True}
+    job["tables"]["players"]["key"] = "player"
+    path = folder / "job.toml"
+    path.write_text(tomli_w.dumps(job | changes))
+    return path
+
+
+@pytest.mark.parametrize("cost", [0.05, 4.0])
+def test_linked_rows_satisfy_rules(tmp_path, cost):
+    job = write_teams(tmp_path, privacy={"privacy_cost": cost, "dataset": "teams"})
+    release = dp.run(job, tmp_path / "run")
+    tables = {name: frame.compute() for name, frame in release.synthetic().items()}
+    events = tables["events"]
+    teams, players = (tables[name].set_index(key) for name, key in (("teams", "team"), ("players", "player")))
+    assert (teams.year.reindex(events.team).to_numpy() == events.year.to_numpy()).all()
+    kind = players.kind.reindex(events.player).to_numpy()
+    assert not ((kind == 0) & (events.kind.to_numpy() == 2)).any()
+    assert events.groupby("player").size().max() <= 6
+    ordered = events.groupby("player", sort=False).year.apply(lambda one: (np.diff(one) >= 0).all())
+    assert ordered.all()
+
+
+@pytest.mark.parametrize("bound", [None, 2])
+def test_flow_finds_all_possible_links(bound):
+    rng = np.random.default_rng(0)
+    for seed in range(30):
+        parents, children = rng.integers(0, 4, 12), rng.integers(0, 5, 20)
+        possible = rng.random((4, 5)) < 0.5
+        pairs = np.stack([rng.permutation(np.repeat(np.arange(12), 2))[:20], np.arange(20)], axis=1)
+        links = PossibleLinks(parents, children, possible, bound)
+        found, left = repair_links(pairs, links, PublicStream("test", str(seed)))
+        assert (np.sort(found[:, 1]) == np.arange(20)).all()
+        assert (np.flatnonzero(links.broken(found)) == np.sort(left)).all()
+        if bound:
+            assert np.bincount(found[:, 0], minlength=12).max() <= bound
+        else:
+            assert len(left) == (~possible[np.unique(parents)].any(axis=0))[children].sum()
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"determined": [{"attribute": "events.year", "by": "players.year"}]}, "an attribute of players"),
+    ({"determined": [{"attribute": "events.year", "by": "clubs.year"}]}, "TABLE.ATTRIBUTE"),
+    ({"determined": [{"attribute": "teams.year", "by": "players.kind"}]}, "two tables"),
+    ({"impossible": [{"events.year": [9], "teams.year": [1]}]}, "values of events.year"),
+    ({"impossible": [{"events.kind": [1], "teams.kind": [1]}, {"events.kind": [2], "players.kind": [1]}]},
+     "rules of one link"),
+])  # fmt: skip
+def test_faulty_rules_are_refused(tmp_path, changes, words):
+    with pytest.raises(DpscaleError, match=words):
+        CompositeJob.read(write_teams(tmp_path, **changes))
