@@ -30,7 +30,8 @@ REFUSED: dict[str, tuple[Shape, str]] = {
     "attribute that is a key": (Shape({"root": "a"}, ()), "which is in the domain"),
     "root that refers to a row below it": (
         Shape({"root": "id", "card": "k"}, (one("root", "card", "root_id"),
-                                            one("card", "root", "first", name="firsts")), unit="root"), "which belong to others of root"),
+                                            one("card", "root", "first", name="firsts")), unit="root"),
+        "which belong to others of root"),
     "side tables in a cycle": (
         Shape({"root": "id", "x": "k", "y": "k"}, (one("x", "y", "x_id", name="xs"), one("y", "x", "y_id", name="ys")),
               unit="root"), "that lead back to x"),
