@@ -296,10 +296,10 @@ def describe_neighbours(neighbours: NeighbourRelation) -> str:
     unit = f"one row of {root}, added or removed together with all its links and children" if neighbours.steps else (
         f"all links of one row of {root}, added or removed")  # fmt: skip
     limits = "their numbers are limited by the bounds in the job."
-    return f"Neighbours differ by {unit}; {limits}{_describe_sides(neighbours)}"
+    return f"Neighbours differ by {unit}; {limits}{describe_sides(neighbours)}"
 
 
-def _describe_sides(neighbours: NeighbourRelation) -> str:
+def describe_sides(neighbours: NeighbourRelation) -> str:
     """Return what is protected of rows that belong to no unit; "" if there are none."""
     if not neighbours.sides:
         return ""

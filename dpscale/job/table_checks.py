@@ -1,10 +1,9 @@
-"""Checks of the sections of a job of several tables against each other: keys, columns, counted links, searches."""
+"""Checks of the sections of a job of several tables against each other: searches, counted links, public tables."""
 
 from __future__ import annotations
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.job.key_columns import check_key_columns
 from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.table_sections import LinkedTables, LinkSection
 
@@ -25,27 +24,6 @@ def check_searches(job: LinkedTables) -> None:
             raise JobError(f"link {link.called}: dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
                            " is not found are dropped", '"drop"', "set it, or other = true in the domain"
                            " file")  # fmt: skip
-
-
-def check_distinct(job: LinkedTables, field: str, columns: tuple[str, ...], table: str) -> None:
-    """Raise JobError if a key column is an attribute."""
-    if overlap := [column for column in columns if column in job.domains[table].names]:
-        raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not an attribute",
-                       "remove it from the domain file")  # fmt: skip
-
-
-def check_columns(job: LinkedTables) -> None:
-    """Raise JobError if a column of a released table would contain the keys of two rows of other tables."""
-    used: dict[str, list[str]] = {name: [] for name in job.tables}
-    check_key_columns(job)
-    for link in job.foreign_keys:
-        first, second = job.ends(link)
-        taken = used.get(link.child, []) if link.via is None else list(second)
-        if both := next((column for column in first if column in taken), None):
-            raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each key",
-                           "add a copy of the column under another name")  # fmt: skip
-        if link.via is None and link.child in used:
-            used[link.child] += first
 
 
 def check_counts(job: LinkedTables, link: LinkSection, before: list[str]) -> None:
@@ -83,22 +61,6 @@ def check_history(job: LinkedTables, link: LinkSection, before: list[str]) -> No
         if (other.nulls, other.dangling) != ("reject", "reject"):
             raise JobError(f"{field}: parents", f"{name!r}, whose rows may lack a parent",
                            'nulls and dangling "reject"', "set them, or remove it")  # fmt: skip
-
-
-def check_keys(job: LinkedTables, link: LinkSection) -> None:
-    """Raise JobError for a link to a table without a key, or with another number of columns."""
-    needs = [link.parent, *([link.child] if link.via else [])]
-    for end in needs:
-        if not job.key(end):
-            raise JobError(f"tables.{end}.key", "missing", f"the key column to which link {link.called} refers",
-                           "set it")  # fmt: skip
-    if len(job.ends(link)[0]) != len(job.key(link.parent)):
-        raise JobError(
-            f"link {link.called}",
-            "a foreign key that differs in length from the parent's key",
-            f"{len(job.key(link.parent))} columns",
-            "list a column for each one of the parent's key",
-        )
 
 
 def check_references(job: LinkedTables) -> None:

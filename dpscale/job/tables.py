@@ -16,6 +16,7 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
+from dpscale.job.key_columns import check_columns, check_distinct, check_keys
 from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
@@ -23,15 +24,7 @@ from dpscale.job.sections import (
     DiscoverTable,
     EngineSettings,
 )
-from dpscale.job.table_checks import (
-    check_columns,
-    check_counts,
-    check_distinct,
-    check_history,
-    check_keys,
-    check_references,
-    check_searches,
-)
+from dpscale.job.table_checks import check_counts, check_history, check_references, check_searches
 from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, PrivacyOfTables, Rows, TableSection, key_columns
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget

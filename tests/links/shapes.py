@@ -121,8 +121,8 @@ def make_frames(shape: Shape, rows: dict[str, int], seed: int) -> Frames:
         count = rows.get(name, 20)
         frame = pd.DataFrame({column: rng.integers(0, each["size"], count) for column, each in ATTRIBUTES.items()})
         if isinstance(key, list):
-            foreign = [column for link in shape.links if link["child"] == name for column in _columns(link["child_key"])]
-            number = np.arange(count) // (1 if set(key) & set(foreign) else 3)
+            foreign = {column for one in shape.links if one["child"] == name for column in _columns(one["child_key"])}
+            number = np.arange(count) // (1 if foreign & set(key) else 3)
             frame[key[0]], frame[key[1]] = [f"line {i % 3}" for i in range(count)], number
         elif key:
             frame[key] = rng.permutation(count) + 100

@@ -52,7 +52,8 @@ def expected_statistics(job: CompositeJob, link: LinkSection, frames: Frames) ->
     distinct = links.drop_duplicates([*first, *second]) if link.via else links
     degrees = {}
     for side, (columns, name) in zip(("parent", "child"), ends, strict=False):
-        each, keys = distinct.groupby(list(columns)).size(), frames[name][list(job.key(name))].dropna().drop_duplicates()
+        each = distinct.groupby(list(columns)).size()
+        keys = frames[name][list(job.key(name))].dropna().drop_duplicates()
         degrees[side] = np.sort(np.append(each, np.zeros(len(keys) - len(each), np.int64)))
     bounded = [] if most_children(job, link) is None or (link.kind == "one-to-one" and job.tables[link.parent].public) \
         else list(degrees.values()) if link.protects == "both" else [degrees["parent"]]  # fmt: skip

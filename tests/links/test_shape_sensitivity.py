@@ -33,7 +33,7 @@ from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degree_bounds import degree_histogram
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import link_data
-from dpscale.runs.links.first_measurement import rows_of
+from dpscale.runs.links.first_measurement import end_of
 from tests.joins.small import exact_counts
 from tests.links.shapes import SHAPES, Frames, Shape, write_shape
 
@@ -172,9 +172,15 @@ class Statistics:
         self.links = {link.called: link_data.read_links(ENGINE, self.job, link, self.relation)
                       for link in self.job.link}  # fmt: skip
         self.tables = {name: self._table(folder, name) for name in table_jobs(self.job)}
-        self.first = {name: cells(rows_of(self.job, name, self.links)) for name in self.tables
+        self.first = {name: self._end(name) for name in self.tables
                       if name not in self.relation.above}  # fmt: skip
         self.joins = self._joins(folder) if joins else {}
+
+    def _end(self, name: str) -> Cells:
+        """Return the rows of a table that the first measurement counts."""
+        links, side = end_of(self.job, name, self.links)
+        assert isinstance(links, link_data.ExactLinks)
+        return cells((links.parents, links.children)[side])
 
     def _table(self, folder: Path, name: str) -> Cells:
         """Return the rows of a table within the bound of its own job."""

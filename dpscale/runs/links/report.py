@@ -206,8 +206,9 @@ def _components(run: CompositeRun) -> list[dict[str, Any]]:
 
 
 def _tables(run: CompositeRun) -> list[dict[str, Any]]:
+    most = {**run.neighbours.rows, **dict.fromkeys(run.neighbours.sides, "no unit")}
     return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": one.public,
-             "attributes": len(run.job.domains[name].names), "most": run.neighbours.rows.get(name),
+             "attributes": len(run.job.domains[name].names), "most": most.get(name),
              "size": "" if one.public else describe_size(run, name)}
             for name, one in run.job.tables.items()]  # fmt: skip
 
