@@ -303,8 +303,10 @@ def describe_sides(neighbours: NeighbourRelation) -> str:
     """Return what is protected of rows that belong to no unit; "" if there are none."""
     if not neighbours.sides:
         return ""
-    return (f" Rows of {' and '.join(neighbours.sides)} belong to no row of {neighbours.root}: each is protected in its"
-            f" own table, added or removed, but links to it protect rows of {neighbours.root} only.")
+    return (
+        f" Rows of {' and '.join(neighbours.sides)} belong to no row of {neighbours.root}: each is protected in its"
+        f" own table, added or removed, but links to it protect rows of {neighbours.root} only."
+    )
 
 
 def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:

@@ -213,5 +213,6 @@ class LinkedTables(Protocol):
     def ends(self, link: LinkSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the columns with the parent's key and the child's."""
 
+
 __all__ = ["MOST_DEGREE", "MOST_ROUNDS", "LinkSection", "LinkedTables", "PrivacyOfTables", "Rows", "TableSection",
            "key_columns"]  # fmt: skip

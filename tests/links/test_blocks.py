@@ -143,9 +143,7 @@ def kill_worker(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_bytes_are_equal_on_a_cluster_whose_workers_are_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_equal_on_a_cluster_whose_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process, threads, and a cluster: a worker is killed with its rows by part, and one before links are drawn."""
     found, place, killed = [], tmp_path / "here", list[str]()
     for scheduler in ("synchronous", "threads"):

@@ -169,4 +169,3 @@ def stored_parents(folder: Path, called: str, pairs: Integers, rows: int) -> Par
     file = folder / f"{called}-links.npy"
     write_array(file, parents)
     return ParentFiles((file,), (rows,))
-

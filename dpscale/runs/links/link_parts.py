@@ -335,9 +335,7 @@ class _Reader:
         if through is None:
             maps = []
         else:
-            maps = self.engine.scatter(
-                [through] if self.engine.shares_memory else through.cut(KEYS_SENT), "units"
-            )
+            maps = self.engine.scatter([through] if self.engine.shares_memory else through.cut(KEYS_SENT), "units")
         groups = [table.partitions[at : at + SHARD_PARTITIONS]
                   for at in range(0, len(table.partitions), SHARD_PARTITIONS)]  # fmt: skip
         items = [(dealing, group, self.plan.use, *maps) for group in groups]
