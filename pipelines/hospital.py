@@ -4,7 +4,7 @@
 
 A patient is protected with all encounters and diagnoses. Doctors are private, too, but a doctor has any number of
 encounters: `unit = "patients"` in the job makes their table a side table. The job asks for answers across links, such
-as diagnoses by sex, with exact standard errors, and releases all tables with keys. The codes are a public hierarchy of
+as diagnoses by sex, with exact standard errors, and releases all tables with keys; encounters are histories by month. The codes are a public hierarchy of
 chapters, blocks and codes, which this script writes with the data. `python pipelines/steps.py JOB RUN_DIR`
 and the DAG `dpscale` of `airflow_dag.py` run the same job, one task per stage.
 """
@@ -19,7 +19,7 @@ from databases import Rows, Tables, main
 
 PATIENTS, DOCTORS, MOST_ENCOUNTERS = 4000, 60, 8
 SPECIALTIES = ("medicine", "surgery", "pediatrics", "cardiology")
-KINDS = ("emergency", "inpatient", "outpatient")
+KINDS, SAME_KIND = ("emergency", "inpatient", "outpatient"), 0.6
 CHAPTERS = ("A", "C", "I", "S")  # infections, neoplasms, circulation, injuries
 BLOCKS, CODES = 3, 4  # of a chapter, and of a block
 
@@ -40,11 +40,15 @@ def prepare(source: Path, rows: int | None = None) -> Tables:
     visits = np.repeat(np.arange(count), np.minimum(rng.poisson(0.5 + age / 30), MOST_ENCOUNTERS))
     encounters: Rows = []
     diagnoses: Rows = []
+    months, kind = rng.integers(1, 13, len(visits)), ""
+    months = months[np.lexsort((months, visits))]
     for number, patient in enumerate(visits.tolist()):
+        again = number > 0 and visits[number - 1] == patient and rng.random() < SAME_KIND
+        kind = kind if again else str(rng.choice(KINDS))
         specialty = _specialty(rng, int(age[patient]))
         doctor = int(rng.integers(0, DOCTORS // len(SPECIALTIES))) * len(SPECIALTIES) + specialty
         encounters.append({"encounter": number, "patient": f"P{patient}", "doctor": f"D{doctor}",
-                           "month": int(rng.integers(1, 13)), "kind": str(rng.choice(KINDS))})  # fmt: skip
+                           "month": int(months[number]), "kind": kind})  # fmt: skip
         diagnoses += _diagnoses(rng, number, specialty, str(sex[patient]))
     return {"patients": patients, "doctors": doctors, "encounters": encounters, "diagnoses": diagnoses,
             "codes": codes()}  # fmt: skip

@@ -47,6 +47,11 @@ def test_rows_have_keys_and_load(hospital: tuple[Path, Any], release: dp.Release
     load(job, read_tables(release.path / "synthetic"))
 
 
+def test_encounters_are_in_order(release: dp.Release) -> None:
+    made = release.synthetic()["encounters"].compute()
+    assert made.groupby("patient", sort=False).month.apply(lambda one: one.is_monotonic_increasing).all()
+
+
 def test_answers_across_links_equal_data_up_to_noise(hospital: tuple[Path, Any], release: dp.Release) -> None:
     """Every count of diagnoses by specialty is within 5 standard errors, and by what the bounds cut."""
     tables = hospital[1]
