@@ -4,7 +4,7 @@
 
 A patient is protected with all encounters and diagnoses. Doctors are private, too, but a doctor has any number of
 encounters: `unit = "patients"` in the job makes their table a side table. The job asks for answers across links, such
-as diagnoses by sex, with exact standard errors, and releases all tables with keys; encounters of a patient are in order.
+as diagnoses by sex, with exact standard errors, and releases all tables with keys, and encounters in order.
 The codes are a public hierarchy of chapters, blocks and codes, which this script writes with the data.
 `python pipelines/steps.py JOB RUN_DIR` and the DAG `dpscale` of `airflow_dag.py` run the same job, one task per stage.
 """
