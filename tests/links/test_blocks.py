@@ -92,6 +92,7 @@ def test_blocks_have_the_statistics_of_links_at_once(tmp_path: Path, request: py
 
 
 @pytest.mark.usefixtures("small_blocks")
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SHAPES)
 def test_all_shapes_are_consistent_in_blocks(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (link_blocks, link_sides):

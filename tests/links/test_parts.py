@@ -101,6 +101,7 @@ def test_statistics_of_parts_are_those_of_links_read_at_once(tmp_path: Path, nam
         assert not differing(make_job(tmp_path / str(seed), DIVIDED[name], seed, faults), engine, 3 + 4 * seed)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_has_the_same_statistics_with_small_parts(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
