@@ -240,7 +240,7 @@ class CompositeJob(Settings):
 def _keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the settings at a location of the job."""
     if not location:
-        return sorted(CompositeJob.model_fields)
+        return sorted(set(CompositeJob.model_fields) - {"reference"})  # which the job moves there itself
     shared: dict[str, type[Settings]] = {"privacy": PrivacyOfTables, "engine": EngineSettings, "synthesize": Rows,
                                          "allocation": AllocationTable}  # fmt: skip
     sections = shared | {"tables": TableSection, **dict.fromkeys(("link", "reference"), LinkSection),
