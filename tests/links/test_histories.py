@@ -1,5 +1,6 @@
 """Histories: order of children, exact tables and sensitivities by brute force, rows near the tables, evidence."""
 
+import json
 from itertools import pairwise, product
 
 import numpy as np
@@ -189,6 +190,17 @@ def test_text_as_second_column_of_an_order_is_refused_before_any_charge(tmp_path
     with pytest.raises(DpscaleError, match="numbers, dates or times"):
         dp.run(path, tmp_path / "run")
     assert not (tmp_path / "run/allocation/allocation.json").exists()
+
+
+def test_private_bound_of_one_child_has_no_history(tmp_path):
+    """The bound follows from the first measurement: the order then has nothing to order, and no table is measured."""
+    visits = visits_of(np.random.default_rng(0), 400).groupby("patient").head(1)
+    path = write_job(tmp_path, visits, history={"max_degree": "private"})
+    release = dp.run(path, tmp_path / "run")
+    assert json.loads((tmp_path / "run/allocation/allocation.json").read_text())["bounds"] == {"visits": 1}
+    assert not (tmp_path / "run/links/visits/steps.npy").exists()
+    assert release.synthetic()["visits"].compute().patient.is_unique
+    check.check_bundle(bundle.write_bundle(open_run(release.path), PASSED))
 
 
 def test_texts_without_types_have_the_order_of_numbers_and_times():

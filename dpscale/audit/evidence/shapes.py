@@ -131,7 +131,7 @@ def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapp
     rows: Mapping[str, int] = {} if replaced else unit_rows(job)[1]
     parent, child, share = link["parent"], link["child"], shares[f"links.{link['name']}"]
     published = share > 0 and link.get("mechanism") == "published"  # without a share nothing is measured
-    degrees, ordered = share > 0 and not published and (replaced or parent in rows), bool(link.get("order_by"))
+    degrees, ordered = share > 0 and not published and (replaced or parent in rows), bound > 1 and "order_by" in link
     wanted = {
         "links": share > 0 and (link.get("links") is None if many else link.get("nulls") == "keep"),
         "degrees": degrees,
