@@ -113,9 +113,7 @@ def _with_map(job: RuledTables, rule: Rule) -> dict[str, Any]:
 def _check_column(job: RuledTables, link: LinkSection, name: str) -> None:
     """Raise JobError for an attribute of a child that shares its column: its value could not change alone."""
     domain = job.declared[link.child]
-    column = domain[name].column
-    shared = sum(column in domain.columns([other]) for other in domain.names) > 1
-    if shared or column in {one.column for one in domain.numbers}:
+    if domain.is_shared(domain[name].column):
         raise JobError("impossible, determined", f"{link.child}.{name}, which shares its column",
                        "an attribute with a column of its own", "name another attribute")  # fmt: skip
 

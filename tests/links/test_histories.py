@@ -13,6 +13,7 @@ import dpscale as dp
 from dpscale.audit.evidence import bundle, check
 from dpscale.base.errors import DpscaleError
 from dpscale.contributions.row_order import order_values
+from dpscale.domain import Domain
 from dpscale.engine import resolve
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.tables import CompositeJob
@@ -21,6 +22,7 @@ from dpscale.relational.features import Side
 from dpscale.relational.history import HistoryTables, NoisyHistory, parent_counts, step_counts
 from dpscale.relational.history_dates import conditional, on_simplex
 from dpscale.relational.history_order import order_children
+from dpscale.runs.links.history import in_order
 from dpscale.runs.links.link_data import read_links
 from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
@@ -211,6 +213,17 @@ def test_texts_without_types_have_the_order_of_numbers_and_times():
     assert order_values(texts, typed=True).tolist() == [0] * 8
     dates = pa.array([3, None, 1], pa.timestamp("ns", tz="UTC"))
     assert order_values(dates, typed=True).tolist() == [3, np.inf, 1]
+
+
+def test_values_of_a_shared_column_stay_in_their_rows():
+    """Dates of one cell are exchanged within a parent, but not if a number has its values in the same column."""
+    attribute = {"kind": "bins", "edges": [0, 10, 20]}
+    rows = pa.table({"day": [5.0, 3.0, 15.0, 1.0], "ward": [0, 1, 2, 3]})
+    pairs = np.array([[0, 0], [0, 1], [0, 2], [1, 3]])
+    made = in_order(rows, pairs, "day", Domain.from_dict({"attributes": {"day": attribute}}))
+    assert made.column("day").to_pylist() == [3.0, 5.0, 15.0, 1.0]
+    shared = {"attributes": {"day": attribute}, "numbers": {"hours": {"from": "day", "low": 0, "high": 20}}}
+    assert in_order(rows, pairs, "day", Domain.from_dict(shared)).column("day").to_pylist() == [5.0, 3.0, 15.0, 1.0]
 
 
 def test_projection_and_conditional_distribution():

@@ -101,16 +101,11 @@ def in_order(table: pa.Table, pairs: Integers, attribute: str, domain: Domain) -
     order = np.concatenate([pairs[:, 1], left])
     table = table.take(pa.array(order))
     column = domain[attribute].column
-    if domain[attribute].kind not in ("bins", "date") or _is_shared(domain, column):
+    if domain[attribute].kind not in ("bins", "date") or domain.is_shared(column):  # values may not change alone
         return table
     found = np.arange(len(order))
     found[: len(pairs)] = _ascending(table.column(column).slice(0, len(pairs)), pairs[:, 0])
     return table.set_column(table.column_names.index(column), column, table.column(column).take(pa.array(found)))
-
-
-def _is_shared(domain: Domain, column: str) -> bool:
-    """Return whether several attributes have their values in one column: its values may not be exchanged."""
-    return sum(column in domain.columns([name]) for name in domain.names) > 1
 
 
 def _ascending(values: pa.ChunkedArray, parents: Integers) -> Integers:
