@@ -48,7 +48,16 @@ class AxisIndex:
         return len(self.attributes)
 
     def is_shared(self, column: str) -> bool:
-        """Return whether several attributes and numbers have their values in one column."""
+        """Return whether several attributes and numbers have their values in one column.
+
+        Parameters
+        ----------
+        column : str
+
+        Returns
+        -------
+        bool
+        """
         return sum(column in self.columns([one.name]) for one in self.axes) > 1
 
     def columns(self, names: Iterable[str]) -> list[str]:
