@@ -4,8 +4,9 @@ Run with an interpreter that has SDV, which is not a dependency of dpscale:
 
     PYTHON benchmarks/hma_rows.py FOLDER
 
-FOLDER has `metadata.json`, as `dpscale tables to-sdv` prints it, and TABLE.parquet of every table. Synthetic tables of
-the same size are written to FOLDER/hma.
+FOLDER has `metadata.json`, as `dpscale tables to-sdv` prints it, and TABLE.parquet of every table. Synthetic tables are
+written to FOLDER/hma, with as many rows of the largest table without a parent. SDV 2 refuses more than five tables and
+chains of three.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def main(folder: Path) -> None:
     synthesizer = HMASynthesizer(Metadata.load_from_dict(content), verbose=False)
     synthesizer.fit(frames)
     (folder / "hma").mkdir(exist_ok=True)
-    for name, frame in synthesizer.sample(scale=1.0).items():
+    roots = set(frames) - {one["child_table_name"] for one in content["relationships"]}
+    main_table = max(roots, key=lambda name: len(frames[name]))
+    for name, frame in synthesizer.sample(len(frames[main_table]), main_table).items():
         frame.to_parquet(folder / "hma" / f"{name}.parquet", index=False)
 
 

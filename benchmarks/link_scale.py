@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,30 +101,28 @@ def run_once(job: str, run_dir: str) -> None:
     dp.run(json.loads(Path(job).read_text()), run_dir)
 
 
-def measure(shape: str, links: int, scheduler: str, memory: str) -> tuple[float, float, float, float]:
-    """Return seconds, CPU seconds, bytes at the peak, and the seconds of writing the input."""
+def measure(shape: str, links: int, scheduler: str, memory: str) -> tuple[float, float, float]:
+    """Return seconds, CPU seconds, and bytes at the peak."""
     with tempfile.TemporaryDirectory() as name:
-        folder, began = Path(name), time.perf_counter()
+        folder = Path(name)
         job = SHAPES[shape](folder, links)
-        made = time.perf_counter() - began
         job["privacy"] = {"epsilon": 1.0, "delta": 1e-9, "dataset": "links", "ledger": str(folder / "ledger.sqlite")}
         job["engine"] = {"scheduler": scheduler, "memory": memory}
         (folder / "job.json").write_text(json.dumps(job))
         began = time.perf_counter()
         child = subprocess.Popen([sys.executable, __file__, "--run", str(folder / "job.json"), str(folder / "run")])
-        peak: list[int] = [0]
-        watcher = threading.Thread(target=_watch, args=(child, peak))
+        peaks: dict[str, int] = {}
+        watcher = threading.Thread(target=_watch, args=(child, folder / "run/manifest.json", peaks))
         watcher.start()
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         watcher.join()
         if child.returncode:
             raise SystemExit(f"the run of {links} links failed")
-        for file in (folder / "run/log.jsonl", folder / "run/manifest.json"):
-            if file.exists() and file.name == "manifest.json":
-                stages = json.loads(file.read_text())["stages"]
-                print({one: round(_seconds(own), 1) for one, own in stages.items()}, file=sys.stderr)
-        return time.perf_counter() - began, used.ru_utime + used.ru_stime, float(peak[0]), made
+        stages = json.loads((folder / "run/manifest.json").read_text())["stages"]
+        print("; ".join(f"{one} {_seconds(own):.0f} s {peaks.get(one, 0) / 1e9:.2f} GB" for one, own in stages.items()),
+              file=sys.stderr)  # fmt: skip
+        return time.perf_counter() - began, used.ru_utime + used.ru_stime, float(max(peaks.values()))
 
 
 def _seconds(stage: dict[str, Any]) -> float:
@@ -132,9 +131,13 @@ def _seconds(stage: dict[str, Any]) -> float:
     return (datetime.fromisoformat(stage["end"]) - datetime.fromisoformat(stage["start"])).total_seconds()
 
 
-def _watch(child: subprocess.Popen[bytes], peak: list[int]) -> None:
+def _watch(child: subprocess.Popen[bytes], manifest: Path, peaks: dict[str, int]) -> None:
+    """Record the largest resident memory of the run in each stage."""
     while child.returncode is None:
-        peak[0] = max(peak[0], sum(map(_resident, _family(child.pid))))
+        stage = "start"
+        with suppress(OSError, ValueError):
+            stage = list(json.loads(manifest.read_text())["stages"])[-1]
+        peaks[stage] = max(peaks.get(stage, 0), sum(map(_resident, _family(child.pid))))
         time.sleep(SAMPLE)
 
 
@@ -174,11 +177,12 @@ def main() -> None:
     numbers = [int(one) for one in given.links.split(",")] + [10**7, 10**8] * given.large
     before = None
     for links in numbers:
-        seconds, cpu, peak, made = measure(given.shape, links, given.scheduler, given.memory)
+        seconds, cpu, peak = measure(given.shape, links, given.scheduler, given.memory)
         line = f"{links:>12,} {given.shape}: {seconds:7.1f} s, CPU {cpu:7.1f} s, peak {peak / 1e9:5.2f} GB"
         if before is not None:
             more = links - before[0]
-            line += f"; at the margin {(cpu - before[1]) / more * 1e6:5.2f} µs and {(peak - before[2]) / more:5.0f} B per link"
+            line += f"; at the margin {(cpu - before[1]) / more * 1e6:5.2f} µs"
+            line += f" and {(peak - before[2]) / more:5.0f} B per link"
         print(line, flush=True)
         before = links, cpu, peak
     return None

@@ -8,6 +8,7 @@ same job with equal shares of tables and links is `equal`, which was the divisio
 
     python benchmarks/linked_tables.py [--data 100K 1M berka chinook generated] [--epsilons 0.5 1 2 4] [--seeds 5]
         [--equal]       also with equal shares
+        [--also histories link_scale]  also these benchmarks, of rows in order and of many links, in the same run
         [--hma PYTHON]  also SDV's HMA, which is not private, once, with an interpreter that has SDV (`hma_rows.py`)
 """
 
@@ -118,7 +119,7 @@ def hma(measured: Measured, python: str, seconds: int) -> Figures | str:
         except subprocess.TimeoutExpired:
             return f"not finished in {seconds} s"
         if done.returncode:
-            return (done.stderr.strip().splitlines() or ["failed"])[-1]
+            return next((line for line in done.stderr.splitlines() if "Error: " in line), "failed")
         tables = {name: one.model_copy(update={"path": str(place / "hma" / f"{name}.parquet")})
                   for name, one in job.tables.items()}  # fmt: skip
         dropped = {"nulls": "drop", "dangling": "drop"}
@@ -164,6 +165,7 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--equal", action="store_true", help="also with equal shares")
+    parser.add_argument("--also", nargs="*", default=[], choices=["histories", "link_scale"])
     parser.add_argument("--hma", help="an interpreter that has SDV")
     parser.add_argument("--hma-seconds", type=int, default=1800)
     arguments = parser.parse_args()
@@ -193,6 +195,13 @@ def main() -> None:
                         print(f"{name}, ε = {epsilon:g}, {kind}: geometric mean {one['geometric']:.3f}, largest "
                               f"{max(one['ratios'].values()):.3f}, degrees beyond random {one['excess']:+.3f}: {each} "
                               f"({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
+    run_others(arguments.also)
+
+
+def run_others(names: Sequence[str]) -> None:
+    """Run other benchmarks of linked tables with their defaults."""
+    for name in names:
+        subprocess.run([sys.executable, str(Path(__file__).with_name(f"{name}.py"))], check=True)
 
 
 if __name__ == "__main__":

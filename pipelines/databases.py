@@ -26,10 +26,13 @@ HERE = Path(__file__).parent
 PRIVATE = "\nPRIVATE, not to be published: mean total variation of cross marginals against the data, in percent"
 
 
-def main(name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None], Tables]) -> None:
-    """Run the command of one pipeline."""
+def main(
+    name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None], Tables], generated: bool = False
+) -> None:
+    """Run the command of one pipeline; generated data have no source."""
     parser = argparse.ArgumentParser(description=f"{name}, end to end")
-    parser.add_argument("source", type=Path, help="where the data are")
+    if not generated:
+        parser.add_argument("source", type=Path, help="where the data are")
     parser.add_argument("--job", choices=jobs, default=jobs[0])
     parser.add_argument("--rows", type=int, help="of the protected table only so many rows, with all that is theirs")
     parser.add_argument("--run-dir", type=Path)
@@ -38,7 +41,7 @@ def main(name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None],
     place = HERE.parent / f"dpscale-{name}"
     job, run = HERE / name / f"{given.job}.toml", f"{given.job}-{given.rows or 'all'}"
     try:
-        write(place, prepare(given.source, given.rows))
+        write(place, prepare(getattr(given, "source", place), given.rows))
         release = dp.run(job, given.run_dir or place / "runs" / run)
         print(summary(release))
         if given.compare:

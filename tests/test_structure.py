@@ -11,7 +11,7 @@ import dpscale
 
 PACKAGE = Path(dpscale.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-LONGEST_MODULE, LARGEST_SHARE, MOST_IMPORTS_BETWEEN_PACKAGES = 400, 0.135, 210
+LONGEST_MODULE, LARGEST_SHARE, MOST_IMPORTS_BETWEEN_PACKAGES = 400, 0.147, 210
 
 
 def package_of(path):

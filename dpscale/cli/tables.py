@@ -102,11 +102,12 @@ def _link(one: dict[str, Any]) -> list[str]:
 @click.argument("metadata")
 @click.option("--data", default=".", show_default=True, help="The folder of the tables' files.")
 @click.option("--public", multiple=True, metavar="TABLE", help="A public table; may be repeated.")
-def tables_from_sdv(metadata: str, data: str, public: tuple[str, ...]) -> None:
+@click.option("--unit", metavar="TABLE", help="The protected table, if several private tables have no private parent.")
+def tables_from_sdv(metadata: str, data: str, public: tuple[str, ...], unit: str | None) -> None:
     """Print a draft of a job from SDV's metadata of several tables. Reads no data."""
     from dpscale.job.sdv import draft, read_metadata
 
-    click.echo(draft(read_metadata(metadata), data, public))
+    click.echo(draft(read_metadata(metadata), data, public, unit))
 
 
 @tables.command("to-sdv")

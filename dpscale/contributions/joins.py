@@ -19,6 +19,7 @@ import numpy as np
 
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import Flags, NDArray
+from dpscale.contributions.key_ids import KeyPartition, key_ids
 from dpscale.contributions.links import Columns, key_words
 from dpscale.contributions.lookups import CACHE, Lookup, in_part
 from dpscale.contributions.unit_ids import family, one_family
@@ -27,7 +28,7 @@ from dpscale.domain.attribute import Attribute
 from dpscale.records.column_values import column_of
 from dpscale.records.encode import encode
 from dpscale.records.searched import DROPPED
-from dpscale.records.table import Partition, Table
+from dpscale.records.table import Table
 from dpscale.records.where import RowMask
 
 PAIR = "(pair)"  # column with an id of the keys of a row, for tables of pairs
@@ -60,7 +61,7 @@ class Join:
 
 
 @dataclass(frozen=True)
-class JoinedPartition(Partition):
+class JoinedPartition(KeyPartition):
     """Partition of the base table that returns the columns of a join as codes.
 
     Attributes
@@ -105,7 +106,7 @@ class JoinedPartition(Partition):
         for batch in super().batches(list(dict.fromkeys(read)), ids if ids in plain else "", join.domain):
             found, stays = self._look_up(batch)
             found |= {name: _cells(one, batch) for name, one in own.items()}
-            found |= {PAIR: _pair_ids(batch, join.pair)} if PAIR in columns else {}
+            found |= {PAIR: key_ids(batch, join.pair, nulls=False)} if PAIR in columns else {}
             found |= {name: batch[name] for name in plain}
             rows = int(np.count_nonzero(stays))
             if self.without is not None:
@@ -138,18 +139,6 @@ def _cells(attribute: Attribute, batch: Mapping[str, Any]) -> NDArray[Any]:
     return np.where(gone, DROPPED, codes.astype(np.int64)) if gone.any() else codes
 
 
-def _pair_ids(batch: Mapping[str, Any], columns: Columns) -> pa.Array:
-    """Return a text for each row that identifies the values of some columns, up to the collision of a hash."""
-    words = np.ascontiguousarray(key_words(dict(batch), columns, "drop")[0])
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    octets = words.view(np.uint8).reshape(len(words), -1)
-    letters = np.stack([digits[octets >> 4], digits[octets & 15]], axis=2).reshape(len(words), -1)
-    texts = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(letters.shape[1]), len(words), [None, pa.py_buffer(np.ascontiguousarray(letters).tobytes())]
-    )
-    return texts.cast(pa.large_binary()).cast(pa.large_string())
-
-
 def _only(column: Any, stays: Flags) -> Any:
     """Return the marked rows of a column."""
     if stays.all():
@@ -160,7 +149,7 @@ def _only(column: Any, stays: Flags) -> Any:
 def joined_table(table: Table, join: Join) -> Table:
     """Return a table whose partitions return the columns of the join, each for all parts of the keys."""
     parts = list(product(*(range(one.parts) for one in join.lookups)))
-    base = [{one.name: getattr(partition, one.name) for one in fields(Partition)} for partition in table.partitions]
+    base = [{one.name: getattr(partition, one.name) for one in fields(partition)} for partition in table.partitions]
     found = tuple(JoinedPartition(**own, join=join, part=part) for part in parts for own in base)
     return replace(table, partitions=found)
 

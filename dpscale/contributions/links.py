@@ -76,7 +76,7 @@ def coded_rows(
         known = [key_words(batch, columns, nulls) for columns, nulls in keys]
         codes, gone = encode_batch(domain, batch, names) if names else (np.zeros((0, len(known[0][1])), np.uint8), None)
         stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)
-        columns = [own for own, _ in known] + ([order_batch(batch, order)] if order else [])
+        columns = [own for own, _ in known] + ([order_batch(batch, order, partition.format.typed)] if order else [])
         for kept, own in zip(words, columns, strict=True):
             kept.append(own[stays])
         rows.append(codes.T[stays].astype(np.int32))

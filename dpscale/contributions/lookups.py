@@ -174,8 +174,8 @@ class CountLookup:
         For rows without a key, and for children without one.
     far : tuple of RowLookup
         The other end of pairs: only pairs with a row there count, each once.
-    through : tuple of (Table, str, str)
-        Tables between the child and the counting row: each with its key, and the column with the key of the next one.
+    through : tuple of (Table, tuple of str, tuple of str)
+        Tables between the child and the counting row: each with its key, and the columns with the key of the next one.
     """
 
     link: str
@@ -186,7 +186,7 @@ class CountLookup:
     bound: int
     policies: tuple[str, str] = ("reject", "reject")
     far: tuple[RowLookup, ...] = ()
-    through: tuple[tuple[Table, str, str], ...] = ()
+    through: tuple[tuple[Table, Columns, Columns], ...] = ()
     parts: int = 1
     token: str = ""
     memory: int = 1 << 30
@@ -241,9 +241,9 @@ class CountLookup:
 Lookup = RowLookup | CountLookup
 
 
-def _hop(table: Table, key: str, unit: str) -> UnitMap:
-    """Return the map from the keys of a table to another of its columns."""
-    found = [link_ends(part, ((key,), (unit,)), "drop") for part in table.partitions]
+def _hop(table: Table, key: Columns, unit: Columns) -> UnitMap:
+    """Return the map from the keys of a table to the keys in other columns."""
+    found = [link_ends(part, (key, unit), "drop") for part in table.partitions]
     words, units = (np.concatenate(own) for own in zip(*found, strict=True))
     return UnitMap.made(words, units)
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Flags, NDArray, Words
-from dpscale.contributions.unit_ids import family
+from dpscale.contributions.key_ids import id_family
 from dpscale.contributions.unit_shards import ROW_WORDS, BucketedRows, Shard
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.records.table import Partition
@@ -61,8 +61,7 @@ NONE = np.empty(0, bool)
 
 def survey(partition: Partition, unit: str) -> tuple[int, str]:
     """Return an upper estimate of a file's rows and the family of its units, from its footer or header."""
-    kind = partition.kind(unit)
-    return partition.row_bound(), family(kind, unit)
+    return partition.row_bound(), id_family(partition, unit)
 
 
 def buckets(rows: int, memory: int) -> int:

@@ -47,6 +47,19 @@ class AxisIndex:
     def __len__(self) -> int:
         return len(self.attributes)
 
+    def is_shared(self, column: str) -> bool:
+        """Return whether several attributes and numbers have their values in one column.
+
+        Parameters
+        ----------
+        column : str
+
+        Returns
+        -------
+        bool
+        """
+        return sum(column in self.columns([one.name]) for one in self.axes) > 1
+
     def columns(self, names: Iterable[str]) -> list[str]:
         """Return the columns from which attributes are read, each once.
 

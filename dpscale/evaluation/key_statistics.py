@@ -39,7 +39,7 @@ def check_keys(job: CompositeJob, engine: Engine) -> dict[str, Any]:
     return {
         "private": True,
         "tables": tables,
-        "links": [_link_statistics(job, link, known, protects, engine) for link in job.link],
+        "links": [_link_statistics(job, link, known, protects, engine) for link in job.foreign_keys],
     }
 
 
@@ -68,7 +68,7 @@ def _link_statistics(
 ) -> dict[str, Any]:
     """Return the statistics of the rows that contain a link's ends: a table of pairs, or the child's table."""
     first, second = job.ends(link)
-    own = second if link.via or link.loops is False or link.child == protects.root else ()
+    own = second if link.via or link.loops is False or link.child in (protects.root, *protects.sides) else ()
     files: Files = link.via or job.tables[link.child]
     rows, keys = _read_keys(engine, files, [first, own] if own else [first])
     has = np.logical_and.reduce([has for _, has in keys]) if link.via else keys[0][1]

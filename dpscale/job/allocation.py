@@ -23,6 +23,7 @@ import numpy as np
 from dpscale.base.errors import JobError
 from dpscale.job.link_budget import ALMOST, LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
+from dpscale.job.protected_unit import side_tables
 from dpscale.job.sections import AllocationTable
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.relational.allocation import AllocationProblem, LinkErrors, TableErrors, allocate, cross_cells
@@ -108,7 +109,8 @@ def check_open_bounds(job: CompositeJob) -> None:
     link = next((one for one in job.link if one.max_degree == OPEN), None)
     if link is None:
         return
-    own = job.tables[link.parent].public or link.parent == link.child or link.protects == "both"
+    unbounded = job.tables[link.parent].public or link.parent in side_tables(job)
+    own = unbounded or link.parent == link.child or link.protects == "both"
     if own or not has_first_measurement(job):
         raise JobError(f"link {link.called}: max_degree", '"private"', "an integer, or a link of a private parent with"
                        " another table in a job whose budget is divided (allocation.method = \"planned\")",

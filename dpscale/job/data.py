@@ -12,6 +12,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.settings import Settings
+from dpscale.contributions.key_ids import column_name
+from dpscale.contributions.links import Columns
 from dpscale.privacy.protection import Protection
 from dpscale.records.formats import Dialect, format_distribution, format_names
 from dpscale.records.origin import Origin
@@ -19,6 +21,19 @@ from dpscale.records.where import EVERYTHING, Where, read_where
 from dpscale.storage.objects import check_url, located
 
 LAKES = ("delta", "iceberg")
+Key = str | list[str]
+Name = Annotated[str, Field(min_length=1)]
+UnitKey = Name | Annotated[list[Name], Field(min_length=2)]
+
+
+def key_columns(key: Key | None) -> Columns:
+    """Return the columns of a key as a tuple."""
+    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
+
+
+def plain_key(columns: Columns) -> Key:
+    """Return the columns of a key as a job file contains them."""
+    return columns[0] if len(columns) == 1 else list(columns)
 
 
 def _address(value: str) -> str:
@@ -136,15 +151,20 @@ class Filed(Settings):
 class Hop(Filed):
     """Table that maps the ids of a column to privacy units: its key column, and the column of the unit."""
 
-    key: str
-    unit: str
+    key: Key
+    unit: Key
+
+    @property
+    def columns(self) -> tuple[Columns, Columns]:
+        """Columns of the key and of the unit."""
+        return key_columns(self.key), key_columns(self.unit)
 
 
 class UnitSettings(Filed):
     """Records of a table and definition of its privacy unit."""
 
     domain: str
-    privacy_unit: Annotated[str, Field(min_length=1)] | None = None
+    privacy_unit: UnitKey | None = None
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
     unit_nulls: Literal["reject", "drop"] | None = None  # None: omitted from the digest of a job
     unit_through: list[Hop] | None = None
@@ -160,7 +180,17 @@ class UnitSettings(Filed):
     @property
     def unit_name(self) -> str | None:
         """Column with the ids of privacy units, in the last table of `unit_through` if there is one."""
-        return self.unit_through[-1].unit if self.unit_through else self.privacy_unit
+        return column_name(self.unit_through[-1].columns[1]) if self.unit_through else self.unit_column
+
+    @property
+    def unit_columns(self) -> Columns | None:
+        """Columns of the table with the ids of privacy units, or with keys of `unit_through`."""
+        return None if self.privacy_unit is None else key_columns(self.privacy_unit)
+
+    @property
+    def unit_column(self) -> str | None:
+        """Column with the ids of the unit, which partitions make from the columns of a key."""
+        return None if self.unit_columns is None else column_name(self.unit_columns)
 
     @property
     def distributions(self) -> list[str]:

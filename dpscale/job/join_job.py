@@ -23,7 +23,7 @@ from dpscale.contributions.joins import PAIR
 from dpscale.contributions.lookups import EXCESS, REACH
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
-from dpscale.job.data import Filed, Hop
+from dpscale.job.data import Filed, Hop, Key, plain_key
 from dpscale.job.job import TableJob
 from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinPart, ascents, split_name
 from dpscale.job.neighbours import NeighbourRelation, unit_hops, unit_settings
@@ -71,7 +71,7 @@ class JoinSettings(Settings):
     bound: int | None = None
     pair: list[str] | None = None
     numbers: list[str] | None = None
-    owned: str | None = None
+    owned: Key | None = None
 
 
 class JoinJob(TableJob):
@@ -147,7 +147,7 @@ def join_job(job: CompositeJob, neighbours: NeighbourRelation, name: str, folder
         "bound": bound,
         "pair": None if join.pairs is None else [column for own in job.ends(join.pairs) for column in own],
         "numbers": sorted(join.numbers & known),
-        "owned": job.key(join.base)[0] if join.counted and join.base != neighbours.root else None,
+        "owned": plain_key(job.key(join.base)) if join.counted and join.base != neighbours.root else None,
     }
     base = join.pairs.parent if join.pairs else join.base
     files = {"path": job.tables[base].path, **job.tables[base].format_settings}
@@ -197,8 +197,9 @@ def _check_relation(job: CompositeJob, neighbours: NeighbourRelation, join: Join
                            "remove it: rows of both ends are bounded, and nothing is truncated")  # fmt: skip
         return
     if join.counted and join.base not in neighbours.rows:
-        raise JobError("workload.per", f"{join.base!r}, a public table", "a private table",
-                       "remove it: the children of a public row belong to many units")  # fmt: skip
+        what = "a public table" if job.tables[join.base].public else "whose rows belong to no unit"
+        raise JobError("workload.per", f"{join.base!r}, {what}", "a table of units, or below",
+                       "remove it: the children of such a row belong to many units")  # fmt: skip
     for link in join.counted:
         paths = ascents(job, link, join.base)
         if len(paths) > 1 or any(neighbours.above.get(one.source) is not one.link for one in paths[0]):
@@ -231,8 +232,8 @@ def _unit(job: CompositeJob, neighbours: NeighbourRelation, join: Join) -> tuple
     else:
         hops = unit_hops(job, neighbours, link)
         rows = neighbours.rows[link.parent] * link.bound
-        [column] = job.ends(link)[0]
-        unit = {"privacy_unit": column, "max_rows_per_unit": rows, **({"unit_through": hops} if hops else {})}
+        unit = {"privacy_unit": plain_key(job.ends(link)[0]), "max_rows_per_unit": rows}
+        unit |= {"unit_through": hops} if hops else {}
         unit |= {"unit_nulls": "drop"} if hops or "drop" in (link.nulls, link.dangling) else {}
     if join.bound is not None:
         if not unit:
@@ -269,7 +270,7 @@ def _table(job: CompositeJob, link: LinkSection, name: str) -> dict[str, Any]:
 def _count_lookups(job: CompositeJob, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
     """Return the section of the children of a link, after that of the other end of pairs."""
     first, [path] = job.ends(link)[0], ascents(job, link, join.base)
-    hops = [{"path": job.tables[one.source].path, "key": job.key(one.source)[0], "unit": one.at[0],
+    hops = [{"path": job.tables[one.source].path, "key": plain_key(job.key(one.source)), "unit": plain_key(one.at),
              **job.tables[one.source].format_settings} for one in path]  # fmt: skip
     bound = math.prod([link.bound, *(one.link.bound for one in path)])
     names = {name: split_name(name)[1] for name in join.requested
@@ -312,7 +313,8 @@ def cut_joins(job: CompositeJob, neighbours: NeighbourRelation) -> dict[str, flo
     given = {name: sections[name].cut if name in sections else None for name in job.joined}
     found = {name: CUT_SHARE if share is None else share for name, share in given.items()}
     return {name: share for name, share in found.items()
-            if share and not job.joined[name].counted and job.joined[name].base != neighbours.root}  # fmt: skip
+            if share and not job.joined[name].counted
+            and job.joined[name].base not in (neighbours.root, *neighbours.sides)}  # fmt: skip
 
 
 def cut_share(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> float:

@@ -185,7 +185,7 @@ def _combined(one: Join, other: Join, named: bool) -> Join:
 def edges_of(job: LinkedTables, through: Sequence[str] | None = None) -> list[Edge]:
     """Return the links of a job, or those named, from a row to the row that it refers to."""
     found = []
-    for link in job.link:
+    for link in job.foreign_keys:
         first, second = job.ends(link)
         if through is not None and link.called not in through:
             continue
@@ -227,7 +227,7 @@ def _in_sets(part: JoinPart) -> list[str]:
 
 
 def _check_through(job: LinkedTables, part: JoinPart) -> None:
-    names = [one.called for one in job.link]
+    names = [one.called for one in job.foreign_keys]
     if unknown := next((name for name in part.through or [] if name not in names), None):
         raise JobError("workload.through", f"{unknown!r}", f"names of links: {', '.join(names)}",
                        nearest(unknown, names) if names else "remove it")  # fmt: skip

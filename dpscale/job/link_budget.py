@@ -78,8 +78,8 @@ class LinkBudget:
 
     @property
     def history(self) -> HistoryTables | None:
-        """Tables of consecutive children; None if the job states no order of the children of a parent."""
-        if not self.link.order or not self.degrees:
+        """Tables of consecutive children; None without an order of the children of a parent, or for one child each."""
+        if not self.link.order or not self.degrees or self.link.bound < 2:  # a private bound may be 1
             return None
         names = list(self.job.domains[self.link.child].names)
         return HistoryTables(self.sizes(self.link.child), names.index(self.link.order[0]), self.link.bound)

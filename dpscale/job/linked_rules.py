@@ -18,6 +18,7 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.structural_zeros import DomainConstraint, read_rules
+from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.table_sections import LinkedTables, LinkSection
 
 Rule = Mapping[str, Any]
@@ -112,9 +113,7 @@ def _with_map(job: RuledTables, rule: Rule) -> dict[str, Any]:
 def _check_column(job: RuledTables, link: LinkSection, name: str) -> None:
     """Raise JobError for an attribute of a child that shares its column: its value could not change alone."""
     domain = job.declared[link.child]
-    column = domain[name].column
-    shared = sum(column in domain.columns([other]) for other in domain.names) > 1
-    if shared or column in {one.column for one in domain.numbers}:
+    if domain.is_shared(domain[name].column):
         raise JobError("impossible, determined", f"{link.child}.{name}, which shares its column",
                        "an attribute with a column of its own", "name another attribute")  # fmt: skip
 
@@ -125,7 +124,7 @@ def _check_bounds(job: RuledTables, rules: Mapping[str, Sequence[LinkedRule]]) -
     Where no place is left at a parent that fits, the attribute must change alone.
     """
     for link in (one for one in job.link if one.called in rules):
-        bounded = not job.tables[link.parent].public or link.kind == "one-to-one"
+        bounded = has_bounded_parents(job, link)
         own = {f"{link.child}.{one.child[-1]}" for one in rules[link.called]}
         for other in (one for one in job.link if one.called in rules and one != link and one.child == link.child):
             both = own & {f"{other.child}.{name}" for one in rules[other.called] for name in one.child}

@@ -13,13 +13,15 @@ root row (an employee's manager), it frees a place among that row's children: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.job import TableJob
+from dpscale.job.data import plain_key
+from dpscale.job.protected_unit import links_above, private_tables, root_table
 from dpscale.job.search_budget import step_delta
 from dpscale.job.sections import DiscoverTable
 from dpscale.job.table_sizes import check_stated_rows
@@ -58,6 +60,11 @@ class NeighbourRelation:
     def replaces(self) -> bool:
         return self.protects.relation == REPLACE
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Private tables whose rows belong to no row of the root."""
+        return () if self.replaces else tuple(name for name in self.steps if name not in self.rows)
+
 
 def neighbour_relation(job: CompositeJob) -> NeighbourRelation:
     """Return the neighbouring relation of a job.
@@ -77,6 +84,9 @@ def neighbour_relation(job: CompositeJob) -> NeighbourRelation:
 
 
 def _replaced(job: CompositeJob) -> NeighbourRelation:
+    if job.privacy.unit is not None:
+        raise JobError("privacy.unit", f"{job.privacy.unit!r}, but neighbours replace a row of any table", "no unit",
+                       'remove it, or protects = "both"')  # fmt: skip
     if keeping := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
         raise JobError(f"tables.{keeping}.duplicates", '"keep", but neighbours replace a row', '"reject"',
                        "remove it: duplicate keys are then refused")  # fmt: skip
@@ -99,16 +109,14 @@ def _replaced(job: CompositeJob) -> NeighbourRelation:
 
 
 def _rooted(job: CompositeJob) -> NeighbourRelation:
-    root = _root(job)
-    above = _above(job, root)
+    root = root_table(job)
+    above = links_above(job, root)
     _check_units(job, root)
     rows = {root: job.tables[root].max_rows_per_unit or 1}
-    for name in _downwards(above, root):
-        rows[name] = rows[above[name].parent] * above[name].bound
-    private = [name for name, one in job.tables.items() if not one.public]
-    if left := next((name for name in private if name not in rows), None):
-        raise JobError(f"tables.{left}", f"no link to the protected table {root}", "a link, or public = true",
-                       'add the link, or set protects = "both"')  # fmt: skip
+    for name, link in above.items():
+        rows[name] = rows[link.parent] * link.bound
+    private = private_tables(job)
+    _check_sides(job, [name for name in private if name not in rows], root)
     for link in job.link:
         _check(job, link, rows, root)
         _check_counts(job, link, rows)
@@ -125,6 +133,25 @@ def _rooted(job: CompositeJob) -> NeighbourRelation:
     return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above)
 
 
+def _check_sides(job: CompositeJob, sides: Sequence[str], root: str) -> None:
+    """Raise JobError for tables whose rows belong to no unit, unless the job names the table of the units."""
+    if sides and job.privacy.unit is None:
+        raise JobError(f"tables.{sides[0]}", f"no link to the protected table {root}", "a link, or public = true",
+                       f'add the link, or set protects = "both", or privacy.unit = "{root}"')  # fmt: skip
+    for name in sides:
+        if not job.key(name):
+            raise JobError(f"tables.{name}.key", f"missing, but rows of {name} belong to no row of {root}",
+                           "the key by which a row is protected in its own table", "set it")  # fmt: skip
+    placed: set[str] = set()
+    while ready := {name for name in sides if name not in placed and all(
+        link.parent in placed or link.parent not in sides for link in job.link if link.child == name and not link.via
+    )}:  # fmt: skip
+        placed |= ready
+    if left := next((name for name in sides if name not in placed), None):
+        raise JobError(f"tables.{left}", f"links of its rows that lead back to {left}", "rows that refer to rows of"
+                       f" other tables, beside those of {root}", "remove one of the links")  # fmt: skip
+
+
 def _check_units(job: CompositeJob, root: str) -> None:
     """Raise JobError for a unit of its own in a linked table: units of linked tables are rows of the root."""
     for name, one in job.tables.items():
@@ -134,63 +161,23 @@ def _check_units(job: CompositeJob, root: str) -> None:
                            "remove it, or add a table with one row per unit as the parent of a link")  # fmt: skip
 
 
-def _root(job: CompositeJob) -> str:
-    private = [name for name, one in job.tables.items() if not one.public]
-    children = {
-        link.child for link in job.link if link.parent in private and link.parent != link.child and not link.via
-    }
-    roots = [name for name in private if name not in children]
-    if not private:  # the links alone are private: a unit is a parent's row, with its links
-        roots = list(dict.fromkeys(link.parent for link in job.link))
-    if len(roots) != 1:
-        got = ", ".join(roots) if roots else "a cycle of parents"
-        raise JobError(
-            "tables",
-            f"rows of {got} to protect",
-            "exactly one private table that is not the child of a private table",
-            'set public = true for public tables, or protects = "both" on all links',
-        )
-    return roots[0]
-
-
-def _above(job: CompositeJob, root: str) -> dict[str, LinkSection]:
-    """Return for every private table except the root the link by which its rows belong to a parent's."""
-    above: dict[str, LinkSection] = {}
-    for link in job.link:
-        child = job.tables[link.child].public
-        if link.via or child or job.tables[link.parent].public or link.child in (root, link.parent):
-            continue
-        if link.child in above:
-            got = f"a second private parent of {link.child}"
-            raise JobError(f"link {link.called}", got, "one private parent for the rows of a table",
-                           "remove one, or set public = true")  # fmt: skip
-        above[link.child] = link
-    return above
-
-
-def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
-    """Return the tables below the root, each after its parent."""
-    found = [root]
-    while more := [name for name, link in above.items() if link.parent in found and name not in found]:
-        found += more
-    return found[1:]
-
-
 def _check(job: CompositeJob, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
     if link.parent == link.child != root:
-        raise JobError(f"link {link.called}", f"within {link.child}, whose rows belong to those of {root}",
+        whose = f"belong to those of {root}" if link.child in rows else f"belong to no row of {root}"
+        raise JobError(f"link {link.called}", f"within {link.child}, whose rows {whose}",
                        f"links within {root} only", "remove it")  # fmt: skip
-    if link.parent not in rows and link.child not in rows:
-        raise JobError(f"link {link.called}", "between two public tables", "a link of a private table",
-                       "remove it, or make one of the tables private")  # fmt: skip
+    if link.via is None and link.child == root and link.parent in rows and link.parent != root:
+        raise JobError(f"link {link.called}", f"from rows of {root} to rows of {link.parent}, which belong to others"
+                       f" of {root}", "rows that refer to rows of one unit, or of no unit", "remove it")  # fmt: skip
     if link.via is None:
         if job.tables[link.child].public:
             raise JobError(f"link {link.called}", f"{link.child}, a public table, as the child",
                            "a private child, or a table of pairs", "change the link to one of them")  # fmt: skip
         return
     if link.parent not in rows:
-        raise JobError(f"link {link.called}", f"{link.parent}, a public table, as the parent", "the private one",
-                       "exchange parent and child")  # fmt: skip
+        what = "a public table" if job.tables[link.parent].public else f"whose rows belong to no row of {root}"
+        raise JobError(f"link {link.called}", f"{link.parent}, {what}, as the parent", "the table whose rows"
+                       " belong to units", "exchange parent and child")  # fmt: skip
     if link.child in rows:
         got = f"{link.child}, a private table whose rows may have any number of links"
         raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
@@ -200,7 +187,7 @@ def _check_counts(job: CompositeJob, link: LinkSection, rows: Mapping[str, int])
     """Raise JobError if a counted degree depends on other units: removing a unit would change other units' links."""
     for one in job.link:
         if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
-            whose = "a public table" if one.parent not in rows else "their own table, to which other rows refer"
+            whose = "a table without units" if one.parent not in rows else "their own table, to which other rows refer"
             raise JobError(f"link {link.called}: counts", f"{one.called!r}, links of rows of {whose}",
                            "links of a private parent with its children or with public rows",
                            "remove it: their number depends on other units' rows")  # fmt: skip
@@ -211,7 +198,7 @@ def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
         return link.bound + 2
     if link.parent in rows:
         return rows[link.parent] * link.bound
-    return rows[link.child]
+    return rows.get(link.child, 1)  # a row of a side table refers to one row
 
 
 DEGREE = 3
@@ -277,21 +264,18 @@ def unit_settings(job: CompositeJob, neighbours: NeighbourRelation, name: str) -
     if job.tables[name].privacy_unit is not None:
         return job.tables[name].unit_settings
     columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], neighbours.rows[name])
-    if len(columns) > 1:
-        raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",
-                       "combine them into one")  # fmt: skip
     hops = unit_hops(job, neighbours, link)
     drops = hops or "drop" in (job.tables[name].nulls, *((link.nulls, link.dangling) if link else ()))
     extra: dict[str, Any] = {"unit_through": hops} if hops else {}
     extra |= {"unit_nulls": "drop"} if drops else {}
-    return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
+    return {"privacy_unit": plain_key(columns), "max_rows_per_unit": bound, **extra} if columns else {}
 
 
 def unit_hops(job: CompositeJob, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
     """Return the tables between the child of a link and the root."""
     hops = []
     while link is not None and (above := neighbours.above.get(link.parent)) is not None:
-        key, unit = job.key(link.parent)[0], job.ends(above)[0][0]
+        key, unit = plain_key(job.key(link.parent)), plain_key(job.ends(above)[0])
         table = job.tables[link.parent]
         hops.append({"path": table.path, "key": key, "unit": unit, **table.format_settings})
         link = above
@@ -311,7 +295,18 @@ def describe_neighbours(neighbours: NeighbourRelation) -> str:
         return f"Neighbours differ by {unit} added or removed."
     unit = f"one row of {root}, added or removed together with all its links and children" if neighbours.steps else (
         f"all links of one row of {root}, added or removed")  # fmt: skip
-    return f"Neighbours differ by {unit}; their numbers are limited by the bounds in the job."
+    limits = "their numbers are limited by the bounds in the job."
+    return f"Neighbours differ by {unit}; {limits}{describe_sides(neighbours)}"
+
+
+def describe_sides(neighbours: NeighbourRelation) -> str:
+    """Return what is protected of rows that belong to no unit; "" if there are none."""
+    if not neighbours.sides:
+        return ""
+    return (
+        f" Rows of {' and '.join(neighbours.sides)} belong to no row of {neighbours.root}: each is protected in its"
+        f" own table, added or removed, but links to it protect rows of {neighbours.root} only."
+    )
 
 
 def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:

@@ -58,6 +58,9 @@ class PeriodSettings(Settings):
 
 def check_periods(data: Data, settings: PeriodSettings | None) -> None:
     """Raise JobError for keys of [data] and [time] that contradict each other."""
+    if data.period is not None and isinstance(data.privacy_unit, list):
+        raise JobError("data.privacy_unit", f"{len(data.privacy_unit)} columns, given with data.period", "one column",
+                       "combine them into one")  # fmt: skip
     if data.period is not None and data.unit_through:
         raise JobError("data.unit_through", "given with data.period", "the unit in a column of the table: other tables"
                        " may assign another unit to earlier rows", "add the column to the data")  # fmt: skip
@@ -112,7 +115,7 @@ def period_attribute(data: Data, settings: PeriodSettings) -> Attribute:
                        "the number of periods from low to high", "set the same number")  # fmt: skip
     if not 2 <= found.listed <= MOST_PERIODS:
         raise JobError("time.horizon", f"{found.listed}", f"2 to {MOST_PERIODS} periods", "change low or high")
-    if data.privacy_unit is not None and data.privacy_unit in found.columns:
+    if data.privacy_unit is not None and data.unit_column in found.columns:
         raise JobError("data.privacy_unit", f"{data.privacy_unit!r}, the column of the period", "the column of a unit",
                        "name another")  # fmt: skip
     if settings.window is not None and settings.window > found.listed:

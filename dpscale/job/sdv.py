@@ -71,7 +71,7 @@ def _key(columns: Sequence[str]) -> str | list[str]:
     return columns[0] if len(columns) == 1 else list(columns)
 
 
-def draft(content: Content, data: str | Path, public: Sequence[str] = ()) -> str:
+def draft(content: Content, data: str | Path, public: Sequence[str] = (), unit: str | None = None) -> str:
     """Return a job file with comments on the remaining decisions.
 
     Parameters
@@ -82,6 +82,8 @@ def draft(content: Content, data: str | Path, public: Sequence[str] = ()) -> str
         Folder of the tables' files.
     public : sequence of str
         Public tables.
+    unit : str, optional
+        The protected table.
 
     Returns
     -------
@@ -90,16 +92,19 @@ def draft(content: Content, data: str | Path, public: Sequence[str] = ()) -> str
     Raises
     ------
     JobError
-        If a public table is not in the metadata.
+        If a named table is not in the metadata.
     """
     pairs = _tables_of_pairs(content)
     own = [name for name in content["tables"] if name not in pairs]
     if left := next((name for name in public if name not in own), None):
         raise JobError("--public", repr(left), ", ".join(own), nearest(left, own))
+    if unit is not None and unit not in own:
+        raise JobError("--unit", repr(unit), ", ".join(own), nearest(unit, own))
     tables = {name: _table(name, content["tables"][name], data, name in public) for name in own}
-    job = {"tables": tables, "link": _links(content, pairs, data, public),
-           "privacy": {"epsilon": 1.0, "delta": 1e-9, "ledger": "ledger.sqlite"}}  # fmt: skip
-    return "\n".join([FIRST, *_notes(content, pairs, public), "", tomli_w.dumps(job)])
+    named = {} if unit is None else {"unit": unit}
+    job = {"tables": tables, "link": _links(content, pairs, data, public, unit),
+           "privacy": {"epsilon": 1.0, "delta": 1e-9, "ledger": "ledger.sqlite", **named}}  # fmt: skip
+    return "\n".join([FIRST, *_notes(content, pairs, public, unit), "", tomli_w.dumps(job)])
 
 
 def _relations(content: Content, child: str) -> list[dict[str, Any]]:
@@ -134,26 +139,30 @@ def _place(data: str | Path, name: str) -> str:
     return str(next((path for path in found if path.exists()), Path(data) / f"{name}.csv"))
 
 
-def _links(content: Content, pairs: list[str], data: str | Path, public: Sequence[str]) -> list[dict[str, Any]]:
+def _links(
+    content: Content, pairs: list[str], data: str | Path, public: Sequence[str], unit: str | None
+) -> list[dict[str, Any]]:
     links: list[dict[str, Any]] = []
-    both = not public and all(one["child_table_name"] in pairs for one in content.get("relationships", []))
+    alone = all(one["child_table_name"] in pairs for one in content.get("relationships", []))
+    both = not public and unit is None and alone
     for name in content["tables"]:
         found = _relations(content, name)
         if name in pairs:
-            links.append(_link_of_pairs(name, found, data, public) | ({"protects": "both"} if both else {}))
+            links.append(_link_of_pairs(name, found, data, public, unit) | ({"protects": "both"} if both else {}))
             continue
         for one in found:
             columns = columns_of(one["child_foreign_key"])
             called = name if len(found) == 1 else re.sub(r"[^\w-]", "_", "-".join((name, *columns)))[:64]
             links.append({"name": called, "parent": one["parent_table_name"], "child": name, "child_key": _key(columns),
-                          **_kind(content["tables"][name], columns), **_self(one)})  # fmt: skip
+                          **_kind(content["tables"][name], columns, name in public), **_self(one)})  # fmt: skip
     return links
 
 
-def _kind(table: Content, columns: tuple[str, ...]) -> dict[str, Any]:
-    """Return the kind of a link: a foreign key that is an alternate key occurs once."""
-    single = columns in [columns_of(key) for key in table.get("alternate_keys") or ()]
-    return {"kind": "one-to-one"} if single else {"kind": "one-to-many", "max_degree": 10}
+def _kind(table: Content, columns: tuple[str, ...], public: bool) -> dict[str, Any]:
+    """Return the kind of a link: a foreign key that is a key of the child occurs once; public rows have no bound."""
+    keys = [table.get("primary_key"), *(table.get("alternate_keys") or ())]
+    single = columns in map(columns_of, keys)
+    return {"kind": "one-to-one"} if single else {"kind": "one-to-many", **({} if public else {"max_degree": 10})}
 
 
 def _self(one: Content) -> dict[str, Any]:
@@ -161,23 +170,29 @@ def _self(one: Content) -> dict[str, Any]:
     return {"nulls": "keep"} if one["parent_table_name"] == one["child_table_name"] else {}
 
 
-def _link_of_pairs(name: str, found: list[dict[str, Any]], data: str | Path, public: Sequence[str]) -> dict[str, Any]:
-    """Return the link of a table of pairs, whose parent is a private table."""
-    one, other = sorted(found, key=lambda relation: relation["parent_table_name"] in public)
+def _link_of_pairs(
+    name: str, found: list[dict[str, Any]], data: str | Path, public: Sequence[str], unit: str | None
+) -> dict[str, Any]:
+    """Return the link of a table of pairs, whose parent is a private table, or that of the unit."""
+    ends = {relation["parent_table_name"]: relation for relation in found}
+    private = [relation for relation in found if relation["parent_table_name"] not in public]
+    one = ends.get(unit or "") or (private or found)[0]
+    other = next((relation for relation in found if relation is not one), one)
     return {"name": name, "kind": "many-to-many", "parent": one["parent_table_name"],
             "child": other["parent_table_name"], "via": _place(data, name), "max_degree": 10,
             "parent_key": _key(columns_of(one["child_foreign_key"])),
             "child_key": _key(columns_of(other["child_foreign_key"]))}  # fmt: skip
 
 
-def _notes(content: Content, pairs: list[str], public: Sequence[str]) -> list[str]:
+def _notes(content: Content, pairs: list[str], public: Sequence[str], unit: str | None) -> list[str]:
     """Return comments on the tables that may be protected, and on the content of every domain file."""
     relations = content.get("relationships", [])
     children = {one["child_table_name"] for one in relations
                 if one["parent_table_name"] not in public and not _self(one)}  # fmt: skip
     roots = [name for name in content["tables"] if name not in {*children, *pairs, *public}]
-    choice = f"# Only one of {', '.join(roots)} can be the protected table: set public = true for public tables."
-    notes = [choice] if len(roots) > 1 else []
+    choice = (f"# Only one of {', '.join(roots)} can be the protected table: set public = true for public tables, or"
+              " privacy.unit for the protected one.")  # fmt: skip
+    notes = [choice] if len(roots) > 1 and unit is None else []
     for name in (name for name in content["tables"] if name not in pairs):
         sdtype = ", ".join(f"{column} ({kind})" for column, kind in _attributes(content, name).items())
         notes.append(f"# {name}.domain.toml: {sdtype or 'no attribute found, but one is required'}")
@@ -188,14 +203,14 @@ def metadata(job: CompositeJob) -> dict[str, Any]:
     """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here."""
     tables = {name: _table_metadata(job, name) for name in job.tables}
     relationships = []
-    for link in job.link:
+    for link in job.foreign_keys:
         child = link.child if link.via is None else link.called
-        own = tables.setdefault(child, {"columns": {}})
+        own, key = tables.setdefault(child, {"columns": {}}), () if link.via else job.key(child)
         for parent, columns in zip((link.parent, link.child), _columns(job, link), strict=False):
             own["columns"] |= {column: {"sdtype": "id"} for column in columns}
             ends = parent, _key(job.key(parent)), child, _key(columns)
             relationships.append(dict(zip(ENDS, ends, strict=True)))
-            if link.kind == "one-to-one":
+            if link.kind == "one-to-one" and columns != key:
                 own["alternate_keys"] = [*own.get("alternate_keys", ()), _key(columns)]
     return {"METADATA_SPEC_VERSION": "V1", "tables": tables, "relationships": relationships}
 

@@ -1,9 +1,10 @@
-"""Checks of the sections of a job of several tables against each other: keys, columns, counted links, searches."""
+"""Checks of the sections of a job of several tables against each other: searches, counted links, public tables."""
 
 from __future__ import annotations
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
+from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.table_sections import LinkedTables, LinkSection
 
 
@@ -23,26 +24,6 @@ def check_searches(job: LinkedTables) -> None:
             raise JobError(f"link {link.called}: dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
                            " is not found are dropped", '"drop"', "set it, or other = true in the domain"
                            " file")  # fmt: skip
-
-
-def check_distinct(job: LinkedTables, field: str, columns: tuple[str, ...], table: str) -> None:
-    """Raise JobError if a key column is an attribute."""
-    if overlap := [column for column in columns if column in job.domains[table].names]:
-        raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not an attribute",
-                       "remove it from the domain file")  # fmt: skip
-
-
-def check_columns(job: LinkedTables) -> None:
-    """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
-    used = {name: list(job.key(name)) for name in job.tables}
-    for link in job.link:
-        first, second = job.ends(link)
-        taken = used.get(link.child, []) if link.via is None else list(second)
-        if both := next((column for column in first if column in taken), None):
-            raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each key",
-                           "add a copy of the column under another name")  # fmt: skip
-        if link.via is None and link.child in used:
-            used[link.child] += first
 
 
 def check_counts(job: LinkedTables, link: LinkSection, before: list[str]) -> None:
@@ -65,37 +46,31 @@ def check_history(job: LinkedTables, link: LinkSection, before: list[str]) -> No
     if link.order and job.declared[link.child][link.order[0]].search is not None:
         raise JobError(f"{field}: order_by", f"{link.order[0]!r}, whose cells are not public", "public cells",
                        "state its cells in the domain file")  # fmt: skip
-    if link.order and job.tables[link.parent].public:
-        raise JobError(f"{field}: order_by", f"children of {link.parent}, a public table", "a private parent",
-                       "set it for the link of the rows to their private parent")  # fmt: skip
+    if link.order and not has_bounded_parents(job, link):
+        raise JobError(f"{field}: order_by", f"children of {link.parent}, whose rows have no bound", "a parent whose"
+                       " rows belong to units", "set it for the link by which rows belong to their unit")  # fmt: skip
     called = {one.called: one for one in job.link}
     for name in link.parents or []:
         if name not in before:
             raise JobError(f"{field}: parents", f"{name!r}", "names of earlier links",
                            nearest(name, before) if before else "remove it")  # fmt: skip
         other = called[name]
-        if other.child != link.child or other.via or not job.tables[other.parent].public:
+        if other.child != link.child or other.via or has_bounded_parents(job, other):
             raise JobError(f"{field}: parents", f"{name!r}, a link of {other.parent} and {other.child}",
-                           f"links of {link.child} to a public parent", "remove it")  # fmt: skip
+                           f"links of {link.child} to a public or side table", "remove it")  # fmt: skip
         if (other.nulls, other.dangling) != ("reject", "reject"):
             raise JobError(f"{field}: parents", f"{name!r}, whose rows may lack a parent",
                            'nulls and dangling "reject"', "set them, or remove it")  # fmt: skip
 
 
-def check_keys(job: LinkedTables, link: LinkSection) -> None:
-    """Raise JobError for a link to a table without a key, or with another number of columns."""
-    needs = [link.parent, *([link.child] if link.via else [])]
-    for end in needs:
-        if not job.key(end):
-            raise JobError(f"tables.{end}.key", "missing", f"the key column to which link {link.called} refers",
-                           "set it")  # fmt: skip
-    if len(job.ends(link)[0]) != len(job.key(link.parent)):
-        raise JobError(
-            f"link {link.called}",
-            "a foreign key that differs in length from the parent's key",
-            f"{len(job.key(link.parent))} columns",
-            "list a column for each one of the parent's key",
-        )
+def check_references(job: LinkedTables) -> None:
+    """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
+    for link in job.foreign_keys[len(job.link) :]:
+        changed: dict[str, object] = {name: getattr(link, name) for name in ("share", "max_degree", "counts", "loops")}
+        changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
+        if given := next((name for name, value in changed.items() if value is not None), None):
+            raise JobError(f"link {link.called}: {given}", f"{changed[given]!r} between two public tables",
+                           "rows that are released unchanged", "remove it")  # fmt: skip
 
 
 def check_whole_rows(job: LinkedTables) -> None:

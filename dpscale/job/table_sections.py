@@ -10,13 +10,14 @@ from pydantic import Field, field_validator, model_validator
 
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
-from dpscale.job.data import Address, UnitSettings
+from dpscale.job.data import Address, Key, UnitSettings, key_columns
 from dpscale.job.sections import (
     DiscoverTable,
     MechanismTable,
     Named,
     Output,
     Part,
+    Privacy,
     ReconstructTable,
     SynthesizeTable,
     TotalsTable,
@@ -28,7 +29,6 @@ from dpscale.relational.published import Rounds
 from dpscale.storage.objects import located
 
 Share = Annotated[float, Field(gt=0, le=1)]
-Key = str | list[str]
 KINDS = Literal["many-to-many", "one-to-many", "one-to-one"]
 MOST_DEGREE, MOST_ROUNDS = 10, 1000
 
@@ -178,6 +178,12 @@ class LinkSection(Settings):
         return Rounds(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
+class PrivacyOfTables(Privacy):
+    """Section [privacy] of a job of several tables; `unit` names the table whose rows are protected."""
+
+    unit: str | None = None  # None: omitted from the digest of a job
+
+
 class Rows(Settings):
     """Options for writing the synthetic tables."""
 
@@ -192,11 +198,15 @@ class LinkedTables(Protocol):
     @property
     def link(self) -> Sequence[LinkSection]: ...
     @property
+    def foreign_keys(self) -> Sequence[LinkSection]: ...
+    @property
     def declared(self) -> Mapping[str, Domain]: ...
     @property
     def domains(self) -> Mapping[str, Domain]: ...
     @property
     def budget(self) -> Budget: ...
+    @property
+    def privacy(self) -> PrivacyOfTables: ...
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""
 
@@ -204,6 +214,5 @@ class LinkedTables(Protocol):
         """Return the columns with the parent's key and the child's."""
 
 
-def key_columns(key: Key | None) -> tuple[str, ...]:
-    """Return the columns of a key as a tuple."""
-    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
+__all__ = ["MOST_DEGREE", "MOST_ROUNDS", "LinkSection", "LinkedTables", "PrivacyOfTables", "Rows", "TableSection",
+           "key_columns"]  # fmt: skip

@@ -12,13 +12,14 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, optimize
+from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.tables import CompositeJob, LinkSection
 
 
 def required_links(job: CompositeJob, name: str) -> list[LinkSection]:
     """Return the links in which every row of a table has a parent and a parent has at most `bound` children."""
     own = [link for link in job.link if link.via is None and link.child == name and link.nulls != "keep"]
-    return [link for link in own if link.kind == "one-to-one" or not job.tables[link.parent].public]
+    return [link for link in own if has_bounded_parents(job, link)]
 
 
 def stated_rows(job: CompositeJob, name: str) -> int | None:

@@ -16,23 +16,16 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
+from dpscale.job.key_columns import check_columns, check_distinct, check_keys
 from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     AllocationTable,
     DiscoverTable,
     EngineSettings,
-    Privacy,
 )
-from dpscale.job.table_checks import (
-    check_columns,
-    check_counts,
-    check_distinct,
-    check_history,
-    check_keys,
-    check_searches,
-)
-from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, Rows, TableSection, key_columns
+from dpscale.job.table_checks import check_counts, check_history, check_references, check_searches
+from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, PrivacyOfTables, Rows, TableSection, key_columns
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.storage.objects import is_url, located, real
@@ -46,7 +39,8 @@ class CompositeJob(Settings):
     kind: ClassVar[str] = "database"
     tables: Annotated[dict[Annotated[str, Field(pattern=r"^[\w-]{1,64}$")], TableSection], Field(min_length=1)]
     link: list[LinkSection] = Field(default_factory=list)
-    privacy: Privacy
+    reference: list[LinkSection] | None = None  # links between public tables, which are released unchanged
+    privacy: PrivacyOfTables
     engine: EngineSettings = EngineSettings()
     synthesize: Rows = Rows()
     workload: list[JoinPart] | None = None  # None: omitted from the digest of a job
@@ -65,13 +59,22 @@ class CompositeJob(Settings):
         """Validate the content; relative paths start at `folder`."""
         check_texts(content, "")
         try:
-            job = cls.model_validate(dict(content))
+            job = cls.model_validate(dict(content))._with_references()
         except ValidationError as error:
             raise job_sentence(error, _keys) from None
         job = job._resolved(folder)
         job._check()
         job._check_named()
         return job
+
+    def _with_references(self) -> CompositeJob:
+        """Return the job with the links between public tables apart, because nothing is measured for them."""
+        public = {name for name, one in self.tables.items() if one.public}
+        found = [one for one in self.link if one.via is None and {one.parent, one.child} <= public]
+        if not found:
+            return self
+        left = [one for one in self.link if one not in found]
+        return self.model_copy(update={"link": left, "reference": [*(self.reference or ()), *found]})
 
     def _check_named(self) -> None:
         """Raise JobError for tables in an object store without a dataset name; they may have no common folder."""
@@ -157,6 +160,11 @@ class CompositeJob(Settings):
         first, rest = link.order[:1], link.order[1:]
         return *(self.domains[link.child][name].column for name in first), *rest
 
+    @property
+    def foreign_keys(self) -> list[LinkSection]:
+        """All links of the job, with those between public tables."""
+        return [*self.link, *(self.reference or ())]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the job as the content of a job file."""
         return self.model_dump(exclude_none=True)
@@ -166,7 +174,7 @@ class CompositeJob(Settings):
         if self.privacy.noise != GAUSSIAN:
             raise JobError("privacy.delta", "epsilon without delta for several tables", "epsilon with delta, or rho",
                            "add delta")  # fmt: skip
-        names = [one.called for one in self.link]
+        names = [one.called for one in self.foreign_keys]
         if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
             raise JobError("link.name", f"{twice!r} twice", "distinct names", "set name for one of the links")
         if taken := next((one.called for one in self.link if one.via and one.called in self.tables), None):
@@ -176,7 +184,7 @@ class CompositeJob(Settings):
             check_distinct(self, f"tables.{name}.key", self.key(name), name)
         check_columns(self)
         check_searches(self)
-        for at, link in enumerate(self.link):
+        for at, link in enumerate(self.foreign_keys):
             check_counts(self, link, names[:at])
             for end in (link.parent, link.child):
                 if end not in self.tables:
@@ -186,6 +194,7 @@ class CompositeJob(Settings):
             check_history(self, link, names[:at])
             if link.via is None:
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
+        check_references(self)
         _ = self.joined, self.linked_rules  # refuse parts without exactly one join, and rules of tables without a link
         if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
             raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
@@ -231,10 +240,11 @@ class CompositeJob(Settings):
 def _keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the settings at a location of the job."""
     if not location:
-        return sorted(CompositeJob.model_fields)
-    shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows,
+        return sorted(set(CompositeJob.model_fields) - {"reference"})  # which the job moves there itself
+    shared: dict[str, type[Settings]] = {"privacy": PrivacyOfTables, "engine": EngineSettings, "synthesize": Rows,
                                          "allocation": AllocationTable}  # fmt: skip
-    sections = shared | {"tables": TableSection, "link": LinkSection, "workload": JoinPart, "joins": JoinSection}
+    sections = shared | {"tables": TableSection, **dict.fromkeys(("link", "reference"), LinkSection),
+                         "workload": JoinPart, "joins": JoinSection}  # fmt: skip
     return sorted(sections[str(location[0])].model_fields)
 
 

@@ -132,6 +132,8 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
     denominator : int
         Number that divides the multiplier, so that counts in units of 1/denominator records are measured exactly.
     """
+    if squared_l2 * rows_per_unit < 1 or cost <= 0:
+        raise ValueError(f"{what}: a sensitivity or a cost of 0")
     exact = Fraction(squared_l2 * rows_per_unit**2) / cost
     multiplier = denominator
     while multiplier**2 * exact < FINE:

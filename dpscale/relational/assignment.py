@@ -237,7 +237,7 @@ def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: flo
 
 
 def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats | None, target: Floats,
-                  tables: PairTables, stream: PublicStream) -> Integers:  # fmt: skip
+                  tables: PairTables, stream: PublicStream, most: int = MOST) -> Integers:  # fmt: skip
     """Return the links, shape (m, 2), with children exchanged between parents to bring the sibling sums near `target`.
 
     Parameters
@@ -252,6 +252,8 @@ def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: F
         Sibling sums.
     tables : PairTables
     stream : PublicStream
+    most : int
+        Most exchanges that are tried in a pass.
     """
     cross = Cross.of(u, v)
     parents = np.full(v.rows, -1, np.int64)
@@ -269,7 +271,7 @@ def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: F
     layout = np.array(tables.pairs, np.int64).reshape(-1, 2)
     values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)
     for _ in range(PASSES):
-        count = min(PROPOSALS * len(have), MOST)
+        count = min(PROPOSALS * len(have), most)
         one, two = (have[(stream.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
         loops.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, MARGINAL_WEIGHT,
                    values, sizes, layout, tables.starts, sibling_off)  # fmt: skip

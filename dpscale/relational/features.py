@@ -36,7 +36,7 @@ class Side:
     counts : ndarray, shape (k,)
         Number of rows of each profile.
     of : ndarray, shape (n,)
-        Profile of every row.
+        Profile of every row. Of a table whose rows are not in memory, it has one row for each profile.
     """
 
     sizes: tuple[int, ...]
@@ -53,7 +53,7 @@ class Side:
 
     @property
     def rows(self) -> int:
-        return len(self.of)
+        return int(self.counts.sum())
 
     @cached_property
     def ones(self) -> tuple[Floats, ...]:

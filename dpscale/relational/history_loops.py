@@ -169,6 +169,33 @@ def both_cost(p: int, q: int, sign: float, chosen: Integers, parents: Integers, 
 
 
 @compiled(
+    "int64(int64, int64[::1], int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1],"
+    " int64[::1], float64[:, ::1], uint64[::1])"
+)
+def proposed_child(
+    p: int, chosen: Integers, parents: Integers, dates: Integers, rows: Integers, sizes: Integers, ranked: Integers,
+    begins: Integers, offsets: Integers, cumulated: Floats, state: Words,
+) -> int:  # fmt: skip
+    """Return a child of the date at a position, with a random cell of a random attribute; −1 if there is none.
+
+    The cell is drawn by the target for the cell of the child before it.
+    """
+    width = len(sizes)
+    j = min(int(uniform(state) * width), width - 1)
+    line = offsets[j] + sizes[j]
+    if p > 0 and parents[p - 1] == parents[p]:
+        line = offsets[j] + rows[chosen[p - 1], j]
+    cell, level = 0, uniform(state)
+    while cell < sizes[j] - 1 and cumulated[line, cell] < level:
+        cell += 1
+    begin = begins[j, dates[p] * sizes[j] + cell]
+    count = begins[j, dates[p] * sizes[j] + cell + 1] - begin
+    if count == 0:
+        return -1
+    return int(ranked[j, begin + min(int(uniform(state) * count), count - 1)])
+
+
+@compiled(
     "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:, ::1], int64[:, ::1], int64[::1],"
     " float64[:, ::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64[::1], int64[:, ::1],"
     " int64[:, ::1], float64[::1], float64, uint64[::1])"
@@ -181,8 +208,7 @@ def exchange(
 ) -> int:  # fmt: skip
     """Exchange children of equal dates if the squares of `off` and `cross_off` decrease; return the number.
 
-    Each try is a position p. An attribute is chosen at random, a cell of it by the target for the cell of the child
-    before p, and a child of the same date with this cell as the other one.
+    Each try is a position, whose child may be exchanged with a proposed one.
 
     Parameters
     ----------
@@ -208,21 +234,12 @@ def exchange(
         Profiles of the parents, and cross marginals minus their targets with their weight.
     state : ndarray of uint64, shape (1,)
     """
-    made, width = 0, len(sizes)
+    made = 0
     for t in range(len(tries)):
         p = tries[t]
-        j = min(int(uniform(state) * width), width - 1)
-        line = offsets[j] + sizes[j]
-        if p > 0 and parents[p - 1] == parents[p]:
-            line = offsets[j] + rows[chosen[p - 1], j]
-        cell, level = 0, uniform(state)
-        while cell < sizes[j] - 1 and cumulated[line, cell] < level:
-            cell += 1
-        begin = begins[j, dates[p] * sizes[j] + cell]
-        count = begins[j, dates[p] * sizes[j] + cell + 1] - begin
-        if count == 0:
+        other = proposed_child(p, chosen, parents, dates, rows, sizes, ranked, begins, offsets, cumulated, state)
+        if other < 0:
             continue
-        other = ranked[j, begin + min(int(uniform(state) * count), count - 1)]
         q = where[other]
         if of_v[other] == of_v[chosen[p]] or p == q:
             continue

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.directory import Run
@@ -53,8 +52,8 @@ class Component(Protocol):
     def reconstruct(self, engine: Engine) -> None:
         """Write the answers."""
 
-    def synthesize(self, engine: Engine) -> Mapping[str, Integers]:
-        """Sample the synthetic rows; return sampled links as rows of both tables, by the name of the link."""
+    def synthesize(self, engine: Engine) -> Mapping[str, Any]:
+        """Sample the synthetic rows; return sampled links by name: rows of both tables, or files of many links."""
 
     def report(self, engine: Engine) -> None:
         """Write the report of the component."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from dpscale.base.errors import ReportError
-from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
+from dpscale.job.key_columns import pair_links
 from dpscale.job.table_sizes import required_links
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.joint_parts import JointPart
 from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, read_all
+from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.links.report import write_report
-from dpscale.runs.links.writer import check_public, write_tables
+from dpscale.runs.links.table_profiles import remove_profiles
+from dpscale.runs.links.table_writer import write_tables
 from dpscale.runs.row_limits import record_limits
 from dpscale.runs.stages.budget import SEARCHES, UNITS, ensure_noise_key
 from dpscale.runs.stages.plan import check_numbers
@@ -98,7 +101,7 @@ class TableComponent(RunComponent):
     def is_measured(self) -> bool:
         return all(self.run.done(stage) for stage in RELEASED)
 
-    def synthesize(self, engine: Engine) -> dict[str, Integers]:
+    def synthesize(self, engine: Engine) -> dict[str, Any]:
         run_requested(self.run, engine, "synthesize")
         return {}
 
@@ -107,7 +110,8 @@ def table_components(run: CompositeRun) -> list[TableComponent]:
     """Return the components of the private tables, each after the parents of its rows."""
     found = []
     for name in run.tables:
-        links = [link for link in required_links(run.job, name) if link.parent in run.tables and link.parent != name]
+        limiting = [*required_links(run.job, name), *pair_links(run.job, name)]
+        links = [link for link in limiting if link.parent in run.tables and link.parent != name]
         parents = dict.fromkeys(f"tables.{link.parent}" for link in links)
         found.append(TableComponent(f"tables.{name}", run, name, tuple(parents)))
     return found
@@ -210,10 +214,11 @@ def reconstruct(run: CompositeRun, engine: Engine) -> None:
 
 def synthesize(run: CompositeRun, engine: Engine) -> None:
     """Sample the rows of every component, then write every table with its keys."""
-    links: dict[str, Integers] = {}
+    links: dict[str, Any] = {}
     for one in run.components().values():
         links |= one.synthesize(engine)
-    write_tables(run, links)
+    write_tables(run, links, engine)
+    remove_profiles(run)
 
 
 def report(run: CompositeRun, engine: Engine) -> None:

@@ -9,11 +9,13 @@ those of its parents.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.base.errors import PlanError
+from dpscale.job.key_columns import pair_links
 from dpscale.job.table_sizes import decreasing_sizes, least_rows, required_links, stated_rows
 from dpscale.runs.estimates import estimates_of, low_order_tables
 from dpscale.runs.table import TableRun
@@ -71,14 +73,17 @@ def row_limits(run: CompositeRun, name: str) -> dict[str, int | None]:
     dict
         `least` and `most`; `most` is None if its parents have no bound.
     """
-    from dpscale.runs.links.writer import public_tables
+    from dpscale.runs.links.public_tables import public_tables
 
     def rows(parent: str) -> int:
         public = run.job.tables[parent].public
         return len(public_tables(run)[parent][0]) if public else int(describe_rows(run.tables[parent])["rows"])
 
     others = [link for link in required_links(run.job, name) if link.parent != name]
-    most = min((rows(link.parent) * link.bound for link in others), default=None)
+    ends = pair_links(run.job, name)
+    limits = [rows(link.parent) * link.bound for link in others]
+    limits += [math.prod(rows(link.parent) for link in ends)] if ends else []  # each pair of ends occurs once
+    most = min(limits, default=None)
     least = least_rows(run.job, name)
     return {"least": least if most is None else min(least, most), "most": most}
 

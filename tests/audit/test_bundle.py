@@ -636,9 +636,10 @@ KNOWN_VERSIONS = {  # first digits of the SHA-256 of the digests of every versio
         "1b3dd15f9298",
         "cc5517835f5c",
         "63b12c60f9e7",
+        "b9615a7ed7bb",
     ],
-    "dpscale-evidence/4": ["9e491d9b27b3", "90485bfc23bd", "86109c709c08", "25983f535aa9"],
-    "dpscale-evidence/5": ["7ede039cbe50"],
+    "dpscale-evidence/4": ["9e491d9b27b3", "90485bfc23bd", "86109c709c08", "25983f535aa9", "1412292930c3"],
+    "dpscale-evidence/5": ["7ede039cbe50", "8a1f7ef9848a"],
 }
 
 

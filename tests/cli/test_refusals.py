@@ -107,7 +107,7 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"more": "[synthesize]\nmethod = 'x'"}, "'ancestral'"),
     ({"more": "[synthesize]\nmethod = 'ancestral'"}, "graphical"),
     ({"more": "[synthesize]\nformat = 'xlsx'"}, "'parquet' or 'csv'"),
-    ({"more": "[tables.t]\npath = 'x'"}, "engine, joins, link, privacy"),
+    ({"more": "[tables.t]\npath = 'x'"}, "determined, engine, impossible, joins, link, privacy, synthesize"),
     ({"more": "[data2]\npath = 'x'"}, "did you mean 'data'"),
     ({"more": "nonsense ="}, "is not TOML"),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import tomli_w
 
+from dpscale.job.protected_unit import side_tables
 from dpscale.job.tables import CompositeJob, LinkSection
 
 Frames = dict[str, pd.DataFrame]
@@ -19,11 +20,12 @@ ATTRIBUTES = {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of a job: the keys of its tables ("" without one), its links and its public tables."""
+    """Shape of a job: the keys of its tables ("" without one), its links, its public tables and the unit's table."""
 
     keys: dict[str, str | list[str]]
     links: tuple[dict[str, Any], ...]
     public: tuple[str, ...] = ()
+    unit: str = ""
 
 
 def one(parent: str, child: str, column: str | list[str], most: int | None = None, **more: Any) -> dict[str, Any]:
@@ -73,6 +75,40 @@ SHAPES = {
                                                       rounds=2),)),
     "published chain": Shape({"root": "id", "leaf": ""}, (one("root", "leaf", "root_id", 2, mechanism="published",
                                                               rounds=2),)),
+    "two private parents": Shape({"doctor": "k", "root": "id", "visit": ""},
+                                 (one("root", "visit", "root_id", 2, name="patients"),
+                                  one("doctor", "visit", "doctor_id", name="doctors")), unit="root"),
+    "below a household": Shape({"house": "h", "root": "id", "visit": ""},
+                               (one("house", "root", "house_id", name="members"),
+                                one("root", "visit", "root_id", 2, name="visits")), unit="root"),
+    "pairs with a side table": Shape({"doctor": "k", "root": "id"}, (pairs("root", "doctor", "k"),), unit="root"),
+    "chain of side tables": Shape({"ward": "w", "doctor": "k", "root": "id", "visit": "", "place": "p"},
+                                  (one("place", "ward", "place_id", name="places"),
+                                   one("ward", "doctor", "ward_id", name="staff"),
+                                   one("root", "visit", "root_id", 2, name="patients"),
+                                   one("doctor", "visit", "doctor_id", name="doctors")), ("place",), unit="root"),
+    "public snowflake": Shape({"root": "id", "place": "p", "land": "l"},
+                              (one("place", "root", "place_id", name="places"),
+                               one("land", "place", "land_id", name="lands")), ("place", "land")),
+    "winner and loser": Shape({"root": "id", "player": "p"}, (one("player", "root", "winner", name="winners"),
+                                                              one("player", "root", "loser", name="losers")),
+                              ("player",)),
+    "key of the parent": Shape({"root": "id", "card": "root_id", "use": ""},
+                               (single("root", "card", "root_id"), one("card", "use", "card_id", 2))),
+    "pairs with attributes": Shape({"root": "id", "film": "f", "rating": ["root_id", "film_id"]},
+                                   (one("root", "rating", "root_id", 4, name="raters"),
+                                    one("film", "rating", "film_id", name="films")), ("film",)),
+    "pairs of a side table with attributes": Shape({"film": "f", "root": "id", "rating": ["root_id", "film_id"]},
+                                                   (one("root", "rating", "root_id", 4, name="raters"),
+                                                    one("film", "rating", "film_id", name="films")), unit="root"),
+    "numbered children": Shape({"root": "id", "line": ["root_id", "number"], "note": ""},
+                               (one("root", "line", "root_id", 3, name="lines"),
+                                one("line", "note", ["line_root", "line_number"], 2, name="notes"))),
+    "private composite key": Shape({"root": ["line", "number"], "middle": ["k", "part"], "leaf": ""},
+                                   (one("root", "middle", ["root_line", "root_number"], 2, name="middles"),
+                                    one("middle", "leaf", ["middle_k", "middle_part"], 2, name="leaves"))),
+    "pairs of a composite key": Shape({"root": ["line", "number"], "film": "f"},
+                                      (pairs("root", "film", "f", parent_key=["line", "number"]),), ("film",)),
     "self link of every row": Shape({"root": "id"}, (one("root", "root", "boss", 2, loops=False),)),
 }  # fmt: skip
 
@@ -85,7 +121,9 @@ def make_frames(shape: Shape, rows: dict[str, int], seed: int) -> Frames:
         count = rows.get(name, 20)
         frame = pd.DataFrame({column: rng.integers(0, each["size"], count) for column, each in ATTRIBUTES.items()})
         if isinstance(key, list):
-            frame[key[0]], frame[key[1]] = [f"line {i % 3}" for i in range(count)], np.arange(count) // 3
+            foreign = {column for one in shape.links if one["child"] == name for column in _columns(one["child_key"])}
+            number = np.arange(count) // (1 if foreign & set(key) else 3)
+            frame[key[0]], frame[key[1]] = [f"line {i % 3}" for i in range(count)], number
         elif key:
             frame[key] = rng.permutation(count) + 100
         found[name] = frame
@@ -97,10 +135,10 @@ def make_frames(shape: Shape, rows: dict[str, int], seed: int) -> Frames:
 def _link(frames: Frames, shape: Shape, link: dict[str, Any], rng: np.random.Generator) -> None:
     parent, key = frames[link["parent"]], shape.keys[link["parent"]]
     if "via" in link:
-        first = parent[key].to_numpy()
         child, other = frames[link["child"]], _columns(shape.keys[link["child"]])
-        count = 2 * min(len(first), len(child))
-        made = pd.DataFrame({str(key): rng.choice(first, count) if count else first[:0]})
+        count = 2 * min(len(parent), len(child))
+        starts = parent[_columns(key)].iloc[rng.integers(0, max(len(parent), 1), count)].reset_index(drop=True)
+        made = starts[_columns(key)].copy()
         ends = child[other].iloc[rng.integers(0, max(len(child), 1), count)].reset_index(drop=True)
         for column, source in zip(_columns(link["child_key"]), other, strict=True):
             made[column] = ends[source]
@@ -139,7 +177,8 @@ def write_shape(
         kind = {"public": True} if name in shape.public else {"mechanism": "residual-planner"}
         tables[name] = own | kind | more.get(name, {})
     job = {"tables": tables, "link": list(shape.links), "engine": {"scheduler": "synchronous", "seed": seed},
-           "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True},
+           "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True,
+                       **({"unit": shape.unit} if shape.unit else {})},
            "allocation": {"method": method}}  # fmt: skip
     (folder / "job.toml").write_text(tomli_w.dumps(job))
     return folder / "job.toml"
@@ -148,7 +187,7 @@ def write_shape(
 def constraints(job: CompositeJob) -> Iterator[tuple[str, list[str]]]:
     """Return each released table with its constraints in SQL: keys, foreign keys, and nulls that are not permitted."""
     for name in job.tables:
-        key, own = job.key(name), [link for link in job.link if link.via is None and link.child == name]
+        key, own = job.key(name), [link for link in job.foreign_keys if link.via is None and link.child == name]
         rules = [f"PRIMARY KEY ({_names(key)})"] if key else []
         for link in own:
             rules += [_foreign(job, link.parent, job.ends(link)[0]), *_single(job, link)]
@@ -163,7 +202,7 @@ def constraints(job: CompositeJob) -> Iterator[tuple[str, list[str]]]:
 def required_columns(job: CompositeJob, name: str) -> set[str]:
     """Return the key columns of a released table that are never null."""
     found = set(job.key(name)) if name in job.tables else set()
-    for link in job.link:
+    for link in job.foreign_keys:
         if link.via is None and link.child == name and link.nulls != "keep":
             found |= set(job.ends(link)[0])
         elif link.via is not None and link.called == name:
@@ -189,7 +228,7 @@ def assert_consistent(job: CompositeJob, frames: Frames) -> None:
         if name in job.tables and job.key(name):
             assert not frame.duplicated(list(job.key(name))).any(), name
         assert not frame[sorted(required_columns(job, name))].isna().any().any(), name
-    for link in job.link:
+    for link in job.foreign_keys:
         first, second = job.ends(link)
         table = frames[link.child if link.via is None else link.called]
         _assert_end(table, first, frames[link.parent], job.key(link.parent), most_children(job, link))
@@ -204,8 +243,8 @@ def assert_consistent(job: CompositeJob, frames: Frames) -> None:
 
 def most_children(job: CompositeJob, link: LinkSection) -> int | None:
     """Return the largest number of links of a parent; None without a bound."""
-    free = job.tables[link.parent].public and link.kind == "one-to-many"
-    return None if free else link.bound
+    free = job.tables[link.parent].public or link.parent in side_tables(job)
+    return None if free and link.kind == "one-to-many" else link.bound
 
 
 def _assert_end(

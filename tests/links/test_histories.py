@@ -1,15 +1,19 @@
 """Histories: order of children, exact tables and sensitivities by brute force, rows near the tables, evidence."""
 
+import json
 from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import tomli_w
 
 import dpscale as dp
 from dpscale.audit.evidence import bundle, check
 from dpscale.base.errors import DpscaleError
+from dpscale.contributions.row_order import order_values
+from dpscale.domain import Domain
 from dpscale.engine import resolve
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.tables import CompositeJob
@@ -18,6 +22,7 @@ from dpscale.relational.features import Side
 from dpscale.relational.history import HistoryTables, NoisyHistory, parent_counts, step_counts
 from dpscale.relational.history_dates import conditional, on_simplex
 from dpscale.relational.history_order import order_children
+from dpscale.runs.links.history import in_order
 from dpscale.runs.links.link_data import read_links
 from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
@@ -180,10 +185,45 @@ def test_faulty_histories_are_refused(tmp_path, history, words):
         CompositeJob.read(write_job(tmp_path, visits_of(np.random.default_rng(0), 3), history=history))
 
 
-def test_text_as_second_column_of_an_order_is_refused(tmp_path):
+def test_text_as_second_column_of_an_order_is_refused_before_any_charge(tmp_path):
     path = write_job(tmp_path, visits_of(np.random.default_rng(0), 5), history={"order_by": ["day", "ward"]})
     with pytest.raises(DpscaleError, match="numbers, dates or times"):
         exact_of(path)
+    with pytest.raises(DpscaleError, match="numbers, dates or times"):
+        dp.run(path, tmp_path / "run")
+    assert not (tmp_path / "run/allocation/allocation.json").exists()
+
+
+def test_private_bound_of_one_child_has_no_history(tmp_path):
+    """The bound follows from the first measurement: the order then has nothing to order, and no table is measured."""
+    visits = visits_of(np.random.default_rng(0), 400).groupby("patient").head(1)
+    path = write_job(tmp_path, visits, history={"max_degree": "private"})
+    release = dp.run(path, tmp_path / "run")
+    assert json.loads((tmp_path / "run/allocation/allocation.json").read_text())["bounds"] == {"visits": 1}
+    assert not (tmp_path / "run/links/visits/steps.npy").exists()
+    assert release.synthetic()["visits"].compute().patient.is_unique
+    check.check_bundle(bundle.write_bundle(open_run(release.path), PASSED))
+
+
+def test_texts_without_types_have_the_order_of_numbers_and_times():
+    texts = pa.array(["9", "10", " 2.5", None, "x", "2024-01-02", "2024-01-02 00:00:01", "2024-01-01T23:59:59"])
+    values = order_values(texts, typed=False)
+    assert values[:5].tolist() == [9, 10, 2.5, np.inf, np.inf]
+    assert np.argsort(values[5:]).tolist() == [2, 0, 1]
+    assert order_values(texts, typed=True).tolist() == [0] * 8
+    dates = pa.array([3, None, 1], pa.timestamp("ns", tz="UTC"))
+    assert order_values(dates, typed=True).tolist() == [3, np.inf, 1]
+
+
+def test_values_of_a_shared_column_stay_in_their_rows():
+    """Dates of one cell are exchanged within a parent, but not if a number has its values in the same column."""
+    attribute = {"kind": "bins", "edges": [0, 10, 20]}
+    rows = pa.table({"day": [5.0, 3.0, 15.0, 1.0], "ward": [0, 1, 2, 3]})
+    pairs = np.array([[0, 0], [0, 1], [0, 2], [1, 3]])
+    made = in_order(rows, pairs, "day", Domain.from_dict({"attributes": {"day": attribute}}))
+    assert made.column("day").to_pylist() == [3.0, 5.0, 15.0, 1.0]
+    shared = {"attributes": {"day": attribute}, "numbers": {"hours": {"from": "day", "low": 0, "high": 20}}}
+    assert in_order(rows, pairs, "day", Domain.from_dict(shared)).column("day").to_pylist() == [5.0, 3.0, 15.0, 1.0]
 
 
 def test_projection_and_conditional_distribution():

@@ -101,6 +101,7 @@ def test_statistics_of_parts_are_those_of_links_read_at_once(tmp_path: Path, nam
         assert not differing(make_job(tmp_path / str(seed), DIVIDED[name], seed, faults), engine, 3 + 4 * seed)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_has_the_same_statistics_with_small_parts(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -119,9 +120,7 @@ def test_every_shape_has_the_same_statistics_with_small_parts(
 
 def test_planted_division_of_the_links_of_a_parent_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: rows are divided by their position, so that bounds and siblings see some links of a parent."""
-    monkeypatch.setattr(
-        key_shards, "part_of", lambda words, parts: (np.arange(len(words)) % parts).astype(np.uint16)
-    )
+    monkeypatch.setattr(key_shards, "part_of", lambda words, parts: (np.arange(len(words)) % parts).astype(np.uint16))
     job = make_job(tmp_path, DIVIDED["star"], 0, True)
     assert {"l: siblings", "l: count"} <= differing(job, resolve(scheduler="synchronous"), 4)
 

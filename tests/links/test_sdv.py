@@ -27,13 +27,13 @@ def run_command(*arguments: Any, code: int = 0) -> Any:
 def structure(job: CompositeJob) -> Structure:
     tables = {name: (job.key(name), one.public) for name, one in job.tables.items()}
     links = [(link.kind, link.parent, link.child, job.ends(link), link.protects, link.via and Path(link.via).stem)
-             for link in job.link]  # fmt: skip
+             for link in job.foreign_keys]  # fmt: skip
     return tables, sorted(links, key=str)
 
 
-def draft_again(folder: Path, metadata: Path, public: tuple[str, ...]) -> CompositeJob:
+def draft_again(folder: Path, metadata: Path, public: tuple[str, ...], unit: str = "") -> CompositeJob:
     """Return the job of a draft, with the domain files that it asks for."""
-    flags = [word for name in public for word in ("--public", name)]
+    flags = [word for name in public for word in ("--public", name)] + (["--unit", unit] if unit else [])
     text = run_command("tables", "from-sdv", metadata, "--data", folder / "data", *flags).stdout
     for name in json.loads(metadata.read_text())["tables"]:
         (folder / f"{name}.domain.toml").write_text(tomli_w.dumps({"attributes": ATTRIBUTES}))
@@ -47,7 +47,7 @@ def test_structure_survives_round_trip(tmp_path: Path, name: str) -> None:
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)
     metadata = tmp_path / "metadata.json"
     metadata.write_text(run_command("tables", "to-sdv", path).stdout)
-    again = draft_again(tmp_path, metadata, shape.public)
+    again = draft_again(tmp_path, metadata, shape.public, shape.unit)
     assert structure(again) == structure(CompositeJob.read(path))
     assert json.loads(run_command("tables", "to-sdv", tmp_path / "draft.toml").stdout) == json.loads(
         metadata.read_text()

@@ -18,7 +18,9 @@ from tests.links.shapes import SHAPES, make_frames, write_shape
 from tests.links.sql import Tables, load, read_tables
 
 LOADED = ("public composite key", "two public parents", "two links to one public table", "pairs with composite key",
-          "pairs within a table", "self link", "chain of one to one")  # fmt: skip
+          "pairs within a table", "self link", "chain of one to one", "two private parents", "below a household",
+          "public snowflake", "key of the parent", "pairs with attributes", "numbered children",
+          "private composite key")  # fmt: skip
 
 
 def released(folder: Path, name: str) -> tuple[CompositeJob, Tables]:

@@ -4,6 +4,7 @@ AIRFLOW_CONSTRAINTS names a constraints file (that of the publisher is on a host
 without it the newest versions are installed. DPSCALE_AIRFLOW names an environment that already has Airflow.
 """
 
+import importlib
 import json
 import os
 import shutil
@@ -133,6 +134,18 @@ def test_job_of_several_tables_runs(airflow, tmp_path):
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         [row] = ledger.summary("shop")["datasets"]["shop"]["releases"]
     assert row["state"] == "released"
+
+
+@pytest.mark.slow
+def test_generated_hospital_runs(airflow, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "pipelines")
+    databases, hospital = map(importlib.import_module, ("databases", "hospital"))
+    databases.write(tmp_path / "dpscale-hospital", hospital.prepare(tmp_path, 200))
+    shutil.copytree(ROOT / "pipelines/hospital", tmp_path / "pipelines/hospital")
+    given = {"job": str(tmp_path / "pipelines/hospital/job.toml"), "run_dir": str(tmp_path / "run")}
+    code, output = airflow("dags", "test", "dpscale", "-c", json.dumps(given))
+    assert code == 0, output[-4000:]
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["stages"]["report"]["state"] == "done"
 
 
 @pytest.mark.slow

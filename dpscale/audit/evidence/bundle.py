@@ -23,6 +23,7 @@ from dpscale.audit.evidence.link_draws import first_draws, is_allocated
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.job.join_job import cut_share
+from dpscale.job.neighbours import describe_sides
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost, float_above
 from dpscale.runs.composite import CompositeRun
@@ -215,6 +216,8 @@ def _texts(run: Run) -> dict[str, bytes]:
         scripts[TIME_SCRIPT] = files("dpscale.audit.evidence").joinpath(TIME_SCRIPT).read_bytes()
         scripts[TIME] = read_bytes(run.path / "plan" / TIME)
         readme += TIME_README
+    if isinstance(run, CompositeRun) and (sides := describe_sides(run.neighbours)):
+        readme += f"\n## Rows of no unit\n\n{sides.strip()}\n"
     if is_allocated(run):
         scripts["allocation.json"] = canonical(first_draws(run))
     return scripts | {"README.md": readme.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)

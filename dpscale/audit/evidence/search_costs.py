@@ -240,16 +240,17 @@ FOLDERS = {"links": "components", "tables": "tables", "degrees": "degrees"}  # f
 def _measured_links(job: Fields, known: list[Fields]) -> tuple[set[str], set[str], set[str]]:
     """Return tables below a private parent, links whose number is counted, and links of which degrees are."""
     private = {one["name"] for one in known if one["kind"] == "table"}
-    below, counted, bounded = set[str](), set[str](), set[str]()
     replaced = any(link.get("protects") == "both" for link in job["link"])
+    units = private.intersection([] if replaced else shapes.unit_rows(job)[1])
+    below, counted, bounded = set[str](), set[str](), set[str]()
     for link in job["link"]:
         within = link["parent"] == link["child"]
-        if link.get("via") is None and not within and {link["parent"], link["child"]} <= private:
+        if link.get("via") is None and not within and {link["parent"], link["child"]} <= units:
             below.add(link["child"])
             counted.add(link["name"])
         if link.get("via") is not None and link.get("links") is None:
             counted.add(link["name"])
-        if link["parent"] in private and not within and not replaced:
+        if link["parent"] in units and not within:
             bounded.add(link["name"])
     return below, counted, bounded
 

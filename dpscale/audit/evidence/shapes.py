@@ -1,9 +1,9 @@
 """Derive from job.toml and the domains what the draws must look like; only the standard library, in every bundle.
 
-The components of a job, the numbers by which neighbours differ and the numbers of cells are computed here from the
-files, without code of the release. A job with `[data]` has one component, a table. Otherwise neighbours differ in a row
-of the root, the private table that is not the child of another one, with the rows and links that belong to it; or, with
-`protects = "both"`, in one row of any table, which is replaced. A join is a table with a row for each row of its base.
+Components, the numbers by which neighbours differ and numbers of cells are computed from the files, without code of the
+release. A job with `[data]` has one component, a table. Otherwise neighbours differ in a row of the root (of
+`privacy.unit`, or the private table that is no child of another) with all that belongs to it, or in a row of a private
+table not below it; with `protects = "both"`, in one replaced row of any table. A join has a row for each of its base.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def protection(job: Fields) -> Fields:
         periods = int(job.get("time", {}).get("max_periods_per_unit") or 1)
         return {"unit": unit, "unit_table": None, "relation": "add/remove", "bound": bound * periods}
     replaced = _is_replaced(job)
-    root = None if replaced else _rows(job)[0]
+    root = None if replaced else unit_rows(job)[0]
     section: Fields = {} if root is None else job["tables"][root]
     own, bound = _own_unit(section)
     unit = own or ", ".join(_listed_key(section.get("key"))) or None
@@ -52,7 +52,8 @@ def protection(job: Fields) -> Fields:
 def _own_unit(section: Fields) -> tuple[str | None, int]:
     """Return the column of the privacy unit that a table's section names, and the bound on a unit's rows."""
     through = section.get("unit_through")
-    return (through[-1]["unit"] if through else section.get("privacy_unit")), int(section.get("max_rows_per_unit") or 1)
+    unit = ", ".join(_listed_key(through[-1]["unit"] if through else section.get("privacy_unit")))
+    return unit or None, int(section.get("max_rows_per_unit") or 1)
 
 
 def expected(job: Fields, domains: Mapping[str, Fields], files: Fields) -> list[Fields]:
@@ -86,15 +87,15 @@ def domain_files(job: Fields) -> list[str]:
     """Return the names of the domain files of a bundle."""
     if "data" in job:
         return ["domain.toml"]
-    return [*(f"domain.{name}.toml" for name in job["tables"]), *map(_join_domain, job.get("joins", {}))]
+    return [f"domain.{name}.toml" for name in [*job["tables"], *(f"joins.{name}" for name in job.get("joins", {}))]]
 
 
 def _tables(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
     replaced = _is_replaced(job)
-    root, rows = ("", {}) if replaced else _rows(job)
+    root, rows = ("", {}) if replaced else unit_rows(job)
     for name, one in job["tables"].items():
         if not one.get("public"):
-            keyed = bool(one.get("key") or one.get("privacy_unit")) or (not replaced and name != root)
+            keyed = bool(one.get("key") or one.get("privacy_unit")) or (not replaced and name in rows and name != root)
             yield {"name": name, "kind": "table", "folder": f"tables/{name}/", "domain": f"domain.{name}.toml",
                    "rows_per_unit": rows.get(name, 1), "steps": 2 if replaced else 1, "share": shares[f"tables.{name}"],
                    "settings": one, "bounded": keyed}  # fmt: skip
@@ -107,14 +108,11 @@ def _joins(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
     for name, one in joins.items():
         beyond = sum(shares[f"joins.{own}"] * part for own, part in parts.items())
         keyed = one["base"] not in job["tables"] or bool(job["tables"][one["base"]].get("key"))
-        yield {"name": f"joins.{name}", "kind": "table", "folder": f"joins/{name}/", "domain": _join_domain(name),
+        folder, domain = f"joins/{name}/", f"domain.joins.{name}.toml"
+        yield {"name": f"joins.{name}", "kind": "table", "folder": folder, "domain": domain,
                "rows_per_unit": _join_rows(job, one), "steps": 1, "settings": one,
                "share": beyond if name == CUT else shares[f"joins.{name}"] * (1 - parts[name]),
-               "bounded": keyed or (not _is_replaced(job) and one["base"] != _rows(job)[0])}  # fmt: skip
-
-
-def _join_domain(name: str) -> str:
-    return f"domain.joins.{name}.toml"
+               "bounded": keyed or (not _is_replaced(job) and one["base"] != unit_rows(job)[0])}  # fmt: skip
 
 
 def _join_rows(job: Fields, join: Fields) -> int:
@@ -122,18 +120,18 @@ def _join_rows(job: Fields, join: Fields) -> int:
     if join.get("max_rows_per_unit") is not None:
         return int(join["max_rows_per_unit"])
     if join["base"] in job["tables"]:
-        return _rows(job)[1][join["base"]]
+        return unit_rows(job)[1].get(join["base"], 1)
     [link] = (one for one in job["link"] if one["name"] == join["base"])
-    return 2 * link_bound(link) if _is_replaced(job) else _rows(job)[1][link["parent"]] * link_bound(link)
+    return 2 * link_bound(link) if _is_replaced(job) else unit_rows(job)[1][link["parent"]] * link_bound(link)
 
 
 def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapping[str, float]) -> Fields:
     """Return the facts of a link; `statistics` are those that do not depend on released values."""
     replaced, bound, many = _is_replaced(job), link_bound(link), link.get("via") is not None
-    rows: Mapping[str, int] = {} if replaced else _rows(job)[1]
+    rows: Mapping[str, int] = {} if replaced else unit_rows(job)[1]
     parent, child, share = link["parent"], link["child"], shares[f"links.{link['name']}"]
     published = share > 0 and link.get("mechanism") == "published"  # without a share nothing is measured
-    degrees, ordered = share > 0 and not published and (replaced or parent in rows), bool(link.get("order_by"))
+    degrees, ordered = share > 0 and not published and (replaced or parent in rows), bound > 1 and "order_by" in link
     wanted = {
         "links": share > 0 and (link.get("links") is None if many else link.get("nulls") == "keep"),
         "degrees": degrees,
@@ -148,7 +146,7 @@ def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapp
         "moved": _moved(link, rows, replaced),
         "bound": bound,
         "parents": rows.get(parent, 1),
-        "roles": 2 if parent == child else rows.get(parent, 1),
+        "roles": rows.get(parent, 1) * (2 if parent == child else 1),
         "histograms": [bound, *([bound if replaced else GRID] if many else [])] if degrees else [],
         "sizes": [_cells(job, link, end, domains) for end in (parent, child)],
         "loop": {name: link.get(name, default) for name, default in ROUNDS.items()} if published else None,
@@ -167,8 +165,8 @@ def _moved(link: Fields, rows: Mapping[str, int], replaced: bool) -> int:
     if replaced:
         return link_bound(link) * (2 if link["parent"] == link["child"] else 1)
     if link["parent"] == link["child"]:
-        return link_bound(link) + 2
-    return rows[link["parent"]] * link_bound(link) if link["parent"] in rows else rows[link["child"]]
+        return rows[link["parent"]] * (link_bound(link) + 2)
+    return rows[link["parent"]] * link_bound(link) if link["parent"] in rows else rows.get(link["child"], 1)
 
 
 def _cells(job: Fields, link: Fields, table: str, domains: Mapping[str, Fields]) -> list[int]:
@@ -184,18 +182,20 @@ def _is_replaced(job: Fields) -> bool:
     return any(link.get("protects") == "both" for link in job.get("link", []))
 
 
-def _rows(job: Fields) -> tuple[str, dict[str, int]]:
+def unit_rows(job: Fields) -> tuple[str, dict[str, int]]:
     """Return the root, and by table the number of rows that belong to one row of the root."""
     tables, links = job["tables"], job.get("link", [])
     private = [name for name, one in tables.items() if not one.get("public")]
-    above = {link["child"]: link for link in links if link.get("via") is None and link["parent"] != link["child"]
-             and {link["parent"], link["child"]} <= set(private)}  # fmt: skip
-    [root] = {name for name in private if name not in above} if private else {link["parent"] for link in links}
-
-    def count(name: str) -> int:
-        return count(above[name]["parent"]) * link_bound(above[name]) if name in above else _own_unit(tables[name])[1]
-
-    return root, {name: count(name) for name in private or [root]}
+    own = [link for link in links if link.get("via") is None and link["parent"] != link["child"]
+           and {link["parent"], link["child"]} <= set(private)]  # fmt: skip
+    tops = set(private) - {link["child"] for link in own} if private else {link["parent"] for link in links}
+    [root] = [job["privacy"]["unit"]] if "unit" in job["privacy"] else tops
+    rows, names = {root: _own_unit(tables[root])[1]}, [root]
+    for name in names:
+        below = {link["child"]: link for link in own if link["parent"] == name and link["child"] not in rows}
+        rows |= {child: rows[name] * link_bound(link) for child, link in below.items()}
+        names += below
+    return root, rows
 
 
 def _shares(job: Fields) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.contributions.joins import PAIR, Join, JoinedPartition, check_families, joined_table
+from dpscale.contributions.key_ids import column_name, with_key_ids
 from dpscale.contributions.lookups import CountLookup, Lookup, RowLookup, new_token, parts_of
 from dpscale.contributions.units import Bound
 from dpscale.domain import Domain
@@ -15,7 +16,7 @@ from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
 from dpscale.job import TableJob
-from dpscale.job.data import Hop
+from dpscale.job.data import Hop, key_columns
 from dpscale.job.join_job import JoinJob, LookupSection
 from dpscale.privacy.protection import REPLACE
 from dpscale.records import Table
@@ -59,8 +60,9 @@ class JoinRun(TableRun):
     def restrict(self, table: Table, engine: Engine) -> Table:
         """Return the join, whose base is the table; of equal pairs one is in it."""
         settings, memory = self.job.join, self.job.engine.bytes // SHARE
-        if settings.owned is not None and self.job.data.privacy_unit is not None:
-            read_unit_lookup(engine, [(table, settings.owned, self.job.data.privacy_unit)])  # refuses two owners
+        if settings.owned is not None and (unit := self.job.data.unit_column) is not None:
+            owned = key_columns(settings.owned)
+            read_unit_lookup(engine, [(with_key_ids(table, owned), column_name(owned), unit)])  # refuses two owners
         tables = self.lookup_tables
         base = NO_DOMAIN if not settings.attributes else Domain.read(self.job.data.domain)
         lookups = tuple(self._lookup(number, tables, memory, table) for number, one in enumerate(settings.lookups)
@@ -74,7 +76,11 @@ class JoinRun(TableRun):
         """Return the lookup of a section, with those of its own rows; `source` is the table that refers to it."""
         one, table = self.job.join.lookups[number], tables[number]
         at, key = tuple(one.at), tuple(one.key)
-        check_families(one.link, [(source, at), (table, key)])
+        refers = [(table, key)]
+        for hop in one.through or ():  # each refers to the next, the last one to the source
+            check_families(one.link, [refers[-1], (_hop(hop), hop.columns[0])])
+            refers.append((_hop(hop), hop.columns[1]))
+        check_families(one.link, [(source, at), refers[-1]])
         below = (self._lookup(place, tables, memory, table) for place, other in enumerate(self.job.join.lookups)
                  if other.source == number)  # fmt: skip
         onward = tuple(other for other in below if isinstance(other, RowLookup))
@@ -83,7 +89,7 @@ class JoinRun(TableRun):
         common: dict[str, Any] = {"parts": parts_of(rows, names, memory), "token": new_token(), "memory": 2 * memory}
         if one.bound is not None:
             nulls, child_nulls = one.policies
-            hops = tuple((_hop(hop), hop.key, hop.unit) for hop in one.through or ())
+            hops = tuple((_hop(hop), *hop.columns) for hop in one.through or ())
             return CountLookup(one.link, at, key, table, tuple(one.attributes.items()), one.bound, (nulls, child_nulls),
                                onward, hops, **common)  # fmt: skip
         nulls, dangling, key_nulls, duplicates = one.policies

@@ -15,9 +15,10 @@ from dpscale.job.neighbours import neighbour_relation, table_jobs
 from dpscale.records.origin import Stamps
 from dpscale.runs.composite import STARTED, CompositeRun
 from dpscale.runs.links.first_measurement import FirstMeasurement, job_of_public_cells
+from dpscale.runs.links.link_data import check_orders
 from dpscale.runs.links.link_parts import LinksByName
 from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, read_all, snapshot_of
-from dpscale.runs.links.writer import check_public
+from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.stages.budget import ensure_noise_key
 from dpscale.runs.stages.plan import make_plan
 
@@ -41,6 +42,7 @@ def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> FirstMeasure
     stamps_before = current_stamps(run)
     snapshot_of(run, engine)
     check_public(run.job)
+    check_orders(engine, run.job)
     with ExitStack() as ending:
         exact = _read(first, engine, stamps_before, ending)
         run.update(divides=STARTED)

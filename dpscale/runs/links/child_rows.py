@@ -70,7 +70,7 @@ class ChildPolicy:
         section, (first, own), name = job.tables[link.child], job.ends(link), link.child
         parent, named = (first, link.read_nulls), bool(job.counted(link, link.child))
         duplicates = job.duplicates(name)
-        if name == neighbours.root and own:  # a unit is the key of a row: of rows with equal keys only one counts
+        if own and name in (neighbours.root, *neighbours.sides):  # equal keys are one unit, whose rows count once
             return cls((parent, (own, section.nulls)), "key", named, duplicates)
         last = ((own, section.nulls),) if named else ()
         if name in neighbours.above and link.parent not in neighbours.rows:  # a public parent

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.engine import Engine
 from dpscale.job.link_budget import budget
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links.link_parts import LinksByName
-from dpscale.runs.links.link_sampling import LinkSides
+from dpscale.runs.links.link_sides import Drawn, LinkSides
 from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, measure_link, read_all, snapshot_of
-from dpscale.runs.links.writer import check_public
+from dpscale.runs.links.public_tables import check_public
 from dpscale.storage.files import present
 
 
@@ -92,35 +92,35 @@ class LinkComponent:
         self.reader.read(engine)
 
     def measure(self, engine: Engine) -> None:
-        self._sample(wanted=False)
+        self._sample(engine.each("links"))
 
     def close(self) -> None:
         self.reader.close()
 
     def is_measured(self) -> bool:
-        self._sample(wanted=False)  # reads stored values only
+        self._sample(serial_map)  # reads stored values only
         return True
 
     def reconstruct(self, engine: Engine) -> None:
         """Do nothing: a link has no answers of its own."""
 
-    def synthesize(self, engine: Engine) -> dict[str, Integers]:
+    def synthesize(self, engine: Engine) -> dict[str, Drawn]:
         """Sample the links; they become columns of the tables, or a table of pairs, when all tables are written.
 
         Cells that rules across tables changed are returned by TABLE.ATTRIBUTE.
         """
-        links = self._sample(wanted=True)
+        links = self._sample(engine.each("links"), wanted=True)
         return {self.link.called: links, **self.reader.sides.ruled.changes(self.link.child)}
 
     def report(self, engine: Engine) -> None:
         """Do nothing: the report of the job describes the links."""
 
-    def _sample(self, wanted: bool) -> Integers:
+    def _sample(self, each: ParallelMap, wanted: bool = False) -> Drawn:
         """Measure what is not stored, and return the sampled links if they are wanted or counted by a later link."""
         run, sides = self.reader.run, self.reader.sides
         exact = self.reader.exact.get(self.link.called)
-        measured = measure_link(run, self.link, self.number, sides.of(self.link), exact)
-        return sides.known(self.link, measured, wanted)
+        measured = measure_link(run, self.link, self.number, sides.of(self.link, each), exact)
+        return sides.known(self.link, measured, each, wanted)
 
 
 def link_components(run: CompositeRun) -> list[LinkComponent]:

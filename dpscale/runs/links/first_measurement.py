@@ -55,7 +55,7 @@ from dpscale.runs.joint_parts import protection_fields
 from dpscale.runs.links.link_data import ExactLinks
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics
 from dpscale.runs.links.measuring import LEAST_LINKS, LinkDraws, LinkMeasurement, read_link
-from dpscale.runs.links.writer import public_tables
+from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.stages.budget import (
     ALLOCATION,
     Charge,

@@ -22,7 +22,7 @@ from dpscale.contributions.links import (
     one_a_key,
     row_words,
 )
-from dpscale.contributions.row_order import ranks
+from dpscale.contributions.row_order import check_order, ranks
 from dpscale.contributions.unit_ids import ODD, one_family
 from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
@@ -208,6 +208,7 @@ def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: 
 
 def _in_order(engine: Engine, job: CompositeJob, link: LinkSection, policy: ChildPolicy) -> ChildRows:
     """Return the children of a private parent with their order and the attributes of their other parents."""
+    check_orders(engine, job)
     others, keys = job.other_parents(link), policy.keys
     wanted = [*keys, *((job.ends(one)[0], one.nulls) for one in others)]
     found, codes = _coded(engine, job, link.child, wanted, job.order_columns(link))
@@ -334,6 +335,13 @@ def check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None
         ends: list[tuple[Files, Columns]] = [(job.tables[link.child], job.key(link.child)), (link.via, second)]
         for columns in zip(*(_families(engine, *one) for one in ends), strict=True):
             one_family({name for own in columns for name in own}, ", ".join(second))
+
+
+def check_orders(engine: Engine, job: CompositeJob) -> None:
+    """Raise DataError for a column of an order that is missing or has none; reads headers only."""
+    for link in (one for one in job.link if one.order):
+        columns, domain = job.order_columns(link), job.domains[link.child]
+        engine.map(check_order, [(part, columns) for part in _parts(job.tables[link.child], domain)], "keys")
 
 
 def _families(engine: Engine, files: Files, columns: Columns) -> list[set[str]]:

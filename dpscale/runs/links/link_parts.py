@@ -53,7 +53,7 @@ from dpscale.runs.links.link_data import (
 )
 from dpscale.storage.scratch import Sealed, Use
 
-PART_ROWS, MOST_PARTS = 1 << 19, 1 << 10
+PART_ROWS, MOST_PARTS = 1 << 19, 1 << 9
 SHARD_PARTITIONS = 8  # most partitions of a file of rows by part
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -335,9 +335,7 @@ class _Reader:
         if through is None:
             maps = []
         else:
-            maps = self.engine.scatter(
-                [through] if self.engine.shares_memory else through.cut(KEYS_SENT), "units"
-            )
+            maps = self.engine.scatter([through] if self.engine.shares_memory else through.cut(KEYS_SENT), "units")
         groups = [table.partitions[at : at + SHARD_PARTITIONS]
                   for at in range(0, len(table.partitions), SHARD_PARTITIONS)]  # fmt: skip
         items = [(dealing, group, self.plan.use, *maps) for group in groups]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,10 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import (
-    STEP,
-    PairTables,
     assign_links,
-    estimate_sums,
     remove_loops,
-    sibling_sums,
-    swap_children,
 )
+from dpscale.relational.block_links import MOST_WORDS, SiblingSums, with_siblings
 from dpscale.relational.degrees import (
     children,
     degrees,
@@ -44,16 +40,13 @@ from dpscale.relational.rounding import (
 )
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.estimates import model_folder, read_sampler
-from dpscale.runs.links.link_data import sizes, with_drawn
 from dpscale.runs.links.measuring import SIDES, MeasuredLinks, piece_of
-from dpscale.runs.links.rules import RuledRows
-from dpscale.runs.links.writer import public_tables
 from dpscale.runs.stages.synthesize import drawn_rows
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import present, read_text, reading, writing
+from dpscale.storage.files import read_text
 from dpscale.synthesis.draw import split_rows
 
-MOST_WORDS = 1 << 27  # most words of cross marginals in exchanges of siblings: 1 GiB
+DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measurements of the link
 
 
 def synthetic_codes(run: TableRun) -> NDArray[np.int32]:
@@ -73,13 +66,23 @@ def sample_links(run: CompositeRun, link: LinkSection, sides: tuple[Side, Side],
         if measured.chances is not None:  # of the profiles that remain, in their order
             measured = replace(measured, chances=measured.chances[:, np.unique(v.of[having])])
         v = Side.made(v.profiles[v.of[having]], v.sizes)
-    pairs = _Drawing(run, link, (u, v), measured).rows()
+    pairs = Drawing(run, link, (u, v), measured).rows()
     pairs[:, 1] = having[pairs[:, 1]]
     return remove_loops(pairs, sides[1].of, stream, link.via is None) if link.loops is False else pairs
 
 
 @dataclass(frozen=True, eq=False)
-class _Drawing:
+class Drawing:
+    """Drawing of links between rows that are in memory.
+
+    Attributes
+    ----------
+    run : CompositeRun
+    link : LinkSection
+    sides : tuple of Side
+    measured : MeasuredLinks
+    """
+
     run: CompositeRun
     link: LinkSection
     sides: tuple[Side, Side]
@@ -112,25 +115,17 @@ class _Drawing:
             pairs = sample_pairs(self.measured.chances, u, v, int(self.measured.links), stream)
             return limit_degrees(pairs, self.bounds, stream)
         if self.measured.chances is None and are_many(u, v):
-            return self._with_siblings(self._by_groups(Sums(*self.measured.sums), stream), None, stream)
+            return self._exchanged(self._by_groups(Sums(*self.measured.sums), stream), None, stream)
         whole, expected = self._whole(stream)
         one, two = (self._degrees(place, whole.sum(axis=1 - place), stream) for place in (0, 1))
-        return self._with_siblings(assign_links(whole, u, v, one, two, stream), expected, stream)
+        return self._exchanged(assign_links(whole, u, v, one, two, stream), expected, stream)
 
-    def _with_siblings(self, links: Integers, expected: Floats | None, stream: PublicStream) -> Integers:
-        """Return the links with children exchanged until sibling sums or tables of histories are near those measured.
-
-        `expected` are expected links by profiles; None preserves the marginals of the links as drawn.
-        """
-        (u, v), noisy = self.sides, self.measured.siblings
+    def _exchanged(self, links: Integers, expected: Floats | None, stream: PublicStream) -> Integers:
+        """Return the links with children exchanged until sibling sums, or tables of histories, are near the targets."""
         if self.measured.history is not None and len(links):
-            return order_children(links, (u, v), self.measured.history, stream, cross_words(u, v) <= MOST_WORDS)
-        if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
-            return links
-        rows, tables = v.profiles[v.of], PairTables(v.sizes)
-        now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)
-        target = estimate_sums(noisy, now, tables, self.measured.sibling_sigma**-2)
-        return swap_children(links, rows, u, v, expected, target, tables, stream)
+            associate = cross_words(*self.sides) <= MOST_WORDS
+            return order_children(links, self.sides, self.measured.history, stream, associate)
+        return with_siblings(links, self.sides, expected, sibling_target(self.measured), stream)
 
     def _by_groups(self, sums: Sums, stream: PublicStream) -> Integers:
         assert self.measured.shares is not None
@@ -190,83 +185,6 @@ class _Drawing:
         return sample_degrees(noisy, self.measured.sigma, each, side, totals, stream)
 
 
-DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measurements of the link
-
-
-@dataclass(eq=False)
-class LinkSides:
-    """Row codes and degree features of every table, the inputs of link sampling; `drawn`: links that are counted."""
-
-    run: CompositeRun
-    drawn: dict[str, Integers] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.codes = {name: codes for name, (codes, _) in public_tables(self.run).items()}
-        self.codes |= {name: synthetic_codes(table) for name, table in self.run.tables.items()}
-        self.ruled = RuledRows(self.run.closed_job, self.codes)
-
-    def of(self, link: LinkSection) -> tuple[Side, Side]:
-        return self._side(link, link.parent), self._side(link, link.child)
-
-    def _side(self, link: LinkSection, table: str) -> Side:
-        job, domain = self.run.job, self.run.closed_job.domains[table]
-        own = [domain[one].size for one in domain.names]
-        codes = self.codes[table]
-        for other in job.other_parents(link) if table == link.child else ():
-            parents = self.run.closed_job.domains[other.parent]
-            own += [parents[one].size for one in parents.names]
-            codes = np.column_stack([codes, self.codes[other.parent][self._parents(other)]])
-        return Side.made(with_drawn(job, link, table, codes, self.drawn), own + sizes(job, link, table))
-
-    def _parents(self, link: LinkSection) -> Integers:
-        """Return the parent of every child in a drawn link of every child."""
-        pairs = self.drawn[link.called]
-        return pairs[np.argsort(pairs[:, 1]), 0]
-
-    def known(self, link: LinkSection, found: MeasuredLinks, wanted: bool = False) -> Integers:
-        """Return the links of `link` as rows, (links, 2); empty unless they are wanted or counted by a later link.
-
-        Counted links are drawn only once and stored, because the measurement of the later link depends on them.
-        """
-        counts = self._is_context(link)
-        if not (counts or wanted):
-            return np.empty((0, 2), np.int64)
-        if wanted:  # changes by rules have one order: links that are stored come first
-            for other in self.run.job.link:
-                if self._is_context(other) and other.called not in self.drawn:
-                    self._rule(other, self._stored_links(other))
-        if link.called in self.drawn:
-            return self.drawn[link.called]
-        pairs = self._stored_links(link) if counts else None
-        if pairs is None:
-            pairs = sample_links(self.run, link, self.of(link), found)
-        if counts:
-            self._store_links(link, pairs)
-        return self._rule(link, pairs)
-
-    def _is_context(self, link: LinkSection) -> bool:
-        """Return whether a later link has the numbers or the parents of these links as attributes."""
-        return any(link.called in (*(one.counts or ()), *(one.parents or ())) for one in self.run.job.link)
-
-    def _rule(self, link: LinkSection, pairs: Integers | None) -> Integers:
-        """Return links that satisfy the rules across tables; those of a context are remembered."""
-        if pairs is None:
-            return np.empty((0, 2), np.int64)
-        bounded = link.kind == "one-to-one" or piece_of(self.run, link).bounded
-        found = self.ruled.apply(link, pairs, link.bound if bounded else None, self.run.manifest["release"])
-        if self._is_context(link):
-            self.drawn[link.called] = found
-        return found
-
-    def _stored_links(self, link: LinkSection) -> Integers | None:
-        path = self.run.path / "links" / link.called / DRAWN
-        if not present(path):
-            return None
-        with reading(path) as file:
-            return np.asarray(np.load(file, allow_pickle=False))
-
-    def _store_links(self, link: LinkSection, pairs: Integers) -> None:
-        path = self.run.path / "links" / link.called / DRAWN
-        if not present(path):
-            with writing(path) as file:
-                np.save(file, pairs, allow_pickle=False)
+def sibling_target(measured: MeasuredLinks) -> SiblingSums | None:
+    """Return the noisy sums over siblings; None if they are not measured."""
+    return None if measured.siblings is None else SiblingSums(measured.siblings, measured.sibling_sigma)

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tomli_w
@@ -16,14 +15,15 @@ from dpscale.answers.report.figures import Association, degree_shares, strongest
 from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
 from dpscale.base.arrow import pq
 from dpscale.base.display import figure
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.counting.count import encode_batch
 from dpscale.job.neighbours import describe_neighbours, refusals
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
-from dpscale.runs.composite import INDEX, CompositeRun
+from dpscale.runs.composite import CompositeRun
 from dpscale.runs.joint_parts import joint_parts
 from dpscale.runs.links.measuring import SIDES, piece_of, records_of
+from dpscale.runs.links.released_keys import ReleasedEnds, files_of, released_ends
 from dpscale.runs.links.statements import (
     describe_allocation,
     describe_bound,
@@ -33,10 +33,7 @@ from dpscale.runs.links.statements import (
 )
 from dpscale.runs.stages.budget import ALLOCATION
 from dpscale.runs.stages.report import remaining
-from dpscale.storage.files import present, read_bytes, read_text, write_whole
-
-if TYPE_CHECKING:
-    from pandas import Series
+from dpscale.storage.files import present, read_bytes, write_whole
 
 COST = ("epsilon", "delta", "mu", "additive", "period")
 
@@ -49,55 +46,34 @@ class ReleasedLink:
     link: LinkSection
 
     @cached_property
-    def parents(self) -> Series:
-        """Parent's key of every link; null for a child without a parent."""
-        table = self.link.child if self.link.via is None else self.link.called
-        return column(self.run, table, self.run.job.ends(self.link)[0])
+    def ends(self) -> ReleasedEnds:
+        """What its files contain."""
+        return released_ends(self.run, self.link, MOST_LINKS)
 
-    @cached_property
-    def children(self) -> Series:
-        return column(self.run, self.link.called, self.run.job.ends(self.link)[1])
-
-    @cached_property
-    def ends(self) -> list[tuple[Series, Series]]:
-        """Keys at each end and keys of the rows of its table: the parents and, with a table of pairs, the children."""
-        job, link = self.run.job, self.link
-        found = [(self.parents, column(self.run, link.parent, job.key(link.parent)))]
-        return found + (
-            [] if link.via is None else [(self.children, column(self.run, link.child, job.key(link.child)))]
-        )
-
-    @cached_property
-    def degrees(self) -> list[Floats]:
-        """Number of links of every row, for each of `ends`."""
-        counts = [end.value_counts().reindex(keys).fillna(0) for end, keys in self.ends]
-        return [np.asarray(own, np.float64) for own in counts]
+    @property
+    def degrees(self) -> list[Integers32]:
+        """Number of links of every row: of the parents and, of a table of pairs, of the children."""
+        return self.ends.degrees
 
     @property
     def whole(self) -> bool:
         """Whether every end exists unless it may be null, no pair is repeated, and bounds and `loops` are respected."""
-        there = all(end[end.notna()].isin(keys).all() for end, keys in self.ends) and not self._nulls and not self.loops
-        bounds = [most for most in self.bounds if most is not None]
-        mask = all(float(own.max(initial=0)) <= most for own, most in zip(self.degrees, bounds, strict=False))
-        return bool(there and mask and (self.link.via is None or not _twice(self.parents, self.children)))
-
-    @property
-    def _nulls(self) -> bool:
-        """Whether an end is null that must not be."""
-        return self.link.nulls != "keep" and any(bool(end.isna().any()) for end, _ in self.ends)
+        found, null = self.ends, self.ends.null and self.link.nulls != "keep"
+        if null or found.absent or found.repeated or self.loops:
+            return False
+        return all(most is None or int(own.max(initial=0)) <= most
+                   for own, most in zip(self.degrees, self.bounds, strict=False))  # fmt: skip
 
     @property
     def loops(self) -> int:
         """Number of links of a row to itself that the job excludes."""
-        if self.link.loops is not False:
-            return 0
-        keys = column(self.run, self.link.child, self.run.job.key(self.link.child))
-        return int((self.parents == (keys if self.link.via is None else self.children)).sum())
+        return self.ends.loops if self.link.loops is False else 0
 
     @property
     def rows(self) -> int:
         """Number of rows of the parent and of the child."""
-        return len(self.degrees[0]) + len(self.parents if self.link.via is None else self.degrees[1])
+        children = self.ends.links + self.ends.missing if self.link.via is None else len(self.degrees[1])
+        return len(self.degrees[0]) + children
 
     @property
     def bounds(self) -> list[int | None]:
@@ -131,38 +107,24 @@ class ReleasedLink:
 
         Of many links, a regular sample is used.
         """
-        (above, below), domains = self._linked_codes(), self.run.closed_job.domains
+        domains, names = self.run.closed_job.domains, (self.link.parent, self.link.child)
+        above, below = (codes_at(self.run, name, rows) for name, rows in zip(names, self.ends.sample, strict=True))
         one, two = (domains[name] for name in (self.link.parent, self.link.child))
         return strongest_associations(one, two, above, below)
 
     @property
     def is_sampled(self) -> bool:
         """Whether associations are computed from a part of the links."""
-        return len(self.parents) > MOST_LINKS
-
-    def _linked_codes(self) -> tuple[Integers, Integers]:
-        """Return the codes, (attributes, links), of the parents and the children of the sampled links."""
-        first = positions(*reversed(self.ends[0]))
-        at = np.stack([first, np.arange(len(first)) if self.link.via is None else positions(*reversed(self.ends[1]))])
-        at = at[:, (at >= 0).all(axis=0)]
-        at = at[:, :: max(-(-at.shape[1] // MOST_LINKS), 1)]
-        return codes_at(self.run, self.link.parent, at[0]), codes_at(self.run, self.link.child, at[1])
+        return self.ends.links + self.ends.missing > MOST_LINKS
 
     def context(self) -> dict[str, Any]:
         """Return the values for the report and `_links.json`."""
         sides = {side: {"rows": len(own), "mean": float(own.sum() / max(len(own), 1)), "most": int(own.max(initial=0))}
                  for side, own in zip(SIDES, self.degrees, strict=False)}  # fmt: skip
         return {"name": self.link.called, "kind": self.link.kind, "parent": self.link.parent, "child": self.link.child,
-                "links": int(self.parents.notna().sum()), "without": int(self.parents.isna().sum()), "degrees": sides,
+                "links": self.ends.links, "without": self.ends.missing, "degrees": sides,
                 "bound": self.bounds[0], "whole": self.whole, "expected": self.expected,
                 "counts": self.link.counts or []}  # fmt: skip
-
-
-def positions(keys: Series, values: Series) -> Integers:
-    """Return the position of each value among keys; −1 if it is absent."""
-    import pandas as pd
-
-    return np.asarray(pd.Index(keys).get_indexer(pd.Index(values)), dtype=np.int64)
 
 
 def codes_at(run: CompositeRun, name: str, rows: Integers) -> Integers:
@@ -178,27 +140,6 @@ def codes_at(run: CompositeRun, name: str, rows: Integers) -> Integers:
             codes[:, mine] = encode_batch(domain, arrays, domain.names)[0]
         begun += table.num_rows
     return codes
-
-
-def files_of(run: CompositeRun, name: str) -> list[Path]:
-    content = json.loads(read_text(run.path / "synthetic" / INDEX))
-    return [run.path / "synthetic" / file for file in content[name]]
-
-
-def column(run: CompositeRun, name: str, columns: tuple[str, ...]) -> Series:
-    """Return a key as a pandas Series; keys of several columns as texts."""
-    import pandas as pd
-
-    frame = pd.concat([pq.read_table(file, columns=list(columns)).to_pandas() for file in files_of(run, name)])
-    if len(columns) == 1:
-        return frame[columns[0]].reset_index(drop=True)
-    return frame.astype(str).agg("\0".join, axis=1).reset_index(drop=True)
-
-
-def _twice(one: Series, other: Series) -> bool:
-    import pandas as pd
-
-    return bool(pd.DataFrame({"one": one, "other": other}).duplicated().any())
 
 
 DELTA = 1e-9
@@ -265,8 +206,9 @@ def _components(run: CompositeRun) -> list[dict[str, Any]]:
 
 
 def _tables(run: CompositeRun) -> list[dict[str, Any]]:
+    most = {**run.neighbours.rows, **dict.fromkeys(run.neighbours.sides, "no unit")}
     return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": one.public,
-             "attributes": len(run.job.domains[name].names), "most": run.neighbours.rows.get(name),
+             "attributes": len(run.job.domains[name].names), "most": most.get(name),
              "size": "" if one.public else describe_size(run, name)}
             for name, one in run.job.tables.items()]  # fmt: skip
 
@@ -296,6 +238,6 @@ def degree_plot(one: ReleasedLink) -> str:
     measured = one.measured()
     if not any(len(at) > 1 for at, _ in measured):
         return ""
-    sides = [(name, at, shares, own) for name, (at, shares), own
+    sides = [(name, at, shares, own.astype(float)) for name, (at, shares), own
              in zip((one.link.parent, one.link.child), measured, one.degrees, strict=False)]  # fmt: skip
     return degree_shares(sides)

@@ -29,8 +29,8 @@ class RuledRows:
     ----------
     job : CompositeJob
         With all cells known.
-    codes : mapping of str to ndarray
-        Cells of the rows of every table, which do not change.
+    codes : callable
+        codes(table) returns the cells of a table's rows, which do not change.
     current : dict of str to ndarray
         By TABLE.ATTRIBUTE, cells of the attributes that rules read.
     changed : dict of str to dict
@@ -44,7 +44,7 @@ class RuledRows:
     """
 
     job: CompositeJob
-    codes: dict[str, Integers32]
+    codes: Callable[[str], Integers32] = field(repr=False)
     current: dict[str, Integers32] = field(default_factory=dict, repr=False)
     changed: dict[str, dict[int, int]] = field(default_factory=dict)
     parents: dict[str, Integers] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class RuledRows:
         found, left = repair_links(pairs, self._possible(link, rules, bound), stream)
         for at in left.tolist():
             self._change(link, int(found[at, 1]), int(found[at, 0]), stream)
-        known = np.full(len(self.codes[link.child]), -1, np.int64)
+        known = np.full(len(self.codes(link.child)), -1, np.int64)
         known[found[:, 1]] = found[:, 0]
         self.parents[link.called] = known
         return self._in_order(link, found)
@@ -99,7 +99,7 @@ class RuledRows:
         name = f"{table}.{attribute}"
         if name not in self.current:
             at = list(self.job.domains[table].names).index(attribute)
-            self.current[name] = self.codes[table][:, at].copy()
+            self.current[name] = self.codes(table)[:, at].copy()
         return self.current[name]
 
     def _possible(self, link: LinkSection, rules: list[LinkedRule], bound: int | None) -> PossibleLinks:

@@ -8,10 +8,10 @@ from typing import Any
 from dpscale.base.display import figure
 from dpscale.job.table_sizes import required_links, stated_rows
 from dpscale.job.tables import LinkSection
+from dpscale.relational.block_links import MOST_WORDS
 from dpscale.relational.budget_shares import MOST_SIBLINGS
 from dpscale.relational.rounding import count_words
 from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links.link_sampling import MOST_WORDS
 from dpscale.runs.links.measuring import piece_of, records_of
 from dpscale.runs.row_limits import describe_rows
 from dpscale.storage.files import listed, present

@@ -137,7 +137,7 @@ class PeriodRun(TableRun):
         weights = self.record_weights
         assert weights is not None
         names = columns_of(self.domain, self.measurement_plan.counted_sets)
-        found = hashes_by_period(table, names, weights, self.job.data.privacy_unit, engine)
+        found = hashes_by_period(table, names, weights, self.job.data.unit_column, engine)
         compare_contents(self.stream, found)
         return combined(found)
 

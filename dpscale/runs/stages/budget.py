@@ -388,7 +388,7 @@ def _cost_entry(run: TableRun, cost: Cost) -> dict[str, Any]:
         "budget": str(Fraction(run.planning_problem.budget.amount)),
         "epsilon": run.job.privacy.epsilon,
         "delta": run.job.privacy.delta,
-        "unit": run.job.data.privacy_unit or "row",
+        "unit": run.job.data.unit_column or "row",
         "relation": run.job.data.protects.relation,
         "rows_per_unit": run.job.data.protects.bound,
     }

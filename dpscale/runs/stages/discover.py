@@ -134,5 +134,5 @@ def _reader(run: TableRun, engine: Engine, data: OpenData, names: list[str]) -> 
         raise refused
     dropped = rows_beyond_bound(run, engine, table, groups, names) or {}
     rows, memory = SearchRows.of(run.declared, names), run.job.engine.bytes
-    unit, through = run.job.data.privacy_unit, unit_lookup(run, engine)
+    unit, through = run.job.data.unit_column, unit_lookup(run, engine)
     return SearchReader(engine, rows, groups, dropped, types_of(checked), run.secret, data.head, memory, unit, through)

@@ -16,6 +16,7 @@ from typing import Any
 
 from dpscale.base.errors import DataError, JobError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
+from dpscale.contributions.key_ids import with_key_ids
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
@@ -47,7 +48,7 @@ from dpscale.runs.stages.budget import (
     record_empty_decisions,
 )
 from dpscale.runs.stages.preflight import check_memory, counting_memory
-from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_tables
+from dpscale.runs.stages.unit_bounds import check_frame_unit, rows_beyond_bound, unit_tables
 from dpscale.runs.table import TableRun, origin_of
 from dpscale.storage.files import flush_names, remove_partial
 
@@ -55,14 +56,15 @@ from dpscale.storage.files import flush_names, remove_partial
 def open_table(run: TableRun, names: Sequence[str], engine: Engine) -> Table:
     """Return the table of the run's files or of its data frame."""
     data = run.job.data
-    wanted = [*run.domain.columns(names), *([data.privacy_unit] if data.privacy_unit else [])]
+    wanted = [*run.domain.columns(names), *([data.unit_column] if data.unit_column else [])]
     wanted += run.record_weights.columns if run.record_weights else []
     if run.frame is not None:
+        check_frame_unit(data)
         return frame_table(run.frame, run.domain, wanted, engine, data.matching)
     if data.path == FRAME:
         raise DataError("data", "none, but this run reads a data frame", "the frame with which it started",
                         "pass it again: dp.run(job, data=frame)")  # fmt: skip
-    table = run.restrict(origin_of(run).table(data.path, run.domain), engine)
+    table = run.restrict(with_key_ids(origin_of(run).table(data.path, run.domain), data.unit_columns), engine)
     table.require(wanted)
     return table
 

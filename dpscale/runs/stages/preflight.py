@@ -13,6 +13,7 @@ from typing import Any
 
 from dpscale.base.display import format_bytes, nearest
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
+from dpscale.contributions.key_ids import with_key_ids
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
@@ -48,7 +49,8 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
 def check_columns(job: TableJob, domain: Domain, workload: Workload) -> None:
     """Check by the first file's header that the columns of the workload and of the unit have accepted types."""
     names = [name for name in domain.axis_names if any(name in own for own in workload.sets)]
-    check_table(job.data.origin.table(job.data.path, domain), names, job.data.privacy_unit)
+    table = with_key_ids(job.data.origin.table(job.data.path, domain), job.data.unit_columns)
+    check_table(table, names, job.data.unit_column)
 
 
 def check_units(job: TableJob, domain: Domain) -> int:

@@ -200,7 +200,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
     sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
     counts = {part.name for part in run.workload.parts if not has_numbers(part)}
     fixed = _frame(run) | {
-        "unit": job.data.privacy_unit or "row",
+        "unit": job.data.unit_column or "row",
         "job": job,
         "domain": run.domain,
         "measurement_plan": measurement_plan,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpscale.base.errors import JobError
+from dpscale.contributions.key_ids import column_name, with_key_ids
 from dpscale.contributions.unit_shards import UnitMap
 from dpscale.contributions.unit_totals import TotalRequest
 from dpscale.engine import Engine
@@ -16,6 +18,7 @@ from dpscale.engine.contribution_bounds import (
     send_dropped_rows,
     survey_units,
 )
+from dpscale.job.data import Data
 from dpscale.records import Table
 from dpscale.records.table import Partition
 from dpscale.runs.table import TableRun
@@ -26,14 +29,14 @@ def rows_beyond_bound(
 ) -> Mapping[Partition, Any] | None:
     """Return the rows that exceed the contribution bound, and values beyond a unit's total; None without a bound."""
     data = run.job.data
-    if data.privacy_unit is None or data.max_rows_per_unit is None:
+    if (unit := data.unit_column) is None or data.max_rows_per_unit is None:
         return None
-    rows = survey_units(engine, table.partitions, data.privacy_unit)
+    rows = survey_units(engine, table.partitions, unit)
     through = _read_lookup(run, engine)
-    found = rows_beyond(engine, run.domain, groups, data.privacy_unit, run.contribution_bound, rows,
+    found = rows_beyond(engine, run.domain, groups, unit, run.contribution_bound, rows,
                         run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
     if totals := tuple(one for one in run.domain.totals if one.name in names):
-        request = TotalRequest(run.domain, tuple(names), totals, data.privacy_unit)
+        request = TotalRequest(run.domain, tuple(names), totals, unit)
         found = clip_unit_totals(engine, request, groups, found, run.job.engine.bytes, through)
     return send_dropped_rows(engine, found)
 
@@ -46,10 +49,19 @@ def unit_lookup(run: TableRun, engine: Engine) -> list[Any]:
 
 def _read_lookup(run: TableRun, engine: Engine) -> UnitMap | None:
     through = run.job.data.unit_through or []
-    hops = [(one, hop.key, hop.unit) for one, hop in zip(unit_tables(run), through, strict=True)]
+    hops = [(one, column_name(hop.columns[0]), column_name(hop.columns[1]))
+            for one, hop in zip(unit_tables(run), through, strict=True)]  # fmt: skip
     return read_unit_lookup(engine, hops) if hops else None
 
 
 def unit_tables(run: TableRun) -> list[Table]:
     """Return the tables that define the privacy unit."""
-    return [one.origin.table(one.path, run.domain) for one in run.job.data.unit_through or []]
+    return [with_key_ids(one.origin.table(one.path, run.domain), *one.columns)
+            for one in run.job.data.unit_through or []]  # fmt: skip
+
+
+def check_frame_unit(data: Data) -> None:
+    """Raise JobError for a unit of several columns of a data frame."""
+    if len(data.unit_columns or ()) > 1:
+        raise JobError("data.privacy_unit", f"the columns {data.unit_column} of a data frame", "one column",
+                       "combine them into one")  # fmt: skip

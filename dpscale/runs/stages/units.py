@@ -120,7 +120,7 @@ def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, na
     rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
     totals = [np.zeros(run.domain.cells(own), np.int64) for own in plan.sets]
     for ranges in hash_passes(rows * ROW_BYTES, run.job.engine.bytes):
-        request = UnitRequest(run.domain, used, dropping, str(data.privacy_unit), ranges)
+        request = UnitRequest(run.domain, used, dropping, str(data.unit_column), ranges)
         items = [(request, group, *dropped_rows(group, dropped), *through) for group in groups]
         handles = engine.persist(unit_cells, items, "read-units")
         cuts = cut_ranges(ranges, 2 * engine.workers)

@@ -1,0 +1,108 @@
+"""Ids of keys of several columns as one column, which partitions return beside the columns of their files.
+
+The id of a row is a text with the hash of its values in the columns of the key, or null if one of them is missing. Rows
+with equal values have equal ids, whatever the types of the files. A contribution bound treats the column as any other
+unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.arrow import pa
+from dpscale.contributions.links import Columns, key_words
+from dpscale.contributions.unit_ids import family
+from dpscale.domain import Domain
+from dpscale.records.table import Partition, Table
+
+SEPARATOR = ", "
+
+
+def column_name(columns: Columns) -> str:
+    """Return the name of the column with the ids of a key."""
+    return SEPARATOR.join(columns)
+
+
+@dataclass(frozen=True)
+class KeyPartition(Partition):
+    """Partition that also returns the ids of some keys.
+
+    Attributes
+    ----------
+    keys : tuple of tuple of str
+        Columns of each key.
+    """
+
+    keys: tuple[Columns, ...] = field(default=(), compare=False)
+
+    @property
+    def ids(self) -> dict[str, Columns]:
+        """Columns of each key by the name of its id."""
+        return {column_name(own): own for own in self.keys}
+
+    def columns(self) -> list[str]:
+        present = super().columns()
+        return [*present, *(name for name, own in self.ids.items() if set(own) <= set(present))]
+
+    def has(self, column: str) -> bool:
+        return all(super(KeyPartition, self).has(one) for one in self.ids.get(column, (column,)))
+
+    def kind(self, column: str) -> pa.DataType:
+        return pa.large_string() if column in self.ids else super().kind(column)
+
+    def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the named columns and ids; the parameters are those of a partition."""
+        made = {name: own for name, own in self.ids.items() if name in columns}
+        if not made:
+            yield from super().batches(columns, ids, domain)
+            return
+        plain = [name for name in columns if name not in made]
+        read = list(dict.fromkeys([*plain, *(name for own in made.values() for name in own)]))
+        for batch in super().batches(read, ids if ids in plain else ""):
+            yield {name: key_ids(batch, made[name]) if name in made else batch[name] for name in columns}
+
+
+def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True) -> pa.Array:
+    """Return a text for each row that identifies the values of some columns, up to the collision of a hash.
+
+    Parameters
+    ----------
+    batch : mapping of str to Array
+    columns : tuple of str
+    nulls : bool
+        Whether a row without one of the values has none.
+    """
+    words, has = key_words(dict(batch), columns, "drop")
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    octets = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)
+    letters = np.stack([digits[octets >> 4], digits[octets & 15]], axis=2).reshape(len(words), -1)
+    texts = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(letters.shape[1]), len(words), [None, pa.py_buffer(np.ascontiguousarray(letters).tobytes())]
+    )
+    found = texts.cast(pa.large_binary()).cast(pa.large_string())
+    return found if not nulls or has.all() else pa.compute.if_else(pa.array(has), found, None)
+
+
+def with_key_ids(table: Table, *keys: Columns | None) -> Table:
+    """Return a table whose partitions also return the ids of the keys of several columns."""
+    wanted = tuple(own for own in keys if own is not None and len(own) > 1)
+    if not wanted:
+        return table
+    parts = []
+    for one in table.partitions:
+        known = {item.name: getattr(one, item.name) for item in fields(Partition)}
+        earlier = one.keys if isinstance(one, KeyPartition) else ()
+        parts.append(KeyPartition(**known, keys=tuple(dict.fromkeys([*earlier, *wanted]))))
+    return replace(table, partitions=tuple(parts))
+
+
+def id_family(partition: Partition, unit: str) -> str:
+    """Return the family of the ids in a column; for a key of several columns, those of its columns."""
+    columns = partition.ids.get(unit, (unit,)) if isinstance(partition, KeyPartition) else (unit,)
+    if columns == (unit,):
+        return family(partition.kind(unit), unit)
+    return " and ".join(family(partition.kind(name), name) for name in columns)

@@ -1,0 +1,171 @@
+"""Drawing of many links in blocks, as tasks: the parents of consecutive children, from a part of the parents each.
+
+The distribution of links over pairs of profiles is fitted once. A block has a random part of the parents and as many of
+the children, in the order of their table, so all children of a parent are in one block: bounds and degrees are those of
+a block alone. Parents without a bound are in all blocks. The number of blocks depends only on the number of children,
+and each has a random stream of its own, so the links are the same on any number of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from dpscale.base.numerics import Integers, ParallelMap
+from dpscale.job.tables import LinkSection
+from dpscale.privacy.streams import PublicStream
+from dpscale.relational.assignment import MOST
+from dpscale.relational.block_links import ChildModel, Groups
+from dpscale.relational.degrees import distribution, poisson_degrees
+from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links
+from dpscale.runs.composite import CompositeRun
+from dpscale.runs.links.link_sampling import Drawing, sibling_target
+from dpscale.runs.links.measuring import SIDES, MeasuredLinks
+from dpscale.runs.links.table_profiles import FOLDER, TableProfiles
+from dpscale.runs.row_numbers import read_array, write_array
+
+BLOCK_ROWS = 1 << 20  # children of a block
+
+
+@dataclass(frozen=True, eq=False)
+class LinkBlocks:
+    """Blocks of a link: their distribution, rows and files.
+
+    Attributes
+    ----------
+    release : str
+    link : LinkSection
+    folder : Path
+        Of the files with the parents and the links of every block.
+    profiles : tuple of TableProfiles
+    model : ChildModel
+    ends : tuple of int
+        Start of the children of each block, and the end of the last.
+    numbers : tuple of int
+        Number of the links of each block.
+    """
+
+    release: str
+    link: LinkSection
+    folder: Path
+    profiles: tuple[TableProfiles, TableProfiles]
+    model: ChildModel
+    ends: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+    def stream(self, block: int) -> PublicStream:
+        return PublicStream(self.release, f"block of links {self.link.called}", len(self.numbers), block)
+
+    def parents_file(self, block: int) -> Path:
+        """Return the file with the rows of the parents of a block and their profiles, shape (2, parents)."""
+        return self.folder / f"{self.link.called}-parents-{block}.npy"
+
+    def links_file(self, block: int) -> Path:
+        """Return the file with the parent of every child of a block; −1 for none."""
+        return self.folder / f"{self.link.called}-links-{block}.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class ParentFiles:
+    """Parents of all children of a link, in files.
+
+    Attributes
+    ----------
+    files : tuple of Path
+    ends : tuple of int
+        Child after the last of every file.
+    """
+
+    files: tuple[Path, ...]
+    ends: tuple[int, ...]
+
+    def of(self, first: int, last: int) -> Integers:
+        """Return the row of the parent of each child from `first` up to but excluding `last`; −1 for none."""
+        found = [np.empty(0, np.int64)]
+        for file, begun, end in zip(self.files, (0, *self.ends), self.ends, strict=False):
+            if begun < last and first < end:
+                found.append(read_array(file)[max(first - begun, 0) : last - begun])
+        return np.concatenate(found)
+
+
+def sample_blocks(run: CompositeRun, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
+                  measured: MeasuredLinks, each: ParallelMap) -> ParentFiles:  # fmt: skip
+    """Draw the links of all blocks and return their files."""
+    blocks = _blocks(run, link, profiles, measured)
+    _divide_parents(blocks, profiles[0].rows)
+    numbers = range(len(blocks.numbers))
+    list(each(partial(draw_block, blocks), numbers))
+    return ParentFiles(tuple(blocks.links_file(number) for number in numbers), blocks.ends[1:])
+
+
+def _blocks(run: CompositeRun, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
+            measured: MeasuredLinks) -> LinkBlocks:  # fmt: skip
+    u, v = profiles[0].side, profiles[1].side
+    drawing = Drawing(run, link, (u, v), measured)
+    assert measured.shares is not None
+    sums, links, bound, groups = Sums(*measured.sums), drawing.links, drawing.bounds[0], None
+    if link.nulls != "keep":
+        links = min(float(v.rows), links) if bound is not None else float(v.rows)
+    if are_many(u, v):
+        stream = PublicStream(run.manifest["release"], f"links {link.called}")
+        found = grouped_links(u, v, measured.shares, sums, links, True, stream)
+        expected, groups = found.links, Groups(found.u.of, found.v.of, found.u_ends)
+    else:
+        expected = expected_links(u, v, measured.shares, sums, links, True)
+    noisy, law = measured.by_degree.get(SIDES[0]), None
+    if bound is not None:
+        law = (poisson_degrees(links, u.rows, bound) if noisy is None
+               else distribution(noisy, u.rows, measured.sigma, links))  # fmt: skip
+    blocks = -(-v.rows // BLOCK_ROWS)
+    model = ChildModel((u, v), expected, groups, bound, law, noisy is not None, sibling_target(measured),
+                       MOST // blocks)  # fmt: skip
+    ends = [block * u.rows // blocks for block in range(blocks + 1)]
+    cuts, numbers = ([int(whole * end // u.rows) for end in ends] for whole in (v.rows, int(links)))
+    each = tuple(min(last - first, end - begun) for (first, last), (begun, end) in
+                 zip(pairwise(numbers), pairwise(cuts), strict=True))  # fmt: skip
+    return LinkBlocks(run.manifest["release"], link, run.path / FOLDER, profiles, model, tuple(cuts), each)
+
+
+def _divide_parents(blocks: LinkBlocks, rows: int) -> None:
+    """Store a random part of the parents for every block; all parents are in each block if they have no bound."""
+    if blocks.model.bound is None:
+        return
+    order = PublicStream(blocks.release, f"parents of blocks of links {blocks.link.called}").permutation(rows)
+    kinds, count = blocks.profiles[0].of(0, rows), len(blocks.numbers)
+    for block in range(count):
+        own = np.sort(order[block * rows // count : (block + 1) * rows // count])
+        write_array(blocks.parents_file(block), np.stack([own, kinds[own]]))
+
+
+def draw_block(blocks: LinkBlocks, block: int) -> None:
+    """Draw the links of a block and store the parent of each child."""
+    first, last = blocks.ends[block : block + 2]
+    kinds = blocks.profiles[1].of(first, last)
+    if blocks.model.bound is None:
+        above = blocks.profiles[0].of(0, blocks.profiles[0].rows)
+        rows = np.arange(len(above))
+    else:
+        rows, above = read_array(blocks.parents_file(block))
+    stream, number = blocks.stream(block), blocks.numbers[block]
+    having = np.arange(len(kinds))
+    if number < len(kinds):
+        having = np.sort(stream.permutation(len(kinds))[:number])
+    parents = np.full(len(kinds), -1, np.int64)
+    if len(having) and len(rows):
+        pairs = blocks.model.draw(above, kinds[having], stream)
+        parents[having[pairs[:, 1]]] = rows[pairs[:, 0]]
+    small = blocks.profiles[0].rows < 1 << 31
+    write_array(blocks.links_file(block), parents.astype(np.int32) if small else parents)
+
+
+def stored_parents(folder: Path, called: str, pairs: Integers, rows: int) -> ParentFiles:
+    """Store the parents of links that are in memory, pairs of shape (links, 2), as one file."""
+    parents = np.full(rows, -1, np.int64)
+    parents[pairs[:, 1]] = pairs[:, 0]
+    file = folder / f"{called}-links.npy"
+    write_array(file, parents)
+    return ParentFiles((file,), (rows,))

@@ -1,0 +1,139 @@
+"""Writer of the synthetic database: every table with keys, and every table of pairs, as Parquet.
+
+Synthetic rows have the keys of `release_keys`; a public table is written unchanged. A child has its parent's key in the
+column of the input, null without a parent. Each file of a synthetic table is a task, which reads the parents of its
+rows from files. Rows with an order, and cells that rules across tables changed, are written again (`history`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.arrow import pa, pq
+from dpscale.base.numerics import Integers
+from dpscale.engine import Engine
+from dpscale.job.tables import LinkSection
+from dpscale.runs.composite import INDEX, CompositeRun
+from dpscale.runs.links.history import write_again
+from dpscale.runs.links.link_blocks import ParentFiles, stored_parents
+from dpscale.runs.links.public_tables import public_tables
+from dpscale.runs.links.release_keys import Keys, release_keys, with_distinct_ends
+from dpscale.runs.links.table_profiles import FOLDER
+from dpscale.storage.files import read_text, write_whole, writing
+
+PART_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedFile:
+    """File of a synthetic table to which keys are added.
+
+    Attributes
+    ----------
+    source : Path
+    folder : Path
+        Where it is written.
+    first : int
+        Number of its first row.
+    own : tuple of str
+        Columns of the table's key.
+    links : tuple of (tuple of str, ParentFiles)
+        Columns with the parent's key, and the parents.
+    """
+
+    source: Path
+    folder: Path
+    first: int
+    own: tuple[str, ...]
+    links: tuple[tuple[tuple[str, ...], ParentFiles], ...]
+
+
+def write_tables(run: CompositeRun, pairs: Mapping[str, Integers | ParentFiles], engine: Engine) -> None:
+    """Write all tables and links, and an index of their files.
+
+    Parameters
+    ----------
+    run : CompositeRun
+    pairs : mapping of str to ndarray or ParentFiles
+        By link, rows of the parent and of the child; by TABLE.ATTRIBUTE, rows whose cells rules changed, and these.
+    engine : Engine
+    """
+    job, public = run.job, {name: rows for name, (_, rows) in public_tables(run).items()}
+    described = {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()}
+    rows = {name: int(one["rows"]) for name, one in described.items()}
+    pairs = with_distinct_ends(run, rows, pairs)
+    keys = release_keys(run, rows, pairs)
+    files: dict[str, list[str]] = {}
+    for name in job.tables:
+        if name in public:
+            files[name] = _write_parts(run.path / "synthetic" / name, public[name])
+        else:
+            files[name] = _with_keys(run, name, described[name], keys, pairs, engine)
+            write_again(run, name, files[name], pairs)
+    for link in job.link:
+        found = pairs.get(link.called)
+        if link.via is not None and isinstance(found, np.ndarray):
+            files[link.called] = _write_parts(run.path / "synthetic" / link.called, _paired(run, link, keys, found))
+    write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
+
+
+def _with_keys(run: CompositeRun, name: str, description: Mapping[str, Any], keys: Mapping[str, Keys],
+               pairs: Mapping[str, Integers | ParentFiles], engine: Engine) -> list[str]:  # fmt: skip
+    """Write a synthetic table's files with its keys and its parents' keys."""
+    above = [link for link in run.job.link if link.child == name and link.via is None]
+    links = []
+    for link in above:
+        own = pairs[link.called]
+        if not isinstance(own, ParentFiles):
+            own = stored_parents(run.path / FOLDER, link.called, own, description["rows"])
+        links.append((run.job.ends(link)[0], own))
+    sources = [run.tables[name].path / "synthetic" / file for file in description["files"]]
+    lengths = engine.map(_length, [(source,) for source in sources], "tables")
+    firsts = np.cumsum([0, *lengths]).tolist()
+    files = [KeyedFile(source, run.path / "synthetic" / name, first, run.job.key(name), tuple(links))
+             for source, first in zip(sources, firsts, strict=False)]  # fmt: skip
+    sent = [engine.broadcast(keys[one], "tables") for one in (name, *(link.parent for link in above))]
+    return engine.map(_write_keyed, [(file, *sent) for file in files], "tables")
+
+
+def _length(source: Path) -> int:
+    return int(pq.read_metadata(source).num_rows)
+
+
+def _write_keyed(file: KeyedFile, own: Keys, *above: Keys) -> str:
+    """Write a file with its keys and its parents' keys; return its name in the database."""
+    part = pq.read_table(file.source)
+    rows = np.arange(file.first, file.first + part.num_rows, dtype=np.int64)
+    columns: dict[str, Any] = dict(zip(file.own, own.at(rows), strict=True)) if file.own else {}
+    for (names, parents), keys in zip(file.links, above, strict=True):
+        columns |= dict(zip(names, keys.at(parents.of(file.first, file.first + part.num_rows)), strict=True))
+    columns |= dict(zip(part.column_names, part.columns, strict=True))
+    return _write(file.folder, file.source.name, columns)
+
+
+def _paired(run: CompositeRun, link: LinkSection, keys: Mapping[str, Keys], pairs: Integers) -> pa.Table:
+    """Return the table of pairs."""
+    found: dict[str, Any] = {}
+    for columns, name, rows in zip(run.job.ends(link), (link.parent, link.child), pairs.T, strict=True):
+        found |= dict(zip(columns, keys[name].at(rows), strict=True))
+    return pa.table(found)
+
+
+def _write_parts(folder: Path, table: pa.Table) -> list[str]:
+    starts = range(0, max(table.num_rows, 1), PART_ROWS)
+    parts = [table.slice(start, PART_ROWS) for start in starts]
+    return [_write(folder, f"part-{i:05d}.parquet", dict(zip(part.column_names, part.columns, strict=True)))
+            for i, part in enumerate(parts)]  # fmt: skip
+
+
+def _write(folder: Path, name: str, columns: Mapping[str, pa.Array]) -> str:
+
+    with writing(folder / name, durable=False) as file:
+        pq.write_table(pa.table(dict(columns)), file, store_schema=False)
+    return f"{folder.name}/{name}"
