@@ -31,7 +31,15 @@ from dpscale.optimize.axis_weights import WeightSearch, along_curve, cell_weight
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.integer_strategies import bits_of_weights
 from dpscale.optimize.joint_residuals import candidates, joint_spaces
-from dpscale.optimize.lower_bounds import EXACT_CELLS, exact_floor, floor, grouped_floor, whole_bound
+from dpscale.optimize.lower_bounds import (
+    EXACT_CELLS,
+    GROUP_CELLS,
+    exact_floor,
+    fewer_sets,
+    floor,
+    grouped_floor,
+    whole_bound,
+)
 from dpscale.optimize.residual_grams import Demands, demands_of
 from dpscale.optimize.residual_problems import JOINT_CELLS
 from dpscale.optimize.weight_objective import ObjectivePoint
@@ -44,7 +52,7 @@ NAME = "weighted-residuals"
 PLAINLY = 1e-4  # relative to 1/n: closer to the plain mean, the loss is 10^-8 and the mean is exact
 SURELY = 0.999  # of the plain mean's error; a margin for sums merged in the search
 GAINS = 1e-6  # of the objective; more than the cost of rounding
-FEW_CELLS, MOST_DEMANDS, MOST_SPACES = 300, 3000, 200_000
+HDMM_CELLS, MOST_DEMANDS = 300, 3000
 
 
 class Options(query_smasher.Options):
@@ -66,7 +74,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     separate = _bounded(problem) or problem.workload.domain.public_totals
     sets = [] if separate else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
-        return _plan_unweighted(problem, tools, solve, sets)
+        return _plan_unweighted(problem, tools, solve, sets, options.seconds)
     searched = _search_weights(problem, demands, options.seconds, tools.store)
     weights = {name: own for name, own in _weights(demands, searched).items() if name not in _bounded(problem)}
     plans, large = list[Plan](), _has_large_sum(demands)
@@ -77,6 +85,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         plans.append(_plan_weights(problem, tools, solve, {}, sets))
     made = min([*plans, *_whole_plans(problem, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
+    notes = (*notes, f"bound over all mechanisms: {FLOORS[_kind_of_floor(problem, demands)]}")
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
@@ -85,16 +94,22 @@ def _bounded(problem: PlanningProblem) -> set[str]:
     return {one.name for one in problem.workload.domain.totals}.intersection(problem.workload.numbers)
 
 
-def _plan_unweighted(problem: PlanningProblem, tools: Tools, solve: Solve, sets: Sequence[AttributeSet]) -> Plan:
+def _plan_unweighted(
+    problem: PlanningProblem, tools: Tools, solve: Solve, sets: Sequence[AttributeSet], seconds: float
+) -> Plan:
     """Return the best plan on few cells, where one strategy may measure the whole workload.
 
-    Weights then have no effect.
+    Weights then have no effect, and the bound of the strategy is one over all mechanisms.
     """
-    made = min(
-        [_plan_weights(problem, tools, solve, {}, sets), *_whole_plans(problem, tools)], key=lambda one: one.error
-    )
-    least = exact_floor(problem.workload) if problem.noise != LAPLACE else 0.0
-    return replace(made, stationary=0.0, floor=min(least, made.error))
+    split = _plan_weights(problem, tools, solve, {}, sets)
+    made = min([split, *_whole_plans(problem, tools)], key=lambda one: one.error)
+    if problem.noise == LAPLACE:
+        least, how = 0.0, "none"
+    else:
+        whole = len(split.blocks) == 1 and split.blocks[0].joint
+        least, how = split.bound if whole else exact_floor(problem.workload, seconds=seconds), "optimum"
+    notes = (*made.notes, f"bound over all mechanisms: {FLOORS[how]}")
+    return replace(made, stationary=0.0, floor=min(least, made.error), notes=notes)
 
 
 def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
@@ -109,7 +124,7 @@ def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
     given = identity.plan(problem, NoOptions(), tools)
     yield replace(given, mechanism=NAME, notes=(f"{note}; `hdmm` may be better, `auto` compares",))
     attributes = sorted({name for names in problem.workload.sets for name in names})
-    if problem.workload.domain.cells(attributes) <= FEW_CELLS:
+    if problem.workload.domain.cells(attributes) <= HDMM_CELLS:
         with suppress(PlanError):  # an unsupported workload has the other plan
             made = hdmm.plan(problem, hdmm.Options(), tools)
             yield replace(made, mechanism=NAME, notes=(f"{note}, as by `hdmm`", *made.notes))
@@ -126,27 +141,49 @@ def _search_weights(
         return known
     curve = along_curve(demands, problem.noise)
     found = search(demands, problem.noise, curve, seconds)
-    searched = replace(found, floor=_floor(problem, demands, curve))
+    searched = replace(found, floor=_floor(problem, demands, curve, seconds))
     if store and seconds == math.inf:  # a search ended by time is not reproducible
         store.put(searched.pack(), *key)
     return searched
 
 
-def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint) -> float:
-    """Return a lower bound on the error of all matrix mechanisms, or 0 if unknown.
-
-    It is exact on few cells and otherwise computed from products of the axes.
-    """
-    many = len(demands.counts) > MOST_DEMANDS or sum(demands.counts.values()) > MOST_SPACES
-    if problem.noise == LAPLACE or many:
+def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, seconds: float) -> float:
+    """Return a lower bound on the error of all matrix mechanisms; 0 if unknown."""
+    workload, kind = problem.workload, _kind_of_floor(problem, demands)
+    if kind == "none":
         return 0.0
-    cells = problem.workload.domain.cells(list(demands.kind_of))
-    if demands.sizes != demands.cells:
-        return whole_bound(problem.workload)
+    if kind == "optimum":
+        return exact_floor(workload, seconds=seconds)
+    if kind == "values":
+        return whole_bound(workload)
+    if kind == "some":
+        fewer = demands_of(fewer_sets(workload, MOST_DEMANDS))
+        return floor(fewer_sets(workload, MOST_DEMANDS), along_curve(fewer)) if fewer.counts else 0.0
+    return floor(workload, curve) + (grouped_floor(workload) if kind == "groups" else 0.0)
+
+
+FLOORS = {
+    "none": "not known for Laplace noise",
+    "optimum": "dual of one strategy on all cells",
+    "values": "singular values of each set, loose for several sets",
+    "some": "products of the axes, for some of the sets, loose",
+    "products": "products of the axes",
+    "groups": f"products of the axes, and groups of joint sets with at most {GROUP_CELLS} cells, loose",
+}
+
+
+def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
+    """Return how the bound over all matrix mechanisms is computed, a key of `FLOORS`."""
+    if problem.noise == LAPLACE:
+        return "none"
     joint = any(not part.factorizes for part in problem.workload.parts)
-    if cells <= (EXACT_CELLS if joint else FEW_CELLS):
-        return exact_floor(problem.workload)
-    return floor(problem.workload, curve) + (grouped_floor(problem.workload) if joint else 0.0)
+    if demands.sizes != demands.cells:
+        return "values"
+    if problem.workload.domain.cells(list(demands.kind_of)) <= (EXACT_CELLS if joint else GROUP_CELLS):
+        return "optimum"
+    if len(demands.counts) > MOST_DEMANDS:
+        return "some"
+    return "groups" if joint else "products"
 
 
 def _has_large_sum(demands: Demands) -> bool:
@@ -201,4 +238,4 @@ def _remarks(searched: WeightSearch) -> tuple[str, ...]:
     return (f"weights of the axes: root mean square error {gain:.3g} % below that of the plain mean{starts}",)
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan, "3", frozenset({"1", "2"}))
+MECHANISM = matrix_mechanism(NAME, Options, plan, "4", frozenset({"1", "2", "3"}))

@@ -23,7 +23,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize.axis_weights import added_total, along_curve
-from dpscale.optimize.convex import cell_weights, optimise
+from dpscale.optimize.convex import cell_weights, optimise, optimise_roughly
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
 from dpscale.optimize.weight_objective import ObjectivePoint
@@ -32,17 +32,23 @@ from dpscale.workload import Workload, WorkloadPart, root_of
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
 GROUP_CELLS, MOST_GROUPS = 512, 64  # cells of a group of sets of joint families, and groups
+LOOSELY = 1e-3  # gap of the dual on more cells than that of a group
 ALPHAS = [1.0, 0.6, 0.2]
 
 
-def exact_floor(workload: Workload, most: int = EXACT_CELLS) -> float:
-    """Return the optimum over all matrix mechanisms under Gaussian noise at unit cost.
+def exact_floor(workload: Workload, most: int = EXACT_CELLS, seconds: float = math.inf) -> float:
+    """Return the dual of the optimum over all matrix mechanisms under Gaussian noise at unit cost.
+
+    A search ended by `seconds` or by its steps returns a smaller bound, which is valid.
 
     Raises PlanError if there are more than `most` cells.
     """
     names, gram = explicit_gram(workload, most)
-    scale = float(np.trace(gram))
-    return optimise(root_of(gram / scale), workload.domain.shape(names)).dual * scale
+    scale, shape = float(np.trace(gram)), workload.domain.shape(names)
+    rows = root_of(gram / scale)
+    if len(gram) <= GROUP_CELLS:
+        return optimise(rows, shape, seconds=seconds).dual * scale
+    return optimise_roughly(rows, shape, LOOSELY, seconds).dual * scale
 
 
 def grouped_floor(workload: Workload) -> float:
@@ -69,14 +75,16 @@ def _place(workload: Workload, groups: list[tuple[set[str], dict[int, list[Attri
 def _restricted(workload: Workload, chosen: Mapping[int, Sequence[AttributeSet]]) -> Workload:
     """Return the queries over some sets of some parts."""
     some = Workload(workload.domain)
-    for number, sets in chosen.items():
-        part: Any = workload.parts[number]
-        weights = dict(zip(part.sets, part.weights, strict=True))
-        same = len(sets) == len(part.sets)
-        some.parts.append(
-            part if same else replace(part, sets=tuple(sets), weights=tuple(weights[names] for names in sets))
-        )
+    some.parts = [_only(workload.parts[number], sets) for number, sets in chosen.items()]
     return some
+
+
+def _only(part: Any, sets: Sequence[AttributeSet]) -> Any:
+    """Return a part on some of its sets."""
+    weights = dict(zip(part.sets, part.weights, strict=True))
+    if len(sets) == len(part.sets):
+        return part
+    return replace(part, sets=tuple(sets), weights=tuple(weights[names] for names in sets))
 
 
 def floor(workload: Workload, curve: ObjectivePoint) -> float:
@@ -153,21 +161,38 @@ def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:
     return total
 
 
-def whole_bound(workload: Workload) -> float:
-    """Return a lower bound of Σ weight · variance over all matrix mechanisms; 0 for several attributes.
+def fewer_sets(workload: Workload, most: int) -> Workload:
+    """Return the product families over their first sets with at most `most` residual spaces.
 
-    It is computed from the singular values of the families, in closed form.
+    A bound of some queries is one of all queries, because the error of the others is not negative.
     """
-    entries = [(part.families(names)[0], weight, part.domain[names[0]].size) for part in workload.parts
-               for names, weight in zip(part.sets, part.weights, strict=True)
-               if part.factorizes and len(names) == 1]  # fmt: skip
-    if (
-        sum(len(part.sets) for part in workload.parts) != len(entries)
-        or len({names for part in workload.parts for names in part.sets}) != 1
-    ):
-        return 0.0
-    known = [(weight, family.whole_trace(n), n) for family, weight, n in entries]
-    return math.fsum(weight * trace**2 / n for weight, trace, n in known if trace is not None)
+    some, left = Workload(workload.domain), most
+    for part in workload.parts:
+        chosen = 0
+        while part.factorizes and chosen < len(part.sets) and left >= 1 << len(part.sets[chosen]):
+            left -= 1 << len(part.sets[chosen])
+            chosen += 1
+        if chosen:
+            some.parts.append(_only(part, part.sets[:chosen]))
+    return some
+
+
+def whole_bound(workload: Workload) -> float:
+    """Return a lower bound of Σ weight · variance over all matrix mechanisms, at any size.
+
+    It is the sum over the sets of the product of the attributes' SVD bounds (Σσ)²/n, in closed form. Sets with a family
+    that has none contribute 0. It is loose for several sets.
+    """
+    known: dict[tuple[Any, int], float] = {}
+    total = 0.0
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True) if part.factorizes else ():
+            axes = [(one, part.domain[name].size) for name, one in zip(names, part.families(names), strict=True)]
+            for family, size in axes:
+                if (family, size) not in known:
+                    known[family, size] = (family.whole_trace(size) or 0.0) ** 2 / size
+            total += weight * math.prod(known[axis] for axis in axes)
+    return total
 
 
 COMMUTES = 1e-9

@@ -179,7 +179,7 @@ def test_joint_families_answer_exactly_the_row_space(family, sizes):
 
 def test_planted_missing_span_check_is_detected(monkeypatch):
     monkeypatch.setattr(CoupledResiduals, "_check_span", lambda *_: None)
-    domain = dp.Domain({"a0": 6, "a1": 3, "a2": 5, "a3": 5})
+    domain = dp.Domain({"a0": 7, "a1": 6, "a2": 7, "a3": 7})
     faults = check_plan(dp.plan(Workload(domain).add("abs", degree=2)), np.random.default_rng(0))
     assert any("outside the row space" in fault for fault in faults)
 
