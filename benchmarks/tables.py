@@ -18,6 +18,7 @@ from typing import Any
 
 from linked_blocks import relational
 from paper_blocks import eigen_design, hdmm_paper, query_smasher_paper, relational_paper
+from plan_blocks import joint_plans
 from release_blocks import adaptive, ahead, aim_grem, declared_parents, graphical, rows, usefulness
 from results import load
 from rounding import ratio, significant, table, times
@@ -117,7 +118,7 @@ def wide(found: Figures) -> str:
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows, graphical,
-                 aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide, growth, reading,
+                 aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide, joint_plans, growth, reading,
                  hdmm_paper, query_smasher_paper, eigen_design, relational_paper)
 }  # fmt: skip
 
