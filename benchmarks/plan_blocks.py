@@ -11,7 +11,8 @@ Figures = dict[str, Any]
 
 def joint_plans(found: Figures) -> str:
     head = ("`benchmarks/joint_plans.py`: root mean square error of `weighted-residuals`",
-            "above the plan's bound for all mechanisms", "above a bound by another solver", "CPU s of planning")  # fmt: skip
+            "above the plan's bound for all mechanisms", "above a bound by another solver",
+            "CPU s of planning")  # fmt: skip
     names = [key.removesuffix(", seconds") for key in found if key.endswith(", seconds")]
     rows = [[name, _above(found[f"{name}, above"]), _above(found.get(f"{name}, checked")),
              f"{found[f'{name}, seconds']:.1f}"] for name in names]  # fmt: skip

@@ -118,8 +118,8 @@ def wide(found: Figures) -> str:
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows, graphical,
-                 aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide, joint_plans, growth, reading,
-                 hdmm_paper, query_smasher_paper, eigen_design, relational_paper)
+                 aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide, joint_plans, growth,
+                 reading, hdmm_paper, query_smasher_paper, eigen_design, relational_paper)
 }  # fmt: skip
 
 
