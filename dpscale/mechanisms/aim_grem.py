@@ -142,8 +142,9 @@ def forms(options: Options) -> tuple[str, ...]:
 
 
 REQUIRES = {"grem": "mechanism.published = true"}
-RESUMES = frozenset({"1", "2"})  # 1 scored listed queries on single cells, 2 had no coarser levels as candidates
+# 1 scored listed queries on single cells, 2 had no coarser levels as candidates, 3 had larger groups and more triples
+RESUMES = frozenset({"1", "2", "3"})
 MECHANISM = Mechanism(
-    NAME, Options, plan, read, forms, follows, "3", RESUMES, data_independent=False, requires=REQUIRES,
+    NAME, Options, plan, read, forms, follows, "4", RESUMES, data_independent=False, requires=REQUIRES,
     pooling="dpscale.mechanisms.aim.pooling",
 )  # fmt: skip

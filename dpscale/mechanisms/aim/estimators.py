@@ -26,6 +26,7 @@ from dpscale.workload.residual.in_axis import Groups, by_mass, every_cell
 
 Counts = Mapping[str, NoisyCounts]
 ABOVE_NOISE = 3.5
+EXPECTED_NOISE = 0.5  # of the noise of an even step: budgets that measure few pairs measure them more precisely
 ResidualMeasurement = tuple[AttributeSet, Floats, float]
 
 
@@ -88,16 +89,19 @@ class EntropyEstimator:
     Attributes
     ----------
     grain : float
-        Groups have at least √(grain · σ · N) counts, and 3.5 σ.
+        Groups have at least √(grain · σ · N) counts, and 3.5 σ, with σ the expected noise of a measurement.
     chains : int
         Passes of `low_order`.
     rules : tuple of Excludes
         Structural zeros and functional dependencies of the domain.
+    expected_noise : float
+        σ as a share of the noise of an even step.
     """
 
     grain: float = 0.3
     chains: int = 1
     rules: tuple[DomainConstraint, ...] = ()
+    expected_noise: float = EXPECTED_NOISE
 
     def is_determined(self, names: AttributeSet) -> bool:
         return determined_by_one(self.rules, names)
@@ -106,8 +110,8 @@ class EntropyEstimator:
         return determined_over_groups(self.rules, names, groups)
 
     def groups(self, counts: Counts, deviation: float, runs: Mapping[str, Groups]) -> dict[str, Groups]:
-        """Return groups so large that a typical cell of a pair exceeds the noise of measuring every pair once."""
-        total = total_of(counts)
+        """Return groups so large that a typical cell of a pair exceeds its expected noise."""
+        total, deviation = total_of(counts), self.expected_noise * deviation
         least = max(float(np.sqrt(self.grain * deviation * total)), ABOVE_NOISE * deviation)
         return {name: by_mass(noisy.non_negative(total), least, edges(self.rules, name), runs.get(name))
                 for name, noisy in counts.items()}  # fmt: skip

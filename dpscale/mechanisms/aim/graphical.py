@@ -48,7 +48,7 @@ class GraphicalEstimator:
     def groups(self, counts: Counts, deviation: float, runs: Mapping[str, Groups]) -> dict[str, Groups]:
         if self.by_cell:
             return {name: every_cell(len(noisy.values)) for name, noisy in counts.items()}
-        return EntropyEstimator(self.grain).groups(counts, deviation, runs)
+        return EntropyEstimator(self.grain, expected_noise=1.0).groups(counts, deviation, runs)
 
     def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
         return []

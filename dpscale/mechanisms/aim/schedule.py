@@ -7,7 +7,7 @@ for a given Σ 1/σ² if 1/σ² ∝ n^⅔. Four rules, functions of released num
 
 - *Larger sets.* The noise of a pair is √(2/π) σ · groups over the records. If it is low, larger sets can be estimated:
   steps are cheaper, down to a quarter, and a round measures up to three times as many sets. A larger set is offered if
-  its own noise is at most 15 % of the records, or up to 30 % if pairs are estimated precisely.
+  its own noise is at most 10 % of the records, or up to 20 % if pairs are estimated precisely.
 - *Empty selection.* While all measurements so far were uninformative, the empty set may also be selected.
 - *Uninformative rounds.* If most measurements of a round changed the estimates by less than their noise, the next step
   costs twice as much.
@@ -28,7 +28,7 @@ from dpscale.base.numerics import AttributeSet
 
 DEGREE = 3
 FEWER = "use marginals over fewer attributes"
-OFFERED, EVEN, CHEAPEST, WIDEST = 0.15, 0.025, Fraction(1, 4), 3
+OFFERED, EVEN, CHEAPEST, WIDEST = 0.1, 0.025, Fraction(1, 4), 3
 NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
 Targets = Mapping[AttributeSet, int]
 Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
