@@ -11,6 +11,7 @@ exact counts); counting is excluded. Real tables are in ../shared/data and are n
         --lnn                  only GReM-MLE against GReM-LNN on all pairs, with maxent and the product of 1-ways
         --errors               only the coverage of estimate ± 1.96 standard errors
         --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), with a Python that has it, at ε = 1
+        --leave-out            errors relative to an earlier commit, options chosen without the table (leave_out.py)
         --save                 save the errors in results/
         --plot FILE            plot the error of every mechanism by ε
 
@@ -104,9 +105,9 @@ def run_adaptive(
     return state
 
 
-def released_answers(table: Table, epsilon: float, seed: int) -> Answers:
+def released_answers(table: Table, epsilon: float, seed: int, options: Options | None = None) -> Answers:
     """Return the answers of a job with `maxent`: unmeasured sets follow a pairwise model of all pairs."""
-    model = run_adaptive(table, epsilon, seed, Options()).fit.model
+    model = run_adaptive(table, epsilon, seed, options or Options()).fit.model
     pairs = pair_targets(model, LEARNING_BYTES)
     if learning_steps(pairs) > LEARNING_STEPS:
         return model.marginal
@@ -266,7 +267,9 @@ def load_tables(names: Sequence[str], data: Path) -> Iterator[Table]:
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for tables, ε and seeds."""
-    parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"], choices=(*KEPT, *LINKED))
+    parser.add_argument(
+        "--tables", nargs="+", default=["adult", "acs", "salary", "titanic"], choices=("all", *KEPT, *LINKED)
+    )
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=100)
@@ -286,9 +289,15 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)
-    for flag in ("all", "tried", "large", "lnn", "errors", "save"):
+    for flag in ("all", "tried", "large", "lnn", "errors", "leave-out", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
     arguments = parser.parse_args()
+    if arguments.leave_out:
+        import leave_out
+
+        seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+        leave_out.run(arguments.tables, arguments.epsilons, seeds, arguments.data, arguments.save)
+        return
     if arguments.large:
         run_large(arguments.first_seed)
         return

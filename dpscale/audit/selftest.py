@@ -115,12 +115,13 @@ def _pairs(scaled: Floats) -> list[tuple[int, int]]:
 def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bound:
     """Choose an event of each statistic on the first part, bound it on the rest, and return the largest bounds."""
     error = ERROR / (2 * len(statistics))
-    bounds = [_bound(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
+    bounds = [bound_of(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
     strongest = max(bounds, key=lambda bound: bound.mu)
     return Bound(strongest.mu, max(bound.epsilon for bound in bounds), strongest.event)
 
 
-def _bound(name: str, null: Floats, moved: Floats, delta: float, error: float) -> Bound:
+def bound_of(name: str, null: Floats, moved: Floats, delta: float, error: float) -> Bound:
+    """Return the bounds of one statistic; each bounded probability is wrong with probability at most `error`."""
     first = len(null) // CHOSEN_ON
     bound = Bound(0.0, 0.0, name)
     for goal in ("mu", "epsilon"):

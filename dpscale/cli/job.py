@@ -11,12 +11,17 @@ from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_o
 
 
 @main.command()
+@click.option("--full", is_flag=True, help="Also attack adaptive mechanisms and synthetic rows, in about ten minutes.")
 @json_option
-def selftest(as_json: bool) -> None:
+def selftest(full: bool, as_json: bool) -> None:
     """Audit this installation: noise, stability and attacks, each with planted violations."""
     from dpscale.audit.selftest import selftest as audit
 
     results = audit()
+    if full:
+        from dpscale.audit.adaptive_audit import full_selftest
+
+        results += full_selftest()
     if as_json:
         click.echo(json.dumps([{"name": name, "passed": passed, "detail": detail} for name, passed, detail in results]))
     else:

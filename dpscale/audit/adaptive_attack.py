@@ -1,0 +1,202 @@
+"""Attack on the adaptive mechanism with many runs on two neighbouring tables: `dpscale selftest --full`.
+
+Every run of `aim-grem` on a tiny table gives a transcript: the selected sets and the measured values of all rounds. Its
+log likelihood ratio between the two tables is exact, because the observer knows both tables and all public parameters:
+    values      Σ over measurements of ((y − x)² − (y − x')²) / (2 σ²),   for y = x + discrete Gaussian noise,
+    selections  Σ over draws of log P'(choice) − log P(choice),           P ∝ exp(scale · score) among those left.
+Conditional on the released past both are known functions, so the ratio of the whole transcript is their sum. The lower
+bound of μ of a statistic is that of `selftest.attack`: a threshold chosen on one part of the runs and bounded on the
+others by Clopper & Pearson.
+
+The neighbour has one more record. Adding it moves a cell of every set, and the residual measurements of a set move by
+their whole sensitivity whatever the record is. A selection spends its whole cost only if one score rises and all others
+fall by the sensitivity: so two sets are candidates, of which one estimate is far below and the other far above the
+count of the record's cell. The selection that is tested is the first, because a composition of selections is a little
+more private than the Gaussian mechanism that is charged for it.
+
+Rows are a function of the estimates. Their statistic is linear in the counts of all cells, with the direction that
+separates the two tables best on the part of the runs where thresholds are chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, reduce
+from typing import cast
+
+import numpy as np
+
+from dpscale.base.numerics import AttributeSet, Floats, Integers, special
+from dpscale.counting import ExactMarginal
+from dpscale.domain import Domain
+from dpscale.measurement import measure_block
+from dpscale.measurement.adaptive import Scores, build_shard, select_candidates, sensitivity
+from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
+from dpscale.mechanisms.aim.decision import AimDecision, AimSelection, ResidualRequest
+from dpscale.mechanisms.aim.estimators import EntropyEstimates
+from dpscale.mechanisms.aim.state import AimState
+from dpscale.mechanisms.aim_grem import Options, plan
+from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.privacy.accounting import GAUSSIAN, Budget
+from dpscale.privacy.selection import scale_for
+from dpscale.privacy.streams import open_stream, seeded_secret
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.maxent import LEARNING_BYTES
+from dpscale.reconstruction.pairwise.learn import learn
+from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.synthesis.draw import RowPart, draw
+from dpscale.workload import Workload
+
+SIZES = {"a": 2, "b": 2, "c": 2}
+TARGETS: tuple[AttributeSet, ...] = (("a", "b"), ("a", "c"))
+RECORDS, UNIT_ROWS, MU = 5000, 50, 3.0  # rows of a unit: so many that rows add little to the noise
+PROTOTYPES = 4000
+LINKED = 0.8  # share of records with a = b, and of those with a ≠ c
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbouring tables over the whole domain, and the plan of the mechanism."""
+
+    plan: AdaptivePlan
+    tables: tuple[Integers, Integers]
+
+    def counts(self, which: int, names: AttributeSet) -> Integers:
+        """Return the exact counts of a set in one of the tables."""
+        outside = tuple(axis for axis, name in enumerate(SIZES) if name not in names)
+        return np.asarray(self.tables[which].sum(axis=outside))
+
+    @cached_property
+    def claimed(self) -> float:
+        """μ of the whole run."""
+        return math.sqrt(self.plan.cost.gaussian)
+
+
+def worst_pair(mu: float = MU) -> Pair:
+    """Return a table in which mostly a = b and a ≠ c, and the table with one more unit, all at (0, 0, 0).
+
+    A few records of the first table make the scores of its two pairs differ by as much as those of the second, in the
+    other direction.
+    """
+    alike = np.array([[LINKED, 1 - LINKED], [1 - LINKED, LINKED]])
+    one = np.rint(RECORDS / 2 * alike[:, :, None] * alike[:, None, ::-1]).astype(np.int64)
+    one += np.array([[[0, -12], [0, 12]], [[13, 0], [-13, 0]]])
+    other = one.copy()
+    other[0, 0, 0] += UNIT_ROWS
+    workload = Workload(Domain(SIZES)).add("marginal", attributes=TARGETS)
+    problem = PlanningProblem(workload, Budget(GAUSSIAN, mu**2), UNIT_ROWS)
+    return Pair(plan(problem, Options()), (one, other))
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Log likelihood ratios of one run, and its last state."""
+
+    values: float
+    selections: float
+    measured_cost: Fraction
+    state: AimState
+
+    @property
+    def whole(self) -> float:
+        return self.values + self.selections
+
+
+def first_selection(pair: Pair, which: int, seed: int, factor: int = 1) -> tuple[float, Fraction]:
+    """Return the sign of the ratio of a run's first selection, and its cost.
+
+    `factor` multiplies the scores (a planted fault).
+    """
+    secret, made = seeded_secret(seed), pair.plan
+    decision = made.first_decision()
+    state = made.initial_state(decision, _measure(pair, which, decision, secret, 1.0)[0])
+    selection = made.next_selection(state)
+    assert selection is not None
+    scores = [_scores(pair, table, state, selection) for table in (0, 1)]
+    drawn = [factor * score for score in scores[which]]
+    chosen = select_candidates(selection, drawn, UNIT_ROWS, lambda label: open_stream(secret, "selection", label))
+    return math.copysign(1.0, _selection_ratio(selection, scores, chosen)), selection.beta
+
+
+def transcript(pair: Pair, which: int, seed: int, scale: float = 1.0) -> Transcript:
+    """Run the mechanism on one of the tables and return its ratios; `scale` multiplies the noise (a planted fault)."""
+    secret, made = seeded_secret(seed), pair.plan
+    decision = made.first_decision()
+    drawn, values = _measure(pair, which, decision, secret, scale)
+    cost = sum((request.draw.cost for request in decision.requests), Fraction(0))
+    state = made.initial_state(decision, drawn)
+    selections: list[float] = []
+    while (selection := made.next_selection(state)) is not None:
+        scores = [_scores(pair, table, state, selection) for table in (0, 1)]
+        chosen = select_candidates(
+            selection, scores[which], UNIT_ROWS, lambda label: open_stream(secret, "selection", label)
+        )
+        selections.append(_selection_ratio(selection, scores, chosen))
+        decision = made.make_decision(state, selection, chosen)
+        drawn, more = _measure(pair, which, decision, secret, scale)
+        values, cost = values + more, cost + sum((request.draw.cost for request in decision.requests), Fraction(0))
+        state = made.next_state(state, decision, drawn)
+    return Transcript(values, math.fsum(selections), cost, state)
+
+
+def _measure(pair: Pair, which: int, decision: AimDecision, secret: bytes, scale: float) -> tuple[list[Floats], float]:
+    """Return the released values of a decision on one table, and their log likelihood ratio."""
+    drawn, ratio = [], 0.0
+    for request in decision.requests:
+        exact = [_exact(pair, table, request) for table in (0, 1)]
+        draw = replace(request.draw, variance=max(1, int(request.draw.variance * scale**2)))
+        counts = request.coarsened(pair.counts(which, request.names))
+        values = measure_block(request.block, draw, ExactMarginal(request.names, counts), secret, request.label)
+        flat, variance = values.reshape(-1), float(request.draw.variance)
+        ratio += float(((flat - exact[0]) ** 2 - (flat - exact[1]) ** 2).sum()) / (2 * variance)
+        drawn.append(request.estimate(values))
+    return drawn, ratio
+
+
+def _exact(pair: Pair, which: int, request: ResidualRequest) -> Floats:
+    """Return the values of a request without noise."""
+    matrix = reduce(np.kron, [factor.explicit() for factor in request.block.factors], np.ones((1, 1), np.int64))
+    counts = request.coarsened(pair.counts(which, request.names)).reshape(-1)
+    return np.asarray(request.draw.multiplier * (matrix @ counts), np.float64)
+
+
+def _scores(pair: Pair, which: int, state: AimState, selection: AimSelection) -> list[int]:
+    """Return the scores of all candidates on one table."""
+    known, sets = Scores(), [names for names in dict.fromkeys(selection.candidates) if names]
+    marginals = [ExactMarginal(names, pair.counts(which, names)) for names in sets]
+    shard = build_shard(marginals, sets, state.groups, RECORDS)
+    known.learn(shard.distances(state.estimates(sets), sets, selection.classes))
+    return known.of(selection)
+
+
+def _selection_ratio(selection: AimSelection, scores: Sequence[Sequence[int]], chosen: Sequence[AttributeSet]) -> float:
+    """Return log P'(chosen) − log P(chosen) of draws without replacement."""
+    if not chosen:
+        return 0.0
+    scale = float(scale_for(selection.beta, sensitivity(selection, UNIT_ROWS)))
+    left, ratio = list(range(len(selection.candidates))), 0.0
+    for names in chosen:
+        same = [place for place in left if selection.candidates[place] == names]
+        for sign, own in zip((-1.0, 1.0), scores, strict=True):
+            logits = scale * np.array(own, dtype=np.float64)
+            ratio += sign * (special.logsumexp(logits[same]) - special.logsumexp(logits[left]))
+        left = left if not names else [place for place in left if place not in same]
+    return ratio
+
+
+def rows_counts(state: AimState, release: str) -> Floats:
+    """Return the counts of the synthetic rows of a run over all cells, learnt from few prototypes."""
+    model: LowOrder = cast(EntropyEstimates, state.fit).model
+    learnt = learn(pair_targets(model, LEARNING_BYTES), release, PROTOTYPES)
+    rows = draw(learnt, RowPart(round(model.total), 1, 0), release)
+    cells = np.ravel_multi_index(tuple(rows.T), tuple(SIZES.values()))
+    return np.bincount(cells, minlength=math.prod(SIZES.values())).astype(np.float64)
+
+
+def direction(null: Floats, moved: Floats) -> Floats:
+    """Return Fisher's direction between two samples of counts, (runs, cells)."""
+    inside = np.cov(null, rowvar=False) + np.cov(moved, rowvar=False)
+    return np.asarray(np.linalg.pinv(inside, rcond=1e-8) @ (moved.mean(axis=0) - null.mean(axis=0)))
