@@ -12,7 +12,8 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, dispersion, simulate_errors
+from dpscale.reconstruction.departures import Departures
+from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
