@@ -13,12 +13,13 @@ import numpy as np
 from scipy.optimize import minimize
 
 from dpscale.reconstruction.departures import Departures
-from dpscale.reconstruction.error_calibration import CALIBRATION, Calibration, SetKind
+from dpscale.reconstruction.error_calibration import Calibration, SetKind, weighted
 
-TARGET, TOLERANCE = 0.05, 0.15  # of the log ratio
+TARGET, TOLERANCE = 0.03, 0.15  # of the log ratio
 LEAST_COVERAGE, MOST_COVERAGE = 0.94, 0.985
 SOFT = 0.1  # softness of the limit of an interval, in standard errors
-RIDGE, STEPS = 2e-3, 60
+RIDGE, STEPS = 1e-3, 40
+START = Calibration(1.5, 1.5, 1.5, 1.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5, 0.01)  # round numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class _Fit:
     def variances(self, parameters: np.ndarray) -> np.ndarray:
         calibration = calibration_of(parameters)
         weights = np.array([calibration.weights(*key) for key in self.keys])[self.key_of]
-        return np.asarray((weights[self.owner].T * self.parts).sum(axis=0))
+        return weighted(list(weights[self.owner].T), self.parts)
 
     def loss(self, parameters: np.ndarray) -> float:
         variances = self.variances(parameters)
@@ -79,7 +80,7 @@ class _Fit:
         ratio = np.where(away < TOLERANCE, away**2 / (2 * TOLERANCE), away - TOLERANCE / 2)
         low = 0.04 * np.logaddexp(0, (LEAST_COVERAGE - coverage) / 0.01)
         high = 0.032 * np.logaddexp(0, (coverage - MOST_COVERAGE) / 0.004)
-        ridge = RIDGE * float(((parameters - parameters_of(CALIBRATION)) ** 2).sum())
+        ridge = RIDGE * float(((parameters - parameters_of(START)) ** 2).sum())
         return float((ratio + low + high).mean()) + ridge
 
     def _by_case(self, values: np.ndarray) -> np.ndarray:
@@ -108,5 +109,5 @@ def calibration_of(parameters: np.ndarray) -> Calibration:
 def fit(samples: Sequence[Sample]) -> Calibration:
     """Return the weights with the smallest mean loss over tables, ε, kinds of queries and degrees."""
     problem = _Fit(samples)
-    found = minimize(problem.loss, parameters_of(CALIBRATION), method="L-BFGS-B", options={"maxiter": STEPS})
+    found = minimize(problem.loss, parameters_of(START), method="L-BFGS-B", options={"maxiter": STEPS})
     return calibration_of(found.x)

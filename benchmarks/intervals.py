@@ -4,18 +4,19 @@
         --fit        fit the weights of `error_calibration` to all tables, and print them
         --leave-out  report every table with weights that were fitted to the other tables
         --cpu        only the CPU time of `dpscale run` on Adult, with errors and without
-        --save       save the figures in results/
+        --save       save the figures and this CPU time in results/
 
 A release is one of all 3-way marginals, as a job with `maxent` estimates it. All 1-ways, 40 pairs and 30 sets of three
 attributes are sampled. Kinds of queries: cells; cumulative queries (from the first value on along every attribute);
-sums of an attribute's codes, for all records or by the values of another attribute. Printed for each kind:
+sums of an attribute's codes, for all records or by the values of another attribute. Printed for each kind, and summarized with the number of cases that meet the requirement in brackets:
 
-    coverage   mean over sets and seeds of the share of queries within 1.96 standard errors
-    ratio      root mean square standard error over root mean square error, each set counted once
-    joint      share of sets of which all queries are inside simultaneous 95 % intervals
-    width      mean half width of these intervals over the root mean square error, sums over sets
+    coverage   mean over sets and seeds of the share of queries within 1.96 standard errors (.92 to .99)
+    ratio      root mean square standard error over root mean square error, each set counted once (.9 to 1.25)
+    joint      share of sets of which all queries are inside simultaneous 95 % intervals (.92 to 1)
+    width      mean half width of these intervals over the root mean square error, sums over sets (at most 4)
 
-Real tables are in ../shared/data and are not part of dpscale. Seeds below 500 chose the form of the components.
+Real tables are in ../shared/data and are not part of dpscale. Seeds below 500 chose the form of the components. The
+weights in `error_calibration` are those that `--fit --seeds 5` prints.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import argparse
 import pickle
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -48,9 +49,11 @@ from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_er
 from dpscale.workload import WorkloadPart
 
 SETS, MOST_CELLS, MOST_SUMS = {1: 100, 2: 40, 3: 30}, 20_000, 2_000
-FITTED = 100  # queries of a set to which weights are fitted
+FITTED = 40  # queries of a set to which weights are fitted
 KINDS = ("cells", "cumulative", "sums")
 FIGURES = ("coverage", "ratio", "joint", "width")
+REQUIRED = ((0.92, 0.99), (0.9, 1.25), (0.92, 1.0), (0.0, 4.0))
+Figures = dict[tuple[str, int], tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +147,7 @@ def sample_of(case: Case, seed: int) -> list[Sample]:
     return found
 
 
-def figures_of(cases: Sequence[Case], calibration: Calibration) -> dict[tuple[str, int], tuple[float, ...]]:
+def figures_of(cases: Sequence[Case], calibration: Calibration) -> Figures:
     """Return the figures by kind and degree."""
     rows = defaultdict[tuple[str, int], list[tuple[float, ...]]](list)
     for case in cases:
@@ -191,33 +194,51 @@ def stripped(case: Case) -> Case:
     return replace(case, simulated=replace(case.simulated, model=empty, base=empty, replicas=(), known={}))
 
 
-def print_figures(name: str, figures: dict[tuple[str, int], tuple[float, ...]]) -> None:
+def print_figures(name: str, figures: Figures) -> None:
     """Print one line for every kind of query of a table and ε."""
     for (kind, degree), (inside, ratio, together, width) in sorted(figures.items()):
         print(f"{name:20} {degree}-way {kind:11} {100 * inside:5.1f} % ratio {ratio:5.2f}  joint {100 * together:5.1f} %"
               f" width {width:5.1f}", flush=True)  # fmt: skip
 
 
-def saved(figures: dict[tuple[str, float], dict[tuple[str, int], tuple[float, ...]]]) -> dict[str, float]:
-    """Return the figures of every table by kind, and their range over the tables."""
-    return {f"{table}, {epsilon:g}, {degree}-way {kind}, {what}": value
-            for (table, epsilon), own in figures.items() for (kind, degree), values in own.items()
-            for what, value in zip(FIGURES, values, strict=True)}  # fmt: skip
+def in_range(figures: Iterable[tuple[float, ...]]) -> dict[str, tuple[float, float, float, int]]:
+    """Return least, median and largest value of each figure, and the number of cases that meet its requirement."""
+    columns, found = np.array(list(figures)).T, {}
+    for name, column, (least, most) in zip(FIGURES, columns, REQUIRED, strict=True):
+        within = int(((column >= least) & (column <= most)).sum())
+        found[name] = (*np.quantile(column, [0, 0.5, 1]).tolist(), within)
+    return found
 
 
-def summarize(figures: dict[tuple[str, float], dict[tuple[str, int], tuple[float, ...]]]) -> None:
-    """Print how many cases have coverage, ratio and width in range, by kind."""
-    ranges = ((0.92, 0.99), (0.9, 1.25), (0.92, 1.0), (0.0, 4.0))
-    kinds = sorted({key for own in figures.values() for key in own})
-    for kind, degree in kinds:
-        values = np.array([own[kind, degree] for own in figures.values() if (kind, degree) in own])
+def summary(figures: Mapping[tuple[str, float], Figures]) -> dict[str, float]:
+    """Return the figures by kind of query and ε, and by table."""
+    kinds = sorted({(kind, degree, epsilon) for (_, epsilon), own in figures.items() for kind, degree in own})
+    groups = {f"{degree}-way {kind}, {epsilon:g}": [own[kind, degree] for (_, other), own in figures.items()
+                                                   if other == epsilon and (kind, degree) in own]
+              for kind, degree, epsilon in kinds}  # fmt: skip
+    for name in dict.fromkeys(name for name, _ in figures):
+        groups[name] = [values for (table, _), own in figures.items() if table == name for values in own.values()]
+    found: dict[str, float] = {}
+    for group, values in groups.items():
+        found[f"{group}, cases"] = float(len(values))
+        for name, (least, middle, most, within) in in_range(values).items():
+            if group in {table for table, _ in figures} and name not in ("coverage", "ratio"):
+                continue
+            found |= {f"{group}, {name}, least": least, f"{group}, {name}, median": middle,
+                      f"{group}, {name}, most": most, f"{group}, {name}, within": float(within)}  # fmt: skip
+    return found
+
+
+def print_summary(found: Mapping[str, float]) -> None:
+    """Print the ranges of the figures by kind of query and ε, and by table."""
+    for group in dict.fromkeys(key.rsplit(", ", 1)[0] for key in found if key.endswith(", cases")):
         text = []
-        for place, (name, (least, most)) in enumerate(zip(FIGURES, ranges, strict=True)):
-            column = values[:, place]
-            inside = ((column >= least) & (column <= most)).sum()
-            low, middle, high = np.quantile(column, [0, 0.5, 1])
-            text.append(f"{name} {low:.2f} {middle:.2f} {high:.2f}, {inside}/{len(column)} in range")
-        print(f"{degree}-way {kind}: {'; '.join(text)}", flush=True)
+        for name in FIGURES:
+            if f"{group}, {name}, least" in found:
+                least, middle, most = (found[f"{group}, {name}, {end}"] for end in ("least", "median", "most"))
+                text.append(f"{name} {least:.2f} {middle:.2f} {most:.2f} ({found[f'{group}, {name}, within']:.0f}"
+                            f"/{found[f'{group}, cases']:.0f})")  # fmt: skip
+        print(f"{group}: {'; '.join(text)}", flush=True)
 
 
 def main() -> None:
@@ -232,9 +253,7 @@ def main() -> None:
         parser.add_argument(f"--{flag}", action="store_true")
     arguments = parser.parse_args()
     if arguments.cpu:
-        figures = compare_jobs(arguments.data / "adult")
-        if arguments.save:
-            results.save("interval_time", figures)
+        compare_jobs(arguments.data / "adult")
         return
     found, samples = {}, list[Sample]()
     with tempfile.TemporaryDirectory() as folder:
@@ -256,9 +275,9 @@ def main() -> None:
                     if table_name == name:
                         found[name, epsilon] = figures_of(stored.read(name, epsilon), calibration)
                         print_figures(f"{name} {epsilon:g}", found[name, epsilon])
-    summarize(found)
+    print_summary(summary(found))
     if arguments.save:
-        results.save("intervals", saved(found))
+        results.save("intervals", summary(found) | compare_jobs(arguments.data / "adult"))
 
 
 if __name__ == "__main__":

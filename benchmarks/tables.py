@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from interval_blocks import intervals
 from linked_blocks import relational
 from paper_blocks import eigen_design, hdmm_paper, query_smasher_paper, relational_paper
 from release_blocks import adaptive, ahead, aim_grem, declared_parents, graphical, rows, usefulness
@@ -118,7 +119,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows, graphical,
                  aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide, growth, reading,
-                 hdmm_paper, query_smasher_paper, eigen_design, relational_paper)
+                 hdmm_paper, query_smasher_paper, eigen_design, relational_paper, intervals)
 }  # fmt: skip
 
 

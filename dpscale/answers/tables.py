@@ -210,7 +210,7 @@ class Answered:
             return half_width(level, self.estimates.noise) * errors
         if not has_simultaneous_intervals(self.estimates):
             raise PlanError("joint", "estimates without standard errors", "least squares, or simulated errors",
-                            'leave it out, or set reconstruct.errors = "simulated" in an aim-grem job')  # fmt: skip
+                            "leave it out, or leave reconstruct.errors of an aim-grem job out")  # fmt: skip
         if isinstance(self.estimates, LeastSquaresEstimates) and part.count(names) > MOST_JOINT:
             raise JobError("joint", f"{part.count(names):,} queries", f"at most {MOST_JOINT:,} jointly",
                            "leave it out, or use a smaller set")  # fmt: skip
