@@ -8,7 +8,8 @@
 
 A release is one of all 3-way marginals, as a job with `maxent` estimates it. All 1-ways, 40 pairs and 30 sets of three
 attributes are sampled. Kinds of queries: cells; cumulative queries (from the first value on along every attribute);
-sums of an attribute's codes, for all records or by the values of another attribute. Printed for each kind, and summarized with the number of cases that meet the requirement in brackets:
+sums of an attribute's codes, for all records or by the values of another attribute. Printed for each kind, and
+summarized with the number of cases that meet the requirement in brackets:
 
     coverage   mean over sets and seeds of the share of queries within 1.96 standard errors (.92 to .99)
     ratio      root mean square standard error over root mean square error, each set counted once (.9 to 1.25)
@@ -41,7 +42,7 @@ from dpscale import Domain, Workload
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.error_calibration import CALIBRATION, Calibration, Components, simultaneous_widths
+from dpscale.reconstruction.error_calibration import CALIBRATION, Calibration, ErrorComponents, simultaneous_widths
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
 from dpscale.reconstruction.pairwise.learn import add_triples, complete_pairs, learn, learning_steps, missing_triples
 from dpscale.reconstruction.pairwise.pairs import pair_targets
@@ -63,7 +64,7 @@ class Outcome:
     degree: int
     kind: str
     errors: np.ndarray
-    parts: Components
+    parts: ErrorComponents
     disjoint: float
 
 
@@ -123,7 +124,7 @@ def outcomes_of(table: Table, simulated: SimulatedErrors, seed: int) -> Iterator
         for kind, part in parts_of(table, names):
             answers = part.answers(names, estimate)
             parts = simulated.part_components(part, names)
-            assert isinstance(parts, Components)
+            assert isinstance(parts, ErrorComponents)
             largest = float(np.max(parts.reach))
             disjoint = answers.size * simulated.model.total * largest / max(float(np.abs(answers).sum()), 1e-9)
             yield Outcome(len(names), kind, answers - part.answers(names, exact), parts, disjoint)
@@ -197,7 +198,7 @@ def stripped(case: Case) -> Case:
 def print_figures(name: str, figures: Figures) -> None:
     """Print one line for every kind of query of a table and ε."""
     for (kind, degree), (inside, ratio, together, width) in sorted(figures.items()):
-        print(f"{name:20} {degree}-way {kind:11} {100 * inside:5.1f} % ratio {ratio:5.2f}  joint {100 * together:5.1f} %"
+        print(f"{name:20} {degree}-way {kind:11} {100 * inside:5.1f} % ratio {ratio:5.2f} joint {100 * together:5.1f} %"
               f" width {width:5.1f}", flush=True)  # fmt: skip
 
 

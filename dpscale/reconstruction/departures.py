@@ -44,8 +44,7 @@ class Departures:
     @classmethod
     def of(cls, model: LowOrder, residuals: Residuals) -> Departures:
         """Return the departures of a model that was built from these residuals."""
-        tables = {names: table for names, table in model.tables.items() if len(names) == 2}
-        pairs_only = replace(model, tables=tables)
+        pairs_only = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
         pairs, larger = (list(_prediction_ratios(pairs_only, residuals, many)) for many in (False, True))
         own = max(1.0, float(np.quantile(pairs, QUANTILE))) if len(pairs) >= FEW else 1.0
         if len(larger) < FEW_LARGER:

@@ -8,9 +8,9 @@ other tables give). Nothing about the data of a release enters the weights.
 
 with the spread s of replicas, the variance U of records given the measured sets, the variance H of departures that
 were measured but may be hidden by the noise, the squared change C of the estimate by a model of all pairs, the squared
-association A that chains imply for a pair that was not measured, and the largest entry r of the query. The overdispersion
-f grows with the departures of measured sets (`departures`). U counts at most twice for cells with few records, where
-records that depart come together.
+association A that chains imply for a pair that was not measured, and the largest entry r of the query. The
+overdispersion f grows with the departures of measured sets (`departures`). U counts at most twice for cells with few
+records, where records that depart come together.
 
 Simultaneous intervals have half widths q √(variance + k² r² V), V the mean of variance / r² over the set, because
 unexpected records may be in any cell. The quantile q is Bonferroni's for the number n of queries that do not overlap,
@@ -50,7 +50,7 @@ class SetKind:
 
 
 @dataclass(frozen=True, eq=False)
-class Components:
+class ErrorComponents:
     """Parts of the squared errors of the queries over one set, in the shape of the answers.
 
     Attributes
@@ -116,7 +116,7 @@ class Calibration:
     association: float
 
     def weights(self, kind: SetKind, departures: Departures, widening: float) -> tuple[float, ...]:
-        """Return the weights of `Components.in_order` for a kind of sets.
+        """Return the weights of `ErrorComponents.in_order` for a kind of sets.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class Calibration:
         spread = self.larger if kind.degree > 2 else self.measured_pair if kind.measured else self.other_pair
         return math.sqrt(widening) * spread, self.hidden, level, self.completion, self.association, LEAST
 
-    def variances(self, parts: Components, departures: Departures, widening: float) -> Floats:
+    def variances(self, parts: ErrorComponents, departures: Departures, widening: float) -> Floats:
         """Return the variances of the answers; the arguments are those of `weights`."""
         return weighted(self.weights(parts.kind, departures, widening), parts.in_order())
 

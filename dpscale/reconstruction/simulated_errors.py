@@ -33,7 +33,13 @@ from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.reconstruction import model_variance
 from dpscale.reconstruction.departures import Departures, chance_variance
 from dpscale.reconstruction.entropy import LowOrder, along, product_of
-from dpscale.reconstruction.error_calibration import CALIBRATION, Calibration, Components, SetKind, simultaneous_widths
+from dpscale.reconstruction.error_calibration import (
+    CALIBRATION,
+    Calibration,
+    ErrorComponents,
+    SetKind,
+    simultaneous_widths,
+)
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
 from dpscale.workload import Family, WorkloadPart
@@ -99,9 +105,9 @@ class SimulatedErrors:
     def part_errors(self, part: WorkloadPart, names: AttributeSet) -> Floats:
         """Return standard errors of all queries of a part over one set; nan if computing them takes too long."""
         parts = self.part_components(part, names)
-        return self._errors(parts) if isinstance(parts, Components) else np.full(parts, np.nan)
+        return self._errors(parts) if isinstance(parts, ErrorComponents) else np.full(parts, np.nan)
 
-    def part_components(self, part: WorkloadPart, names: AttributeSet) -> Components | tuple[int, ...]:
+    def part_components(self, part: WorkloadPart, names: AttributeSet) -> ErrorComponents | tuple[int, ...]:
         """Return the components of all queries of a part over one set, or their shape if there are too many."""
         if part.factorizes:
             return self._product_components(part, names)
@@ -132,13 +138,13 @@ class SimulatedErrors:
         disjoint = errors.size * self.model.total / max(float(answers), LEAST)
         return simultaneous_widths(errors, reach, len(names), disjoint, level)
 
-    def cell_components(self, names: AttributeSet) -> Components:
+    def cell_components(self, names: AttributeSet) -> ErrorComponents:
         """Return the components of a marginal's cells; `names` in the order of attributes."""
         rest = partial(model_variance.cell_variances, self.base, names)
         grouped = len(names) > 1 and not self.base.rules
         return self._components(names, lambda cells: cells, rest, 1.0, self._cell_spread if grouped else None)
 
-    def _product_components(self, part: WorkloadPart, names: AttributeSet) -> Components | tuple[int, ...]:
+    def _product_components(self, part: WorkloadPart, names: AttributeSet) -> ErrorComponents | tuple[int, ...]:
         if all(family.is_identity for family in part.families(names)):
             return self.cell_components(names)
         shapes = [(family.count(size), size) for family, size in _sized(part, names)]
@@ -151,13 +157,13 @@ class SimulatedErrors:
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.model.ones if name in names)
 
-    def _errors(self, parts: Components) -> Floats:
+    def _errors(self, parts: ErrorComponents) -> Floats:
         return np.sqrt(self.calibration.variances(parts, self.departures, self.widening))
 
     def _components(
         self, names: AttributeSet, answers: Answers, rest: Rest, reach: Floats | float,
         spread: Callable[[AttributeSet, Floats], Floats] | None = None,
-    ) -> Components:  # fmt: skip
+    ) -> ErrorComponents:  # fmt: skip
         """Return the components of the answers to a marginal.
 
         `rest` returns the variance of records given known sets, and `spread` the spread if it is known more directly.
@@ -177,7 +183,7 @@ class SimulatedErrors:
         independent = product_of([self.base.ones[name] for name in names], self.base.total) if alone else None
         association = np.zeros(()) if independent is None else expected - answers(independent)
         kind = SetKind(len(names), measured, pairs == math.comb(len(names), 2))
-        return Components(kind, noise, chance, hidden, completion**2, association**2, reach)
+        return ErrorComponents(kind, noise, chance, hidden, completion**2, association**2, reach)
 
     def _spread(self, names: AttributeSet, answers: Answers, expected: Floats) -> Floats:
         spread = np.zeros_like(expected)

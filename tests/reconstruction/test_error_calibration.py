@@ -14,7 +14,7 @@ from dpscale.reconstruction.error_calibration import (
     LONGER,
     TAIL,
     Calibration,
-    Components,
+    ErrorComponents,
     SetKind,
     simultaneous_widths,
 )
@@ -28,7 +28,7 @@ DEPARTURES = Departures(pairs=9.0, larger=3.0)
 
 def components(kind, spread=10.0, hidden=0.0, chance=2.0, completion=8.0, association=16.0, reach=1.0):
     parts = [np.array([one]) for one in (spread, chance, hidden, completion, association)]
-    return Components(kind, *parts, reach)
+    return ErrorComponents(kind, *parts, reach)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_intervals_cover_errors_of_the_stated_variance_only(factor):
     """Errors of 0.7 and 1.3 times the stated size are planted; only the stated size has a coverage of 95 %."""
     rng = np.random.default_rng(1)
     kind = SetKind(2, True, True)
-    parts = Components(kind, *(rng.gamma(2.0, size=20_000) for _ in range(5)), 1.0)
+    parts = ErrorComponents(kind, *(rng.gamma(2.0, size=20_000) for _ in range(5)), 1.0)
     own = np.sqrt(CALIBRATION.variances(parts, Departures(3.0), 1.2))
     covered = (np.abs(factor * own * rng.standard_normal(own.size)) <= 1.96 * own).mean()
     assert bool(abs(covered - 0.95) < 0.01) is (factor == 1.0)

@@ -93,7 +93,7 @@ def test_error_includes_shrunk_signal():
         whole = replace(errors, known=dict.fromkeys(errors.known, 1.0))
         covered.append((off <= 1.96 * errors.cell_errors(("a", "b"))).mean())
         forgotten.append((off <= 1.96 * whole.cell_errors(("a", "b"))).mean())
-    assert np.mean(forgotten) < 0.9 < 0.95 < np.mean(covered)
+    assert np.mean(forgotten) < 0.9 < 0.92 < np.mean(covered)
 
 
 def measure_sparse_table(rng, law):
@@ -339,7 +339,7 @@ def test_spread_of_cells_from_groups_equals_direct_spread():
 def test_completed_model_has_larger_errors():
     """Estimates that depart from the tables of the measurements are uncertain in proportion to this departure."""
     rng = np.random.default_rng(16)
-    values, model, errors = run_once(rng)
+    _, model, errors = run_once(rng)
     moved = replace(model, tables=model.tables | {("a", "c"): model.coarse_marginal(("a", "c"))[::-1].copy()})
     completed = replace(errors, model=moved)
     part = completed.cell_components(("a", "c")).completion
