@@ -11,7 +11,7 @@ from statistics import median
 
 from main_job import write_inputs
 
-TURNS = 5
+TURNS = 3
 JOB = """[data]
 path = "data"
 domain = "domain.toml"
