@@ -76,9 +76,9 @@ class ErrorComponents:
     association: Floats
     reach: Floats | float
 
-    def in_order(self) -> Iterator[Floats]:
+    def in_order(self) -> Iterator[Floats | float]:
         """Yield the components in the order of `Calibration.weights`."""
-        scale = np.maximum(np.asarray(self.reach, dtype=np.float64) ** 2, TINY)
+        scale = max(self.reach**2, TINY) if isinstance(self.reach, float) else np.maximum(self.reach**2, TINY)
         sparse = self.chance / (self.chance / scale + 1)
         yield from (self.spread, self.hidden, self.chance + sparse, self.completion, self.association, scale)
 
@@ -138,7 +138,7 @@ class Calibration:
         return weighted(self.weights(parts.kind, departures, widening), parts.in_order())
 
 
-def weighted(weights: Sequence[Floats | float], parts: Iterable[Floats]) -> Floats:
+def weighted(weights: Sequence[Floats | float], parts: Iterable[Floats | float]) -> Floats:
     """Return the larger one of the first two components with their weights, plus the others."""
     spread, hidden, *others = zip(weights, parts, strict=True)
     total = np.maximum(spread[0] * spread[1], hidden[0] * hidden[1])

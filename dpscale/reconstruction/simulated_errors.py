@@ -158,7 +158,8 @@ class SimulatedErrors:
         return tuple(name for name in self.model.ones if name in names)
 
     def _errors(self, parts: ErrorComponents) -> Floats:
-        return np.sqrt(self.calibration.variances(parts, self.departures, self.widening))
+        variances = self.calibration.variances(parts, self.departures, self.widening)
+        return np.sqrt(variances, out=variances).astype(np.float64, copy=False)
 
     def _components(
         self, names: AttributeSet, answers: Answers, rest: Rest, reach: Floats | float,
@@ -179,11 +180,12 @@ class SimulatedErrors:
             share = 1 - sum(self.known[subset] for subset in inside) / len(inside) if inside else 0.0
             hidden = share * np.maximum(np.asarray(rest(())) - chance, 0) if share > LEAST_SHARE else hidden
         completion = np.zeros(()) if self.model is self.base else answers(self.model.marginal(names)) - expected
+        completion *= completion
         alone = len(names) == 2 and not measured
         independent = product_of([self.base.ones[name] for name in names], self.base.total) if alone else None
         association = np.zeros(()) if independent is None else expected - answers(independent)
         kind = SetKind(len(names), measured, pairs == math.comb(len(names), 2))
-        return ErrorComponents(kind, noise, chance, hidden, completion**2, association**2, reach)
+        return ErrorComponents(kind, noise, chance, hidden, completion, association**2, reach)
 
     def _spread(self, names: AttributeSet, answers: Answers, expected: Floats) -> Floats:
         spread = np.zeros_like(expected)
@@ -199,10 +201,11 @@ class SimulatedErrors:
         groups = [self.base.groups[name] for name in names]
         table = self.base.coarse_marginal(names)
         spread = self._spread_of_groups(names, table) / np.maximum(table, LEAST) ** 2
-        relative = expanded(spread, groups)
+        relative = expanded(spread.astype(np.float32), groups)
         for axis, name in enumerate(names):
-            relative = relative + along(self._share_spreads[name], axis, len(names))
-        return np.asarray(cells**2 * relative)
+            relative += along(self._share_spreads[name], axis, len(names))
+        relative *= (square := cells.astype(np.float32)) * square
+        return np.asarray(relative)
 
     def _spread_of_groups(self, names: AttributeSet, table: Floats) -> Floats:
         spread = np.zeros_like(table)
@@ -213,8 +216,11 @@ class SimulatedErrors:
     @cached_property
     def _share_spreads(self) -> dict[str, Floats]:
         """Relative variance of the share of every cell in its group, by attribute."""
-        return {name: np.mean([(_shares(replica, name) / _shares(self.base, name) - 1) ** 2
-                               for replica in self.replicas], axis=0) for name in self.base.ones}  # fmt: skip
+        found = dict[str, Floats]()
+        for name in self.base.ones:
+            shares = np.array([_shares(replica, name) for replica in self.replicas])
+            found[name] = np.mean((shares / _shares(self.base, name) - 1) ** 2, axis=0).astype(np.float32)
+        return found
 
 
 LEAST_SHARE = 0.01  # of a departure; less hides nothing
