@@ -151,12 +151,13 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
     part, typical = estimates.workload.parts[number], list[float]()
     degree = len(part.shown(part.sets[int(sets[0])]))
     columns = AnswerColumns(run.domain, part, degree, _intervals(run.job.output, estimates))
+    repeated = _dictionary_columns(columns, estimates)
     # files are not flushed one by one: answers can be computed again, and the manifest contains their hash
     with (
         one_thread(),  # tasks run in threads; BLAS threads would compete with them
         writing(run.path / "answers" / name, durable=False) as file,
         pq.ParquetWriter(
-            file, columns.schema, write_statistics=False, use_dictionary=_dictionary_columns(columns, estimates), **LARGE_PAGES
+            file, columns.schema, write_statistics=False, use_dictionary=repeated, **LARGE_PAGES
         ) as writer,
     ):
         for group in _groups(run, estimates, part, sets):
