@@ -1,5 +1,6 @@
 """Simulated standard errors, against repeated runs on tables inside and outside the model."""
 
+import json
 from dataclasses import replace
 from itertools import combinations
 
@@ -13,6 +14,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.error_calibration import EVEN
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
+from dpscale.reconstruction.model_answers import BASE, ERRORS, read_errors, write_errors
 from dpscale.reconstruction.one_way import NoisyCounts
 from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, simulate_errors
 from dpscale.workload import Workload
@@ -346,3 +348,18 @@ def test_completed_model_has_larger_errors():
     assert part == pytest.approx((moved.marginal(("a", "c")) - model.marginal(("a", "c"))) ** 2)
     added = completed.cell_errors(("a", "c")) ** 2 - errors.cell_errors(("a", "c")) ** 2
     assert added == pytest.approx(errors.calibration.completion * part)
+
+
+def test_written_errors_are_read_again_and_older_files_too(tmp_path):
+    rng = np.random.default_rng(17)
+    _, model, errors = run_once(rng)
+    write_errors(tmp_path, errors)
+    again = read_errors(tmp_path, model)
+    assert again.departures == errors.departures
+    np.testing.assert_array_equal(again.cell_errors(NAMES), errors.cell_errors(NAMES))
+    content = json.loads((tmp_path / ERRORS).read_text())
+    older = {key: value for key, value in content.items() if key not in ("pairs", "larger")} | {"dispersion": 4.0}
+    (tmp_path / ERRORS).write_text(json.dumps(older))
+    (tmp_path / BASE).unlink()
+    assert read_errors(tmp_path, model).departures == Departures(4.0)
+    assert (read_errors(tmp_path, model).cell_errors(NAMES) > 0).all()
