@@ -16,8 +16,9 @@ summarized with the number of cases that meet the requirement in brackets:
     joint      share of sets of which all queries are inside simultaneous 95 % intervals (.92 to 1)
     width      mean half width of these intervals over the root mean square error, sums over sets (at most 4)
 
-Real tables are in ../shared/data and are not part of dpscale. Seeds below 500 chose the form of the components. The
-weights in `error_calibration` are those that `--fit --seeds 5` prints.
+Real tables are in ../shared/data and are not part of dpscale. The weights in `error_calibration` were fitted to all
+tables, seeds 500 to 502, and rounded. Only the weights are left out: the form of the components and the constants of
+simultaneous intervals were chosen on all tables.
 """
 
 from __future__ import annotations
