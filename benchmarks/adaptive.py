@@ -9,7 +9,6 @@ exact counts); counting is excluded. Real tables are in ../shared/data and are n
         --tried                only the settings from which the defaults of `Options` were chosen
         --large                two generated tables: 12,341 marginals with 10⁹ cells; 45,760 marginals
         --lnn                  only GReM-MLE against GReM-LNN on all pairs, with maxent and the product of 1-ways
-        --errors               only the coverage of estimate ± 1.96 standard errors
         --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), with a Python that has it, at ε = 1
         --leave-out            errors relative to an earlier commit, options chosen without the table (leave_out.py)
         --save                 save the errors in results/
@@ -36,7 +35,6 @@ from typing import Any
 
 import numpy as np
 import results
-from intervals import print_errors
 from marginal_tables import DATA, KEPT, LINKED, Names, Table, generate_table, load_table
 
 from dpscale import Domain, Workload, plan
@@ -56,7 +54,6 @@ from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
 from dpscale.reconstruction.pairwise.learn import add_triples, complete_pairs, learn, learning_steps, missing_triples
 from dpscale.reconstruction.pairwise.pairs import pair_targets
-from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE
 from dpscale.workload.residual.grem import non_negative
 
 DELTA = 1e-9
@@ -289,7 +286,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)
-    for flag in ("all", "tried", "large", "lnn", "errors", "leave-out", "save"):
+    for flag in ("all", "tried", "large", "lnn", "leave-out", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
     arguments = parser.parse_args()
     if arguments.leave_out:
@@ -301,17 +298,10 @@ def main() -> None:
     if arguments.large:
         run_large(arguments.first_seed)
         return
-    if arguments.errors:
-        print(SIMULATION_NOTE)
     found = {}
     for table in load_tables(KEPT if arguments.all else arguments.tables, arguments.data):
         table.targets = tuple(combinations(table.names, 2)) if arguments.lnn else table.targets
         run_adaptive(table, 1.0, 0, Options())  # loads the compiled loops
-        if arguments.errors:
-            for epsilon in arguments.epsilons:
-                print(f"{table.name}, epsilon {epsilon:g}")
-                print_errors(table, run_adaptive(table, epsilon, arguments.first_seed, Options()), arguments.first_seed)
-            continue
         seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         rows = Contenders(arguments.tried, table.name not in arguments.tables, arguments.lnn)
         found[table.name] = compare(table, arguments.epsilons, seeds, rows)

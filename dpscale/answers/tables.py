@@ -25,6 +25,7 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import MOST_JOINT, half_width
 from dpscale.reconstruction.model_answers import has_simultaneous_intervals, simultaneous_widths
+from dpscale.reconstruction.simulated_errors import MOST_ENTRIES
 from dpscale.workload import MARGINAL, TOTAL, ExplicitPart, Family, WorkloadPart, family_names, one_way_family, part_of
 
 MISSING = "(missing)"
@@ -210,7 +211,7 @@ class Answered:
             return half_width(level, self.estimates.noise) * errors
         if not has_simultaneous_intervals(self.estimates):
             raise PlanError("joint", "estimates without standard errors", "least squares, or simulated errors",
-                            'leave it out, or set reconstruct.errors = "simulated" in an aim-grem job')  # fmt: skip
+                            "leave it out, or leave reconstruct.errors of an aim-grem job out")  # fmt: skip
         if isinstance(self.estimates, LeastSquaresEstimates) and part.count(names) > MOST_JOINT:
             raise JobError("joint", f"{part.count(names):,} queries", f"at most {MOST_JOINT:,} jointly",
                            "leave it out, or use a smaller set")  # fmt: skip
@@ -224,7 +225,8 @@ class Answered:
         self.estimates.marginal(names)
         domain = self.estimates.workload.domain
         ordered = domain.ordered(names)
-        if getattr(self.estimates, "errors", None) is not None:  # simulated errors exist per query only
+        simulated = getattr(self.estimates, "errors", None) is not None
+        if simulated and queries.size > MOST_ENTRIES:  # simulated errors of many queries exist one by one only
             pairs = np.array([self.estimates.answer(names, query) for query in queries])
             return pairs[:, 0], pairs[:, 1]
         turned = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))

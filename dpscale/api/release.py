@@ -269,7 +269,7 @@ class Release(GrowingRelease, ReleaseStatistics):
         Returns
         -------
         estimate, standard error : float
-            In records. The error is nan if it is unknown: for maximum entropy without simulated errors.
+            In records. The error is nan if it is unknown: for models without simulated errors.
 
         Raises
         ------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field, ValidationError
 
@@ -164,7 +164,7 @@ class TableJob(Settings):
         """Options of the reconstruction. Raises JobError for an invalid one."""
         named = self.reconstruction
         options: Settings = checked(named.Options, self.reconstruct.given, "reconstruct", f"{named.name} estimates")
-        return options
+        return options if self.method.data_independent else cast(Settings, named.adaptive(options))
 
     def check_way(self) -> None:
         """Raise JobError for rows of a junction tree without one, or with options of the other sampler."""
@@ -184,7 +184,7 @@ class TableJob(Settings):
         if self.output.joint and not known:
             raise JobError("output.joint", f"true with {self.reconstruction.name} estimates",
                            "least squares, or simulated errors", "leave it out, or set reconstruct.method ="
-                           ' "least-squares" (an adaptive job: reconstruct.errors = "simulated")')  # fmt: skip
+                           ' "least-squares" (an adaptive job: "maxent" with errors = "simulated")')  # fmt: skip
 
     @property
     def periods(self) -> PeriodSettings:

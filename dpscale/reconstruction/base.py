@@ -57,7 +57,7 @@ class Evidence(Protocol):
         """Return every measurement as a linear operator inside an attribute set, with values and variance."""
 
     def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
-        """Return errors of these tables by redrawing all noise."""
+        """Return errors of a model that completes these tables, by redrawing all noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +189,11 @@ def do_nothing(*_: Any) -> None:
     """Do nothing: the default of optional steps of a `Reconstruction`."""
 
 
+def unchanged(options: Any) -> Any:
+    """Return the options: the default of `Reconstruction.adaptive`."""
+    return options
+
+
 @dataclass(frozen=True)
 class Reconstruction:
     """A reconstruction: how evidence becomes estimates.
@@ -214,6 +219,8 @@ class Reconstruction:
         Returns how far estimates of targets differ on their common attributes, or None.
     joint : callable, optional
         Returns the distribution in the folder, if rows can be drawn from it.
+    adaptive : callable
+        Returns the options with the defaults of an adaptive mechanism, whose noise can be redrawn.
     """
 
     name: str
@@ -225,3 +232,4 @@ class Reconstruction:
     prepare: Callable[[Evidence, Any, Path, str, ParallelMap], None] = do_nothing
     disagreement: Callable[[MeasurementPlan, Any, Path], Any] = do_nothing
     joint: Callable[[Path], GraphicalModel] | None = None
+    adaptive: Callable[[Any], Any] = unchanged

@@ -7,7 +7,7 @@ used, and these random streams are not part of any privacy argument.
 
 Simulated errors of models have too few draws for this. With m queries each interval covers with probability
 1 − (1 − level)/m, so all cover together under any dependence (Bonferroni), if their distribution is normal;
-`simulated_errors` handles the heavier tail.
+`error_calibration` handles the heavier tail.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def half_width(level: float, noise: str) -> float:
     return max(normal, -math.log1p(-level) / math.sqrt(2)) if noise == LAPLACE else normal
 
 
-def bonferroni(level: float, queries: int) -> float:
+def bonferroni(level: float, queries: float) -> float:
     """Return the half width of simultaneous intervals in standard errors, valid under any dependence of the errors."""
     return NormalDist().inv_cdf(1 - (1 - level) / (2 * queries))
 

@@ -51,14 +51,17 @@ LEARNING_BYTES, LEARNING_STEPS = 1 << 29, 1 << 35
 class Options(Settings):
     """Options of local maximum entropy."""
 
-    errors: Literal["auto", "simulated"] = setting(
-        "auto", "auto or simulated", "simulated: approximate errors, by redrawing all noise of an adaptive mechanism"
+    errors: Literal["auto", "simulated", "none"] = setting(
+        "auto",
+        "auto, simulated or none",
+        "simulated: approximate errors, by redrawing all noise of an adaptive mechanism; auto: simulated for adaptive "
+        "mechanisms, none for others",
     )
     implied: Literal["model", "chains"] = setting(
         "model",
         "model or chains",
-        "unmeasured pairs and sets of three: from one model of all pairs (if it is learnt in about a minute and errors "
-        "are not simulated), or pairs from their strongest chain",
+        "unmeasured pairs and sets of three: from one model of all pairs (if it is learnt in about a minute), or pairs "
+        "from their strongest chain",
     )
     agree: bool = setting(False, "true or false", "true: targets are made consistent on their common attributes")
 
@@ -79,7 +82,7 @@ def prepare(evidence: Evidence, options: Options, folder: Path, release: str, ea
     """Write the model, and the errors and consistent targets that the options request, once."""
     if not (folder / MODEL).exists():
         model = _model(evidence)
-        sets = evidence.workload.sets if _uses_pairwise(options) else ()
+        sets = evidence.workload.sets if options.implied == "model" else ()
         write_model(folder / MODEL, _complete(model, sets, folder, release) if sets else model)
     model = read_model(folder / MODEL)
     if options.errors == "simulated" and not (folder / ERRORS).exists():
@@ -111,11 +114,6 @@ def target_disagreement(measurement_plan: MeasurementPlan, options: Options, fol
         return None
     targets = [names for names in measurement_plan.workload.sets if len(names) > 1]
     return disagreement(read_model(folder / MODEL).coarse_marginal, targets, SAMPLED)
-
-
-def _uses_pairwise(options: Options) -> bool:
-    """Return whether unmeasured pairs come from a pairwise model; simulated errors are those of the faster chains."""
-    return options.implied == "model" and options.errors != "simulated"
 
 
 def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str) -> LowOrder:
@@ -158,4 +156,11 @@ def _consistent_targets(evidence: Evidence, model: LowOrder) -> dict[AttributeSe
         return make_consistent({names: model.marginal(names) for names in largest})
 
 
-RECONSTRUCTION = Reconstruction(NAME, Options, "low_order", explain, estimates, check, prepare, target_disagreement)
+def with_errors(options: Options) -> Options:
+    """Return the options of an adaptive mechanism: errors are simulated unless the job says otherwise."""
+    return options.model_copy(update={"errors": "simulated"}) if options.errors == "auto" else options
+
+
+RECONSTRUCTION = Reconstruction(
+    NAME, Options, "low_order", explain, estimates, check, prepare, target_disagreement, adaptive=with_errors
+)

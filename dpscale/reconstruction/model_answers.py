@@ -20,6 +20,7 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import restored
 from dpscale.reconstruction.base import Estimates, Evidence
+from dpscale.reconstruction.departures import Departures
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import simultaneous_width
@@ -104,7 +105,8 @@ class ModelEstimates:
         return answers, self.errors.part_errors(part, attributes)
 
 
-MODEL, ERRORS, CONSISTENT, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "residuals.npz"
+MODEL, BASE, ERRORS = "model.npz", "base.npz", "errors.json"
+CONSISTENT, RESIDUALS = "agreed.npz", "residuals.npz"
 
 
 def write_model(path: Path, model: LowOrder) -> None:
@@ -150,22 +152,25 @@ def _split(cells: Floats, shapes: Sequence[tuple[int, ...]]) -> list[Floats]:
 
 
 def write_errors(folder: Path, errors: SimulatedErrors) -> None:
-    """Write the replicas, then the file that refers to them."""
+    """Write the tables of the measurements and the replicas, then the file that refers to them."""
+    write_model(folder / BASE, errors.base)
     for number, replica in enumerate(errors.replicas):
         write_model(folder / f"replica-{number:02d}.npz", replica)
     content = {"replicas": len(errors.replicas), "measured": [list(names) for names in errors.known],
                "known": list(errors.known.values()), "widening": errors.widening,
-               "dispersion": errors.dispersion}  # fmt: skip
+               "pairs": errors.departures.pairs, "larger": errors.departures.larger}  # fmt: skip
     write_whole(folder / ERRORS, json.dumps(content).encode())
 
 
 def read_errors(folder: Path, model: LowOrder) -> SimulatedErrors:
-    """Return the simulated errors in a folder."""
+    """Return the simulated errors in a folder; older runs have one dispersion and no separate base."""
     content = json.loads((folder / ERRORS).read_text())
     replicas = tuple(read_model(folder / f"replica-{number:02d}.npz") for number in range(content["replicas"]))
     sets = [tuple(names) for names in content["measured"]]
     known = dict(zip(sets, content.get("known", [1.0] * len(sets)), strict=True))  # older runs: all measured
-    return SimulatedErrors(model, replicas, known, content["widening"], content["dispersion"])
+    base = read_model(folder / BASE) if (folder / BASE).exists() else model
+    departures = Departures(content.get("pairs", content.get("dispersion")), content.get("larger"))
+    return SimulatedErrors(model, base, replicas, known, content["widening"], departures)
 
 
 def write_residuals(path: Path, residuals: Residuals) -> None:

@@ -8,8 +8,10 @@ sets have variance zero.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -35,12 +37,16 @@ def query_variance(model: LowOrder, names: AttributeSet, query: Floats, measured
 
 
 def cell_variances(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Floats:
-    """Return approximate variances of single cells."""
-    return product_variances(model, names, [None] * len(names), measured)
+    """Return approximate variances of single cells, in single precision: large sets take half the time."""
+    return product_variances(model, names, [None] * len(names), measured, np.float32)
 
 
 def product_variances(
-    model: LowOrder, names: AttributeSet, rows: Sequence[Rows], measured: Collection[AttributeSet]
+    model: LowOrder,
+    names: AttributeSet,
+    rows: Sequence[Rows],
+    measured: Collection[AttributeSet],
+    precision: type[np.floating[Any]] = np.float64,
 ) -> Floats:
     """Return approximate variances of all products of 0/1 rows, as if the cells of a query were one cell.
 
@@ -55,31 +61,39 @@ def product_variances(
     rows : sequence of ndarray or None
         For each axis the rows, shape (queries, cells); None for single cells.
     measured : collection of AttributeSet
+    precision : type
+        Type of the numbers.
     """
-    cells = model.marginal(names)
+    cells = model.marginal(names).astype(precision, copy=False)
     counts = cells
     for axis, own in enumerate(rows):
         counts = _along(counts, axis, own, None)
-    margin = partial(_touched_margin, model, cells, names, rows)
-    remainder, known = counts.copy(), set[AttributeSet]()
+    margin = cache(partial(_touched_margin, model, cells, names, rows))
+    remainder, share, known = counts.copy(), np.empty_like(counts), dict[AttributeSet, None]()
     for subset, grouped in _margins(model, names, measured):
-        remainder *= 1 - counts / margin(subset, grouped)
-        known.update(subsets(subset) if grouped else ())
-    return np.maximum(np.maximum(remainder, counts - _explained(counts, names, known, margin)), 0)
+        np.divide(counts, margin(subset, grouped), out=share)
+        remainder *= np.subtract(1, share, out=share)
+        known.update(dict.fromkeys(subsets(subset)) if grouped else {})  # in an order that no hash changes
+    np.subtract(1, np.multiply(counts, _explained(names, known, margin), out=share), out=share)
+    np.maximum(remainder, np.multiply(counts, share, out=share), out=remainder)
+    return np.maximum(remainder, 0, out=remainder)
 
 
-def _explained(counts: Floats, names: AttributeSet, known: Collection[AttributeSet], margin: MarginSums) -> Floats:
-    """Return the sum over known sets of the part of the mean square that no smaller set has.
+def _explained(names: AttributeSet, known: Collection[AttributeSet], margin: MarginSums) -> Floats:
+    """Return the sum over known sets of the part of the mean square, as a share of a², that no smaller set has.
 
     a²/m is the mean square given a set.
     """
-    square = counts**2
-    mean = square / margin((), False)
-    out = mean + sum(square / margin((name,), False) - mean for name in names)
+    signs = Counter[tuple[AttributeSet, bool]]({((name,), False): 1 for name in names})
+    signs[(), False] = 1 - len(names)
     for subset in (subset for subset in known if len(subset) > 1):
         for part in subsets(subset):
-            out = out + (-1) ** (len(subset) - len(part)) * square / margin(part, True)
-    return out
+            signs[part, len(part) > 0] += (-1) ** (len(subset) - len(part))
+    larger, total = [subset for subset in known if len(subset) > 1], dict[AttributeSet, Floats | float]()
+    for (part, grouped), sign in signs.items():  # a margin is added to a small table that has its axes
+        place = next((subset for subset in larger if set(part) <= set(subset)), part)
+        total[place] = total.get(place, 0.0) + sign / margin(part, grouped)
+    return np.asarray(sum(total.values()))
 
 
 def _touched_margin(

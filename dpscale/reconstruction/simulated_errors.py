@@ -1,111 +1,63 @@
-"""Standard errors of low-order estimates by simulation: a parametric bootstrap, widened by the observed misfit.
+"""Standard errors of low-order estimates by simulation: a parametric bootstrap, and what it does not show.
 
 The final model is taken as the truth, the noise of every measurement is redrawn at its known variance, and the model is
 rebuilt. The spread of these replicas is the error due to noise and shrinkage if the model is true. Groups and the
-choice of measurements are fixed. The model is not exactly true, so two factors, computed from released values alone,
-correct the spread:
+choice of measurements are fixed. The model is not exactly true, so further components are added:
 
-- λ: measured pairs depart from the model by D, more than the measurements of replicas depart from theirs, B. By Stein's
-  identity (error² = D − noise² + 2 covariance, the last two as simulated) the excess is an excess of squared error.
-- φ: unmeasured tables depart from the model too. Records drawn from the model would depart with the variance of
-  `model_variance`, real records with φ times that. φ is at least the ratio of the errors of measured sets to their
-  counts, and at least the overdispersion of measured sets that are predicted without themselves (`dispersion`), if
-  there are enough of them.
+- λ, a widening of the spread: measured pairs depart from the model by D, more than the measurements of replicas depart
+  from theirs, B. By Stein's identity (error² = D − noise² + 2 covariance, the last two as simulated) the excess is an
+  excess of squared error.
+- U, chance: unmeasured tables depart from the model. Records drawn from the model would depart with the variance of
+  `model_variance`, real records with a multiple that the departures of measured sets tell (`departures`).
+- H, hidden departures, which were measured but are small against the noise. A departure of variance φU under noise of
+  variance s² is known except for a share (1 − w), w = φU/(φU + s²). Replicas of a model that shrank it away do not have
+  it. With U₀ the variance of a query if only the 1-ways had been measured, H = (1 − w)(U₀ − U), with the mean w of the
+  measured sets inside.
+- completion and association: what the released model adds to the tables of the measurements, and what chains add to
+  independence for a pair that was not measured, are uncertain in proportion.
 
-In between are departures that were measured but are small against the noise. A departure of variance φU under noise of
-variance s² is known except for a share (1 − w), w = φU/(φU + s²). Replicas of a model that shrank it away do not have
-it, so their spread is replaced by this share if it is smaller. With U₀ the variance of a query if only the 1-ways had
-been measured, U its variance given the measured sets, and w the mean over those inside it,
-
-    standard error² = 3/2 (max(λ · spread², (1 − w) φ (U₀ − U)) + φ U),     U = Σ μ̂ (q − Pq)²
-
-All factors are means over sets, and sets differ; the factor 3/2 allows for that (docs/mechanisms.md reports the
-alternatives tried). All of this is post-processing: these random streams are not part of any privacy argument.
-
-Simultaneous intervals need more than standard errors. Records that depart come φ together, so the distribution of a
-cell with small expectation has a long tail. By Bernstein's inequality a sum of independent jumps of size b and total
-variance V exceeds √(2VL) + bL/3 with a probability of at most 2e^(−L). `SimulatedErrors.simultaneous_widths` adds the
-last term to Bonferroni's normal quantile, which is less than √(2L), since V is already widened. This is not a proof;
-the coverage is measured.
+`error_calibration` weighs the components. All of this is post-processing: these random streams are not part of any
+privacy argument.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.reconstruction import model_variance
-from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.joint_intervals import bonferroni
+from dpscale.reconstruction.departures import Departures, chance_variance
+from dpscale.reconstruction.entropy import LowOrder, along, product_of
+from dpscale.reconstruction.error_calibration import (
+    CALIBRATION,
+    Calibration,
+    ErrorComponents,
+    SetKind,
+    simultaneous_widths,
+)
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.in_axis import coarsened, expanded
 
-FEW, LEAST_OVERDISPERSION = 8, 1e-9  # fewest predicted sets for an estimate
-
-
-def dispersion(model: LowOrder, residuals: Residuals) -> float:
-    """Return the overdispersion φ ≥ 1 of a model built from these residuals; 1 if too few sets can be predicted.
-
-    Every measured set is predicted without itself, and its squared error compared with the variance of the prediction.
-    """
-    pairs_only = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
-    pairs, larger = (sorted(_prediction_ratios(pairs_only, residuals, many)) for many in (False, True))
-    if len(pairs) < FEW:
-        return 1.0
-    own = max(1.0, float(np.quantile(pairs, 0.25)))
-    return own if len(larger) < FEW else math.sqrt(own * max(1.0, float(np.median(larger))))
-
-
-def _prediction_ratios(pairs_only: LowOrder, residuals: Residuals, larger: bool) -> Iterator[float]:
-    """Yield D / U of the measured pairs, or of the larger sets."""
-    sets = [names for names in residuals.values if len(names) > 1 and (len(names) > 2) is larger]
-    chains = {} if larger else _strongest_chains(pairs_only, sets)
-    for names in sets:
-        residual = residuals.values[names]
-        inside = [subset for subset in pairs_only.tables if set(subset) < set(names)] if larger else []
-        expected = pairs_only.coarse_marginal(names) if larger else chains.get(names)
-        if expected is None:
-            continue
-        noise = math.prod(size - 1 for size in residual.shape) / residuals.precision(names)
-        excess = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
-        yield excess / chance_variance(expected, names, inside)
-
-
-def _strongest_chains(pairs_only: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
-    """Return the strongest chain of measured pairs that implies each pair."""
-    ones = OneWayArrays.of(pairs_only.coarse, pairs_only.total)
-    known = PairArrays(ones, [names for names in pairs_only.tables if names in pairs_only.measured])
-    tables = [np.zeros(0), *(pairs_only.tables[names].reshape(-1) for names in known.names)]
-    return PairLinks.of(known, np.concatenate(tables)).strongest(PairArrays(ones, sets))
-
-
-def chance_variance(expected: Floats, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
-    """Return Σ μ̂ Π (1 − μ̂/margin) over the 1-ways and the sets `inside`, as in `model_variance`."""
-    unmeasured = expected.copy()
-    for subset in [*inside, *((name,) for name in names)]:
-        others = tuple(axis for axis, name in enumerate(names) if name not in subset)
-        unmeasured *= 1 - expected / np.maximum(expected.sum(axis=others, keepdims=True), LEAST_OVERDISPERSION)
-    return max(float(np.maximum(unmeasured, 0).sum()), LEAST_OVERDISPERSION)
-
-
+Answers = Callable[[Floats], Floats]
 Rest = Callable[[Collection[AttributeSet]], Floats | float]
 DRAWS = 20
 MOST_ENTRIES = 1 << 24
-ERROR_MARGIN = 1.5  # the factors are means over sets, and sets differ
+LEAST = 1e-9
 SIMULATION_NOTE = (
     "Approximate, by simulation: the noise and the shrinkage of all measurements, widened by the observed departure of "
     "measurements from the model; and, for sets that were not measured, the chance departure of records from the model "
-    "times a factor learnt from measured sets. Stronger interactions are not included: if there are any, intervals of "
-    "1.96 standard errors contain the true count less often than 95 % of the time."
+    "times a factor learnt from measured sets. The weights are those of public tables (docs/answers.md). Stronger "
+    "interactions than measured sets suggest are not included: if there are any, intervals of 1.96 standard errors "
+    "contain the true count less often than 95 % of the time."
 )
 
 
@@ -116,51 +68,59 @@ class SimulatedErrors:
     Attributes
     ----------
     model : LowOrder
+        Released estimates.
+    base : LowOrder
+        Tables of the measurements and chains, without completion.
     replicas : tuple of LowOrder
+        `base` with other noise.
     known : mapping of AttributeSet to float
         w of each measured set.
     widening : float
         λ.
-    dispersion : float
-        φ.
+    departures : Departures
+    calibration : Calibration
     """
 
     model: LowOrder
+    base: LowOrder
     replicas: tuple[LowOrder, ...]
     known: Mapping[AttributeSet, float]
     widening: float
-    dispersion: float
+    departures: Departures
+    calibration: Calibration = CALIBRATION
 
     def cell_errors(self, names: Sequence[str]) -> Floats:
         """Return standard errors of a marginal's cells, one axis per attribute in the given order."""
         ordered = self._ordered(names)
-        rest = partial(model_variance.cell_variances, self.model, ordered)
-        return self._errors(ordered, lambda cells: cells, rest).transpose([ordered.index(name) for name in names])
+        return self._errors(self.cell_components(ordered)).transpose([ordered.index(name) for name in names])
 
     def query_error(self, names: Sequence[str], query: Floats) -> float:
         """Return the standard error of a linear query, an array with axes in the order of `names`."""
         ordered = self._ordered(names)
         weights = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
-        rest = partial(model_variance.query_variance, self.model, ordered, weights)
-        return float(self._errors(ordered, lambda cells: np.asarray((weights * cells).sum()), rest))
+        rest = partial(model_variance.query_variance, self.base, ordered, weights)
+        reach = np.abs(weights).max(initial=0.0)
+        return float(self._errors(self._components(ordered, lambda v: np.asarray((weights * v).sum()), rest, reach)))
 
     def part_errors(self, part: WorkloadPart, names: AttributeSet) -> Floats:
         """Return standard errors of all queries of a part over one set; nan if computing them takes too long."""
+        parts = self.part_components(part, names)
+        return self._errors(parts) if isinstance(parts, ErrorComponents) else np.full(parts, np.nan)
+
+    def part_components(self, part: WorkloadPart, names: AttributeSet) -> ErrorComponents | tuple[int, ...]:
+        """Return the components of all queries of a part over one set, or their shape if there are too many."""
         if part.factorizes:
-            return self._product_errors(part, names)
-        if part.count(names) * self.model.marginal(names).size > MOST_ENTRIES:
-            return np.full(part.count(names), np.nan)
+            return self._product_components(part, names)
+        if part.count(names) * self.base.marginal(names).size > MOST_ENTRIES:
+            return (part.count(names),)
 
         def rest(known: Collection[AttributeSet]) -> Floats:
-            return np.array([model_variance.query_variance(self.model, names, q, known) for q in part.queries(names)])
+            return np.array([model_variance.query_variance(self.base, names, q, known) for q in part.queries(names)])
 
-        return self._errors(names, lambda cells: part.answers(names, cells), rest)
+        return self._components(names, lambda cells: part.answers(names, cells), rest, part.largest_entries(names))
 
     def simultaneous_widths(self, part: WorkloadPart, names: AttributeSet, errors: Floats, level: float) -> Floats:
         """Return half widths of simultaneous intervals for all queries of a part over one set.
-
-        For m queries L = log(2m/(1 − level)), and b is φ times the largest entry of a query. All cells of a 1-way
-        marginal are measured, so a cell that was shrunk to zero may have the largest error of all.
 
         Parameters
         ----------
@@ -173,43 +133,103 @@ class SimulatedErrors:
         """
         if np.isnan(errors).all():
             return errors
-        width, reach = bonferroni(level, errors.size), np.broadcast_to(part.largest_entries(names), errors.shape)
-        if len(names) == 1:
-            return np.asarray(width * (errors / reach).max() * reach)
-        return np.asarray(width * errors + self.dispersion * math.log(2 * errors.size / (1 - level)) / 3 * reach)
+        reach = np.broadcast_to(part.largest_entries(names), errors.shape)
+        answers = np.abs(part.answers(names, self.model.marginal(names))).sum() / max(float(reach.max()), LEAST)
+        disjoint = errors.size * self.model.total / max(float(answers), LEAST)
+        return simultaneous_widths(errors, reach, len(names), disjoint, level)
 
-    def _product_errors(self, part: WorkloadPart, names: AttributeSet) -> Floats:
+    def cell_components(self, names: AttributeSet) -> ErrorComponents:
+        """Return the components of a marginal's cells; `names` in the order of attributes."""
+        rest = partial(model_variance.cell_variances, self.base, names)
+        grouped = len(names) > 1 and not self.base.rules
+        return self._components(names, lambda cells: cells, rest, 1.0, self._cell_spread if grouped else None)
+
+    def _product_components(self, part: WorkloadPart, names: AttributeSet) -> ErrorComponents | tuple[int, ...]:
         if all(family.is_identity for family in part.families(names)):
-            return self.cell_errors(names)
+            return self.cell_components(names)
         shapes = [(family.count(size), size) for family, size in _sized(part, names)]
         if max(math.prod(count for count, _ in shapes), *(math.prod(shape) for shape in shapes)) > MOST_ENTRIES:
-            return np.full([count for count, _ in shapes], np.nan)
+            return tuple(count for count, _ in shapes)
         rows = [family.matrix(size) for family, size in _sized(part, names)]
-        rest = partial(model_variance.product_variances, self.model, names, rows)
-        return self._errors(names, lambda cells: part.answers(names, cells), rest)
+        rest = partial(model_variance.product_variances, self.base, names, rows)
+        return self._components(names, lambda cells: part.answers(names, cells), rest, part.largest_entries(names))
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(name for name in self.model.ones if name in names)
 
-    def _errors(self, names: AttributeSet, answers: Callable[[Floats], Floats], rest: Rest) -> Floats:
-        """Return standard errors of the answers to a marginal.
+    def _errors(self, parts: ErrorComponents) -> Floats:
+        variances = self.calibration.variances(parts, self.departures, self.widening)
+        return np.sqrt(variances, out=variances).astype(np.float64, copy=False)
 
-        `rest` returns their variance, before φ, given known sets.
+    def _components(
+        self, names: AttributeSet, answers: Answers, rest: Rest, reach: Floats | float,
+        spread: Callable[[AttributeSet, Floats], Floats] | None = None,
+    ) -> ErrorComponents:  # fmt: skip
+        """Return the components of the answers to a marginal.
+
+        `rest` returns the variance of records given known sets, and `spread` the spread if it is known more directly.
         """
-        estimate = answers(self.model.marginal(names))
-        spread = np.zeros_like(estimate)
-        for replica in self.replicas:
-            spread += (answers(replica.marginal(names)) - estimate) ** 2
-        noise, unmeasured = self.widening * spread / len(self.replicas), np.asarray(rest(self.known))
-        known = np.maximum(noise, self._undetected(names, rest, unmeasured))
-        return np.asarray(np.sqrt(ERROR_MARGIN * (known + self.dispersion * unmeasured)))
+        cells = self.base.marginal(names)
+        expected = answers(cells)
+        noise = self._spread(names, answers, expected) if spread is None else spread(names, cells)
+        inside = model_variance.inside(names, self.known)
+        measured, pairs = names in self.known, sum(len(subset) == 2 for subset in inside)
+        chance = hidden = np.zeros(())
+        if len(names) > 1:
+            chance = np.asarray(rest(self.known))
+            share = 1 - sum(self.known[subset] for subset in inside) / len(inside) if inside else 0.0
+            hidden = share * np.maximum(np.asarray(rest(())) - chance, 0) if share > LEAST_SHARE else hidden
+        completion = np.zeros(()) if self.model is self.base else answers(self.model.marginal(names)) - expected
+        completion *= completion
+        alone = len(names) == 2 and not measured
+        independent = product_of([self.base.ones[name] for name in names], self.base.total) if alone else None
+        association = np.zeros(()) if independent is None else expected - answers(independent)
+        kind = SetKind(len(names), measured, pairs == math.comb(len(names), 2))
+        return ErrorComponents(kind, noise, chance, hidden, completion, association**2, reach)
 
-    def _undetected(self, names: AttributeSet, rest: Rest, unmeasured: Floats) -> Floats | float:
-        """Return (1 − w) φ (U₀ − U), with w the mean over the measured sets inside."""
-        inside = [self.known[subset] for subset in model_variance.inside(names, self.known)]
-        if not inside:
-            return 0.0
-        return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - unmeasured, 0)
+    def _spread(self, names: AttributeSet, answers: Answers, expected: Floats) -> Floats:
+        spread = np.zeros_like(expected)
+        for replica in self.replicas:
+            spread += (answers(replica.marginal(names)) - expected) ** 2
+        return spread / len(self.replicas)
+
+    def _cell_spread(self, names: AttributeSet, cells: Floats) -> Floats:
+        """Return the spread of cells from that of groups and of the shares of cells in their groups.
+
+        The two are independent, because one is measured over groups and the other by the 1-ways.
+        """
+        groups = [self.base.groups[name] for name in names]
+        table = self.base.coarse_marginal(names)
+        spread = self._spread_of_groups(names, table) / np.maximum(table, LEAST) ** 2
+        relative = expanded(spread.astype(np.float32), groups)
+        for axis, name in enumerate(names):
+            relative += along(self._share_spreads[name], axis, len(names))
+        relative *= (square := cells.astype(np.float32)) * square
+        return np.asarray(relative)
+
+    def _spread_of_groups(self, names: AttributeSet, table: Floats) -> Floats:
+        spread = np.zeros_like(table)
+        for replica in self.replicas:
+            spread += (replica.coarse_marginal(names) - table) ** 2
+        return spread / len(self.replicas)
+
+    @cached_property
+    def _share_spreads(self) -> dict[str, Floats]:
+        """Relative variance of the share of every cell in its group, by attribute."""
+        found = dict[str, Floats]()
+        for name in self.base.ones:
+            shares = np.array([_shares(replica, name) for replica in self.replicas])
+            found[name] = np.mean((shares / _shares(self.base, name) - 1) ** 2, axis=0).astype(np.float32)
+        return found
+
+
+LEAST_SHARE = 0.01  # of a departure; less hides nothing
+
+
+def _shares(model: LowOrder, name: str) -> Floats:
+    """Return the share of every cell of an attribute in its group."""
+    groups = [model.groups[name]]
+    return np.asarray(model.ones[name] / np.maximum(expanded(coarsened(model.ones[name], groups), groups), LEAST))
 
 
 def _sized(part: WorkloadPart, names: AttributeSet) -> list[tuple[Family, int]]:
@@ -217,7 +237,7 @@ def _sized(part: WorkloadPart, names: AttributeSet) -> list[tuple[Family, int]]:
 
 
 def simulate_errors(
-    model: LowOrder,
+    base: LowOrder,
     counts: Mapping[str, NoisyCounts],
     residuals: Residuals,
     wanted: Sequence[AttributeSet] = (),
@@ -225,42 +245,31 @@ def simulate_errors(
     draws: int = DRAWS,
     seed: int = 0,
     each: ParallelMap = serial_map,
+    released: LowOrder | None = None,
 ) -> SimulatedErrors:
     """Return simulated errors of a model that `model_of` built from `counts` and `residuals`.
 
-    Every draw may be a task of the parallel map.
+    Every draw may be a task of the parallel map. `released` is the model that answers, if it adds tables to `base`.
     """
     pairs = tuple(names for names in residuals.values if len(names) > 1)
-    build = partial(_replica, model, *_noiseless(model, counts, residuals), tuple(wanted), chains)
+    build = partial(_replica, base, *_noiseless(base, counts, residuals), tuple(wanted), chains)
     drawn = list(each(build, [(seed, draw) for draw in range(draws)]))
     replicas = tuple(replica for replica, _ in drawn)
-    tables = {names: model.coarse_marginal(names) for names in pairs}
-    spread = {
-        names: _spread(tables[names], [replica.coarse_marginal(names) for replica in replicas]) for names in pairs
-    }
-    excess = _squared_departure(model, residuals) - float(np.mean([departure for _, departure in drawn]))
-    widening = 1 + max(excess, 0.0) / max(sum(float(part.sum()) for part in spread.values()), 1e-9)
-    phi = max(1.0, widening * _mean_ratio(spread, tables), dispersion(model, residuals))
-    known = {names: _detected_share(phi * chance_variance(table, names), table, residuals.precision(names))
+    tables = {names: base.coarse_marginal(names) for names in pairs}
+    spread = sum(float(((replica.coarse_marginal(names) - table) ** 2).sum())
+                 for names, table in tables.items() for replica in replicas) / draws  # fmt: skip
+    excess = _squared_departure(base, residuals) - float(np.mean([departure for _, departure in drawn]))
+    widening = 1 + max(excess, 0.0) / max(spread, LEAST)
+    departures = Departures.of(base, residuals)
+    known = {names: _detected_share(departures.pairs * chance_variance(table, names), table, residuals.precision(names))
              for names, table in tables.items()}  # fmt: skip
-    return SimulatedErrors(model, replicas, known, widening, phi)
+    return SimulatedErrors(base if released is None else released, base, replicas, known, widening, departures)
 
 
 def _detected_share(departure: float, table: Floats, precision: float) -> float:
     """Return w of a measured table: the share of its departure above the noise, over all cells."""
     noise = math.prod(size - 1 for size in table.shape) / precision
     return departure / (departure + noise)
-
-
-def _mean_ratio(spread: Mapping[AttributeSet, Floats], tables: Mapping[AttributeSet, Floats]) -> float:
-    """Return the mean ratio of error² to count, weighted by √count to balance near-empty and large cells."""
-    roots = {names: np.sqrt(np.maximum(table, 1)) for names, table in tables.items()}
-    above = sum(float((spread[names] / root).sum()) for names, root in roots.items())
-    return above / max(sum(float(root.sum()) for root in roots.values()), 1.0)
-
-
-def _spread(table: Floats, replicas: Sequence[Floats]) -> Floats:
-    return np.asarray(np.mean([(other - table) ** 2 for other in replicas], axis=0))
 
 
 def _squared_departure(model: LowOrder, residuals: Residuals) -> float:

@@ -53,15 +53,24 @@ def test_parquet_schema_describes_intervals(releases):
     assert schemas["joint"].names == schemas["plain"].names
 
 
-@pytest.mark.parametrize("change", [{"mechanism": {"name": "aim-grem"}}, {"reconstruct": {"method": "maxent"}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mechanism": {"name": "aim-grem"}, "reconstruct": {"errors": "none"}},
+        {"reconstruct": {"method": "maxent"}},
+        {"reconstruct": {"method": "maxent", "errors": "none"}},
+    ],
+)
 def test_joint_intervals_need_linear_or_simulated_errors(tmp_path, change):
     with pytest.raises(JobError, match=r"output.joint: .* estimates; expected least squares, or simulated errors"):
         dp.run(write_job(tmp_path, output={"joint": True}, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_joint_intervals_from_simulated_errors(tmp_path):
-    change = {"mechanism": {"name": "aim-grem"}, "reconstruct": {"errors": "simulated"}}
+@pytest.mark.parametrize("errors", ["auto", "simulated"])
+def test_joint_intervals_from_simulated_errors(tmp_path, errors):
+    """An adaptive job states errors unless the job says otherwise."""
+    change = {"mechanism": {"name": "aim-grem"}, "reconstruct": {"errors": errors}}
     write_table(tmp_path / "data", table())
     release = dp.run(write_job(tmp_path, output={"joint": True, "level": 0.9}, **change), tmp_path / "run")
     found, expected = read_answers(release, ("age", "sex")), release.table(("age", "sex"), joint=True, level=0.9)

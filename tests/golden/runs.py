@@ -46,7 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pure": {"workload": MIXED, "privacy": PURE},
     "pure-hdmm": {"workload": MIXED, "privacy": PURE, "mechanism": {"name": "hdmm"}},
     "aim-grem": {"workload": [{"family": "marginal", "degree": 3}], "mechanism": {"name": "aim-grem"},
-                 "reconstruct": {"errors": "simulated", "agree": True}},
+                 "reconstruct": {"implied": "chains", "agree": True}},
     "published": {"workload": [{"family": "marginal", "degree": 3}],
                   "mechanism": {"name": "aim-grem", "published": True}},
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Simulated standard errors, against repeated runs on tables inside and outside the model."""
 
+import json
 from dataclasses import replace
 from itertools import combinations
 
@@ -8,11 +9,14 @@ import pytest
 
 from dpscale.domain import Domain
 from dpscale.reconstruction import model_variance
+from dpscale.reconstruction.departures import Departures
 from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.error_calibration import EVEN
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
+from dpscale.reconstruction.model_answers import BASE, ERRORS, read_errors, write_errors
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, dispersion, simulate_errors
+from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
@@ -91,7 +95,7 @@ def test_error_includes_shrunk_signal():
         whole = replace(errors, known=dict.fromkeys(errors.known, 1.0))
         covered.append((off <= 1.96 * errors.cell_errors(("a", "b"))).mean())
         forgotten.append((off <= 1.96 * whole.cell_errors(("a", "b"))).mean())
-    assert np.mean(forgotten) < 0.9 < 0.95 < np.mean(covered)
+    assert np.mean(forgotten) < 0.9 < 0.92 < np.mean(covered)
 
 
 def measure_sparse_table(rng, law):
@@ -113,7 +117,7 @@ def measure_sparse_table(rng, law):
 
 
 def test_simultaneous_widths_cover_sparse_cells():
-    """Widths by the normal law do not."""
+    """Intervals of single cells do not cover all cells together."""
     rng = np.random.default_rng(12)
     law = rng.gamma(1.0, size=12)[:, None, None] * rng.gamma(0.5, size=10)[:, None] * rng.gamma(0.5, size=9)
     covered, plain, wide = [], [], []
@@ -122,20 +126,21 @@ def test_simultaneous_widths_cover_sparse_cells():
         off, own = np.abs(model.marginal(NAMES) - values), errors.part_errors(part, NAMES)
         half = errors.simultaneous_widths(part, NAMES, own, 0.95)
         covered.append((off <= half).all())
-        plain.append((off <= bonferroni(0.95, off.size) * own).all())
+        plain.append((off <= 1.96 * own).all())
         wide.append(half.max() / off.max())
         assert np.array_equal(
             half.transpose(2, 0, 1), errors.simultaneous_widths(part, NAMES, own.transpose(2, 0, 1), 0.95)
         )
     assert np.mean(plain) < 0.5 < 0.9 < np.mean(covered)
-    assert np.median(wide) < 5
+    assert np.median(wide) < 8
 
 
-def test_one_way_widths_are_equal_for_all_cells():
+def test_one_way_widths_follow_bonferroni_and_the_mean_error():
     rng = np.random.default_rng(13)
     *_, errors, part = measure_sparse_table(rng, np.full((12, 10, 9), 1 / 1080))
-    half = errors.simultaneous_widths(part, ("a",), np.array([1.0, 3.0, 2.0]), 0.95)
-    assert half == pytest.approx(np.full(3, 3 * bonferroni(0.95, 3)))
+    own = np.linspace(1.0, 3.0, 12)
+    half = errors.simultaneous_widths(part, ("a",), own, 0.95)
+    assert half == pytest.approx(bonferroni(0.95, 12) * np.sqrt(own**2 + EVEN**2 * (own**2).mean()), rel=1e-3)
     assert np.isnan(errors.simultaneous_widths(part, NAMES, np.full(4, np.nan), 0.95)).all()
 
 
@@ -240,10 +245,10 @@ def test_dispersion_predicts_error_of_unmeasured_triples(strength):
     needed = np.mean([((model.marginal(subset) - exact[subset]) ** 2).sum()
                       / model_variance.cell_variances(model, subset, pairs).sum()
                       for subset in triples[8:]])  # fmt: skip
-    found = dispersion(model, residuals)
-    assert needed / 2 < found < 20 * needed
+    found = Departures.of(model, residuals)
+    assert needed / 2 < found.larger < 3 * needed
     assert bool(needed > 20) is (strength > 0)
-    assert dispersion(model, Residuals(sizes).updated(observations[:7])) == 1.0
+    assert Departures.of(model, Residuals(sizes).updated(observations[:7])) == Departures()
 
 
 def indicator_rows(size, rng):
@@ -256,7 +261,7 @@ def test_product_variances_of_cells_equal_cell_variances(grouped):
     groups = GROUPS | ({"b": Groups(5, (0, 2, 4))} if grouped else {})
     model = model_of(*model_inputs(draw_chain(5000, rng), rng, groups))
     found = model_variance.product_variances(model, NAMES, [np.eye(size) for size in SIZES.values()], CHAIN)
-    np.testing.assert_allclose(found, model_variance.cell_variances(model, NAMES, CHAIN), atol=1e-9)
+    np.testing.assert_allclose(found, model_variance.cell_variances(model, NAMES, CHAIN), rtol=1e-5, atol=1e-5)
     for cell in [(0, 0, 0), (2, 3, 1), (3, 4, 2)]:
         query = np.zeros((4, 5, 3))
         query[cell] = 1
@@ -317,3 +322,44 @@ def test_part_errors_are_near_single_query_errors(family):
     assert np.median(ratio[observations]) == pytest.approx(1, rel=0.15)
     assert ratio[observations].max() < 2
     assert ratio[observations].min() > 0.4
+
+
+def test_spread_of_cells_from_groups_equals_direct_spread():
+    """Groups of several cells: the spread of a cell follows from its group and its share of the group."""
+    rng = np.random.default_rng(15)
+    groups = GROUPS | {"b": Groups(5, (0, 2, 4)), "a": Groups(4, (0, 1))}
+    counts, own, residuals = model_inputs(draw_chain(20_000, rng), rng, groups)
+    model = model_of(counts, own, residuals)
+    errors = simulate_errors(model, counts, residuals, draws=200)
+    direct = np.mean([(replica.marginal(NAMES) - model.marginal(NAMES)) ** 2 for replica in errors.replicas], axis=0)
+    found = errors.cell_components(NAMES).spread
+    large = direct > 1
+    assert np.median(found[large] / direct[large]) == pytest.approx(1, rel=0.1)
+    assert found.sum() == pytest.approx(direct.sum(), rel=0.1)
+
+
+def test_completed_model_has_larger_errors():
+    """Estimates that depart from the tables of the measurements are uncertain in proportion to this departure."""
+    rng = np.random.default_rng(16)
+    _, model, errors = run_once(rng)
+    moved = replace(model, tables=model.tables | {("a", "c"): model.coarse_marginal(("a", "c"))[::-1].copy()})
+    completed = replace(errors, model=moved)
+    part = completed.cell_components(("a", "c")).completion
+    assert part == pytest.approx((moved.marginal(("a", "c")) - model.marginal(("a", "c"))) ** 2)
+    added = completed.cell_errors(("a", "c")) ** 2 - errors.cell_errors(("a", "c")) ** 2
+    assert added == pytest.approx(errors.calibration.completion * part)
+
+
+def test_written_errors_are_read_again_and_older_files_too(tmp_path):
+    rng = np.random.default_rng(17)
+    _, model, errors = run_once(rng)
+    write_errors(tmp_path, errors)
+    again = read_errors(tmp_path, model)
+    assert again.departures == errors.departures
+    np.testing.assert_array_equal(again.cell_errors(NAMES), errors.cell_errors(NAMES))
+    content = json.loads((tmp_path / ERRORS).read_text())
+    older = {key: value for key, value in content.items() if key not in ("pairs", "larger")} | {"dispersion": 4.0}
+    (tmp_path / ERRORS).write_text(json.dumps(older))
+    (tmp_path / BASE).unlink()
+    assert read_errors(tmp_path, model).departures == Departures(4.0)
+    assert (read_errors(tmp_path, model).cell_errors(NAMES) > 0).all()

@@ -345,14 +345,15 @@ def test_directories_are_flushed_before_secret_is_destroyed(tmp_path, monkeypatc
 
 
 @either
-def test_answers_cover_all_families_and_have_no_standard_errors(tmp_path, plots, changes):
+def test_answers_cover_all_families_and_have_no_standard_errors_on_request(tmp_path, plots, changes):
     parts = [
         {"family": "prefix", "degree": 2},
         {"family": "marginal", "attributes": [["a"], ["a", "b", "c"]], "weight": [1.0, 7.5]},
         {"family": "abs", "attributes": [["a", "c"]]},
     ]
+    none = {"reconstruct": {"errors": "none"}} if changes == OWN else {}
     release = dp.run(
-        write(tmp_path, **(changes | {"workload": parts}), privacy={"rho": 200.0, "allow_weak_privacy": True}),
+        write(tmp_path, **(changes | none | {"workload": parts}), privacy={"rho": 200.0, "allow_weak_privacy": True}),
         tmp_path / "run",
     )
     index = index_of(release.path)
@@ -421,10 +422,10 @@ def test_maxent_from_planned_measurements(tmp_path):
     assert math.isnan(most.answer(("a",), [1, 0, 0, 0])[1])
 
 
-def test_simulated_errors_cover_all_queries_and_are_labelled(tmp_path):
+def test_errors_by_default_cover_all_queries_and_are_labelled(tmp_path):
     parts = [{"family": "marginal", "degree": 2}, {"family": "prefix", "attributes": [["a", "b"]]},
              {"family": "affine", "attributes": [["b", "c"]]}]  # fmt: skip
-    job = write(tmp_path, mechanism=OWN["mechanism"], workload=parts, reconstruct={"errors": "simulated"})
+    job = write(tmp_path, mechanism=OWN["mechanism"], workload=parts)
     release = dp.run(job, tmp_path / "run")
     for row in index_of(release.path):
         table = answers_to(release.path, row)

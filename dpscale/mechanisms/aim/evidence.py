@@ -76,7 +76,14 @@ class AdaptiveEvidence:
     def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
         belief = self._belief
         return simulate_errors(
-            model, belief.counts, belief.residuals, belief.candidates, belief.chains, seed=seed, each=each
+            belief.model,
+            belief.counts,
+            belief.residuals,
+            belief.candidates,
+            belief.chains,
+            seed=seed,
+            each=each,
+            released=model,
         )
 
     @cached_property

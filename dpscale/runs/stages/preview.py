@@ -233,8 +233,9 @@ def _on_assumed_cells(measurement_plan: MeasurementPlan) -> list[str]:
 
 def _on_errors(job: TableJob, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     if not families:
-        return ["The mechanism selects its measurements from the data, so errors are not known in advance. With"
-                ' `[reconstruct] errors = "simulated"` the release has approximate standard errors.']  # fmt: skip
+        stated = getattr(job.estimating, "errors", "none") == "simulated"
+        own = "The release has approximate standard errors, by simulation." if stated else "The release has none."
+        return [f"The mechanism selects its measurements from the data, so errors are not known in advance. {own}"]
     unit = main_unit(families)
     worst = max((one for one in families if one["unit"] == unit), key=lambda one: one["error"])
     what = "count" if unit == RECORDS else "answer"

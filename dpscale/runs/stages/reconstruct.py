@@ -151,12 +151,13 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
     part, typical = estimates.workload.parts[number], list[float]()
     degree = len(part.shown(part.sets[int(sets[0])]))
     columns = AnswerColumns(run.domain, part, degree, _intervals(run.job.output, estimates))
+    repeated = _dictionary_columns(columns, estimates)
     # files are not flushed one by one: answers can be computed again, and the manifest contains their hash
     with (
         one_thread(),  # tasks run in threads; BLAS threads would compete with them
         writing(run.path / "answers" / name, durable=False) as file,
         pq.ParquetWriter(
-            file, columns.schema, write_statistics=False, use_dictionary=_dictionary_columns(columns), **LARGE_PAGES
+            file, columns.schema, write_statistics=False, use_dictionary=repeated, **LARGE_PAGES
         ) as writer,
     ):
         for group in _groups(run, estimates, part, sets):
@@ -191,9 +192,11 @@ def _figures(
     return Figures(*(one.reshape(-1) for one in figures_of(part, answers, errors, width)))
 
 
-def _dictionary_columns(columns: AnswerColumns) -> list[str]:
-    """Return the columns whose values repeat, that is those without noise."""
-    return [name for name in columns.schema.names if name not in ("query", "estimate", "low", "high")]
+def _dictionary_columns(columns: AnswerColumns, estimates: Estimates) -> list[str]:
+    """Return the columns whose values repeat, that is those without noise; simulated errors differ by query."""
+    others = {"query", "estimate", "low", "high"}
+    others |= {"std_error"} if getattr(estimates, "errors", None) is not None else set()
+    return [name for name in columns.schema.names if name not in others]
 
 
 def _groups(
