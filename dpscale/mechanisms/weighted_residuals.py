@@ -9,7 +9,7 @@ levels of a hierarchy has plans of its own (`tree_plans`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,9 +20,10 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
-from dpscale.mechanisms import hdmm, identity, query_smasher
-from dpscale.mechanisms.contract import NoOptions, PlanningProblem, PlanStore, Tools
+from dpscale.mechanisms import query_smasher
+from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.pure_plans import best_of, whole_plans
 from dpscale.mechanisms.query_smasher import solve_optimally
 from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
 from dpscale.mechanisms.tree_demands import uses_levels
@@ -75,7 +76,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
             plans.append(_plan_weights(problem, tools, solve, weights, sets))
     if not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
         plans.append(_plan_weights(problem, tools, solve, {}, sets))
-    made = min([*plans, *_whole_plans(problem, tools)], key=lambda one: one.error)
+    made = _best_plan(problem, tools, plans)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
@@ -90,29 +91,17 @@ def _plan_unweighted(problem: PlanningProblem, tools: Tools, solve: Solve, sets:
 
     Weights then have no effect.
     """
-    made = min(
-        [_plan_weights(problem, tools, solve, {}, sets), *_whole_plans(problem, tools)], key=lambda one: one.error
-    )
+    made = _best_plan(problem, tools, [_plan_weights(problem, tools, solve, {}, sets)])
     least = exact_floor(problem.workload) if problem.noise != LAPLACE else 0.0
     return replace(made, stationary=0.0, floor=min(least, made.error))
 
 
-def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
-    """Yield plans that measure every set whole, for Laplace noise.
-
-    A residual then costs about twice as much per axis as its marginal. On few cells the strategies of `hdmm` are
-    included.
-    """
+def _best_plan(problem: PlanningProblem, tools: Tools, plans: Sequence[Plan]) -> Plan:
+    """Return the plan of least error among given ones and, for Laplace noise, those that measure marginals whole."""
     if problem.noise != LAPLACE or _bounded(problem) or problem.workload.domain.public_totals:
-        return
-    note = "pure ε: sets are measured whole, not residual by residual"
-    given = identity.plan(problem, NoOptions(), tools)
-    yield replace(given, mechanism=NAME, notes=(f"{note}; `hdmm` may be better, `auto` compares",))
-    attributes = sorted({name for names in problem.workload.sets for name in names})
-    if problem.workload.domain.cells(attributes) <= FEW_CELLS:
-        with suppress(PlanError):  # an unsupported workload has the other plan
-            made = hdmm.plan(problem, hdmm.Options(), tools)
-            yield replace(made, mechanism=NAME, notes=(f"{note}, as by `hdmm`", *made.notes))
+        return min(plans, key=lambda one: one.error)
+    residual = min(plans, key=lambda one: one.error)
+    return best_of([("residuals", residual), *whole_plans(problem, tools)], NAME)
 
 
 def _search_weights(
