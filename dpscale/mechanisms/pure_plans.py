@@ -21,7 +21,9 @@ from dpscale.domain import MOST_PARTS
 from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan
+from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.integer_strategies import product_block
+from dpscale.optimize.opt_kronecker import optimise_union
 from dpscale.optimize.pure_marginals import MarginalSearch, ResidualTraces, WeightedSets
 from dpscale.optimize.pure_traces import AttributeStrategies, first_strategies, plain_traces
 from dpscale.plans.blocks import Block
@@ -78,9 +80,7 @@ def whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
             yield label, made
     with suppress(PlanError):
         yield from _strategy_plans(problem, tools, found)
-    for way in _ways_of_hdmm(problem):
-        with suppress(PlanError):
-            yield f"hdmm {way}", hdmm.plan(problem, hdmm.Options(way=way), tools)
+    yield from _hdmm_plans(problem, tools)
 
 
 def best_of(plans: Sequence[tuple[str, Plan]], mechanism: str) -> Plan:
@@ -177,12 +177,24 @@ def _plan(
     return marginal_plan(problem.workload, "weighted-residuals", blocks, 0.0)
 
 
-def _ways_of_hdmm(problem: PlanningProblem) -> Iterator[str]:
-    """Yield the searches of `hdmm` whose strategies the marginals do not contain, if they are fast."""
+def _hdmm_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, Plan]]:
+    """Yield plans of searches of `hdmm` whose strategies the marginals do not contain, if they are fast."""
     workload = problem.workload
     plain = all(part.factorizes and all(family.is_identity for family in part.axis_families) for part in workload.parts)
     attributes = sorted({name for names in workload.sets for name in names})
     if workload.domain.cells(attributes) <= (FEW_CELLS if plain else hdmm.EXPLICIT_CELLS):
-        yield "explicit"
-    if not plain and sum(len(part.sets) for part in workload.parts) <= hdmm.MOST_PRODUCTS:
-        yield "union"
+        with suppress(PlanError):
+            yield "hdmm explicit", hdmm.plan(problem, hdmm.Options(way="explicit"), tools)
+    if not plain and sum(len(part.sets) for part in workload.parts) <= hdmm.MOST_PRODUCTS and len(attributes) > 1:
+        with suppress(PlanError):
+            yield "a product for each set", _separate_products(problem, tools)
+
+
+def _separate_products(problem: PlanningProblem, tools: Tools) -> Plan:
+    """Return the plan that measures every set by the optimal product for its queries."""
+    union = implicit(problem.workload)
+    found = optimise_union(union, LAPLACE, tools.each, [(product,) for product in union.products])
+    blocks = [product_block(one.names, one.factors, share, LAPLACE)
+              for one, share in zip(found.groups, found.shares, strict=True)]  # fmt: skip
+    check_cells(blocks, tools, "products of the sets")
+    return marginal_plan(problem.workload, "weighted-residuals", blocks, 0.0)
