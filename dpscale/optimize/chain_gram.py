@@ -5,8 +5,8 @@ With weights μ, D = diag(μ) and T = G⁻¹, the optimum for μ (`convex`) is X
 about thirty tridiagonal solves with the quadrature of `long_axis`. The strategy needs the eigenvectors of the
 tridiagonal matrix S⁻¹, in quadratic time; they also certify it. The centred problem of one axis is `long_axis`.
 
-For G with tridiagonal inverse (a Green's matrix, the covariance of a Markov chain) T is the sum of the inverses of the
-2 × 2 blocks on the diagonal, minus 1/G_ii for each inner cell.
+G has a tridiagonal inverse if G_ij = a_i b_j for i ≤ j (a Green's matrix, the covariance of a Markov chain). T is then
+the sum of the inverses of the 2 × 2 blocks on the diagonal, minus 1/G_ii for each inner cell.
 """
 
 from __future__ import annotations
@@ -19,29 +19,58 @@ import numpy as np
 
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, iterate_fixed_point
-from dpscale.optimize.long_axis import BELOW, LinearPoint, quadrature
+from dpscale.optimize.long_axis import BELOW, LinearAxis, LinearPoint, generators, quadrature
+from dpscale.workload import Family
+from dpscale.workload.residual import Weights
 
 FEWEST = 128  # cells below which the general solver is as fast
 EXACT = 1e-9  # tolerance of GT = I
 ITERATED = 0.5  # of the tolerance: left for rounding of the certificate
+COARSE, COARSELY, REFINED = 1024, 1e-4, 2  # cells, tolerance and last steps of the weights of a bound
+QUADRATURE = 1 - 1e-7  # for the error of the quadrature, so that the bound is not above the optimum
 
 
 @dataclass(frozen=True, eq=False)
 class ChainGram:
-    """Gram matrix (n, n) with its tridiagonal inverse T: main diagonal and the one next to it."""
+    """Gram matrix G_ij = a_i b_j, i ≤ j, of n cells, whose inverse is tridiagonal.
 
-    gram: Floats
-    diagonal: Floats
-    off_diagonal: Floats
+    Attributes
+    ----------
+    before, after : ndarray, shape (n,)
+        a and b.
+    """
+
+    before: Floats
+    after: Floats
+
+    @cached_property
+    def main(self) -> Floats:
+        """Diagonal of the Gram matrix."""
+        return self.before * self.after
+
+    @cached_property
+    def _determinants(self) -> Floats:
+        return self.main[:-1] * self.main[1:] - (self.before[:-1] * self.after[1:]) ** 2
+
+    @cached_property
+    def diagonal(self) -> Floats:
+        """Diagonal of T."""
+        first, last = self.main[1:] / self._determinants, self.main[:-1] / self._determinants
+        diagonal = np.pad(first, (0, 1)) + np.pad(last, (1, 0))
+        diagonal[1:-1] -= 1 / self.main[1:-1]
+        return np.asarray(diagonal)
+
+    @cached_property
+    def off_diagonal(self) -> Floats:
+        """Entries of T next to its diagonal."""
+        return np.asarray(-self.before[:-1] * self.after[1:] / self._determinants)
 
     def times(self, rows: Floats) -> Floats:
-        """Return rows (r, n) times the Gram matrix G_ij = a_i b_j, i ≤ j, in linear time."""
-        after = self.gram[0]
-        before = np.diag(self.gram) / after
-        upper = np.cumsum(rows * before, axis=1) * after
-        lower = rows * after
+        """Return rows (r, n) times the Gram matrix, in linear time."""
+        upper = np.cumsum(rows * self.before, axis=1) * self.after
+        lower = rows * self.after
         rest = np.cumsum(lower[:, ::-1], axis=1)[:, ::-1] - lower
-        return np.asarray(upper + rest * before)
+        return np.asarray(upper + rest * self.before)
 
     @cached_property
     def least_eigenvalue(self) -> float:
@@ -53,7 +82,7 @@ class ChainGram:
         """Return the leverages at weights of the cells."""
         from dpscale.optimize.long_axis_loops import add_diagonals  # numba, needed only for many cells
 
-        largest = float(weights @ np.diag(self.gram))
+        largest = float(weights @ self.main)
         least = min(BELOW * float(weights.min()) * self.least_eigenvalue, largest / 2)
         nodes, shares = quadrature(least, largest)
         leverage = np.zeros(len(weights))
@@ -70,9 +99,13 @@ class ChainGram:
         start : ndarray, optional
             Weights of an earlier optimum.
         """
-        n = len(self.gram)
+        return self._certified(self.weights(ITERATED * tolerance, start))
+
+    def weights(self, tolerance: float, start: Floats | None = None) -> Floats:
+        """Return the weights at which the fixed point ends."""
+        n = len(self.before)
         begin = np.full(n, 1 / n) if start is None or start.shape != (n,) or start.min() <= 0 else start
-        return self._certified(iterate_fixed_point(self.evaluate, begin, ITERATED * tolerance, math.inf).weights)
+        return iterate_fixed_point(self.evaluate, begin, tolerance, math.inf).weights
 
     def _certified(self, weights: Floats) -> Optimum:
         """Return the strategy at some weights of sum 1."""
@@ -87,18 +120,53 @@ class ChainGram:
 
 
 def chain_of(gram: Floats) -> ChainGram | None:
-    """Return a Gram matrix with its inverse, if it has many cells and the inverse is tridiagonal; None otherwise."""
-    if len(gram) < FEWEST:
+    """Return a Gram matrix of many cells as a chain; None if its inverse is not tridiagonal."""
+    if len(gram) < FEWEST or float(gram[0].min()) <= 0:
         return None
-    main, beside = np.diag(gram), np.diag(gram, 1)
-    determinants = main[:-1] * main[1:] - beside**2
-    if main.min() <= 0 or determinants.min() <= 0:
+    chain = ChainGram(np.diag(gram) / gram[0], gram[0])
+    if np.abs(np.triu(np.outer(chain.before, chain.after) - gram)).max() > EXACT * float(gram.max()):
         return None
-    diagonal = np.pad(main[1:] / determinants, (0, 1)) + np.pad(main[:-1] / determinants, (1, 0))
-    diagonal[1:-1] -= 1 / main[1:-1]
-    off_diagonal = -beside / determinants
-    product = diagonal[:, None] * gram
-    product[:-1] += off_diagonal[:, None] * gram[1:]
-    product[1:] += off_diagonal[:, None] * gram[:-1]
-    product[np.diag_indices(len(gram))] -= 1
-    return ChainGram(gram, diagonal, off_diagonal) if float(np.abs(product).max()) <= EXACT else None
+    return chain if chain.main.min() > 0 and chain._determinants.min() > 0 else None
+
+
+def chain_of_family(family: Family, size: int) -> ChainGram | None:
+    """Return the Gram matrix of a one-way family on any number of cells as a chain; None if it is not one."""
+    if family.tridiagonal(size) is None or size < 2:
+        return None
+    return ChainGram(*generators(family, size))
+
+
+def whole_bound(family: Family, size: int) -> float | None:
+    """Return a lower bound of the optimum over all strategies for a family on one attribute; None if unknown.
+
+    It is the best dual value of two steps from weights that are optimal on few cells, and nearly the optimum.
+    """
+    chain = chain_of_family(family, size)
+    if chain is None:
+        return None
+    point = iterate_fixed_point(chain.evaluate, _starting_weights(family, size), 0.0, math.inf, REFINED)
+    return point.trace**2 * QUADRATURE
+
+
+def centred_bound(family: Family, size: int, weights: Weights | None) -> float:
+    """Return a lower bound of the optimum for a family centred by the weights of its axis; 0 if unknown."""
+    if family.tridiagonal(size) is None:
+        return 0.0
+    axis = LinearAxis("", family, size, (weights,))
+    point = iterate_fixed_point(axis.evaluate, _starting_weights(family, size), 0.0, math.inf, REFINED)
+    return point.trace**2 * QUADRATURE
+
+
+def _starting_weights(family: Family, size: int) -> Floats:
+    """Return weights of the cells that are nearly optimal."""
+    coarse = chain_of_family(family, min(size, COARSE))
+    return np.full(size, 1 / size) if coarse is None else spread_weights(coarse.weights(COARSELY), size)
+
+
+def spread_weights(weights: Floats, size: int) -> Floats:
+    """Return weights of more cells of the same axis, by interpolation of their sums."""
+    if len(weights) == size:
+        return weights
+    sums = np.concatenate([[0.0], np.cumsum(weights)])
+    spread = np.diff(np.interp(np.linspace(0, len(weights), size + 1), np.arange(len(sums)), sums))
+    return np.asarray(spread / spread.sum())

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpscale.base.numerics import Floats
+from dpscale.optimize import chain_gram
 from dpscale.optimize.axis_weights import added_total, along_curve
 from dpscale.optimize.convex import cell_weights, optimise
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
 from dpscale.optimize.weight_objective import ObjectivePoint
-from dpscale.workload import Workload, WorkloadPart, root_of
+from dpscale.workload import Family, Workload, WorkloadPart, root_of
 
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
@@ -120,7 +121,7 @@ def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:
 def whole_bound(workload: Workload) -> float:
     """Return a lower bound of Σ weight · variance over all matrix mechanisms; 0 for several attributes.
 
-    It is computed from the singular values of the families, in closed form.
+    It is the dual bound of prefix or range queries (`chain_gram`), else that of the singular values in closed form.
     """
     entries = [(part.families(names)[0], weight, part.domain[names[0]].size) for part in workload.parts
                for names, weight in zip(part.sets, part.weights, strict=True)
@@ -130,8 +131,13 @@ def whole_bound(workload: Workload) -> float:
         or len({names for part in workload.parts for names in part.sets}) != 1
     ):
         return 0.0
-    known = [(weight, family.whole_trace(n), n) for family, weight, n in entries]
-    return math.fsum(weight * trace**2 / n for weight, trace, n in known if trace is not None)
+    return math.fsum(weight * _bound_of_family(family, n) for family, weight, n in entries)
+
+
+def _bound_of_family(family: Family, size: int) -> float:
+    """Return the larger of the dual bound and the SVD bound of a family on one attribute; 0 if both are unknown."""
+    trace, dual = family.whole_trace(size), chain_gram.whole_bound(family, size)
+    return max(dual or 0.0, 0.0 if trace is None else trace**2 / size)
 
 
 COMMUTES = 1e-9
