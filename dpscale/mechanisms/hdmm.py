@@ -38,6 +38,7 @@ NAME = "hdmm"
 WAYS = ("explicit", "product", "union", "marginals")
 EXPLICIT_CELLS, MOST_EXPLICIT = 1024, 8192  # cells of several attributes: by default, and if `way` is set
 MOST_PRODUCTS, MANY_CELLS = 400, 128
+AXIS_WORK = 4  # of a product with a Gram matrix by axes, in multiplications for each cell
 CERTIFIED = 1e-6  # gap below which no other bound can be larger
 Tried = Iterator[tuple[str, list[Block], float]]
 
@@ -106,11 +107,13 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
 
 
 def _times_gram(workload: Workload, names: AttributeSet) -> TimesGram | None:
-    """Return the product of rows with the Gram matrix of a union of products; None for other workloads."""
+    """Return the product of rows with the Gram matrix by axes; None if it is not a union of products, or not faster."""
     if len(names) < 2 or not all(part.factorizes for part in workload.parts):
         return None
     union = implicit(workload)
-    return union.times_gram if union.names == names else None
+    work = sum(AXIS_WORK + (0 if axis.is_total or axis.is_identity else len(axis.gram))
+               for product in union.products for axis in product.axes)  # fmt: skip
+    return union.times_gram if union.names == names and work < union.cells / 2 else None
 
 
 def _product(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:

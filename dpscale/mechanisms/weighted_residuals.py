@@ -187,4 +187,4 @@ def _remarks(searched: WeightSearch) -> tuple[str, ...]:
     return (f"weights of the axes: root mean square error {gain:.3g} % below that of the plain mean{starts}",)
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan, "3", frozenset({"1", "2"}))
+MECHANISM = matrix_mechanism(NAME, Options, plan, "4", frozenset({"1", "2", "3"}))
