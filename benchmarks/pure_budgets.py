@@ -88,8 +88,8 @@ def main() -> None:
         figures |= {"drawn, largest ratio": float(ratios[:, 0].max()), "drawn, least ratio": float(ratios[:, 1].min()),
                     "drawn, mean ratio": float(np.exp(np.log(ratios[:, 1]).mean())),
                     "drawn, seconds": float(np.mean([one["seconds"] for one in drawn]))}  # fmt: skip
-        print(f"drawn: default over the best of all three at most {figures['drawn, largest ratio']:.6f}; over the better "
-              f"of hdmm and identity {figures['drawn, least ratio']:.4f} to {ratios[:, 1].max():.6f}, "
+        print(f"drawn: default over the best of all three at most {figures['drawn, largest ratio']:.6f}; over the "
+              f"better of hdmm and identity {figures['drawn, least ratio']:.4f} to {ratios[:, 1].max():.6f}, "
               f"mean {figures['drawn, mean ratio']:.4f}")  # fmt: skip
     if given.save:
         results.save("pure_budgets", figures)

@@ -31,6 +31,7 @@ from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE
 
+NAME = "merged-marginals"  # of the candidates; the mechanism gives its own name to the chosen one
 MERGED_CELLS, MERGED_ATTRIBUTES = 1 << 20, 14  # of a marginal that is larger than every set of the workload
 MOST_WORK = 2e7  # residual spaces times sets of a search
 FEW_CELLS = 300  # for `hdmm` on all cells, where every attribute is measured cell by cell
@@ -174,7 +175,7 @@ def _plan(
             factors = tuple(map(identity_factor, problem.workload.domain.shape(names)))
             blocks.append(Block(names, factors, weight * BELOW_ONE, True, LAPLACE))
     check_cells(blocks, tools, "merged marginals")
-    return marginal_plan(problem.workload, "weighted-residuals", blocks, 0.0)
+    return marginal_plan(problem.workload, NAME, blocks, 0.0)
 
 
 def _hdmm_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, Plan]]:
@@ -193,8 +194,8 @@ def _hdmm_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
 def _separate_products(problem: PlanningProblem, tools: Tools) -> Plan:
     """Return the plan that measures every set by the optimal product for its queries."""
     union = implicit(problem.workload)
-    found = optimise_union(union, LAPLACE, tools.each, [(product,) for product in union.products])
+    found = optimise_union(union, "laplace", tools.each, [(product,) for product in union.products])
     blocks = [product_block(one.names, one.factors, share, LAPLACE)
               for one, share in zip(found.groups, found.shares, strict=True)]  # fmt: skip
     check_cells(blocks, tools, "products of the sets")
-    return marginal_plan(problem.workload, "weighted-residuals", blocks, 0.0)
+    return marginal_plan(problem.workload, NAME, blocks, 0.0)

@@ -1,9 +1,9 @@
-"""Traces of a workload on its residual spaces, for marginals measured by a strategy on each attribute, and their descent.
+"""Traces of a workload on its residual spaces for marginals measured by a strategy on each attribute, and descents.
 
 A strategy A of L1 sensitivity 1 on an attribute is represented by its lens (`marginal_algebra`). The error of marginals
-with weights θ is Σ_τ t_τ/λ_τ. On one attribute i, with the other attributes in a residual space τ, the precision is
-a 11ᵀ + b AᵀA, so with C = (AᵀA)⁻¹ the error is Σ c/b tr(G (κ-terms of C)), a concave function of C. Its linear upper bound
-at the present C is tr(Ĝ C) with
+with weights θ is Σ_τ t_τ/λ_τ. On one attribute i, with the others in a residual space τ, the precision is
+a 11ᵀ + b AᵀA. Its inverse, and so the error, is a concave function of C = (AᵀA)⁻¹ (a parallel sum). The linear upper
+bound at the present C is tr(Ĝ C) with
     Ĝ = Σ (c/b) P G Pᵀ,   P = I − κ 1 1ᵀC,   κ = (1 − λ_{τ+i}/(ν λ_τ))/ν,
 so OPT0 on Ĝ cannot increase the error.
 """
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import Floats
 from dpscale.optimize.implicit_workload import Implicit, Product, implicit
 from dpscale.optimize.marginal_algebra import Lens, lens_of
 from dpscale.optimize.opt_explicit import FIRST_STEPS, Strategy, descend, inverse_gram, is_symmetric, optimise_explicit

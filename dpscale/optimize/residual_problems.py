@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from typing import cast
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from dpscale.optimize.long_axis import LinearAxis, long_family
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor
-from dpscale.workload import FAMILIES, GramFactor, Subworkload, root_of
+from dpscale.workload import Family, GramFactor, Subworkload, root_of
 from dpscale.workload.factors import AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
 from dpscale.workload.wide import Cut, WideGram, cut_of, runs_of
@@ -214,8 +215,7 @@ class Nested:
     def _dual(self) -> float:
         """Dual value of the problem for one family; 0 if unknown."""
         (family, weight), *others = self.gram.asked
-        own = FAMILIES.get(family.name)
-        return weight * centred_bound(own, self.gram.size, self.gram.weights) if own and not others else 0.0
+        return 0.0 if others else weight * centred_bound(cast(Family, family), self.gram.size, self.gram.weights)
 
     def rounded(self, optimum: TwoLevels, bits: int, noise: str) -> tuple[Factor, float]:
         """Return the levels rounded and brought to their shares by integer multipliers."""
