@@ -94,7 +94,8 @@ def baseline_errors(data: Path, cases: Sequence[tuple[str, float, int]]) -> dict
     if packed.returncode:
         sys.exit(f"commit {BASELINE} is not in this repository; the baseline needs a clone with its whole history")
     with tempfile.TemporaryDirectory() as place:
-        tarfile.open(fileobj=io.BytesIO(packed.stdout)).extractall(place, filter="data")
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+            archive.extractall(place, filter="data")
         (Path(place) / "leave_out_tables.py").write_text(
             "from pathlib import Path\nfrom marginal_tables import CONSTRUCTED, construct_table, load_table\n"
             "def load(name, data):\n"

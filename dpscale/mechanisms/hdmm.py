@@ -12,11 +12,12 @@ runs of version 1 are measured by their own plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal
 
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism
@@ -24,18 +25,21 @@ from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
 from dpscale.optimize.integer_strategies import joint_block, product_block
 from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
-from dpscale.optimize.opt_explicit import Noise, optimise_explicit
+from dpscale.optimize.opt_explicit import Noise, TimesGram, optimise_explicit
 from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
 from dpscale.optimize.opt_marginals import MarginalStrategy, attribute_strategies, optimise_marginals
 from dpscale.plans.blocks import Block
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Workload
+from dpscale.workload.wide import DENSE
 
 NAME = "hdmm"
 WAYS = ("explicit", "product", "union", "marginals")
 EXPLICIT_CELLS, MOST_EXPLICIT = 1024, 8192  # cells of several attributes: by default, and if `way` is set
-MOST_PRODUCTS = 400
+MOST_PRODUCTS, MANY_CELLS = 400, 128
+AXIS_WORK = 4  # of a product with a Gram matrix by axes, in multiplications for each cell
+CERTIFIED = 1e-6  # gap below which no other bound can be larger
 Tried = Iterator[tuple[str, list[Block], float]]
 
 
@@ -52,7 +56,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Return the plan with the smallest error among those of all searches that support the workload."""
     plans: dict[str, Plan] = {}
     refused: list[PlanError] = []
-    for name in [options.way] if options.way else WAYS:
+    for name in [options.way] if options.way else _ways(problem.workload):
         try:
             for label, blocks, bound in _TRIES[name](problem, options, tools):
                 check_cells(blocks, tools, label)
@@ -62,6 +66,14 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     if not plans:
         raise refused[0]
     return _best(problem.workload, plans)
+
+
+def _ways(workload: Workload) -> Sequence[str]:
+    """Return the searches of a workload; on one attribute of many cells all of them are OPT0."""
+    names = {name for names in workload.sets for name in names}
+    if len(names) == 1 and MANY_CELLS <= workload.domain.cells(sorted(names)) <= DENSE:
+        return WAYS[:1]
+    return WAYS
 
 
 def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
@@ -82,13 +94,26 @@ def _noise(problem: PlanningProblem) -> Noise:
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
     workload, noise = problem.workload, problem.noise
-    names, gram = explicit_gram(workload, MOST_EXPLICIT if options.way == "explicit" else EXPLICIT_CELLS)
-    strategy = next(iter(tools.each(partial(optimise_explicit, noise=_noise(problem), seed=options.seed), [gram])))
+    most = MOST_EXPLICIT if options.way == "explicit" else max(EXPLICIT_CELLS, DENSE * (_ways(workload) == WAYS[:1]))
+    names, gram = explicit_gram(workload, most)
+    search = partial(optimise_explicit, noise=_noise(problem), seed=options.seed, times=_times_gram(workload, names))
+    strategy = next(iter(tools.each(search, [gram])))
     if len(names) > 1:
         block = joint_block(names, workload.domain.shape(names), strategy.matrix, noise)
     else:
         block = product_block(names, [strategy.matrix] * len(names), 1.0, noise)
-    yield "explicit", [block], max(strategy.bound, svd_of_gram(gram))
+    certified = strategy.error <= strategy.bound * (1 + CERTIFIED)
+    yield "explicit", [block], strategy.bound if certified else max(strategy.bound, svd_of_gram(gram))
+
+
+def _times_gram(workload: Workload, names: AttributeSet) -> TimesGram | None:
+    """Return the product of rows with the Gram matrix by axes; None if it is not a union of products, or not faster."""
+    if len(names) < 2 or not all(part.factorizes for part in workload.parts):
+        return None
+    union = implicit(workload)
+    work = sum(AXIS_WORK + (0 if axis.is_total or axis.is_identity else len(axis.gram))
+               for product in union.products for axis in product.axes)  # fmt: skip
+    return union.times_gram if union.names == names and work < union.cells / 2 else None
 
 
 def _product(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:

@@ -9,7 +9,7 @@ levels of a hierarchy has plans of its own (`tree_plans`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,9 +20,10 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
-from dpscale.mechanisms import hdmm, identity, query_smasher
-from dpscale.mechanisms.contract import NoOptions, PlanningProblem, PlanStore, Tools
+from dpscale.mechanisms import query_smasher
+from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.pure_plans import best_of, whole_plans
 from dpscale.mechanisms.query_smasher import solve_optimally
 from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
 from dpscale.mechanisms.tree_demands import uses_levels
@@ -52,7 +53,7 @@ NAME = "weighted-residuals"
 PLAINLY = 1e-4  # relative to 1/n: closer to the plain mean, the loss is 10^-8 and the mean is exact
 SURELY = 0.999  # of the plain mean's error; a margin for sums merged in the search
 GAINS = 1e-6  # of the objective; more than the cost of rounding
-HDMM_CELLS, MOST_DEMANDS = 300, 3000
+MOST_DEMANDS = 3000
 
 
 class Options(query_smasher.Options):
@@ -83,7 +84,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
             plans.append(_plan_weights(problem, tools, solve, weights, sets))
     if not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
         plans.append(_plan_weights(problem, tools, solve, {}, sets))
-    made = min([*plans, *_whole_plans(problem, tools)], key=lambda one: one.error)
+    made = _best_plan(problem, tools, plans)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     notes = (*notes, f"bound over all mechanisms: {FLOORS[_kind_of_floor(problem, demands)]}")
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
@@ -102,7 +103,7 @@ def _plan_unweighted(
     Weights then have no effect, and the bound of the strategy is one over all mechanisms.
     """
     split = _plan_weights(problem, tools, solve, {}, sets)
-    made = min([split, *_whole_plans(problem, tools)], key=lambda one: one.error)
+    made = _best_plan(problem, tools, [split])
     if problem.noise == LAPLACE:
         least, how = 0.0, "none"
     else:
@@ -112,22 +113,12 @@ def _plan_unweighted(
     return replace(made, stationary=0.0, floor=min(least, made.error), notes=notes)
 
 
-def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
-    """Yield plans that measure every set whole, for Laplace noise.
-
-    A residual then costs about twice as much per axis as its marginal. On few cells the strategies of `hdmm` are
-    included.
-    """
+def _best_plan(problem: PlanningProblem, tools: Tools, plans: Sequence[Plan]) -> Plan:
+    """Return the plan of least error among given ones and, for Laplace noise, those that measure marginals whole."""
     if problem.noise != LAPLACE or _bounded(problem) or problem.workload.domain.public_totals:
-        return
-    note = "pure ε: sets are measured whole, not residual by residual"
-    given = identity.plan(problem, NoOptions(), tools)
-    yield replace(given, mechanism=NAME, notes=(f"{note}; `hdmm` may be better, `auto` compares",))
-    attributes = sorted({name for names in problem.workload.sets for name in names})
-    if problem.workload.domain.cells(attributes) <= HDMM_CELLS:
-        with suppress(PlanError):  # an unsupported workload has the other plan
-            made = hdmm.plan(problem, hdmm.Options(), tools)
-            yield replace(made, mechanism=NAME, notes=(f"{note}, as by `hdmm`", *made.notes))
+        return min(plans, key=lambda one: one.error)
+    residual = min(plans, key=lambda one: one.error)
+    return best_of([("residuals", residual), *whole_plans(problem, tools)], NAME)
 
 
 def _search_weights(
@@ -165,7 +156,7 @@ def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, se
 FLOORS = {
     "none": "not known for Laplace noise",
     "optimum": "dual of one strategy on all cells",
-    "values": "singular values of each set, loose for several sets",
+    "values": "product of the bounds of the axes of each set, loose for several sets",
     "some": "products of the axes, for some of the sets, loose",
     "products": "products of the axes",
     "groups": f"products of the axes, and groups of joint sets with at most {GROUP_CELLS} cells, loose",

@@ -75,6 +75,19 @@ class Implicit:
         cut = (Product(product.weight, tuple(product.axes[i] for i in used)) for product in products)
         return Implicit(tuple(self.names[i] for i in used), tuple(self.sizes[i] for i in used), tuple(cut))
 
+    def times_gram(self, rows: Floats) -> Floats:
+        """Return rows (r, cells) times the full Gram matrix, attribute by attribute."""
+        total = np.zeros_like(rows)
+        for product in self.products:
+            turned = rows.reshape(len(rows), *self.sizes)
+            for axis, own in enumerate(product.axes, start=1):
+                if own.is_total:
+                    turned = np.broadcast_to(turned.sum(axis=axis, keepdims=True), turned.shape)
+                elif not own.is_identity:
+                    turned = np.moveaxis(np.tensordot(turned, own.gram, axes=(axis, 0)), -1, axis)
+            total += product.weight * turned.reshape(rows.shape)
+        return total
+
     def gram(self) -> Floats:
         """Return the full Gram matrix, (cells, cells), for small domains."""
         total = np.zeros((self.cells,) * 2)

@@ -162,6 +162,7 @@ def bits_of_weights(size: int, axes: int) -> int:
 
 SAME = 1e-12
 LEAST_RANK, ADDED = 1e-6, 2.0**-14
+MANY_CELLS = 256
 
 
 def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float, noise: str) -> Block:
@@ -185,10 +186,25 @@ def rounded(matrix: Floats, bits: int) -> Factor:
 
 def _of_full_rank(matrix: Floats) -> Floats:
     """Return the strategy, with a small multiple of the identity added if some cells are not estimable."""
+    if _is_surely_regular(matrix):
+        return matrix
     values = np.linalg.svd(matrix, compute_uv=False)
     if len(values) == matrix.shape[1] and values[-1] > LEAST_RANK * values[0]:
         return matrix
     return np.concatenate([matrix, ADDED * values[0] * np.eye(matrix.shape[1])])
+
+
+def _is_surely_regular(matrix: Floats) -> bool:
+    """Return whether the condition number of a large matrix is small: faster than its singular values."""
+    n = matrix.shape[1]
+    if len(matrix) < n or n < MANY_CELLS:
+        return False
+    from scipy.linalg.lapack import dpocon, dpotrf
+
+    gram = matrix.T @ matrix
+    triangle, failed = dpotrf(gram)
+    reciprocal, _ = dpocon(triangle, float(np.abs(gram).sum(axis=0).max()))
+    return not failed and bool(reciprocal > LEAST_RANK**2 * n)
 
 
 def _is_identity(matrix: Floats) -> bool:

@@ -51,6 +51,13 @@ class LinearAxis:
         return weighted_piece(self.family.gram(self.size), self.profile)[0]
 
     @cached_property
+    def main(self) -> Floats:
+        """Diagonal of the centred Gram matrix, not scaled, in linear time."""
+        before, after = generators(self.family, self.size)
+        means = self.family.times_gram(self.profile)
+        return np.maximum(before * after - 2 * means + self.profile @ means, 0.0)
+
+    @cached_property
     def tridiagonal(self) -> tuple[Floats, float] | None:
         """Diagonal of G₀⁻¹ on the last n − 1 cells, and its negated off-diagonal value; None for invariant families."""
         return self.family.tridiagonal(self.size)
@@ -61,7 +68,7 @@ class LinearAxis:
 
         assert self.tridiagonal is not None
         diagonal, off_diagonal = self.tridiagonal
-        largest = float(weights @ np.diag(self.gram))
+        largest = float(weights @ self.main)
         least = BELOW * float(weights.min()) * (0.25 / off_diagonal)
         nodes, shares = quadrature(min(least, largest / 2), largest)
         leverage = np.zeros(self.size)
@@ -103,6 +110,14 @@ class LinearPoint:
     @property
     def ratio(self) -> float:
         return float(self.leverage.max()) / self.trace
+
+
+def generators(family: Family, size: int) -> tuple[Floats, Floats]:
+    """Return a and b of the Gram matrix G_ij = a_i b_j, i ≤ j, of a family with a tridiagonal inverse."""
+    ends = np.zeros((size, 2))
+    ends[0, 0] = ends[-1, 1] = 1.0
+    first, last = family.times_gram(ends).T
+    return last / first[-1], first
 
 
 def long_family(factor: GramFactor, shape: tuple[int, ...], weights: tuple[Weights | None, ...]) -> Family | None:

@@ -62,3 +62,31 @@ def add_leverages(
             changed = (left * (c * left - b * right) + right * (a * right - b * left)) / inside
             projected = second[i] - (left * along + right * across)
             leverage[i + 1] += shares[k] * (inverse[i] - changed - 2 * projected + total)
+
+
+@compiled("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", checked=False)
+def add_diagonals(
+    weights: Floats, diagonal: Floats, off_diagonal: Floats, nodes: Floats, shares: Floats, total: Floats
+) -> None:
+    """Add Σ_k share_k times the diagonal of (D + s_k² T)⁻¹, D = diag(weights), to `total`.
+
+    T has `diagonal` on its main diagonal and `off_diagonal` next to it.
+    """
+    n = len(weights)
+    down = np.empty(n)
+    for k in range(len(nodes)):
+        square = nodes[k] * nodes[k]
+        for i in range(n):
+            down[i] = weights[i] + square * diagonal[i]
+            if i:
+                off = square * off_diagonal[i - 1]
+                down[i] -= off * off / down[i - 1]
+        after = 1.0
+        for i in range(n - 1, -1, -1):
+            own = weights[i] + square * diagonal[i]
+            up = own
+            if i < n - 1:
+                off = square * off_diagonal[i]
+                up = own - off * off / after
+            total[i] += shares[k] / (down[i] + up - own)
+            after = up

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.optimize import chain_gram
 from dpscale.optimize.axis_weights import added_total, along_curve
 from dpscale.optimize.convex import cell_weights, optimise, optimise_roughly
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
 from dpscale.optimize.weight_objective import ObjectivePoint
-from dpscale.workload import Workload, WorkloadPart, root_of
+from dpscale.workload import Family, Workload, WorkloadPart, root_of
 
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
@@ -180,8 +181,9 @@ def fewer_sets(workload: Workload, most: int) -> Workload:
 def whole_bound(workload: Workload) -> float:
     """Return a lower bound of Σ weight · variance over all matrix mechanisms, at any size.
 
-    It is the sum over the sets of the product of the attributes' SVD bounds (Σσ)²/n, in closed form. Sets with a family
-    that has none contribute 0. It is loose for several sets.
+    It is the sum over the sets of the product of the attributes' bounds: dual ones of prefix or range queries
+    (`chain_gram`), else (Σσ)²/n in closed form. Sets with a family that has neither contribute 0. It is loose for
+    several sets.
     """
     known: dict[tuple[Any, int], float] = {}
     total = 0.0
@@ -190,9 +192,15 @@ def whole_bound(workload: Workload) -> float:
             axes = [(one, part.domain[name].size) for name, one in zip(names, part.families(names), strict=True)]
             for family, size in axes:
                 if (family, size) not in known:
-                    known[family, size] = (family.whole_trace(size) or 0.0) ** 2 / size
+                    known[family, size] = _bound_of_family(family, size)
             total += weight * math.prod(known[axis] for axis in axes)
     return total
+
+
+def _bound_of_family(family: Family, size: int) -> float:
+    """Return the larger of the dual bound and the SVD bound of a family on one attribute; 0 if both are unknown."""
+    trace, dual = family.whole_trace(size), chain_gram.whole_bound(family, size)
+    return max(dual or 0.0, 0.0 if trace is None else trace**2 / size)
 
 
 COMMUTES = 1e-9

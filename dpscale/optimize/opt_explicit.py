@@ -8,16 +8,18 @@ under both.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dpscale.base.numerics import Floats, optimize
+from dpscale.optimize.chain_gram import chain_of
 from dpscale.optimize.convex import optimise
 from dpscale.workload import root_of
 
+TimesGram = Callable[[Floats], Floats]
 CELLS_PER_QUERY = 16
 FEWEST_QUERIES = 4
 SCALES = (1.0, 5.0)
@@ -47,7 +49,12 @@ class PIdentity:
 
 
 def optimise_p_identity(
-    gram: Floats, p: int | None = None, starts: int | None = None, seed: int = 0, warm: Floats | None = None
+    gram: Floats,
+    p: int | None = None,
+    starts: int | None = None,
+    seed: int = 0,
+    warm: Floats | None = None,
+    times: TimesGram | None = None,
 ) -> PIdentity:
     """Return the best p-Identity strategy for a Gram matrix (n, n) among several seeded starts.
 
@@ -61,11 +68,13 @@ def optimise_p_identity(
     starts, seed : int
     warm : ndarray, optional
         Parameters of an earlier strategy, used as an additional start.
+    times : callable, optional
+        Faster product of rows (r, n) with the Gram matrix.
     """
     if is_symmetric(gram):
         return _on_a_line(gram)
-    first = [descend(gram, start, FIRST_STEPS) for start in starting_points(len(gram), p, starts, seed, warm)]
-    return best_end(gram, [descend(gram, start, STEPS) for start in promising(first)])
+    first = [descend(gram, start, FIRST_STEPS, times) for start in starting_points(len(gram), p, starts, seed, warm)]
+    return best_end(gram, [descend(gram, start, STEPS, times) for start in promising(first)])
 
 
 def starting_points(n: int, p: int | None, starts: int | None, seed: int, warm: Floats | None) -> list[Floats]:
@@ -89,12 +98,21 @@ def best_end(gram: Floats, ends: Sequence[PIdentity]) -> PIdentity:
     return PIdentity(best.parameters, _to_the_last_digit(gram, best.matrix))
 
 
-def p_identity_error(gram: Floats, parameters: Floats) -> tuple[float, Floats]:
-    """Return tr(G (AᵀA)⁻¹) and its gradient with respect to Θ, (p, n)."""
+def p_identity_error(gram: Floats, parameters: Floats, times: TimesGram | None = None) -> tuple[float, Floats]:
+    """Return tr(G (AᵀA)⁻¹) and its gradient with respect to Θ, (p, n).
+
+    Parameters
+    ----------
+    gram : ndarray, shape (n, n)
+    parameters : ndarray, shape (p, n)
+    times : callable, optional
+        Faster product of rows (r, n) with the Gram matrix.
+    """
     column = 1 + parameters.sum(axis=0)
     diagonal = np.diagonal(gram)
     inverse = np.linalg.inv(np.eye(len(parameters)) + parameters @ parameters.T)
-    weighted = inverse @ ((parameters * column) @ gram)
+    turned = parameters * column
+    weighted = inverse @ (turned @ gram if times is None else times(turned))
     scaled = weighted * column
     of_columns = 2 * (column * diagonal - (parameters * weighted).sum(axis=0))
     value = float((column**2 * diagonal).sum() - (scaled * parameters).sum())
@@ -108,12 +126,24 @@ def _to_the_last_digit(gram: Floats, matrix: Floats) -> float:
     return float(np.trace(cho_solve(cho_factor(matrix.T @ matrix), gram)))
 
 
-def descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
-    """Run L-BFGS-B from one start; the error is that of the Gram matrix scaled to trace 1."""
-    scaled = gram / np.trace(gram)
+def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = None) -> PIdentity:
+    """Run L-BFGS-B from one start; the error is that of the Gram matrix scaled to trace 1.
+
+    Parameters
+    ----------
+    gram : ndarray, shape (n, n)
+    start : ndarray, shape (p, n)
+    steps : int
+    times : callable, optional
+        Faster product of rows (r, n) with the Gram matrix.
+    """
+    trace = float(np.trace(gram))
+    scaled, chain = gram / trace, chain_of(gram) if times is None else None
+    own = times if chain is None else chain.times
+    fast = None if own is None else lambda rows: own(rows) / trace
 
     def function(flat: Floats) -> tuple[float, Floats]:
-        value, gradient = p_identity_error(scaled, flat.reshape(start.shape))
+        value, gradient = p_identity_error(scaled, flat.reshape(start.shape), fast)
         return value, gradient.reshape(-1)
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": FLAT, "gtol": 0.0}
@@ -122,7 +152,7 @@ def descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
         function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
     parameters = np.asarray(optimum.x.reshape(start.shape))
-    return PIdentity(parameters, p_identity_error(scaled, parameters)[0])
+    return PIdentity(parameters, p_identity_error(scaled, parameters, fast)[0])
 
 
 def is_symmetric(gram: Floats) -> bool:
@@ -190,6 +220,7 @@ def optimise_explicit(
     starts: int | None = None,
     p: int | None = None,
     warm: Floats | None = None,
+    times: TimesGram | None = None,
 ) -> Strategy:
     """Solve OPT0 for a Gram matrix (n, n).
 
@@ -203,14 +234,20 @@ def optimise_explicit(
         Laplace noise only (see `optimise_p_identity`).
     warm : ndarray, optional
         `Strategy.warm` of a similar Gram matrix.
+    times : callable, optional
+        Laplace noise only: faster product of rows (r, n) with the Gram matrix.
     """
     if np.ptp(gram) <= RANK * float(gram[0, 0]):
         value = float(gram[0, 0])
         return Strategy(np.ones((1, len(gram))), value, value)
     scale = float(np.trace(gram))
     if noise == "laplace":
-        return with_bound(gram, optimise_p_identity(gram, p=p, starts=starts, seed=seed, warm=warm))
-    optimum = optimise(root_of(gram / scale), (len(gram),), tolerance, seconds, warm)
+        return with_bound(gram, optimise_p_identity(gram, p=p, starts=starts, seed=seed, warm=warm, times=times))
+    chain = chain_of(gram / scale)
+    if chain is not None:
+        optimum = chain.optimum(tolerance, warm)
+    else:
+        optimum = optimise(root_of(gram / scale), (len(gram),), tolerance, seconds, warm)
     return Strategy(optimum.root, optimum.primal * scale, optimum.dual * scale, optimum.weights)
 
 

@@ -11,11 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from typing import cast
 
 import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
+from dpscale.optimize.chain_gram import centred_bound
 from dpscale.optimize.convex import Optimum, Solution, Solve
 from dpscale.optimize.integer_strategies import (
     BASIS_BITS,
@@ -31,7 +33,7 @@ from dpscale.optimize.long_axis import LinearAxis, long_family
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor
-from dpscale.workload import GramFactor, Subworkload, root_of
+from dpscale.workload import Family, GramFactor, Subworkload, root_of
 from dpscale.workload.factors import AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
 from dpscale.workload.wide import Cut, WideGram, cut_of, runs_of
@@ -207,7 +209,13 @@ class Nested:
     def solved(self, solve: Solve) -> TwoLevels:
         parts = tuple(problem.solved(solve) for problem in self.levels)
         primal = two_levels([part.primal * trace for part, trace in zip(parts, self.traces, strict=True)])
-        return TwoLevels(parts, primal, min(self.gram.lower_bound, primal))
+        return TwoLevels(parts, primal, min(max(self.gram.lower_bound, self._dual), primal))
+
+    @property
+    def _dual(self) -> float:
+        """Dual value of the problem for one family; 0 if unknown."""
+        (family, weight), *others = self.gram.asked
+        return 0.0 if others else weight * centred_bound(cast(Family, family), self.gram.size, self.gram.weights)
 
     def rounded(self, optimum: TwoLevels, bits: int, noise: str) -> tuple[Factor, float]:
         """Return the levels rounded and brought to their shares by integer multipliers."""

@@ -273,10 +273,12 @@ def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: F
     gram, profile = family.gram(size), averaging_profile(averaging, size)
     if factor is None:
         return np.array([[[profile @ gram @ profile], [0.0]], [[0.0], [0.0]]])
-    covariance = whole_covariance(factor)
-    mean = np.outer(np.ones(size), profile)
-    parts = (mean, np.eye(size) - mean)
-    return np.array([[[float(((s @ gram @ t.T) * covariance).sum())] for t in parts] for s in parts])
+    covariance, means = whole_covariance(factor), gram @ profile
+    sums, square = covariance.sum(axis=1), profile @ means
+    averaged = square * sums.sum()
+    cross = means @ sums - averaged
+    centred = (gram * covariance).sum() - 2 * (means @ sums) + averaged
+    return np.array([[[averaged], [cross]], [[cross], [centred]]])
 
 
 @lru_cache(maxsize=4096)

@@ -158,6 +158,8 @@ class Factor:
         n = self.cells
         if self.matrix is None:
             return (np.eye(n) - 1 / n) * (1.0 if self.kind == "identity" else 1 / n)
+        if self.kind == "full" and self.rows == n > LONG:
+            return np.linalg.inv(self.matrix.astype(np.float64))
         if self.kind == "full":
             orthogonal, triangle = np.linalg.qr(self.matrix.astype(np.float64))
             return np.asarray(np.linalg.solve(triangle, orthogonal.T))

@@ -23,6 +23,7 @@ def few_cells(monkeypatch):
     axis_of.cache_clear()
 
 
+BETWEEN_WEIGHTS = 5e-3  # relative: the gap is that for weights that are products over the two levels
 ONE_WAY = ("prefix", "range", "circular", "marginal")
 
 
@@ -51,11 +52,13 @@ def test_arc_errors_equal_explicit_matrix():
     np.testing.assert_allclose(found, np.einsum("qi,ij,qj->q", matrix, covariance, matrix), atol=1e-9)
 
 
-def test_bound_of_one_attribute_is_svd_bound():
+def test_bound_of_one_attribute_is_optimum_or_svd_bound():
     for family in ONE_WAY:
         workload = Workload(Domain({"a": 30})).add(family, degree=1)
         values = np.linalg.svd(FAMILIES[family].matrix(30), compute_uv=False)
-        assert whole_bound(workload) == pytest.approx(values.sum() ** 2 / 30)
+        optimum, found = exact_floor(workload), whole_bound(workload)
+        assert values.sum() ** 2 / 30 * (1 - 1e-9) <= found <= optimum * (1 + 1e-9)
+        assert found == pytest.approx(optimum, rel=1e-4)
     for several in (Workload(Domain({"a": 9, "b": 4})).add("prefix", degree=2),
                     Workload(Domain({"a": 9, "b": 4})).add("range", degree=2).add("prefix", degree=1)):  # fmt: skip
         assert 0.3 * exact_floor(several) < whole_bound(several) <= exact_floor(several) * (1 + 1e-7)
@@ -71,7 +74,7 @@ def test_two_level_error_is_near_optimum_and_within_gap(family, mechanism, size,
     built = plan(workload, mechanism)
     assert any(factor.kind == "nested" for block in built.blocks for factor in block.factors)
     assert whole.error < built.error < 1.15 * whole.error
-    assert built.error / whole.error - 1 < built.optimality_gap < 0.2
+    assert built.error / whole.error - 1 < built.optimality_gap + BETWEEN_WEIGHTS < 0.2
     assert built.accuracy.total_error(workload) == pytest.approx(built.error, rel=1e-9)
 
 

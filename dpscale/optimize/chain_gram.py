@@ -1,0 +1,172 @@
+"""OPT0 for Gram matrices whose inverse is tridiagonal, in linear time per evaluation: prefix or range queries.
+
+With weights μ, D = diag(μ) and T = G⁻¹, the optimum for μ (`convex`) is X = D^−½ S^½ D^−½, S = D^½ G D^½, and
+    X_ii = (2/π) ∫ [(D + s² T)⁻¹]_ii ds,
+about thirty tridiagonal solves with the quadrature of `long_axis`. The strategy needs the eigenvectors of the
+tridiagonal matrix S⁻¹, in quadratic time; they also certify it. The centred problem of one axis is `long_axis`.
+
+G has a tridiagonal inverse if G_ij = a_i b_j for i ≤ j (a Green's matrix, the covariance of a Markov chain). T is then
+the sum of the inverses of the 2 × 2 blocks on the diagonal, minus 1/G_ii for each inner cell.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dpscale.base.numerics import Floats
+from dpscale.optimize.convex import Optimum, iterate_fixed_point
+from dpscale.optimize.long_axis import BELOW, LinearAxis, LinearPoint, generators, quadrature
+from dpscale.workload import Family
+from dpscale.workload.residual import Weights
+
+FEWEST = 128  # cells below which the general solver is as fast
+EXACT = 1e-9  # tolerance of GT = I
+ITERATED = 0.5  # of the tolerance: left for rounding of the certificate
+COARSE, COARSELY, REFINED = 1024, 1e-4, 2  # cells, tolerance and last steps of the weights of a bound
+QUADRATURE = 1 - 1e-7  # for the error of the quadrature, so that the bound is not above the optimum
+
+
+@dataclass(frozen=True, eq=False)
+class ChainGram:
+    """Gram matrix G_ij = a_i b_j, i ≤ j, of n cells, whose inverse is tridiagonal.
+
+    Attributes
+    ----------
+    before, after : ndarray, shape (n,)
+        a and b.
+    """
+
+    before: Floats
+    after: Floats
+
+    @cached_property
+    def main(self) -> Floats:
+        """Diagonal of the Gram matrix."""
+        return self.before * self.after
+
+    @cached_property
+    def _determinants(self) -> Floats:
+        return self.main[:-1] * self.main[1:] - (self.before[:-1] * self.after[1:]) ** 2
+
+    @cached_property
+    def diagonal(self) -> Floats:
+        """Diagonal of T."""
+        first, last = self.main[1:] / self._determinants, self.main[:-1] / self._determinants
+        diagonal = np.pad(first, (0, 1)) + np.pad(last, (1, 0))
+        diagonal[1:-1] -= 1 / self.main[1:-1]
+        return np.asarray(diagonal)
+
+    @cached_property
+    def off_diagonal(self) -> Floats:
+        """Entries of T next to its diagonal."""
+        return np.asarray(-self.before[:-1] * self.after[1:] / self._determinants)
+
+    def times(self, rows: Floats) -> Floats:
+        """Return rows (r, n) times the Gram matrix, in linear time."""
+        upper = np.cumsum(rows * self.before, axis=1) * self.after
+        lower = rows * self.after
+        rest = np.cumsum(lower[:, ::-1], axis=1)[:, ::-1] - lower
+        return np.asarray(upper + rest * self.before)
+
+    @cached_property
+    def least_eigenvalue(self) -> float:
+        """Lower bound of the eigenvalues of the Gram matrix, by Gershgorin's circles of T."""
+        outside = np.abs(np.pad(self.off_diagonal, (1, 0))) + np.abs(np.pad(self.off_diagonal, (0, 1)))
+        return float(1 / (self.diagonal + outside).max())
+
+    def evaluate(self, weights: Floats) -> LinearPoint:
+        """Return the leverages at weights of the cells."""
+        from dpscale.optimize.long_axis_loops import add_diagonals  # numba, needed only for many cells
+
+        largest = float(weights @ self.main)
+        least = min(BELOW * float(weights.min()) * self.least_eigenvalue, largest / 2)
+        nodes, shares = quadrature(least, largest)
+        leverage = np.zeros(len(weights))
+        add_diagonals(np.ascontiguousarray(weights), self.diagonal, self.off_diagonal, nodes, shares, leverage)
+        return LinearPoint(weights, leverage, float(weights @ leverage))
+
+    def optimum(self, tolerance: float, start: Floats | None = None) -> Optimum:
+        """Return the optimum with its certificate.
+
+        Parameters
+        ----------
+        tolerance : float
+            Gap at which the search ends.
+        start : ndarray, optional
+            Weights of an earlier optimum.
+        """
+        return self._certified(self.weights(ITERATED * tolerance, start))
+
+    def weights(self, tolerance: float, start: Floats | None = None) -> Floats:
+        """Return the weights at which the fixed point ends."""
+        n = len(self.before)
+        begin = np.full(n, 1 / n) if start is None or start.shape != (n,) or start.min() <= 0 else start
+        return iterate_fixed_point(self.evaluate, begin, tolerance, math.inf).weights
+
+    def _certified(self, weights: Floats) -> Optimum:
+        """Return the strategy at some weights of sum 1."""
+        from scipy.linalg import eigh_tridiagonal
+
+        roots = np.sqrt(weights)
+        values, vectors = eigh_tridiagonal(self.diagonal / weights, self.off_diagonal / (roots[:-1] * roots[1:]))
+        values = 1 / np.sqrt(values)  # of S^½
+        root = (vectors * np.sqrt(values)).T / roots
+        leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
+        return Optimum(root / math.sqrt(leverage), total * leverage, total**2, weights)
+
+
+def chain_of(gram: Floats) -> ChainGram | None:
+    """Return a Gram matrix of many cells as a chain; None if its inverse is not tridiagonal."""
+    if len(gram) < FEWEST or float(gram[0].min()) <= 0:
+        return None
+    chain = ChainGram(np.diag(gram) / gram[0], gram[0])
+    if np.abs(np.triu(np.outer(chain.before, chain.after) - gram)).max() > EXACT * float(gram.max()):
+        return None
+    return chain if chain.main.min() > 0 and chain._determinants.min() > 0 else None
+
+
+def chain_of_family(family: Family, size: int) -> ChainGram | None:
+    """Return the Gram matrix of a one-way family on any number of cells as a chain; None if it is not one."""
+    if family.tridiagonal(size) is None or size < 2:
+        return None
+    return ChainGram(*generators(family, size))
+
+
+def whole_bound(family: Family, size: int) -> float | None:
+    """Return a lower bound of the optimum over all strategies for a family on one attribute; None if unknown.
+
+    It is the best dual value of two steps from weights that are optimal on few cells, and nearly the optimum.
+    """
+    chain = chain_of_family(family, size)
+    if chain is None:
+        return None
+    point = iterate_fixed_point(chain.evaluate, _starting_weights(family, size), 0.0, math.inf, REFINED)
+    return point.trace**2 * QUADRATURE
+
+
+def centred_bound(family: Family, size: int, weights: Weights | None) -> float:
+    """Return a lower bound of the optimum for a family centred by the weights of its axis; 0 if unknown."""
+    if family.tridiagonal(size) is None:
+        return 0.0
+    axis = LinearAxis("", family, size, (weights,))
+    point = iterate_fixed_point(axis.evaluate, _starting_weights(family, size), 0.0, math.inf, REFINED)
+    return point.trace**2 * QUADRATURE
+
+
+def _starting_weights(family: Family, size: int) -> Floats:
+    """Return weights of the cells that are nearly optimal."""
+    coarse = chain_of_family(family, min(size, COARSE))
+    return np.full(size, 1 / size) if coarse is None else spread_weights(coarse.weights(COARSELY), size)
+
+
+def spread_weights(weights: Floats, size: int) -> Floats:
+    """Return weights of more cells of the same axis, by interpolation of their sums."""
+    if len(weights) == size:
+        return weights
+    sums = np.concatenate([[0.0], np.cumsum(weights)])
+    spread = np.diff(np.interp(np.linspace(0, len(weights), size + 1), np.arange(len(sums)), sums))
+    return np.asarray(spread / spread.sum())

@@ -1,0 +1,262 @@
+"""Marginals to measure under Laplace noise, over any number of attributes: search for the sets and their weights θ.
+
+OPT_M (`opt_marginals`) varies the weights of all 2^d marginals. Under Laplace noise its optimum uses few of them, each
+a union of several sets of the workload, and there are many local optima. This search therefore varies the list of
+marginals: it starts from random covers of the workload, and replaces, merges, enlarges, reduces and drops marginals as
+long as the error decreases. For every list the weights follow from a fixed point (`pure_loops`).
+
+Estimates are the least squares estimates from all marginals. On a residual space τ their precision is, at L1
+sensitivity Σθ = 1 and noise variance 2 for ε = 1,
+    λ_τ = Σ over S ⊇ τ of θ_S² / Π over S∖τ of n_i,   error = 2 Σ_τ t_τ/λ_τ,
+where t_τ is the trace of the workload's Gram matrix on τ (`workload.decompose`). With a strategy A of L1 sensitivity 1
+in place of the identity on an attribute, ν replaces n_i and the traces are those of `marginal_algebra`.
+
+The result is the best local optimum found. No lower bound over all lists is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+from dpscale.base.numerics import AttributeSet, Flags, Floats
+
+SURELY, NEGLIGIBLE = 1e-6, 1e-4  # relative gain of a move; weight relative to the largest below which a set is dropped
+FIT_STEPS, MOVE_STEPS, BATCH = 100, 8, 256
+MOST_COVERS, FEWEST_COVERS, COVERED = 150, 4, 20_000  # random starts; their number times the sets to cover
+CONTINUED, ROUNDS = 16, 40  # starts that are continued, and moves of each
+WORK = 5e8  # operations of all moves; a bound on time that does not depend on the machine
+GROUP_CELLS = (4, 8, 16, 32, 64, 128, 256, 1024)
+SPREAD, PARTLY = 0.5, 0.3  # of the random gains of a cover; gain of a set that is covered in part
+MOST_DENSE, DENSE_STARTS, CONCENTRATED = 8, 24, 0.7  # attributes and number of starts with all marginals
+Allowed = Callable[[int], bool]  # sets of attributes are bit masks
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualTraces:
+    """Residual spaces of a workload: members (spaces, attributes), traces t, and n or ν of each attribute."""
+
+    names: AttributeSet
+    members: Flags
+    traces: Floats
+    totals: Floats
+    sets: tuple[int, ...]  # of the workload
+
+    def mask(self, names: Iterable[str]) -> int:
+        """Return some attributes as a bit mask."""
+        return sum(1 << self.names.index(name) for name in names)
+
+    def named(self, marginal: int) -> AttributeSet:
+        """Return the attributes of a bit mask."""
+        return tuple(name for i, name in enumerate(self.names) if marginal >> i & 1)
+
+    @cached_property
+    def largest(self) -> tuple[int, ...]:
+        """Sets of the workload that are not inside another one."""
+        return _maximal(self.sets)
+
+    def flags(self, marginal: int) -> Flags:
+        return np.array([marginal >> i & 1 for i in range(len(self.names))], np.bool_)
+
+    def precision(self, marginal: int) -> Floats:
+        """Return p_τS of a marginal for every space; 0 outside the marginal."""
+        inside, logs = self.flags(marginal), np.log(self.totals)
+        contained = ~self.members[:, ~inside].any(axis=1)
+        return np.where(contained, np.exp(self.members @ (logs * inside) - logs @ inside), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedSets:
+    """Marginals as bit masks with weights θ of sum 1, and their error coefficient Σ t/λ."""
+
+    marginals: tuple[int, ...]
+    weights: Floats
+    error: float
+
+
+@dataclass(eq=False)
+class MarginalSearch:
+    """Search for the marginals of one workload.
+
+    Attributes
+    ----------
+    spaces : ResidualTraces
+    allowed : callable
+        Whether a marginal may be measured.
+    seed : int
+    """
+
+    spaces: ResidualTraces
+    allowed: Allowed
+    seed: int = 0
+    work: float = 0.0
+    places: dict[int, int] = field(default_factory=dict)
+    columns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def search(self, starts: Sequence[WeightedSets] = ()) -> WeightedSets:
+        """Return the best marginals found from the workload's sets, groups of attributes, random covers and `starts`.
+
+        Parameters
+        ----------
+        starts : sequence of WeightedSets
+        """
+        generator = np.random.default_rng(self.seed)
+        covers = int(np.clip(COVERED // len(self.spaces.largest), FEWEST_COVERS, MOST_COVERS))
+        lists = dict.fromkeys([*self._plain_starts(), *(self._cover(generator) for _ in range(covers))])
+        ends = [self.fitted(one) for one in lists if all(map(self.allowed, one))]
+        ends += [self.fitted(one.marginals, one.weights) for one in [*starts, *self._dense_starts(generator)]]
+        distinct = {f"{one.error:.8e}": one for one in sorted(ends, key=lambda one: -one.error)}
+        best = sorted(distinct.values(), key=lambda one: one.error)[:CONTINUED]
+        return min((self._descended(one) for one in best), key=lambda one: one.error)
+
+    def fitted(self, marginals: Sequence[int], weights: Floats | None = None, steps: int = FIT_STEPS) -> WeightedSets:
+        """Return some marginals with locally optimal weights, without those of negligible weight."""
+        start = np.full(len(marginals), 1.0) if weights is None else weights
+        (fitted,), (error,) = self._fit([(marginals, start)], steps)
+        chosen = np.flatnonzero(fitted > NEGLIGIBLE * fitted.max())
+        if len(chosen) < len(fitted):
+            return self.fitted([marginals[i] for i in chosen.tolist()], fitted[chosen], steps)
+        return WeightedSets(tuple(marginals), fitted, float(error))
+
+    def _fit(self, lists: Sequence[tuple[Sequence[int], Floats]], steps: int) -> tuple[list[Floats], Floats]:
+        """Return the weights of several lists after some steps, and the errors."""
+        from dpscale.optimize.pure_loops import fit_weights  # numba, needed only for Laplace noise
+
+        longest = max(len(one) for one, _ in lists)
+        rows, weights = np.full((len(lists), longest), -1, np.int32), np.zeros((len(lists), longest))
+        for i, (one, own) in enumerate(lists):
+            rows[i, : len(one)] = [self._place(marginal) for marginal in one]
+            weights[i, : len(one)] = np.maximum(own, NEGLIGIBLE * own.max())
+        errors = np.empty(len(lists))
+        fit_weights(self.columns, self.spaces.traces, rows, weights, steps, errors)
+        self.work += float(steps + 1) * len(self.spaces.traces) * float((rows >= 0).sum()) * 2
+        return [own[: len(one)] for own, (one, _) in zip(weights, lists, strict=True)], errors
+
+    def _place(self, marginal: int) -> int:
+        """Return the row of a marginal in the table of precisions, which grows as needed."""
+        if marginal not in self.places:
+            place = len(self.places)
+            if place >= len(self.columns):
+                larger = np.zeros((max(64, 2 * place), len(self.spaces.traces)))
+                if place:
+                    larger[:place] = self.columns
+                self.columns = larger
+            self.places[marginal] = place
+            self.columns[place] = self.spaces.precision(marginal)
+        return self.places[marginal]
+
+    def _descended(self, best: WeightedSets) -> WeightedSets:
+        """Return the end of moves from one list, each the best of a batch."""
+        generator = np.random.default_rng(self.seed)
+        for _ in range(ROUNDS):
+            found = self._better(best, generator)
+            if found is None:
+                break
+            best = found
+        return best
+
+    def _better(self, best: WeightedSets, generator: np.random.Generator) -> WeightedSets | None:
+        """Return the result of the best move of the first batch that has one; None if there is none."""
+        moves = list(self._moves(best))
+        order = generator.permutation(len(moves)).tolist()
+        for start in range(0, len(order), BATCH):
+            if self.work > WORK:
+                return None
+            tried = [moves[i] for i in order[start : start + BATCH]]
+            weights, errors = self._fit(tried, MOVE_STEPS)
+            at = int(np.argmin(errors))
+            if errors[at] < best.error * (1 - SURELY):
+                found = self.fitted(tried[at][0], weights[at])
+                if found.error < best.error * (1 - SURELY):
+                    return found
+        return None
+
+    def _moves(self, given: WeightedSets) -> Iterator[tuple[Sequence[int], Floats]]:
+        """Yield lists that differ by one move from a given one, with starting weights."""
+        own = dict(zip(given.marginals, given.weights.tolist(), strict=True))
+        for removed, added in self._replacements(given.marginals):
+            if added in own or not self.allowed(added):
+                continue
+            weights = {one: weight for one, weight in own.items() if one not in removed}
+            weights[added] = sum(own[one] for one in removed) or 1 / len(own)
+            yield list(weights), np.array(list(weights.values()))
+        for dropped in given.marginals if len(own) > 1 else ():
+            weights = {one: weight for one, weight in own.items() if one != dropped}
+            yield list(weights), np.array(list(weights.values()))
+
+    def _replacements(self, marginals: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield the marginals that a move removes, and the one that it adds."""
+        for first, second in combinations(marginals, 2):
+            yield (first, second), first | second
+        bits = [1 << i for i in range(len(self.spaces.names))]
+        for one in marginals:
+            for bit in bits:
+                yield (one,), one ^ bit
+                yield (), one ^ bit
+                if one & bit:
+                    yield from (((one,), one ^ bit | other) for other in bits if not one & other)
+
+    def _plain_starts(self) -> Iterator[tuple[int, ...]]:
+        """Yield the sets of the workload, all attributes together, and unions of groups of small attributes."""
+        yield self.spaces.sets
+        yield self.spaces.largest
+        yield (sum(1 << i for i in range(len(self.spaces.names))),)
+        order = np.argsort(self.spaces.totals, kind="stable").tolist()
+        for most in GROUP_CELLS:
+            groups, cells = [0], 1.0
+            for i in order:
+                cells *= self.spaces.totals[i]
+                if groups[-1] and cells > most:
+                    groups.append(0)
+                    cells = self.spaces.totals[i]
+                groups[-1] |= 1 << i
+            yield _maximal(sum(group for group in groups if group & one) for one in self.spaces.largest)
+
+    def _dense_starts(self, generator: np.random.Generator) -> Iterator[WeightedSets]:
+        """Yield random weights of all marginals that are products over the attributes, for few attributes."""
+        number = len(self.spaces.names)
+        if number > MOST_DENSE:
+            return
+        marginals = tuple(one for one in range(1 << number) if self.allowed(one))
+        for _ in range(DENSE_STARTS):
+            weights = np.ones(1)
+            for outside, inside in generator.dirichlet((CONCENTRATED, CONCENTRATED), number):
+                weights = np.concatenate([weights * outside, weights * inside])
+            yield WeightedSets(marginals, weights[list(marginals)] + NEGLIGIBLE / len(weights), math.inf)
+
+    def _cover(self, generator: np.random.Generator) -> tuple[int, ...]:
+        """Return random marginals of at most a random number of cells that cover the sets of the workload."""
+        flags = np.stack([self.spaces.flags(one) for one in self.spaces.largest])
+        logs = np.log(np.maximum(self.spaces.totals, 1.001))
+        sizes = flags @ logs
+        most = generator.uniform(sizes.min(), min(sizes.min() + math.log(1000), logs.sum()))
+        degrees, left, found = flags.sum(axis=1), np.ones(len(flags), np.bool_), list[int]()
+        while left.any():
+            chosen = flags[generator.choice(np.flatnonzero(left))].copy()
+            while True:
+                free = np.flatnonzero(~chosen & (chosen @ logs + logs <= most))
+                if not len(free):
+                    break
+                missing = degrees - flags @ chosen
+                shares = ((flags[:, free] + degrees[:, None] - missing[:, None]) / degrees[:, None]) ** 2
+                gains = ((missing == 1) & left) @ flags[:, free] + PARTLY * shares[left].mean(axis=0)
+                noise = np.exp(generator.normal(0, SPREAD, len(free)))
+                chosen[free[int(np.argmax(gains / logs[free] * noise))]] = True
+            found.append(sum(1 << i for i in np.flatnonzero(chosen).tolist()))
+            left &= (flags & ~chosen).any(axis=1)
+        return tuple(dict.fromkeys(found))
+
+
+def _maximal(sets: Iterable[int]) -> tuple[int, ...]:
+    """Return the distinct sets that are not inside another one."""
+    distinct = sorted(set(sets), key=lambda one: -one.bit_count())
+    largest: list[int] = []
+    for one in distinct:
+        if not any(one & ~other == 0 for other in largest):
+            largest.append(one)
+    return tuple(sorted(largest))

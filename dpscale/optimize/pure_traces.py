@@ -1,0 +1,195 @@
+"""Traces of a workload on its residual spaces for marginals measured by a strategy on each attribute, and descents.
+
+A strategy A of L1 sensitivity 1 on an attribute is represented by its lens (`marginal_algebra`). The error of marginals
+with weights θ is Σ_τ t_τ/λ_τ. On one attribute i, with the others in a residual space τ, the precision is
+a 11ᵀ + b AᵀA. Its inverse, and so the error, is a concave function of C = (AᵀA)⁻¹ (a parallel sum). The linear upper
+bound at the present C is tr(Ĝ C) with
+    Ĝ = Σ (c/b) P G Pᵀ,   P = I − κ 1 1ᵀC,   κ = (1 − λ_{τ+i}/(ν λ_τ))/ν,
+so OPT0 on Ĝ cannot increase the error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats
+from dpscale.optimize.implicit_workload import Implicit, Product, implicit
+from dpscale.optimize.marginal_algebra import Lens, lens_of
+from dpscale.optimize.opt_explicit import FIRST_STEPS, Strategy, descend, inverse_gram, is_symmetric, optimise_explicit
+from dpscale.optimize.opt_marginals import OF_TOTAL
+from dpscale.optimize.pure_marginals import ResidualTraces, WeightedSets
+from dpscale.workload import Workload, decompose
+
+MOST_TERMS = 20_000  # sets of the workload times their subsets, for strategies of attributes
+NOTHING = 1e-13
+
+
+def plain_traces(workload: Workload) -> ResidualTraces:
+    """Return the traces for marginals that are measured cell by cell."""
+    spaces = decompose(workload)
+    used = sorted(set(spaces.members.tolist()))
+    members = np.zeros((len(spaces.ends), len(used)), np.bool_)
+    rows = np.repeat(np.arange(len(spaces.ends)), np.diff(spaces.ends, prepend=0))
+    members[rows, np.searchsorted(used, spaces.members)] = True
+    names = tuple(spaces.names[i] for i in used)
+    traces = np.array([one.scale for one in spaces.classes])[spaces.which]
+    sizes = np.array(workload.domain.shape(names), np.float64)
+    return ResidualTraces(names, members, traces, sizes, requested_sets(workload, names))
+
+
+def requested_sets(workload: Workload, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the sets of positive weight as bit masks over `names`."""
+    place = {name: 1 << i for i, name in enumerate(names)}
+    weighed = (own for part in workload.parts for own, weight in zip(part.sets, part.weights, strict=True)
+               if np.any(np.asarray(weight) > 0))  # fmt: skip
+    return tuple(dict.fromkeys(sum(place.get(name, 0) for name in own) for own in weighed))
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeStrategies:
+    """p-Identity strategies of the attributes of a union of products, with parameters for a warm start."""
+
+    union: Implicit
+    strategies: tuple[Strategy, ...]
+
+    @property
+    def matrices(self) -> dict[str, Floats]:
+        return {name: one.matrix for name, one in zip(self.union.names, self.strategies, strict=True)}
+
+    @cached_property
+    def lenses(self) -> tuple[Lens, ...]:
+        return tuple(lens_of(inverse_gram(one.matrix)) for one in self.strategies)
+
+    @cached_property
+    def _split(self) -> list[dict[str, tuple[float, float]]]:
+        """Traces of each Gram matrix of each attribute: on the span of Total, over ν, and on the rest."""
+        found = []
+        for axis, lens in enumerate(self.lenses):
+            pairs = {key: lens.split(gram).tolist() for key, gram in self.union.distinct(axis).items()}
+            found.append({key: (mean / lens.total, rest) for key, (mean, rest) in pairs.items()})
+        return found
+
+    def _subsets(self, product: Product, axes: Sequence[int]) -> Iterator[tuple[int, float]]:
+        """Yield the spaces of a product on some of its attributes, with its trace there."""
+        found = [(0, product.weight)]
+        for axis in axes:
+            mean, rest = self._split[axis][product.keys[axis]]
+            both = [(mask, value * mean) for mask, value in found]
+            found = both + [(mask | 1 << axis, value * rest) for mask, value in found if rest > 0]
+        return iter(found)
+
+    @cached_property
+    def traces(self) -> ResidualTraces:
+        """Traces of the workload at these strategies."""
+        total: dict[int, float] = defaultdict(float)
+        for product in self.union.products:
+            for space, value in self._subsets(product, _named(product)):
+                total[space] += value
+        least = NOTHING * max(total.values())
+        spaces = {space: value for space, value in total.items() if value > least}
+        names = self.union.names
+        members = np.array([[space >> i & 1 for i in range(len(names))] for space in spaces], np.bool_)
+        sets = tuple(dict.fromkeys(sum(1 << axis for axis in _named(product)) for product in self.union.products))
+        sizes = np.array([lens.total for lens in self.lenses])
+        return ResidualTraces(names, members, np.array(list(spaces.values())), sizes, sets)
+
+    def surrogate(self, axis: int, measured: WeightedSets) -> Floats | None:
+        """Return Ĝ of one attribute for measured marginals; None if they do not measure the attribute."""
+        levels, total = _Levels(self.traces.totals, measured), self.lenses[axis].total
+        size = self.union.sizes[axis]
+        across = np.outer(np.ones(size), self.lenses[axis].inverse.sum(axis=0))
+        found: dict[tuple[str, float], float] = defaultdict(float)
+        for product in self.union.products:
+            for space, value in self._subsets(product, [other for other in _named(product) if other != axis]):
+                inner = levels[space | 1 << axis]
+                if inner > 0 and value > 0:
+                    kappa = (1 - inner / (total * levels[space])) / total
+                    found[product.keys[axis], round(kappa, 14)] += value / inner
+        if not found:
+            return None
+        grams, surrogate = self.union.distinct(axis), np.zeros((size, size))
+        for (key, kappa), weight in found.items():
+            centred = np.eye(size) - kappa * across
+            surrogate += weight * centred @ grams[key] @ centred.T
+        return (surrogate + surrogate.T) / 2
+
+    def improved(self, measured: WeightedSets) -> AttributeStrategies:
+        """Return strategies of no larger error for the same marginals and weights."""
+        current = self
+        for axis, before in enumerate(self.strategies):
+            gram = current.surrogate(axis, measured)
+            if gram is None:
+                continue
+            after = _descended(gram / np.trace(gram), before)
+            if after is not before:
+                own = list(current.strategies)
+                own[axis] = after
+                current = replace(current, strategies=tuple(own))
+        return current
+
+
+class _Levels(dict[int, float]):
+    """λ_τ of spaces on demand."""
+
+    def __init__(self, totals: Floats, measured: WeightedSets) -> None:
+        super().__init__()
+        self.totals = totals.tolist()
+        self.squares = list(zip(measured.marginals, (measured.weights**2).tolist(), strict=True))
+
+    def __missing__(self, space: int) -> float:
+        self[space] = math.fsum(
+            square / math.prod(n for i, n in enumerate(self.totals) if (one & ~space) >> i & 1)
+            for one, square in self.squares
+            if space & ~one == 0
+        )
+        return self[space]
+
+
+def _named(product: Product) -> list[int]:
+    return [axis for axis, own in enumerate(product.axes) if not own.is_total]
+
+
+def _descended(gram: Floats, before: Strategy) -> Strategy:
+    """Return a better p-Identity strategy for a Gram matrix, from the one before."""
+    if is_symmetric(gram) or before.warm is None:
+        after = optimise_explicit(gram, "laplace")
+    else:
+        found = descend(gram, before.warm, FIRST_STEPS)
+        after = Strategy(found.matrix, found.error, 0.0, found.parameters)
+    old, new = (float((gram * inverse_gram(one.matrix)).sum()) for one in (before, after))
+    return after if new < old else before
+
+
+def first_strategies(workload: Workload, of_total: float = OF_TOTAL) -> AttributeStrategies | None:
+    """Return a strategy per attribute for its queries and a fraction of Total; None if no attribute needs one.
+
+    Raises
+    ------
+    PlanError
+        If the workload is not a union of products, or has too many.
+    """
+    terms = sum(1 << min(len(names), 20) for part in workload.parts for names in part.sets)
+    if terms > MOST_TERMS:
+        raise PlanError("workload", f"{terms} pieces", f"at most {MOST_TERMS} for strategies of attributes",
+                        "use fewer sets")  # fmt: skip
+    union = implicit(workload)
+    if all(axis.is_total or axis.is_identity for product in union.products for axis in product.axes):
+        return None
+    known: dict[tuple[str, ...], Strategy] = {}
+    for axis in range(len(union.sizes)):
+        grams = union.distinct(axis)
+        key = tuple(sorted(grams))
+        if key not in known:
+            size = union.sizes[axis]
+            normed = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
+            mixed = np.sum(normed, axis=0) + np.full((size, size), of_total / size)
+            known[key] = optimise_explicit(mixed, "laplace")
+    keys = [tuple(sorted(union.distinct(axis))) for axis in range(len(union.sizes))]
+    return AttributeStrategies(union, tuple(known[key] for key in keys))

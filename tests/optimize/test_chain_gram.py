@@ -1,0 +1,68 @@
+"""Gram matrices with a tridiagonal inverse: their optima against the general solver, and their dual bounds."""
+
+import numpy as np
+import pytest
+
+from dpscale.optimize.chain_gram import centred_bound, chain_of, chain_of_family, spread_weights, whole_bound
+from dpscale.optimize.convex import optimise
+from dpscale.optimize.opt_explicit import p_identity_error
+from dpscale.workload import FAMILIES, PREFIX, root_of
+from dpscale.workload.wide import weighted_piece
+
+CHAINS = ("prefix", "range")
+
+
+@pytest.mark.parametrize("family", CHAINS)
+def test_optimum_equals_that_of_general_solver(family):
+    gram = FAMILIES[family].gram(160)
+    gram = gram / np.trace(gram)
+    found, known = chain_of(gram).optimum(1e-7), optimise(root_of(gram), (160,), 1e-7)
+    assert found.gap < 1e-7
+    assert found.primal == pytest.approx(known.primal, rel=1e-6)
+    assert (found.root**2).sum(axis=0).max() == pytest.approx(1)
+    assert np.trace(gram @ np.linalg.inv(found.root.T @ found.root)) == pytest.approx(found.primal, rel=1e-9)
+
+
+@pytest.mark.parametrize("family", CHAINS)
+def test_inverse_and_products_equal_explicit_matrix(family):
+    chain, gram = chain_of_family(FAMILIES[family], 40), FAMILIES[family].gram(40)
+    inverse = np.diag(chain.diagonal) + np.diag(chain.off_diagonal, 1) + np.diag(chain.off_diagonal, -1)
+    np.testing.assert_allclose(inverse @ gram, np.eye(40), atol=1e-9)
+    rows = np.random.default_rng(0).random((3, 40))
+    np.testing.assert_allclose(chain.times(rows), rows @ gram)
+    weights = np.random.default_rng(1).dirichlet(np.ones(40))
+    nuclear = np.sqrt(np.linalg.eigvalsh(gram * np.sqrt(np.outer(weights, weights)))).sum()
+    assert chain.evaluate(weights).trace == pytest.approx(nuclear, rel=1e-7)
+
+
+def test_matrices_without_tridiagonal_inverse_are_not_chains():
+    prefix = PREFIX.gram(200)
+    assert chain_of(prefix + 3) is not None  # Total is added to the last cell of every query
+    assert chain_of(prefix + np.eye(200)) is None
+    assert chain_of(prefix[:50, :50]) is None  # few cells
+    assert chain_of(FAMILIES["circular"].gram(200)) is None
+
+
+@pytest.mark.parametrize("family", CHAINS)
+def test_bounds_are_nearly_the_optimum_and_not_above_it(family):
+    size = 1200
+    chain = chain_of_family(FAMILIES[family], size)
+    optimum, bound = chain.optimum(1e-6), whole_bound(FAMILIES[family], size)
+    assert optimum.dual * (1 - 1e-3) < bound <= optimum.primal
+    gram = weighted_piece(FAMILIES[family].gram(80), np.full(80, 1 / 80))[0]
+    centred = optimise(root_of(gram), (80,), 1e-8)
+    assert centred.primal * (1 - 1e-2) < centred_bound(FAMILIES[family], 80, None) <= centred.primal
+    assert whole_bound(FAMILIES["circular"], size) is None
+
+
+def test_interpolated_weights_keep_their_sums():
+    coarse = np.random.default_rng(2).dirichlet(np.ones(10))
+    fine = spread_weights(coarse, 50)
+    np.testing.assert_allclose(fine.reshape(10, 5).sum(axis=1), coarse)
+
+
+def test_p_identity_error_is_the_same_with_products_of_a_chain():
+    gram, parameters = PREFIX.gram(150), np.random.default_rng(3).random((4, 150))
+    plain, fast = p_identity_error(gram, parameters), p_identity_error(gram, parameters, chain_of(gram).times)
+    assert fast[0] == pytest.approx(plain[0], rel=1e-9)
+    np.testing.assert_allclose(fast[1], plain[1], rtol=1e-7, atol=1e-6)
