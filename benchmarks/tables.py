@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from adaptive_blocks import leave_out, pair_ideas
 from interval_blocks import intervals
 from linked_blocks import relational
 from paper_blocks import eigen_design, hdmm_paper, query_smasher_paper, relational_paper
@@ -135,7 +136,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows, graphical,
                  aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
-                 relational_paper, intervals)
+                 relational_paper, intervals, leave_out, pair_ideas)
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from dpscale.workload import Workload, WorkloadPart, root_of
 from dpscale.workload.factors import compressed, weighted_queries
 from dpscale.workload.residual import Weights, kron, profile_of, subsets
 
-MOST_CELLS, MOST_OF_PRODUCTS, MOST_SETS, MOST_ENTRIES = 2048, 512, 24, 1 << 25
+MOST_CELLS, MOST_OF_PRODUCTS, MOST_SETS, MOST_ENTRIES = 2048, 1024, 24, 1 << 25
 RIDGE = 1e-12
 TOLERANCE, FEW_CELLS, LOOSELY = 1e-6, 300, 1e-3  # gap at which a search ends: on few cells, and on more
 EVEN = 1e-3  # part of uniform weights, with which a strategy spans more than the queries
@@ -111,7 +111,7 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     everything = workload.domain.ordered({name for names in sets for name in names})
     fitting = {names for names in joint if len(names) > 1 and workload.domain.cells(names) <= MOST_CELLS}
     countable = math.prod(workload.domain[name].largest_part for name in everything) <= MOST_PARTS
-    most = MOST_CELLS if joint else MOST_OF_PRODUCTS  # residuals of products lose at most 0.4 %
+    most = MOST_CELLS if joint else MOST_OF_PRODUCTS  # residuals of products lose less
     if len(everything) > 1 and workload.domain.cells(everything) <= most and countable:
         fitting.add(everything)
     return sorted(fitting, key=lambda names: (-len(names), names))

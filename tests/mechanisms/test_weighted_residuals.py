@@ -242,7 +242,7 @@ def draw_z_scores(made, draws=400):
     return np.array(found)
 
 
-FOUR = Domain({"a": 4, "b": 5, "c": 3, "d": 9})
+FOUR = Domain({"a": 4, "b": 5, "c": 3, "d": 18})
 SEVERAL = Workload(FOUR).add("prefix", degree=3).add("range", attributes=[("a",), ("b", "d")]).add("circular", degree=1)
 
 
@@ -282,7 +282,7 @@ def drop_weights(factor):
 def test_query_variance_equals_brute_force():
     made, rng = plan(SEVERAL, OURS), np.random.default_rng(3)
     strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
-    query = rng.normal(size=(5, 9))
+    query = rng.normal(size=(5, 18))
     full = np.einsum("bd,a,c->abcd", query, np.ones(4), np.ones(3)).reshape(1, -1)
     assert made.variance(("b", "d"), query) == pytest.approx(least_squares_variances(strategy, full)[0], rel=1e-7)
 
