@@ -48,11 +48,11 @@ from dpscale.reconstruction.maxent import LEARNING_BYTES
 from dpscale.reconstruction.pairwise.learn import learn
 from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.synthesis.draw import RowPart, draw
-from dpscale.workload import Workload
+from dpscale.workload import MARGINAL, Workload
 
 SIZES = {"a": 2, "b": 2, "c": 2}
 TARGETS: tuple[AttributeSet, ...] = (("a", "b"), ("a", "c"))
-RECORDS, UNIT_ROWS, MU = 5000, 50, 3.0  # rows of a unit: so many that rows add little to the noise
+RECORDS, UNIT_ROWS, MU = 10_000, 100, 3.0  # rows of a unit: so many that rows add little to the noise
 PROTOTYPES = 4000
 LINKED = 0.8  # share of records with a = b, and of those with a ≠ c
 
@@ -83,10 +83,10 @@ def worst_pair(mu: float = MU) -> Pair:
     """
     alike = np.array([[LINKED, 1 - LINKED], [1 - LINKED, LINKED]])
     one = np.rint(RECORDS / 2 * alike[:, :, None] * alike[:, None, ::-1]).astype(np.int64)
-    one += np.array([[[0, -12], [0, 12]], [[13, 0], [-13, 0]]])
+    one += np.array([[[0, -25], [0, 25]], [[25, 0], [-25, 0]]])
     other = one.copy()
     other[0, 0, 0] += UNIT_ROWS
-    workload = Workload(Domain(SIZES)).add("marginal", attributes=TARGETS)
+    workload = Workload(Domain(SIZES)).add(MARGINAL.name, attributes=TARGETS)
     problem = PlanningProblem(workload, Budget(GAUSSIAN, mu**2), UNIT_ROWS)
     return Pair(plan(problem, Options()), (one, other))
 

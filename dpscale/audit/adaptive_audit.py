@@ -38,7 +38,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy import epsilon_of_mu
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import PublicStream, seeded_secret
-from dpscale.workload import Workload
+from dpscale.workload import MARGINAL, Workload
 
 RUNS, SELECTIONS, PLANTED_RUNS, SELECTION_MU = 4000, 5000, 1000, 9.0
 ATTAINED, CONFIDENCE, REFUTED = 0.9, 0.05, 1e-3
@@ -116,7 +116,9 @@ def _detected(name: str, samples: Sequence[Floats], claim: float) -> Check:
 def one_run(canaries: int = CANARIES, guessed: int = GUESSED, mu: float = CANARY_MU, seed: int = 0) -> Check:
     """Return the one-run audit of the mechanism on one attribute with a cell for each canary."""
     coins = PublicStream("one-run audit", str(seed)).uniforms(canaries) < 0.5
-    problem = PlanningProblem(Workload(Domain({"cell": canaries})).add("marginal", degree=1), Budget(GAUSSIAN, mu**2))
+    problem = PlanningProblem(
+        Workload(Domain({"cell": canaries})).add(MARGINAL.name, degree=1), Budget(GAUSSIAN, mu**2)
+    )
     counts = 5 + coins.astype(np.int64)
     state = run(plan(problem, Options()), lambda names: counts if names else counts.sum(), seeded_secret(seed))
     noisy = state.counts["cell"].values

@@ -294,7 +294,6 @@ def test_default_plans_products_whose_weights_have_no_integer_strategy(monkeypat
             raise dp.PlanError("workload", "queries with non-integer values", "integer values", "use query-smasher")
         return plan_weights(problem, tools, solve, weights, sets)
 
-    monkeypatch.setattr(weighted_residuals, "FEW_CELLS", 1)
     monkeypatch.setattr(weighted_residuals, "candidates", lambda workload, joint: [])
     monkeypatch.setattr(weighted_residuals, "_plan_weights", refuse)
     assert dp.plan(workload).error == pytest.approx(dp.plan(workload, "query-smasher").error, rel=1e-6)

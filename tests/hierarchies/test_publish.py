@@ -221,7 +221,7 @@ def test_fits_equal_a_reference_solver_and_rounding_moves_less_than_1(seed):
             [free >= 0, *(one @ free == target for one, (_, target) in zip(matrices, sums, strict=True))],
         )
         problem.solve(cvxpy.CLARABEL, tol_gap_abs=1e-10, tol_feas=1e-10)
-        np.testing.assert_allclose(found, free.value, atol=2e-3)  # the solver is the less exact one
+        np.testing.assert_allclose(found, free.value, atol=5e-3)  # the solver is the less exact one
         whole = shape.round(found, allowed) if shape is grids else shape.round(found)
         assert np.abs(whole - found).max() < 1
         assert whole.min() >= 0

@@ -351,7 +351,7 @@ def test_candidates_dominated_by_noise_are_not_offered():
                  for names in setting.candidates}  # fmt: skip
         pairs = np.mean([noise[names] for names in setting.candidates if len(names) == 2])
         share = min(1, max(0.25, round(16 * pairs / 0.025) / 16))
-        most = 0.15 * (1 + (1 - share) / 0.75)
+        most = 0.1 * (1 + (1 - share) / 0.75)
         wanted = [names for names in setting.candidates if len(names) == 2 or noise[names] <= most]
         assert list(state.offered) == wanted
         assert list(next_selection(state).candidates) == [*wanted, *[()] * len(wanted)]

@@ -50,6 +50,8 @@ def assert_same_estimates(found, case):
         for own, columns in (("estimates", np.s_[:, :1]), ("errors", np.s_[:, 1:])) if answers else (("", np.s_[:]),):
             exact = FITTED.get(case.partition("@")[0], 1e-9)
             near = ROUNDED_ERRORS.get(case, exact) if own == "errors" else exact
+            if own == "errors" and np.isnan(stored[name][columns]).all():
+                continue  # the earlier version stated no errors by default
             np.testing.assert_allclose(
                 values[columns], stored[name][columns], rtol=near, atol=near * scale, err_msg=f"{name} {own}"
             )

@@ -175,7 +175,7 @@ def test_block_and_inner_grams_of_wide_axis_equal_cell_gram(size, width, few_cel
 @pytest.mark.parametrize("width", [3, 5, 10, 30])
 @pytest.mark.parametrize("name", ["weighted-residuals", "query-smasher", "weighted-fourier", "identity"])
 def test_wide_plan_has_variances_of_explicit_strategy(name, width, few_cells, monkeypatch):
-    monkeypatch.setattr("dpscale.mechanisms.weighted_residuals.FEW_CELLS", 8)
+    monkeypatch.setattr("dpscale.mechanisms.weighted_residuals.GROUP_CELLS", 8)
     domain = dp.Domain({"a": 40, "b": 2})
     workload = Workload(domain).add("window", attributes=[("a",)], width=width)
     plan = dp.plan(workload, name)
