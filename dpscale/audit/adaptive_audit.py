@@ -96,7 +96,7 @@ def _sign(case: tuple[int, int], factor: int = 1) -> list[float]:
 def attained(name: str, samples: Sequence[Floats], claim: float) -> Check:
     """Return the check of one statistic on runs of both tables."""
     null, moved = samples
-    low, sure = (bound_of(name, null, moved, DELTA, level / 2).mu for level in (CONFIDENCE, REFUTED))
+    low, sure = (bound_of(name, null, moved, DELTA, level / 2, ("mu",)).mu for level in (CONFIDENCE, REFUTED))
     detail = f"mu is at least {low:.3f} (95 %) and {sure:.3f} (99.9 %), claimed {claim:.3f}, {len(null)} runs of each"
     return f"attack on the {name}", ATTAINED * claim <= low and sure <= claim, detail
 
@@ -109,7 +109,7 @@ def _projected(counts: Sequence[Floats]) -> list[Floats]:
 
 def _detected(name: str, samples: Sequence[Floats], claim: float) -> Check:
     null, moved = samples
-    sure = bound_of(name, null, moved, DELTA, REFUTED / 2).mu
+    sure = bound_of(name, null, moved, DELTA, REFUTED / 2, ("mu",)).mu
     return name, sure > claim, f"mu is at least {sure:.3f}, claimed {claim:.3f}"
 
 

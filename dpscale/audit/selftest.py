@@ -20,7 +20,7 @@ errors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -47,6 +47,7 @@ from dpscale.privacy.draws import GAUSSIAN, LAPLACE, Draw, LaplaceDraw
 ERROR = 1e-4
 DELTA = 1e-3
 CHOSEN_ON = 5  # one part in so many
+GOALS = ("mu", "epsilon")
 QUANTILES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 
 
@@ -114,17 +115,20 @@ def _pairs(scaled: Floats) -> list[tuple[int, int]]:
 
 def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bound:
     """Choose an event of each statistic on the first part, bound it on the rest, and return the largest bounds."""
-    error = ERROR / (2 * len(statistics))
+    error = ERROR / (2 * len(GOALS) * len(statistics))
     bounds = [bound_of(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
     strongest = max(bounds, key=lambda bound: bound.mu)
     return Bound(strongest.mu, max(bound.epsilon for bound in bounds), strongest.event)
 
 
-def bound_of(name: str, null: Floats, moved: Floats, delta: float, error: float) -> Bound:
-    """Return the bounds of one statistic; each bounded probability is wrong with probability at most `error`."""
+def bound_of(name: str, null: Floats, moved: Floats, delta: float, error: float, goals: Sequence[str] = GOALS) -> Bound:
+    """Return the bounds of one statistic, by an event for each of `goals`.
+
+    Each of the two probabilities of an event is wrong with probability at most `error`.
+    """
     first = len(null) // CHOSEN_ON
     bound = Bound(0.0, 0.0, name)
-    for goal in ("mu", "epsilon"):
+    for goal in goals:
         sign, threshold = _choose(null[:first], moved[:first], delta, goal, error)
         hits = [int((sign * sample[first:] > threshold).sum()) for sample in (null, moved)]
         trials = len(null) - first

@@ -125,7 +125,7 @@ def _search_weights(
     problem: PlanningProblem, demands: Demands, seconds: float, store: PlanStore | None
 ) -> WeightSearch:
     """Return the result of the search, from the store if it was made before."""
-    key = (NAME, demands.digest, problem.noise)
+    key = (NAME, demands.digest, problem.noise, _kind_of_floor(problem, demands))
     stored = store.get(*key) if store else None
     known = None if stored is None else unpack(stored, demands.sizes)
     if known is not None:
@@ -141,7 +141,7 @@ def _search_weights(
 def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, seconds: float) -> float:
     """Return a lower bound on the error of all matrix mechanisms; 0 if unknown."""
     workload, kind = problem.workload, _kind_of_floor(problem, demands)
-    if kind == "none":
+    if kind in ("none", "known"):
         return 0.0
     if kind == "optimum":
         return exact_floor(workload, seconds=seconds)
@@ -155,6 +155,7 @@ def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, se
 
 FLOORS = {
     "none": "not known for Laplace noise",
+    "known": "not known beside public totals or bounded totals of numbers",
     "optimum": "dual of one strategy on all cells",
     "values": "product of the bounds of the axes of each set, loose for several sets",
     "some": "products of the axes, for some of the sets, loose",
@@ -167,6 +168,8 @@ def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
     """Return how the bound over all matrix mechanisms is computed, a key of `FLOORS`."""
     if problem.noise == LAPLACE:
         return "none"
+    if problem.workload.domain.public_totals or _bounded(problem):
+        return "known"
     joint = any(not part.factorizes for part in problem.workload.parts)
     if demands.sizes != demands.cells:
         return "values"

@@ -46,6 +46,8 @@ def exact_floor(workload: Workload, most: int = EXACT_CELLS, seconds: float = ma
     """
     names, gram = explicit_gram(workload, most)
     scale, shape = float(np.trace(gram)), workload.domain.shape(names)
+    if scale <= 0:
+        return 0.0
     rows = root_of(gram / scale)
     if len(gram) <= GROUP_CELLS:
         return optimise(rows, shape, seconds=seconds).dual * scale
@@ -56,8 +58,8 @@ def grouped_floor(workload: Workload) -> float:
     """Return a lower bound of the sum of weight · variance at unit cost of the joint families of a workload."""
     groups: list[tuple[set[str], dict[int, list[AttributeSet]]]] = []
     for number, part in enumerate(workload.parts):
-        for names in () if part.factorizes else part.sets:
-            if workload.domain.cells(names) <= GROUP_CELLS:
+        for names, weight in () if part.factorizes else zip(part.sets, part.weights, strict=True):
+            if weight > 0 and workload.domain.cells(names) <= GROUP_CELLS:
                 _place(workload, groups, number, names)
     return math.fsum(exact_floor(_restricted(workload, chosen)) for _, chosen in groups[:MOST_GROUPS])
 

@@ -49,7 +49,8 @@ def test_plan_file_keeps_merged_marginals(tmp_path):
     workload = dp.Workload(dp.Domain({"a": 2, "b": 2, "c": 3, "d": 12})).add("marginal", degree=2)
     default = dp.plan(workload, noise="laplace")
     write_plan(tmp_path, default)
-    assert read_plan(tmp_path, workload).blocks.digest == default.blocks.digest
+    found = read_plan(tmp_path, workload).blocks
+    assert [block.digest for block in found] == [block.digest for block in default.blocks]
 
 
 def test_joint_families_are_planned():

@@ -12,6 +12,7 @@ from scipy import stats
 import dpscale as dp
 from dpscale import Domain, Workload, plan
 from dpscale.base.errors import PlanError
+from dpscale.domain.public_totals import PublicTotal
 from dpscale.optimize.axis_weights import along_curve, search, unpack
 from dpscale.optimize.lower_bounds import exact_floor, floor
 from dpscale.optimize.residual_grams import demands_of
@@ -371,3 +372,26 @@ def test_notes_mention_weights_only_if_present():
 def test_weighted_residuals_is_default_mechanism():
     assert plan(make_mixed_workload()).mechanism == OURS
     assert dp.plan(make_mixed_workload()).error == plan(make_mixed_workload(), OURS).error
+
+
+@pytest.mark.parametrize("joint", ["weight", "weights", "zeros"])
+def test_joint_queries_without_weight_are_planned_with_a_bound(joint):
+    workload = Workload(make_domain(16, 16, 16, 16)).add("marginal", degree=2)
+    if joint == "weight":
+        workload.add("affine", attributes=[("x0", "x1")], weight=0.0)
+    elif joint == "weights":
+        workload.add("affine", attributes=[("x0", "x1"), ("x2", "x3")], weight=[1.0, 0.0])
+    else:
+        workload.add_queries(("x0", "x1"), np.zeros((2, 16, 16)))
+    made = plan(workload, OURS)
+    assert 0 < made.bound_all <= made.rmse()
+    assert any("groups of joint sets" in note for note in made.notes)
+
+
+def test_no_bound_is_stated_beside_public_totals():
+    """Known residuals cost nothing, so that the optimum of the whole workload is no bound."""
+    known = PublicTotal(("a",), np.full(4, 100, np.int64), "external", "rows", "totals.csv")
+    domain = Domain(Domain({"a": 4, "b": 5}).axes, public_totals=(known,))
+    made = plan(Workload(domain).add("prefix", degree=2), OURS)
+    assert made.bound_all is None
+    assert "bound over all mechanisms: not known beside public totals or bounded totals of numbers" in made.notes
