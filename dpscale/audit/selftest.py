@@ -4,7 +4,7 @@ Every check runs twice: on the unmodified code, which must pass, and with a plan
 
 `attack` computes empirical lower bounds of epsilon and mu from many releases of two neighbouring tables. A statistic of
 a release is thresholded. The probability of the event under either table is bounded by Clopper & Pearson at a
-confidence of 1 − 1e-4, Bonferroni over the events. The event is chosen on one fifth of the releases and evaluated on
+confidence of 1 − 2e-4, Bonferroni over the events. The event is chosen on one fifth of the releases and evaluated on
 the others. With p1 a lower and p0 an upper bound,
     epsilon >= log((p1 − delta) / p0)    and    mu >= Phi⁻¹(p1) − Phi⁻¹(p0),
 and a bound above the claim refutes the claim (Jagielski, Ullman & Oprea 2020; Nasr et al. 2023 for mu).
@@ -115,7 +115,7 @@ def _pairs(scaled: Floats) -> list[tuple[int, int]]:
 
 def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bound:
     """Choose an event of each statistic on the first part, bound it on the rest, and return the largest bounds."""
-    error = ERROR / (2 * len(GOALS) * len(statistics))
+    error = ERROR / (2 * len(statistics))
     bounds = [bound_of(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
     strongest = max(bounds, key=lambda bound: bound.mu)
     return Bound(strongest.mu, max(bound.epsilon for bound in bounds), strongest.event)
