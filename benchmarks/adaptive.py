@@ -50,9 +50,17 @@ from dpscale.privacy import gdp_mu, zcdp_rho
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.base import PlanEvidence
+from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
-from dpscale.reconstruction.pairwise.learn import add_triples, complete_pairs, learn, learning_steps, missing_triples
+from dpscale.reconstruction.pairwise.learn import (
+    PairwiseModel,
+    add_triples,
+    complete_pairs,
+    learn,
+    learning_steps,
+    missing_triples,
+)
 from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.workload.residual.grem import non_negative
 
@@ -92,24 +100,46 @@ def run_adaptive(
 
     `alone` measures the 1-way marginals only; `lazy` updates the marginals of the published mechanism by changes.
     """
+    return run_at_cost(table, cost_of(epsilon), seed, options, alone, lazy)
+
+
+def run_at_cost(
+    table: Table, cost: float, seed: int, options: Options, alone: bool = False, lazy: bool = False
+) -> AimState:
+    """Run the selection loop at a squared μ of `cost`; the other arguments are those of `run_adaptive`."""
     targets = tuple((name,) for name in table.names) if alone else table.targets
     workload = Workload(Domain(dict(table.sizes))).add("marginal", attributes=targets)
-    problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
-    made = plan_adaptively(problem, options)
+    made = plan_adaptively(PlanningProblem(workload, Budget(GAUSSIAN, cost)), options)
     if lazy:
         made = replace(made, setting=replace(made.setting, estimator=GremEstimator(lazy=True)))
     state: AimState = run(made, table.counts, seeded_secret(seed))
     return state
 
 
-def released_answers(table: Table, epsilon: float, seed: int, options: Options | None = None) -> Answers:
-    """Return the answers of a job with `maxent`: unmeasured sets follow a pairwise model of all pairs."""
-    model = run_adaptive(table, epsilon, seed, options or Options()).fit.model
+def with_pairs(model: LowOrder, release: str) -> tuple[LowOrder, PairwiseModel | None]:
+    """Return the model with all pairs from a pairwise model, if that can be learnt in about a minute."""
     pairs = pair_targets(model, LEARNING_BYTES)
     if learning_steps(pairs) > LEARNING_STEPS:
-        return model.marginal
-    learnt = learn(pairs, str(seed))
-    return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed)).marginal
+        return model, None
+    learnt = learn(pairs, release)
+    return complete_pairs(model, learnt), learnt
+
+
+def with_triples(table: Table, model: LowOrder, learnt: PairwiseModel | None, release: str) -> LowOrder:
+    """Return the model of all pairs with the sets of three that a pairwise model implies."""
+    missing = [] if learnt is None else missing_triples(model, table.targets)
+    return model if learnt is None else add_triples(model, learnt, missing, release)
+
+
+def complete_model(table: Table, model: LowOrder, release: str) -> LowOrder:
+    """Return the `maxent` estimates of a job: unmeasured sets follow a pairwise model of all pairs."""
+    return with_triples(table, *with_pairs(model, release), release)
+
+
+def released_answers(table: Table, epsilon: float, seed: int, options: Options | None = None) -> Answers:
+    """Return the answers of a job with `maxent`."""
+    model = run_adaptive(table, epsilon, seed, options or Options()).fit.model
+    return complete_model(table, model, str(seed)).marginal
 
 
 def measure_plan(table: Table, epsilon: float, seed: int) -> PlanEvidence:

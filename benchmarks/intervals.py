@@ -34,19 +34,14 @@ from pathlib import Path
 
 import numpy as np
 import results
-from adaptive import run_adaptive
+from adaptive import complete_model, run_adaptive
 from interval_weights import Sample, fit
 from job_time import compare_jobs
 from marginal_tables import DATA, KEPT, LINKED, Names, Table, load_table
 
 from dpscale import Domain, Workload
-from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options
-from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.error_calibration import CALIBRATION, Calibration, ErrorComponents, simultaneous_widths
-from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
-from dpscale.reconstruction.pairwise.learn import add_triples, complete_pairs, learn, learning_steps, missing_triples
-from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 from dpscale.workload import WorkloadPart
 
@@ -79,20 +74,10 @@ class Case:
     outcomes: list[Outcome]
 
 
-def released_model(table: Table, state: AimState, seed: int) -> LowOrder:
-    """Return the model of a job with `maxent`: unmeasured sets follow a pairwise model of all pairs."""
-    model = state.fit.model
-    pairs = pair_targets(model, LEARNING_BYTES)
-    if learning_steps(pairs) > LEARNING_STEPS:
-        return model
-    learnt = learn(pairs, str(seed))
-    return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed))
-
-
 def release_errors(table: Table, epsilon: float, seed: int) -> SimulatedErrors:
     """Return the simulated errors of a release of all 3-way marginals."""
     state = run_adaptive(table, epsilon, seed, Options())
-    setting, released = state.setting, released_model(table, state, seed)
+    setting, released = state.setting, complete_model(table, state.fit.model, str(seed))
     return simulate_errors(state.fit.model, state.counts, state.residuals, setting.candidates,
                            setting.estimator.chains, seed=seed, released=released)  # fmt: skip
 

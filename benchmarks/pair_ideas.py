@@ -29,57 +29,19 @@ from typing import Any
 
 import numpy as np
 import results
-from adaptive import cost_of, load_tables
+from adaptive import cost_of, load_tables, run_at_cost, with_pairs, with_triples
 from marginal_tables import DATA, Table
 
-from dpscale import Domain, Workload
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.measurement.adaptive import run
-from dpscale.mechanisms.aim.state import AimState
-from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
-from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.privacy.accounting import GAUSSIAN, Budget
-from dpscale.privacy.streams import seeded_secret
+from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fitting_loops import fit_pair
-from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
-from dpscale.reconstruction.pairwise.learn import (
-    PairwiseModel,
-    add_triples,
-    complete_pairs,
-    learn,
-    learning_steps,
-    missing_triples,
-)
-from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.workload.residual.in_axis import coarsened
 
 Features = Mapping[str, Floats]
 KINDS = ("components", "signs", "halves", "groups")
 TABLES = ("adult", "salary", "telco", "acs23", "nltcs", "mushroom")
 COUNT, FLOOR, LEAST, SCALES = 2, 0.2, 0.02, 12
-
-
-def run_loop(table: Table, cost: float, seed: int) -> AimState:
-    workload = Workload(Domain(dict(table.sizes))).add("marginal", attributes=table.targets)
-    made = plan_adaptively(PlanningProblem(workload, Budget(GAUSSIAN, cost)), Options())
-    state: AimState = run(made, table.counts, seeded_secret(seed))
-    return state
-
-
-def completed(model: LowOrder, seed: int) -> tuple[LowOrder, PairwiseModel | None]:
-    """Return the model with every unmeasured pair, if a pairwise model can be learnt."""
-    pairs = pair_targets(model, LEARNING_BYTES)
-    if learning_steps(pairs) > LEARNING_STEPS:
-        return model, None
-    learnt = learn(pairs, str(seed))
-    return complete_pairs(model, learnt), learnt
-
-
-def error_of(table: Table, model: LowOrder, learnt: PairwiseModel | None, seed: int) -> float:
-    if learnt is not None:
-        model = add_triples(model, learnt, missing_triples(model, table.targets), str(seed))
-    return table.error(model.marginal)
 
 
 def functions(model: LowOrder, kind: str, seed: int) -> Features:
@@ -183,14 +145,15 @@ def compare(table: Table, epsilon: float, seeds: range, share: float) -> dict[st
     """Print and return the errors of all ideas over that of the whole budget without one."""
     errors: dict[str, list[float]] = defaultdict(list)
     for seed in seeds:
-        whole, learnt = completed(run_loop(table, cost_of(epsilon), seed).fit.model, seed)
-        errors["none"].append(error_of(table, whole, learnt, seed))
-        part, own_learnt = completed(run_loop(table, cost_of(epsilon) * (1 - share), seed).fit.model, seed)
+        cost, release = cost_of(epsilon), str(seed)
+        whole, learnt = with_pairs(run_at_cost(table, cost, seed, Options()).fit.model, release)
+        errors["none"].append(table.error(with_triples(table, whole, learnt, release).marginal))
+        part, own = with_pairs(run_at_cost(table, cost * (1 - share), seed, Options()).fit.model, release)
         for kind in KINDS:
-            moved = with_moments(table, part, functions(part, kind, seed), cost_of(epsilon) * share, seed)
-            errors[kind].append(error_of(table, moved, own_learnt, seed))
+            moved = with_moments(table, part, functions(part, kind, seed), cost * share, seed)
+            errors[kind].append(table.error(with_triples(table, moved, own, release).marginal))
             free = with_moments(table, whole, functions(whole, kind, seed), None, seed)
-            errors[f"{kind}, free"].append(error_of(table, free, learnt, seed))
+            errors[f"{kind}, free"].append(table.error(with_triples(table, free, learnt, release).marginal))
     base = float(np.mean(errors.pop("none")))
     found = {kind: float(np.mean(one)) / base for kind, one in errors.items()}
     print(f"{table.name:<10} ε = {epsilon:<4g} error {base:.4f}  "

@@ -9,7 +9,7 @@ bound of μ of a statistic is that of `selftest.attack`: a threshold chosen on o
 others by Clopper & Pearson.
 
 The neighbour has one more record. Adding it moves a cell of every set, and the residual measurements of a set move by
-their whole sensitivity whatever the record is. A selection spends its whole cost only if one score rises and all others
+their whole sensitivity for any record. A selection spends its whole cost only if one score rises and all others
 fall by the sensitivity: so two sets are candidates, of which one estimate is far below and the other far above the
 count of the record's cell. The selection that is tested is the first, because a composition of selections is a little
 more private than the Gaussian mechanism that is charged for it.

@@ -47,7 +47,7 @@ CANARIES, GUESSED, CANARY_MU, CANARY_DELTA = 2000, 1000, 3.0, 1e-5
 
 
 def full_selftest(runs: float = 1.0) -> list[Check]:
-    """Return (name, passed, detail) of each check; takes about ten minutes.
+    """Return (name, passed, detail) of each check; takes about twenty minutes on two cores.
 
     Parameters
     ----------

@@ -11,7 +11,9 @@ from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_o
 
 
 @main.command()
-@click.option("--full", is_flag=True, help="Also attack adaptive mechanisms and synthetic rows, in about ten minutes.")
+@click.option(
+    "--full", is_flag=True, help="Also attack adaptive mechanisms and synthetic rows, in about twenty minutes."
+)
 @json_option
 def selftest(full: bool, as_json: bool) -> None:
     """Audit this installation: noise, stability and attacks, each with planted violations."""

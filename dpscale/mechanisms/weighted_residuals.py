@@ -86,7 +86,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         plans.append(_plan_weights(problem, tools, solve, {}, sets))
     made = _best_plan(problem, tools, plans)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
-    notes = (*notes, f"bound over all mechanisms: {FLOORS[_kind_of_floor(problem, demands)]}")
+    notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor))
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
@@ -109,7 +109,7 @@ def _plan_unweighted(
     else:
         whole = len(split.blocks) == 1 and split.blocks[0].joint
         least, how = split.bound if whole else exact_floor(problem.workload, seconds=seconds), "optimum"
-    notes = (*made.notes, f"bound over all mechanisms: {FLOORS[how]}")
+    notes = (*made.notes, _note(how, least))
     return replace(made, stationary=0.0, floor=min(least, made.error), notes=notes)
 
 
@@ -162,6 +162,12 @@ FLOORS = {
     "products": "products of the axes",
     "groups": f"products of the axes, and groups of joint sets with at most {GROUP_CELLS} cells, loose",
 }
+
+
+def _note(kind: str, least: float) -> str:
+    """Return the remark on how the bound over all mechanisms was obtained, or why there is none."""
+    unknown = kind not in ("none", "known") and least <= 0
+    return f"bound over all mechanisms: {'not known for these queries' if unknown else FLOORS[kind]}"
 
 
 def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:

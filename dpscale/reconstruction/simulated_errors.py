@@ -8,7 +8,8 @@ choice of measurements are fixed. The model is not exactly true, so further comp
   from theirs, B. By Stein's identity (error² = D − noise² + 2 covariance, the last two as simulated) the excess is an
   excess of squared error.
 - U, chance: unmeasured tables depart from the model. Records drawn from the model would depart with the variance of
-  `model_variance`, real records with a multiple that the departures of measured sets tell (`departures`).
+  `model_variance`, real records with a multiple that follows from the departures of measured sets
+  (`departures`).
 - H, hidden departures, which were measured but are small against the noise. A departure of variance φU under noise of
   variance s² is known except for a share (1 − w), w = φU/(φU + s²). Replicas of a model that shrank it away do not have
   it. With U₀ the variance of a query if only the 1-ways had been measured, H = (1 − w)(U₀ − U), with the mean w of the

@@ -395,3 +395,10 @@ def test_no_bound_is_stated_beside_public_totals():
     made = plan(Workload(domain).add("prefix", degree=2), OURS)
     assert made.bound_all is None
     assert "bound over all mechanisms: not known beside public totals or bounded totals of numbers" in made.notes
+
+
+def test_note_states_that_no_bound_is_known():
+    """Sets of joint families above 512 cells have no bound, if no product family is asked."""
+    made = plan(Workload(make_domain(24, 24, 24)).add("affine", degree=2), OURS)
+    assert made.bound_all is None
+    assert "bound over all mechanisms: not known for these queries" in made.notes
