@@ -6,6 +6,7 @@ the tables of the documentation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -91,8 +92,13 @@ def _refused(where: str, fault: ErrorDetails, takes: str) -> JobError:
     if isinstance(refused, JobError):  # raised by a validator
         return refused
     named = fault["type"] == "literal_error" and isinstance(fault["input"], str)
-    remedy = nearest(fault["input"], takes.split(", ")) if named else FIX
+    remedy = nearest(fault["input"], _listed(takes)) if named else FIX
     return JobError(where, safe_repr(fault["input"]), takes or message_of(fault), remedy)
+
+
+def _listed(takes: str) -> list[str]:
+    """Return the values that a description lists: "a, b or c (with d)" lists three."""
+    return re.split(r", | or ", re.sub(r" \(.*\)", "", takes))
 
 
 def check_texts(content: object, where: str) -> None:

@@ -89,6 +89,8 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"asked": "family = 'predicates'\nfile = 'q.npy'\nattributes = [['a']]"}, "cannot be read"),
     ({"asked": "family = 'marginal'\ndegree = 1\nfile = 'q.npy'"}, "predicates only"),
     ({"more": "[mechansm]\nname = 'hdmm'"}, "did you mean 'mechanism'"),
+    ({"more": "[mechanism]\nname = 'aim-grem'\n[reconstruct]\nerrors = 'simulate'"}, "did you mean 'simulated'"),
+    ({"more": "[reconstruct]\nerrors = 'simulated'"}, "adaptive mechanism); there are: auto"),
     ({"more": "[mechanism]\nname = 'hdm'"}, "did you mean 'hdmm'"),
     ({"more": "[mechanism]\nname = 'hdmm'\nwy = 'union'"}, "did you mean 'way'"),
     ({"more": "[mechanism]\nname = 'hdmm'\nway = 'unoin'"}, "did you mean 'union'"),
