@@ -15,7 +15,8 @@ count of the record's cell. The selection that is tested is the first, because a
 more private than the Gaussian mechanism that is charged for it.
 
 Rows are a function of the estimates. Their statistic is linear in the counts of all cells, with the direction that
-separates the two tables best on the part of the runs where thresholds are chosen.
+separates the two tables best on the part of the runs where thresholds are chosen. Rows of a table with one attribute of
+two values have its noisy counts and no shrinkage, so that this statistic loses nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from typing import cast
 
 import numpy as np
@@ -33,7 +34,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers, special
 from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
 from dpscale.measurement import measure_block
-from dpscale.measurement.adaptive import Scores, build_shard, select_candidates, sensitivity
+from dpscale.measurement.adaptive import Scores, build_shard, run, select_candidates, sensitivity
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.aim.decision import AimDecision, AimSelection, ResidualRequest
 from dpscale.mechanisms.aim.estimators import EntropyEstimates
@@ -45,7 +46,7 @@ from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.maxent import LEARNING_BYTES
-from dpscale.reconstruction.pairwise.learn import learn
+from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
 from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.synthesis.draw import RowPart, draw
 from dpscale.workload import MARGINAL, Workload
@@ -194,6 +195,37 @@ def rows_counts(state: AimState, release: str) -> Floats:
     rows = draw(learnt, RowPart(round(model.total), 1, 0), release)
     cells = np.ravel_multi_index(tuple(rows.T), tuple(SIZES.values()))
     return np.bincount(cells, minlength=math.prod(SIZES.values())).astype(np.float64)
+
+
+@cache
+def _single_plan() -> AdaptivePlan:
+    workload = Workload(Domain({"a": 2})).add(MARGINAL.name, degree=1)
+    return plan(PlanningProblem(workload, Budget(GAUSSIAN, MU**2), UNIT_ROWS), Options())
+
+
+def single_attribute_counts(which: int, seed: int, added: int = UNIT_ROWS) -> Floats:
+    """Return the counts of synthetic rows of a table with one attribute.
+
+    Parameters
+    ----------
+    which : int
+        1: the table with one more unit.
+    seed : int
+    added : int
+        Rows of this unit; more than UNIT_ROWS is a planted fault.
+
+    Returns
+    -------
+    ndarray, shape (2,)
+    """
+    counts = np.array([RECORDS // 2 + added * which, RECORDS // 2])
+    made = _single_plan()
+    state = cast(AimState, run(made, lambda names: counts if names else counts.sum(), seeded_secret(seed)))
+    model: LowOrder = cast(EntropyEstimates, state.fit).model
+    targets = pair_targets(model, LEARNING_BYTES)
+    alone = PairwiseModel(targets, np.zeros(0), np.zeros((0, 1), np.int32))
+    rows = draw(alone, RowPart(round(model.total), 1, 0), str(seed))
+    return np.bincount(rows[:, 0], minlength=2).astype(np.float64)
 
 
 def direction(null: Floats, moved: Floats) -> Floats:

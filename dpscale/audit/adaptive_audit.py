@@ -1,8 +1,8 @@
 """Checks of `dpscale selftest --full`: attacks on the adaptive mechanism and on synthetic rows, and a one-run audit.
 
 A check passes if the lower bound of μ is at least ATTAINED of the claim at a confidence of 95 %, so that the attack is
-not blind, and does not exceed it at level REFUTED. Rows need only ROWS_ATTAINED: the statistic is linear, and shrinkage
-loses a part. A planted violation must exceed it.
+not blind, and does not exceed it at level REFUTED. Rows of several attributes need only ROWS_ATTAINED: the statistic is
+linear, and shrinkage loses a part. Rows of one attribute need ATTAINED. A planted violation must exceed the claim.
 
 The one-run audit (Steinke, Nasr & Jagielski 2023) includes each of m canaries by a fair coin, each in a cell of its
 own, and guesses the coins of those with the most extreme released values. Under (ε, δ) the number v of correct guesses
@@ -24,9 +24,11 @@ import numpy as np
 
 from dpscale.audit.adaptive_attack import (
     MU,
+    UNIT_ROWS,
     direction,
     first_selection,
     rows_counts,
+    single_attribute_counts,
     transcript,
     worst_pair,
 )
@@ -41,8 +43,9 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import PublicStream, seeded_secret
 from dpscale.workload import MARGINAL, Workload
 
-RUNS, SELECTIONS, PLANTED_RUNS, SELECTION_MU = 4000, 5000, 1000, 9.0
+RUNS, SELECTIONS, ROWS_RUNS, PLANTED_RUNS, SELECTION_MU = 4000, 5000, 20_000, 1000, 9.0
 ATTAINED, ROWS_ATTAINED, CONFIDENCE, REFUTED = 0.9, 0.8, 0.05, 1e-3
+LARGER = UNIT_ROWS * 10 // 7
 CANARIES, GUESSED, CANARY_MU, CANARY_DELTA = 2000, 1000, 3.0, 1e-5
 
 
@@ -62,6 +65,8 @@ def full_selftest(runs: float = 1.0) -> list[Check]:
         taken = _on_both(pool, _outcome, math.ceil(RUNS * runs))
         chosen = _on_both(pool, _sign, math.ceil(SELECTIONS * runs))
         noisy = _on_both(pool, partial(_outcome, scale=0.7), math.ceil(PLANTED_RUNS * runs))
+        single = _on_both(pool, _single, math.ceil(ROWS_RUNS * runs))
+        larger = _on_both(pool, partial(_single, added=LARGER), math.ceil(PLANTED_RUNS * runs))
         sharp = _on_both(pool, partial(_sign, factor=4), math.ceil(PLANTED_RUNS * runs))
     measured = math.sqrt(max(float(one[:, 2].max()) for one in taken))
     selected = math.sqrt(max(float(one[:, 1].max()) for one in chosen))
@@ -70,8 +75,10 @@ def full_selftest(runs: float = 1.0) -> list[Check]:
         attained("measured values of aim-grem", [one[:, 1] for one in taken], measured),
         attained("first selected set of aim-grem", [one[:, 0] for one in chosen], selected),
         attained("synthetic rows of aim-grem", _projected([one[:, 3:] for one in taken]), MU, ROWS_ATTAINED),
+        attained("synthetic rows of one attribute", _projected(single), MU),
         _detected("planted: noise x 0.7 in aim-grem", [one[:, 0] for one in noisy], MU),
         _detected("planted: rows with noise x 0.7", _projected([one[:, 3:] for one in noisy]), MU),
+        _detected("planted: rows of a larger unit", _projected(larger), MU),
         _detected("planted: scores x 4 in aim-grem", [one[:, 0] for one in sharp], selected),
         one_run(),
     ]
@@ -87,6 +94,10 @@ def _outcome(case: tuple[int, int], scale: float = 1.0) -> list[float]:
     """Return both ratios of a run, the cost of its measurements, and the counts of its rows."""
     found = transcript(worst_pair(), *case, scale)
     return [found.whole, found.values, float(found.measured_cost), *rows_counts(found.state, str(case[1]))]
+
+
+def _single(case: tuple[int, int], added: int = UNIT_ROWS) -> list[float]:
+    return single_attribute_counts(*case, added).tolist()
 
 
 def _sign(case: tuple[int, int], factor: int = 1) -> list[float]:

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from dpscale.audit.adaptive_attack import MU, first_selection, rows_counts, transcript, worst_pair
+from dpscale.audit.adaptive_attack import (
+    MU,
+    UNIT_ROWS,
+    first_selection,
+    rows_counts,
+    single_attribute_counts,
+    transcript,
+    worst_pair,
+)
 from dpscale.audit.adaptive_audit import attained, one_run, one_run_epsilon
 from dpscale.audit.selftest import DELTA, bound_of
 
@@ -50,6 +58,16 @@ def test_attack_that_is_blind_fails():
 def test_rows_have_as_many_records_as_estimated():
     state = transcript(worst_pair(), 0, 3).state
     assert rows_counts(state, "rows").sum() == round(state.fit.model.total)
+
+
+def test_rows_of_one_attribute_attain_claim_and_show_a_larger_unit():
+    """1,000 runs of each table: the bound is above 0.75 of the claim, and above the claim if the unit has more rows."""
+    samples = [
+        np.array([single_attribute_counts(which, 2 * run + which, added)[0] for run in range(1000)])
+        for which, added in ((0, UNIT_ROWS), (1, UNIT_ROWS), (1, 2 * UNIT_ROWS))
+    ]
+    assert attained("", samples[:2], MU, 0.75)[1]
+    assert bound_of("", samples[0], samples[2], DELTA, 5e-4, ("mu",)).mu > MU
 
 
 def test_one_run_bound_has_closed_form_without_delta():
