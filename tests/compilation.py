@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import dpscale as dp
+from dpscale.base.compilation import Kernel
 from tests.audit.small import write
 
 PACKAGE = Path(dp.__file__).parent
@@ -12,8 +13,10 @@ UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_ro
 
 
 def compile_loops():
-    """Import all modules of loops, which are compiled for their signatures, and make a small run for the others."""
+    """Compile all loops that state their signatures, and make a small run for the others."""
     for path in PACKAGE.rglob("*loops.py"):
-        importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+        module = importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+        for kernel in [own for own in vars(module).values() if isinstance(own, Kernel)]:
+            assert kernel.dispatcher
     with tempfile.TemporaryDirectory() as folder:
         dp.run(write(Path(folder), data=UNIT, synthesize={"rows": 100}), run_dir=Path(folder) / "run")

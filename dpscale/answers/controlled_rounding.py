@@ -7,12 +7,14 @@ or up so that the margins hold with the smallest change, by an integer program.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array, vstack
 
-from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray, optimize
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Groups = Sequence[tuple[NDArray[np.int64], Integers]]
 FURTHER = (0, 1, 4, np.inf)  # units beyond rounding down or up, tried in this order
@@ -79,8 +81,9 @@ def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: 
     high = np.where(possible.reshape(-1), np.ceil(near) + more, 0)
     cost = np.where(near - np.floor(near) < 0.5, 1.0, -1.0) * (1 + np.abs(2 * (near - np.floor(near)) - 1))
     matrix, wanted = _margins(groups, flat.size), np.concatenate([own for _, own in groups])
-    found = milp(cost, integrality=np.ones(flat.size) if len(groups) > 2 else None, bounds=Bounds(low, high),
-                 constraints=LinearConstraint(matrix, wanted, wanted), options={"node_limit": NODES})  # fmt: skip
+    integral = np.ones(flat.size) if len(groups) > 2 else None
+    bounds, margins = optimize.Bounds(low, high), optimize.LinearConstraint(matrix, wanted, wanted)
+    found = optimize.milp(cost, integrality=integral, bounds=bounds, constraints=margins, options={"node_limit": NODES})
     if found.x is None:
         return None
     whole = np.rint(found.x).astype(np.int64)
@@ -89,5 +92,7 @@ def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: 
 
 def _margins(groups: Groups, cells: int) -> csr_array:
     """Return the matrix of the margins, with one row for each cell of a margin."""
+    from scipy.sparse import csr_array, vstack
+
     one = np.ones(cells)
     return vstack([csr_array((one, (group, np.arange(cells))), shape=(len(own), cells)) for group, own in groups])

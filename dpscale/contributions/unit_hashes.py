@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import Flags, Integers, NDArray, Words, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Flags, Integers, NDArray, Words
 from dpscale.records.parquet.headers import U, word
 
 START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)

@@ -15,10 +15,10 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-import pandas as pd  # not at its first use, which depends on the values of units
 
 from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
 from dpscale.base.errors import DataError
@@ -94,6 +94,7 @@ def one_family(families: Iterable[str], unit: str) -> None:
 def identities(column: pa.Array, unit: str) -> Identities:
     """Return the units of a column's rows; the entries of a dictionary are hashed once."""
     family(column.type, unit)
+    import_module("pandas")  # not at its first use, which depends on the values of units
     rows: Any = slice(None)
     if pa.types.is_decimal(column.type):
         column = column.dictionary_encode()
@@ -261,6 +262,8 @@ def _texts(texts: list[str]) -> pa.Array:
 
 
 def _text_words(texts: pa.Array) -> Words:
+    import pandas as pd
+
     values = np.asarray(texts.cast(pa.large_binary()).to_numpy(zero_copy_only=False), dtype=object)
     return np.stack([pd.util.hash_array(values, hash_key=key, categorize=False) for key in KEYS], axis=1)
 

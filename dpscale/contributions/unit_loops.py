@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.numerics import Flags, Integers, NDArray, Words, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Flags, Integers, NDArray, Words
 
 Numbers = NDArray[np.uint16]  # bucket numbers
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)

@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
 from dpscale.domain import Domain
 
 PLANES, DIRECT = -1, -2

@@ -14,7 +14,8 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from dpscale.base.numerics import Integers, NDArray, Words, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Integers, NDArray, Words
 
 SLICE = 4096
 COPIES = 4

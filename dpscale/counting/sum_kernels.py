@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import Integers, NDArray, Words, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Integers, NDArray, Words
 from dpscale.counting.kernels import SLICE, Array, last_codes, prefix_codes
 
 

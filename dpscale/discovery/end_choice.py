@@ -13,9 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erf, ndtri
 
-from dpscale.base.numerics import Flags, Floats, Integers
+from dpscale.base.numerics import Flags, Floats, Integers, special
 from dpscale.discovery.dyadic_bins import DyadicBins, dyadic_bins, estimate_histogram
 
 SIZE_SPREAD, SIZE_POINTS, LEAST_SIZE = 1.5, 15, 50
@@ -196,7 +195,7 @@ def _costs(column: Column, ranges: Ranges, groups: int, precision: float) -> Flo
 
 def _sizes(records: float, groups: int) -> Floats:
     """Return quantiles of the sizes of groups; only sizes of at least LEAST_SIZE, if there are any."""
-    quantiles = np.exp(SIZE_SPREAD * ndtri((np.arange(SIZE_POINTS) + 0.5) / SIZE_POINTS))
+    quantiles = np.exp(SIZE_SPREAD * special.ndtri((np.arange(SIZE_POINTS) + 0.5) / SIZE_POINTS))
     sizes = np.asarray(quantiles / quantiles.mean() * records / max(groups, 1))
     large = sizes[sizes >= LEAST_SIZE]
     return large if len(large) else sizes[-1:]
@@ -205,4 +204,4 @@ def _sizes(records: float, groups: int) -> Floats:
 def _mean_absolute(bias: Floats, error: Floats) -> Floats:
     """Return E|bias + error · Z| of a standard normal Z."""
     ratio = bias / error
-    return np.asarray(error * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + bias * erf(ratio / np.sqrt(2)))
+    return np.asarray(error * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + bias * special.erf(ratio / np.sqrt(2)))

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numba import uint64
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Integers, Integers32, NDArray
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.tree_factor import TreeFactor
-from dpscale.privacy.sampling_loops import compiled
 
 Term = Callable[[Floats], Floats]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats
-from dpscale.privacy.sampling_loops import compiled
 
 
 @compiled("void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[::1])")

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.numerics import Flags, Floats, Integers, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Flags, Floats, Integers
 
 STEPS = 60  # of Newton's method on a line
 NEAR = 1e-7  # distance from a whole number at which a fitted value is taken to be whole

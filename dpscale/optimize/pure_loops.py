@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats
-from dpscale.privacy.sampling_loops import compiled
 
 LEAST = 1e-80
 

@@ -22,11 +22,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import solve_triangular
-from scipy.optimize import minimize
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, linalg, optimize
 from dpscale.optimize.convex import optimise
 from dpscale.plans.time_plan import CUMULATIVE, PERIOD, WINDOW, TimePlan
 from dpscale.privacy.accounting import GAUSSIAN
@@ -126,7 +124,7 @@ def _descend(queries: Floats, periods: int, start: Floats) -> Floats:
     lower = np.tril_indices(len(start))
     bounds = [(LEAST if row == column else 0.0, None) for row, column in zip(*lower, strict=True)]
     point = np.maximum(start, np.diag(np.full(len(start), LEAST)))[lower]
-    found = minimize(_objective, point, args=(queries, periods), jac=True, method="L-BFGS-B", bounds=bounds,
+    found = optimize.minimize(_objective, point, args=(queries, periods), jac=True, method="L-BFGS-B", bounds=bounds,
                      options={"maxiter": STEPS, "maxfun": 2 * STEPS})  # fmt: skip
     out = np.zeros_like(start)
     out[lower] = found.x
@@ -139,9 +137,9 @@ def _objective(point: Floats, queries: Floats, periods: int) -> tuple[float, Flo
     lower = np.tril_indices(size)
     strategy = np.zeros((size, size))
     strategy[lower] = point
-    answers = solve_triangular(strategy.T, queries.T, lower=False)  # R⁻ᵀ Wᵀ, whose squared norm is the variance
+    answers = linalg.solve_triangular(strategy.T, queries.T, lower=False)  # R⁻ᵀ Wᵀ, whose squared norm is the variance
     variance = float(np.sum(answers**2))
-    down = -2 * solve_triangular(strategy, answers @ answers.T, lower=True).T
+    down = -2 * linalg.solve_triangular(strategy, answers @ answers.T, lower=True).T
     cost, up = _smooth_cost(strategy, periods)
     return float(np.log(variance) + np.log(cost)), (down / variance + up / cost)[lower]
 

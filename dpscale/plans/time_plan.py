@@ -34,10 +34,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, linalg
 from dpscale.privacy.accounting import LAPLACE, Cost
 from dpscale.storage.files import read_text, write_whole
 
@@ -155,7 +154,7 @@ class TimePlan:
     def coefficients(self, kind: str, period: int) -> Floats:
         """Return c, the coefficient of the values of each of the periods 0 … `period`, shape (period + 1,)."""
         known = self.matrix[: period + 1, : period + 1].astype(np.float64)
-        return np.asarray(solve_triangular(known.T, self.weights(kind, period), lower=False))
+        return np.asarray(linalg.solve_triangular(known.T, self.weights(kind, period), lower=False))
 
     def variance(self, kind: str, period: int) -> float:
         """Return the variance of an answer in units of one release of one table that has the whole budget."""

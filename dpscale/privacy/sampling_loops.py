@@ -7,14 +7,11 @@ draw and not by the import.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 from numba import uint64
 
-from dpscale.base.numerics import NDArray, njit
+from dpscale.base.compilation import compiled
+from dpscale.base.numerics import NDArray
 
 ONE, TWO = np.uint64(1), np.uint64(2)
 HALF_WORD, LOW_HALF, ALL_ONES = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -23,33 +20,6 @@ OFFSET_ERROR = np.uint64(4)
 # With 32 known bits of the offset, y is short by less than 2^32 and x (slope in y below 1/4) by 2^30 more.
 HEAD_BITS, HEAD_UNIT, HEAD_ERROR = np.uint64(32), np.uint64(2**32), np.uint64(2**30 + 4)
 SERIES_TERMS = 14
-
-
-def compiled(
-    signature: str, inline: str = "never", slp: bool = False, checked: bool = True
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile for one signature, without the GIL; cache the machine code on disk if it is writable.
-
-    Parameters
-    ----------
-    signature : str
-    inline : str
-    slp : bool
-        Vectorise adjacent sums without reordering them.
-    checked : bool
-        Raise an error for a division by zero, which prevents vectorisation of loops that divide.
-    """
-
-    def compile_now(function: Callable[..., Any]) -> Callable[..., Any]:
-        options: dict[str, Any] = {"nogil": True, "inline": inline, "error_model": "python" if checked else "numpy"}
-        settings: Any = numba.config
-        before, settings.SLP_VECTORIZE = settings.SLP_VECTORIZE, settings.SLP_VECTORIZE or int(slp)
-        try:
-            return njit(signature, cache=True, **options)(function)
-        finally:
-            settings.SLP_VECTORIZE = before
-
-    return compile_now
 
 
 @compiled("uint64(uint64, uint64)", inline="always")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Integers
-from dpscale.privacy.sampling_loops import compiled
 
 LEAST = 1e-9
 

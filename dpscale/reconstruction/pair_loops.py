@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Integers
-from dpscale.privacy.sampling_loops import compiled
 from dpscale.reconstruction.fitting_loops import fit_pair, fit_triple
 
 MOST_MIDDLES = 12

@@ -9,9 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Floats, Integers, LazyModule, NDArray
-
-pair_loops = LazyModule("dpscale.reconstruction.pair_loops")  # numba
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
+from dpscale.reconstruction import pair_loops
 
 
 @dataclass(frozen=True, eq=False)

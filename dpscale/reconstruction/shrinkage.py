@@ -18,11 +18,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, LazyModule, NDArray
+from dpscale.base.numerics import Floats, NDArray
+from dpscale.reconstruction import pair_loops, shrinkage_loops
 from dpscale.reconstruction.set_arrays import PairArrays
-
-shrinkage_loops = LazyModule("dpscale.reconstruction.shrinkage_loops")  # numba
-pair_loops = LazyModule("dpscale.reconstruction.pair_loops")
 
 GRID = np.concatenate([[0.0], np.geomspace(0.03, 0.8, 9), [0.9, 1.0, 1.1], np.geomspace(1.25, 100, 16)])
 GRID_WIDTHS = np.maximum(np.gradient(GRID) / 2, 0.01)

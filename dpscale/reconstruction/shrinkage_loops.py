@@ -11,8 +11,8 @@ from math import exp, log, sqrt
 
 import numpy as np
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Integers
-from dpscale.privacy.sampling_loops import compiled
 
 FARTHEST, PART = -60.0, 1 / 256
 C2, C3, C4, C5, C6 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720

@@ -16,14 +16,13 @@ import numpy as np
 
 from dpscale.base.arrow import is_text, pa, pc, types
 from dpscale.base.errors import DataError
-from dpscale.base.numerics import Flags, Integers, LazyModule, NDArray
+from dpscale.base.numerics import Flags, Integers, NDArray
 from dpscale.domain.attribute import Attribute
+from dpscale.records import tree_cells
 
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 NOTHING = ("", "na", "n/a", "nan", "null", "none")
 LARGEST = np.uint64(np.iinfo(np.int64).max)
-
-tree_cells = LazyModule("dpscale.records.tree_cells")  # numba
 
 
 def column_of(attribute: Attribute, batch: Mapping[str, Any]) -> Any:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrow import pa, pc
+from dpscale.base.compilation import njit
 from dpscale.base.errors import DataError
-from dpscale.base.numerics import Flags, Integers, Integers32, NDArray, njit
+from dpscale.base.numerics import Flags, Integers, Integers32, NDArray
 from dpscale.records.files import batch_rows, file_size, streamed
 from dpscale.records.formats import Dialect, RecordFormat, Source, codec_of
 

@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dpscale.base.arrow import buffers_of, is_text, pa, pc
-from dpscale.base.numerics import Integers, Integers32, NDArray, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Integers, Integers32, NDArray
 from dpscale.domain.tree import SEPARATOR, LevelTree, TreeLevel
 
 Bytes = NDArray[np.uint8]

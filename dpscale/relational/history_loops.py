@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Integers, Words
-from dpscale.privacy.sampling_loops import compiled
 from dpscale.relational.loops import change_entry, uniform
 
 

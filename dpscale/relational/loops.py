@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Integers, Words
-from dpscale.privacy.sampling_loops import compiled
 
 SLACK = 1e-12
 

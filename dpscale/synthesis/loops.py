@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Floats32, Integers, Integers32, Words
-from dpscale.privacy.sampling_loops import compiled
 from dpscale.reconstruction.pairwise.loops import BLOCK, U1, U8, gather, sample_index
 
 

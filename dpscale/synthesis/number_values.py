@@ -19,10 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import betaincinv
 
-from dpscale.base.numerics import Flags, Floats, Integers, Integers32
+from dpscale.base.numerics import Flags, Floats, Integers, Integers32, optimize, special
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.number import Number
 from dpscale.privacy.streams import PublicStream
@@ -212,7 +210,7 @@ def _start(whole: GroupTargets, ranges: Ranges, order: Integers, stream: PublicS
         found = _exponential(mean, places)
     else:
         concentration = float(np.clip(mean * (1 - mean) / max(variance, 1e-12) - 1, *CONCENTRATIONS))
-        found = betaincinv(mean * concentration, (1 - mean) * concentration, places)
+        found = special.betaincinv(mean * concentration, (1 - mean) * concentration, places)
     shares = np.where(ranges.span < 1, places, found)
     return np.asarray(np.clip(np.rint(shares * UNIT) / UNIT, EDGE, 1 - EDGE))
 
@@ -228,7 +226,7 @@ def _exponential(mean: float, places: Floats) -> Floats:
         return 1 - _exponential(1 - mean, 1 - places)
     if mean > 0.5 - 1e-6:
         return places
-    rate = float(brentq(lambda own: _exponential_mean(own) - mean, -MOST_RATE, -1e-6))
+    rate = float(optimize.brentq(lambda own: _exponential_mean(own) - mean, -MOST_RATE, -1e-6))
     return np.asarray(np.log1p(places * np.expm1(rate)) / rate)
 
 

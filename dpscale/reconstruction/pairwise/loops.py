@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Floats32, Integers, Integers32, Words
-from dpscale.privacy.sampling_loops import compiled
 
 FAR, STEP, ONE = np.float32(-60.0), np.float32(1 / 1024), np.float32(1)
 UNIT = np.float32(1 / 16777216)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import Integers, NDArray, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Integers, NDArray
 
 Array = NDArray[Any]
 U = np.uint64

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.numerics import Integers, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Integers
 from dpscale.records.parquet.headers import COMPRESSED, LENGTH, LEVELS, MOST, PACKED, PLACE, Array, Int, U, varint, word
 
 STEPS = (4, 2, 1)

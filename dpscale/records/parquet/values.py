@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.numerics import Integers, njit
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Integers
 from dpscale.records.parquet.headers import DAMAGED, FINE, MOST, NULLS, Array, Int, U, varint, word
 from dpscale.records.parquet.levels import all_there, expand, level_bits, ones_before, put
 

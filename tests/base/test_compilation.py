@@ -1,0 +1,98 @@
+"""Kernels are compiled at their first call, with those that they name; importing the package loads no compiler."""
+
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dpscale.base.compilation import Kernel, cache_folder, compiled, njit
+from dpscale.reconstruction import fitting_loops
+
+
+@njit(nogil=True)
+def doubled(value):
+    """Return twice the value."""
+    return 2 * value
+
+
+@njit(nogil=True)
+def doubled_twice(value):
+    return doubled(doubled(value))
+
+
+def test_public_names_load_no_compiler_and_no_frames():
+    script = (
+        "import sys, dpscale as dp; dp.run; dp.Release; dp.plan; "
+        "print([name for name in ('numba', 'pandas', 'scipy', 'distributed', 'matplotlib') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_kernel_compiles_the_kernels_that_it_names():
+    assert isinstance(doubled_twice, Kernel)
+    assert doubled_twice(3) == 12
+    assert not isinstance(doubled, Kernel)
+    assert doubled(4) == 8
+    assert doubled_twice.signatures
+
+
+def test_kernel_of_a_closure_is_compiled():
+    @njit()
+    def inner(value):
+        return value + 1
+
+    @njit()
+    def outer(value):
+        return inner(value) * 2
+
+    assert outer(1) == 4
+
+
+def test_threads_compile_once():
+    @njit()
+    def tripled(value):
+        return 3 * value
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(tripled, range(100))) == [3 * i for i in range(100)]
+    assert len(tripled.signatures) == 1
+
+
+def test_signature_is_compiled_and_others_are_refused():
+    @compiled("float64(float64)")
+    def half(value):
+        return value / 2
+
+    assert half(3) == 1.5
+    assert len(half.signatures) == 1
+    with pytest.raises(TypeError):
+        half("3")
+
+
+def test_kernel_is_pickled_by_name_and_documented():
+    kernel = fitting_loops.fit_pair
+    assert pickle.loads(pickle.dumps(kernel)) is kernel
+    assert kernel.__doc__ == kernel.py_func.__doc__
+    assert doubled.__doc__ == "Return twice the value."
+
+
+def test_unknown_attribute_is_an_attribute_error():
+    with pytest.raises(AttributeError):
+        fitting_loops.fit_pair.no_such_attribute  # noqa: B018
+
+
+def test_cache_folder_is_that_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "code"))
+    assert cache_folder() == tmp_path / "code"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/none")
+    assert cache_folder() is None
+
+    @njit(cache=True)
+    def squared(value):
+        return value * value
+
+    assert squared(np.int64(3)) == 9
