@@ -26,11 +26,25 @@ Words = NDArray[np.uint64]
 AttributeSet = tuple[str, ...]  # shared objects use the domain's order
 
 
+class ScipyModule(LazyModule):
+    """Module of SciPy, whose BLAS is limited as NumPy's is if the import happens inside `one_thread`."""
+
+    _limited = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the module itself; the first call imports it."""
+        found = super().__getattr__(name)
+        if not self._limited:
+            self._limited = True
+            _limit_loaded()
+        return found
+
+
 # modules of SciPy that take long to import and are not needed to open a release
-linalg: Any = LazyModule("scipy.linalg")
-optimize: Any = LazyModule("scipy.optimize")
-special: Any = LazyModule("scipy.special")
-stats: Any = LazyModule("scipy.stats")
+linalg: Any = ScipyModule("scipy.linalg")
+optimize: Any = ScipyModule("scipy.optimize")
+special: Any = ScipyModule("scipy.special")
+stats: Any = ScipyModule("scipy.stats")
 
 
 class ParallelMap(Protocol):
@@ -56,12 +70,12 @@ def named_task(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 _lock = Lock()
 _holders = 0
-_limit: Any = None
+_limits: list[Any] = []  # of the libraries that were loaded when each was made
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit BLAS to one thread."""
+    """Limit BLAS to one thread, also libraries that are loaded meanwhile by the modules of SciPy of this module."""
     _enter()
     try:
         yield
@@ -70,18 +84,29 @@ def one_thread() -> Iterator[None]:
 
 
 def _enter() -> None:
-    global _holders, _limit
-    from threadpoolctl import threadpool_limits
-
+    global _holders
     with _lock:
         _holders += 1
         if _holders == 1:
-            _limit = threadpool_limits(1, "blas")
+            _limits.append(_new_limit())
+
+
+def _limit_loaded() -> None:
+    """Limit libraries that were loaded since the limit began."""
+    with _lock:
+        if _holders:
+            _limits.append(_new_limit())
+
+
+def _new_limit() -> Any:
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1, "blas")
 
 
 def _leave() -> None:
     global _holders
     with _lock:
         _holders -= 1
-        if _holders == 0:
-            _limit.restore_original_limits()
+        while _holders == 0 and _limits:
+            _limits.pop().restore_original_limits()

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, linalg
 from dpscale.optimize.convex import Optimum, iterate_fixed_point
 from dpscale.optimize.long_axis import BELOW, LinearAxis, LinearPoint, generators, quadrature
 from dpscale.workload import Family
@@ -109,10 +109,8 @@ class ChainGram:
 
     def _certified(self, weights: Floats) -> Optimum:
         """Return the strategy at some weights of sum 1."""
-        from scipy.linalg import eigh_tridiagonal
-
         roots = np.sqrt(weights)
-        values, vectors = eigh_tridiagonal(self.diagonal / weights, self.off_diagonal / (roots[:-1] * roots[1:]))
+        values, vectors = linalg.eigh_tridiagonal(self.diagonal / weights, self.off_diagonal / (roots[:-1] * roots[1:]))
         values = 1 / np.sqrt(values)  # of S^½
         root = (vectors * np.sqrt(values)).T / roots
         leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, linalg
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.privacy.draws import BELOW_ONE, GAUSSIAN
@@ -112,9 +112,7 @@ def centring_rounder(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[
 
 def _combined(basis: Floats, shape: tuple[int, ...], rank: int, weights: AxisWeights) -> Callable[[Floats], Factor]:
     """Return a function that rounds a strategy to integer combinations of the independent rows of an integer basis."""
-    from scipy.linalg import qr
-
-    _, _, order = qr(basis.T, mode="economic", pivoting=True)
+    _, _, order = linalg.qr(basis.T, mode="economic", pivoting=True)
     chosen = basis[np.sort(order[:rank])]
     inverse = np.linalg.pinv(chosen)
     named = None if weights == (None,) * len(shape) else weights
@@ -199,11 +197,9 @@ def _is_surely_regular(matrix: Floats) -> bool:
     n = matrix.shape[1]
     if len(matrix) < n or n < MANY_CELLS:
         return False
-    from scipy.linalg.lapack import dpocon, dpotrf
-
     gram = matrix.T @ matrix
-    triangle, failed = dpotrf(gram)
-    reciprocal, _ = dpocon(triangle, float(np.abs(gram).sum(axis=0).max()))
+    triangle, failed = linalg.lapack.dpotrf(gram)
+    reciprocal, _ = linalg.lapack.dpocon(triangle, float(np.abs(gram).sum(axis=0).max()))
     return not failed and bool(reciprocal > LEAST_RANK**2 * n)
 
 

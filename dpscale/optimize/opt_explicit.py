@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, optimize
+from dpscale.base.numerics import Floats, linalg, optimize
 from dpscale.optimize.chain_gram import chain_of
 from dpscale.optimize.convex import optimise
 from dpscale.workload import root_of
@@ -121,9 +121,7 @@ def p_identity_error(gram: Floats, parameters: Floats, times: TimesGram | None =
 
 def _to_the_last_digit(gram: Floats, matrix: Floats) -> float:
     """Return tr(G (AᵀA)⁻¹) without the cancellation of large sums, once at the end: O(n³)."""
-    from scipy.linalg import cho_factor, cho_solve
-
-    return float(np.trace(cho_solve(cho_factor(matrix.T @ matrix), gram)))
+    return float(np.trace(linalg.cho_solve(linalg.cho_factor(matrix.T @ matrix), gram)))
 
 
 def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = None) -> PIdentity:

@@ -9,6 +9,7 @@ stored on one cell of each orbit; on the other cells they are equal up to the si
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
@@ -46,17 +47,40 @@ class SymmetryBlocks:
         )
 
 
+@dataclass(frozen=True)
+class _Orbits:
+    """Orbits of a group of commuting involutions.
+
+    Attributes
+    ----------
+    orbit : ndarray of int64, shape (cells,)
+        Orbit of every cell.
+    members : ndarray of int64, shape (largest, orbits)
+        Cells of every orbit in increasing order, and then the number of all cells.
+    signs : tuple of ndarray, shape (cells,)
+        For every character, the sign on every cell, or 0 where its functions vanish.
+    """
+
+    orbit: Integers
+    members: Integers
+    signs: tuple[Floats, ...]
+
+    @cached_property
+    def roots(self) -> Floats:
+        """Square roots of the numbers of cells of the orbits."""
+        return np.asarray(np.sqrt(np.bincount(self.orbit)))
+
+
 def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
     """Return the blocks of a Gram matrix given by its rows, (r, cells), on the cells of `shape`."""
-    group = _group([permutation for permutation in _candidates(shape) if _leaves(rows, permutation)], rows.shape[1])
-    representative = np.stack([cells for cells, _ in group]).min(axis=0)
-    cells, orbit = np.unique(representative, return_inverse=True)
-    characters = product((1, -1), repeat=len(group[0][1]))
-    blocks = [_block(rows, group, cells, orbit.astype(np.int64), character) for character in characters]
-    return SymmetryBlocks(tuple(block for block in blocks if block is not None), orbit.astype(np.int64))
+    kept = tuple(_leaves(rows, permutation) for permutation in _candidates(shape))
+    orbits = _orbits(shape, kept)
+    blocks = [_block(rows, orbits, sign) for sign in orbits.signs]
+    return SymmetryBlocks(tuple(block for block in blocks if block is not None), orbits.orbit)
 
 
-def _candidates(shape: tuple[int, ...]) -> list[Integers]:
+@lru_cache(maxsize=32)
+def _candidates(shape: tuple[int, ...]) -> tuple[Integers, ...]:
     """Return commuting involutions of the cells: reversal of all axes, and exchanges of pairs of axes of one size."""
     cells = np.arange(int(np.prod(shape))).reshape(shape)
     involutions = [np.flip(cells).reshape(-1)]
@@ -67,15 +91,35 @@ def _candidates(shape: tuple[int, ...]) -> list[Integers]:
         if partner is not None:
             free.remove(partner)
             involutions.append(np.swapaxes(cells, first, partner).reshape(-1))
-    return involutions
+    return tuple(involutions)
+
+
+@lru_cache(maxsize=32)
+def _probes(cells: int) -> Floats:
+    return np.random.default_rng(0).normal(size=(cells, PROBES))
 
 
 def _leaves(rows: Floats, permutation: Integers) -> bool:
     """Return whether the permutation of the cells leaves the Gram matrix unchanged, tested on random vectors."""
-    probes = np.random.default_rng(0).normal(size=(rows.shape[1], PROBES))
+    probes = _probes(rows.shape[1])
     straight = rows.T @ (rows @ probes)
     permuted = rows.T @ (rows @ probes[permutation])
     return bool(np.abs(straight[permutation] - permuted).max() <= TOLERANCE * np.abs(straight).max())
+
+
+@lru_cache(maxsize=32)
+def _orbits(shape: tuple[int, ...], kept: tuple[bool, ...]) -> _Orbits:
+    """Return the orbits under the candidates that are kept."""
+    size = int(np.prod(shape))
+    group = _group([image for image, own in zip(_candidates(shape), kept, strict=True) if own], size)
+    representative = np.stack([image for image, _ in group]).min(axis=0)
+    cells, orbit = np.unique(representative, return_inverse=True)
+    order, counts = np.argsort(orbit, kind="stable"), np.bincount(orbit)
+    members = np.full((counts.max(), len(cells)), size)
+    rank = np.arange(size) - np.repeat(np.cumsum(counts) - counts, counts)
+    members[rank, orbit[order]] = order
+    signs = tuple(_signs(group, cells, orbit, character) for character in product((1, -1), repeat=sum(kept)))
+    return _Orbits(orbit.astype(np.int64), members, signs)
 
 
 def _group(permutations: list[Integers], size: int) -> list[tuple[Integers, tuple[int, ...]]]:
@@ -89,22 +133,23 @@ def _group(permutations: list[Integers], size: int) -> list[tuple[Integers, tupl
     return group
 
 
-def _block(
-    rows: Floats,
-    group: list[tuple[Integers, tuple[int, ...]]],
-    cells: Integers,
-    orbit: Integers,
-    character: tuple[int, ...],
-) -> SymmetryBlock | None:
-    """Return the block of one character: the rows projected on the functions that transform by it, compressed."""
+def _signs(
+    group: list[tuple[Integers, tuple[int, ...]]], cells: Integers, orbit: Integers, character: tuple[int, ...]
+) -> Floats:
+    """Return the sign of a character's functions on every cell, 0 if an element that fixes the cell changes it."""
     sign = np.zeros(len(orbit))
     for image, exponents in group:
         np.add.at(sign, image[cells], float(np.prod([c**e for c, e in zip(character, exponents, strict=True)])))
-    sign = np.sign(np.rint(sign))  # 0 if an element that fixes the cell changes its sign
-    summed = np.zeros((len(cells), len(rows)))
-    np.add.at(summed, orbit, (rows * sign).T)
-    sizes = np.bincount(orbit)
-    projected = summed.T / np.sqrt(sizes)
+    return np.sign(np.rint(sign))
+
+
+def _block(rows: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock | None:
+    """Return the block of one character: the rows projected on the functions that transform by it, compressed."""
+    signed = np.concatenate([rows * sign, np.zeros((len(rows), 1))], axis=1)
+    summed = np.zeros((len(rows), orbits.members.shape[1]))
+    for cells in orbits.members:
+        summed += signed[:, cells]
+    projected = summed / orbits.roots
     if (projected**2).sum() <= TOLERANCE * (rows**2).sum():
         return None
-    return SymmetryBlock(compressed(projected) / np.sqrt(sizes), sign)
+    return SymmetryBlock(compressed(projected) / orbits.roots, sign)

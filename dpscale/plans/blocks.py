@@ -362,6 +362,6 @@ def joint_quadratic(families: tuple[Family, ...], covariance: Floats, shape: tup
         # axes: finished queries, remaining rows of S, remaining columns of S; the first remaining pair becomes queries
         form = np.moveaxis(form, (axis, len(families)), (-2, -1))
         pairs = form.reshape(-1, size, size)
-        reduced = np.stack([family.quadratic((matrix + matrix.T) / 2) for matrix in pairs])
+        reduced = family.quadratic((pairs + pairs.swapaxes(1, 2)) / 2)
         form = np.moveaxis(reduced.reshape(*form.shape[:-2], -1), -1, axis)
     return form

@@ -132,9 +132,12 @@ def write_plan(folder: Path, plan: Plan) -> None:
 
 
 def _write_arrays(path: Path, arrays: Arrays, packed: bool = False) -> None:
-    save = np.savez_compressed if packed else np.savez
-    with writing(path) as file:
-        save(file, allow_pickle=False, **arrays)
+    """Write a .npz file, packed at the fastest level: others take ten times longer for a tenth of the size."""
+    method, level = (zipfile.ZIP_DEFLATED, 1) if packed else (zipfile.ZIP_STORED, None)
+    with writing(path) as file, zipfile.ZipFile(file, "w", method, compresslevel=level) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def _columns(plan: Plan) -> dict[str, NDArray[Any]]:

@@ -163,9 +163,9 @@ class Family(ProductFamily):
         return True
 
     def quadratic(self, form: Floats) -> Floats:
-        """Return the diagonal of W S Wᵀ for a symmetric S, shape (m,)."""
-        queries = self.matrix(len(form))
-        return np.asarray(((queries @ form) * queries).sum(axis=1))
+        """Return the diagonals of W S Wᵀ, shape (…, m), for symmetric matrices S, shape (…, n, n)."""
+        queries = self.matrix(form.shape[-1])
+        return np.asarray(((queries @ form) * queries).sum(axis=-1))
 
     def means(self, size: int) -> Floats:
         """Return W1/n, shape (m,)."""

@@ -56,7 +56,7 @@ class Marginal(Family):
         return values
 
     def quadratic(self, form: Floats) -> Floats:
-        return np.asarray(np.diagonal(form))
+        return np.asarray(np.diagonal(form, axis1=-2, axis2=-1))
 
     def means(self, size: int) -> Floats:
         return np.full(size, 1 / size)
@@ -107,7 +107,7 @@ class Prefix(Family):
         return np.cumsum(values, axis=axis)
 
     def quadratic(self, form: Floats) -> Floats:
-        return np.asarray(np.diagonal(_both_cumsum(form)))
+        return np.asarray(np.diagonal(_both_cumsum(form), axis1=-2, axis2=-1))
 
     def means(self, size: int) -> Floats:
         return np.asarray((_cells(size) + 1) / size)
@@ -183,7 +183,7 @@ class Range(Family):
         return _between(values, axis, *_ends(values.shape[axis]))
 
     def quadratic(self, form: Floats) -> Floats:
-        return _between_quadratic(form, *_ends(len(form)))
+        return _between_quadratic(form, *_ends(form.shape[-1]))
 
     def means(self, size: int) -> Floats:
         low, high = _ends(size)
@@ -266,7 +266,7 @@ class Circular(Family):
         return _between(np.concatenate([values] * 2, axis), axis, *_arcs(values.shape[axis]))
 
     def quadratic(self, form: Floats) -> Floats:
-        return _between_quadratic(np.tile(form, (2, 2)), *_arcs(len(form)))
+        return _between_quadratic(np.tile(form, (2, 2)), *_arcs(form.shape[-1]))
 
     def means(self, size: int) -> Floats:
         start, end = _arcs(size)
@@ -364,7 +364,7 @@ def _between(values: Floats, axis: int, low: Integers, high: Integers) -> Floats
 
 
 def _both_cumsum(form: Floats) -> Floats:
-    return np.cumsum(np.cumsum(form, axis=0), axis=1)
+    return np.cumsum(np.cumsum(form, axis=-2), axis=-1)
 
 
 def _between_quadratic(form: Floats, low: Integers, high: Integers) -> Floats:
@@ -372,10 +372,10 @@ def _between_quadratic(form: Floats, low: Integers, high: Integers) -> Floats:
 
     1[a,b]ᵀ S 1[a,b] = H(b,b) + H(a−1,a−1) − 2 H(a−1,b).
     """
-    padded = np.zeros((len(form) + 1,) * 2)
-    padded[1:, 1:] = _both_cumsum(form)
-    corner = np.diagonal(padded)
-    return np.asarray(corner[high + 1] + corner[low] - 2 * padded[low, high + 1])
+    padded = np.zeros((*form.shape[:-2], form.shape[-1] + 1, form.shape[-1] + 1))
+    padded[..., 1:, 1:] = _both_cumsum(form)
+    corner = np.diagonal(padded, axis1=-2, axis2=-1)
+    return np.asarray(corner[..., high + 1] + corner[..., low] - 2 * padded[..., low, high + 1])
 
 
 def _sines(values: Floats) -> Floats:

@@ -9,10 +9,12 @@ import os
 import shlex
 import sys
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpscale.answers import tables
+from dpscale.base.arrow import arrow_csv, pq
 from dpscale.base.display import whole
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
@@ -53,19 +55,21 @@ def write_demo(folder: Path) -> Path:
 
 def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
     """Write the table of the experiment as `partitions` Parquet files."""
-    try:
-        from statsmodels.datasets import randhie
-    except ImportError:
-        raise JobError(
-            "demo", "statsmodels is not installed", "the extra dpscale[demo]", "pip install 'dpscale[demo]'"
-        ) from None
-    table = randhie.load_pandas().data
+    table = arrow_csv.read_csv(_source())
     partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     size = -(-len(table) // partitions)
     for number in range(partitions):
-        table.iloc[number * size : (number + 1) * size].to_parquet(partial / f"part-{number:02d}.parquet", index=False)
+        pq.write_table(table.slice(number * size, size), partial / f"part-{number:02d}.parquet")
     partial.rename(folder)
+
+
+def _source() -> Path:
+    """Return the path of the table in statsmodels, whose import takes longer than the job."""
+    package = find_spec("statsmodels")
+    if package is None or not package.submodule_search_locations:
+        raise JobError("demo", "statsmodels is not installed", "the extra dpscale[demo]", "pip install 'dpscale[demo]'")
+    return Path(package.submodule_search_locations[0]) / "datasets" / "randhie" / "randhie.csv"
 
 
 def outcome(release: Release, command: str) -> str:

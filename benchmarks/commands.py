@@ -1,0 +1,152 @@
+"""CPU seconds of whole processes: imports, plans, small jobs, the demo, an adaptive job; beside an earlier commit.
+
+Every row is user and system time of a new process with its workers, the median of several turns in which the two
+packages alternate, after one run that compiles loops. Plans are not taken from a store. The earlier package is
+unpacked from the history of this repository. The limit of a row is printed beside it.
+
+    python benchmarks/commands.py [--baseline 2741c547] [--turns 3] [--only ROW …] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import results
+from job_time import JOB
+from main_job import write_inputs
+from marginal_tables import DATA
+
+ROOT = Path(__file__).parents[1]
+BASELINE = "2741c547"
+MIXED = "[('range', 1), ('affine', 2), ('prefix', 3)]"
+WORKLOADS = {
+    "mixed plan": "w = dp.Workload(dp.Domain({f'a{i}': 10 for i in range(40)}))\n"
+    f"[w.add(f, degree=d) for f, d in {MIXED}]",
+    "million codes": "w = dp.Workload(dp.Domain({'a': 10**6})).add('marginal', degree=1)",
+    "prefix": "w = dp.Workload(dp.Domain({'a': 1024})).add('prefix', degree=1)",
+}
+SCRIPTS = {
+    "numpy, pyarrow, dask, pydantic": "import numpy, pyarrow, dask, pydantic",
+    "dp.run and dp.Release": "import dpscale as dp; dp.run; dp.Release",
+    **{name: f"import dpscale as dp\n{made}\ndp.plan(w)" for name, made in WORKLOADS.items()},
+    "job of 1,000 rows": "import dpscale as dp; dp.run('small/job.toml', 'run', fresh=True)",
+    "open and first marginal": "import dpscale as dp; dp.Release.open('small/run').marginal(['a'])",
+}
+COMMANDS = {
+    "dpscale plan, 1,000 rows": ["plan", "small/job.toml"],
+    "demo": ["demo", "--folder", "demo", "--quiet"],
+    "adaptive Adult": ["run", "adult/job.toml", "--run-dir", "run", "--fresh", "--quiet"],
+}
+LIMITS = {"dp.run and dp.Release": 0.45, "demo": 6.0, "adaptive Adult": 4.0, "mixed plan": 0.3, "million codes": 0.1,
+          "prefix": 1.0, "open and first marginal": 0.4}  # fmt: skip
+SIZES = {"a": 2, "b": 5, "c": 8, "d": 10}
+SMALL = """[data]
+path = "data"
+domain = "domain.toml"
+[privacy]
+epsilon = 1.0
+[[workload]]
+family = "marginal"
+degree = 2
+"""
+
+
+def write_small(place: Path) -> None:
+    """Write a table of 1,000 rows and four attributes, its domain and its job."""
+    rng = np.random.default_rng(0)
+    (place / "data").mkdir(parents=True)
+    columns = {name: rng.integers(0, size, 1000) for name, size in SIZES.items()}
+    pq.write_table(pa.table(columns), place / "data" / "part.parquet")
+    domain = [f'[attributes.{name}]\nkind = "coded"\nsize = {size}\n' for name, size in SIZES.items()]
+    (place / "domain.toml").write_text("".join(domain))
+    (place / "job.toml").write_text(SMALL)
+
+
+def unpack(commit: str, place: Path) -> Path:
+    """Unpack the package of a commit and return the folder that contains it."""
+    packed = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "dpscale"], capture_output=True, check=False)
+    if packed.returncode:
+        sys.exit(f"commit {commit} is not in this repository; the baseline needs a clone with its whole history")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def cpu_seconds(row: str, package: Path, inputs: Path) -> float:
+    """Return user and system seconds of a row in a new process and a new folder beside links to the inputs."""
+    command = ["-c", SCRIPTS[row]] if row in SCRIPTS else ["-m", "dpscale", *COMMANDS[row]]
+    with tempfile.TemporaryDirectory() as folder:
+        for source in inputs.iterdir():
+            (Path(folder) / source.name).symlink_to(source)
+        changed = {"PYTHONPATH": str(package), "DPSCALE_STORE": "off", "DPSCALE_STATE": folder + "/state"}
+        before = os.times()
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=folder,
+                              env=os.environ | changed)  # fmt: skip
+        after = os.times()
+    if done.returncode:
+        sys.exit(f"{row} failed: {done.stderr.strip().splitlines()[-1]}")
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def prepare(place: Path, data: Path) -> list[str]:
+    """Write the inputs of all rows and return the rows that can run here."""
+    write_small(place / "small")
+    arguments = [sys.executable, "-m", "dpscale", "run", "small/job.toml", "--run-dir", "small/run", "--quiet"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "DPSCALE_STATE": str(place / "state")}
+    subprocess.run(arguments, check=True, capture_output=True, cwd=place, env=environment)
+    if not (data / "adult").exists():
+        print(f"adaptive Adult: not run, {data / 'adult'} is absent")
+        return [row for row in (*SCRIPTS, *COMMANDS) if row != "adaptive Adult"]
+    (place / "adult").mkdir()
+    write_inputs(data / "adult", place / "adult")
+    (place / "adult" / "job.toml").write_text(JOB.format(epsilon=1.0, errors="auto"))
+    return [*SCRIPTS, *COMMANDS]
+
+
+def compare(row: str, packages: Mapping[str, Path], inputs: Path, turns: int) -> dict[str, float]:
+    """Return the median CPU seconds of a row with every package, in alternating turns after one that compiles."""
+    for package in packages.values():
+        cpu_seconds(row, package, inputs)
+    took = [{name: cpu_seconds(row, package, inputs) for name, package in packages.items()} for _ in range(turns)]
+    return {name: median(one[name] for one in took) for name in packages}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--baseline", default=BASELINE)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=[*SCRIPTS, *COMMANDS])
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--save", action="store_true")
+    arguments = parser.parse_args()
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "inputs").mkdir()
+        rows = prepare(place / "inputs", arguments.data)
+        packages = {"before": unpack(arguments.baseline, place / "before"), "now": ROOT}
+        for row in arguments.only or rows:
+            found = compare(row, packages, place / "inputs", arguments.turns)
+            limit = f", limit {LIMITS[row]:g}" if row in LIMITS else ""
+            print(f"{row}: {found['before']:.2f} s before, {found['now']:.2f} s now{limit}", flush=True)
+            figures |= {f"{row}, {name}": seconds for name, seconds in found.items()}
+            if row in LIMITS:
+                figures[f"{row}, limit"] = LIMITS[row]
+    if arguments.save:
+        results.save("commands", figures)
+
+
+if __name__ == "__main__":
+    main()
