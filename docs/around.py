@@ -15,6 +15,8 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PAGES = {
     "around/contributing": ROOT / "CONTRIBUTING.md",
+    "around/security": ROOT / "SECURITY.md",
+    "around/maintaining": ROOT / "MAINTAINING.md",
     "around/changelog": ROOT / "CHANGELOG.md",
     "around/cluster": ROOT / "cluster" / "README.md",
     "around/pipelines": ROOT / "pipelines" / "README.md",

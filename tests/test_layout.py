@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
+
+import dpscale
 
 ROOT = Path(__file__).parents[1]
 HEAVY = (
@@ -56,8 +59,6 @@ def test_planning_loads_no_dask_and_no_arrow():
 
 
 def test_every_public_name_exists():
-    import dpscale
-
     for name in dpscale.__all__:
         assert getattr(dpscale, name) is not None
     assert dir(dpscale.privacy) == sorted(dpscale.privacy.__all__)
@@ -126,3 +127,19 @@ def test_links_of_documents_exist():
         for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
             assert not target.startswith("http"), f"{page}: {target}"
             assert (page.parent / target.split("#")[0]).exists(), f"{page}: {target}"
+
+
+def test_citation_and_workflows_agree_with_the_project():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == dpscale.__version__
+    assert citation["license"] == "Apache-2.0"
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert [path.stem for path in workflows] == ["ci", "docs", "oldest-newest", "wheels"]
+    commands = [step["run"].split()[0] for path in workflows
+                for job in yaml.safe_load(path.read_text())["jobs"].values()
+                for step in job["steps"] if "run" in step]  # fmt: skip
+    scripts = [command for command in commands if command.startswith(".ci/")]
+    assert scripts
+    assert all((ROOT / script).exists() for script in scripts)
+    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        assert yaml.safe_load(form.read_text())

@@ -116,7 +116,8 @@ def _starts(demands: Demands, noise: str, curve: ObjectivePoint, work: float) ->
     """Return starting profiles: the optimum of the products alone; for small problems also tilted weights."""
     start = _off_kinks(demands, [_mirrored(demands, kind, u) for kind, u in enumerate(curve.profiles)])
     if curve.value > 0:
-        start = list(descend(WeightObjective(demands, noise, 0, TOLERANCE), start, EVALUATIONS).profiles)
+        products = WeightObjective(demands, noise, 0, TOLERANCE)
+        start = list(descend(products, products(start), EVALUATIONS).profiles)
     tilts = (0.0, TILT, -TILT) if work <= LITTLE else ()
     return [start, *(_tilted(demands, tilt) for tilt in tilts)]
 
@@ -126,8 +127,8 @@ def _descended(whole: WeightObjective, profiles: Profiles, plain: ObjectivePoint
     evaluations, start = int(min(AFFORDED / work, EVALUATIONS)), whole(profiles)
     if evaluations <= 1:
         return start
-    at = start.profiles if start.value < plain.value else _off_kinks(whole.demands, plain.profiles)
-    return min(start, descend(whole, at, evaluations), key=lambda point: point.value)
+    first = start if start.value < plain.value else whole(_off_kinks(whole.demands, plain.profiles))
+    return min(start, descend(whole, first, evaluations), key=lambda point: point.value)
 
 
 def _work(demands: Demands, demand: Demand) -> float:
@@ -215,16 +216,17 @@ def added_total(point: ObjectivePoint, token: Token) -> float:
     return max(averaged.value * (point.by_value[token] / point.by_square[token]) ** 2 - averaged.square, 0.0)
 
 
-def descend(weighed: WeightObjective, profiles: Profiles, evaluations: int) -> ObjectivePoint:
+def descend(weighed: WeightObjective, first: ObjectivePoint, evaluations: int) -> ObjectivePoint:
     """Minimise J by L-BFGS over the weights of all kinds that are not even; return the best point evaluated."""
-    free = [kind for kind in range(len(profiles)) if kind not in weighed.demands.even]
-    met: list[ObjectivePoint] = []
+    free = [kind for kind in range(len(first.profiles)) if kind not in weighed.demands.even]
+    met = [first]
 
     def evaluate(moves: Floats) -> tuple[float, Callable[[], Floats]]:
-        met.append(weighed(move_profiles(weighed.demands, profiles, free, moves)))
+        if moves.any():
+            met.append(weighed(move_profiles(weighed.demands, first.profiles, free, moves)))
         return math.log(met[-1].value), partial(_slope, met[-1], free)
 
-    descent.descend(evaluate, np.zeros(sum(len(profiles[kind]) for kind in free)), evaluations, ENOUGH)
+    descent.descend(evaluate, np.zeros(sum(len(first.profiles[kind]) for kind in free)), evaluations, ENOUGH)
     return min(met, key=lambda point: point.value)
 
 

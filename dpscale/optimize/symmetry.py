@@ -145,11 +145,9 @@ def _signs(
 
 def _block(rows: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock | None:
     """Return the block of one character: the rows projected on the functions that transform by it, compressed."""
-    signed = np.concatenate([rows * sign, np.zeros((len(rows), 1))], axis=1)
-    summed = np.zeros((len(rows), orbits.members.shape[1]))
-    for cells in orbits.members:
-        summed += signed[:, cells]
-    projected = summed / orbits.roots
+    signed = np.zeros((len(sign) + 1, len(rows)))  # cells as rows, because whole rows are selected
+    np.multiply(rows.T, sign[:, None], out=signed[:-1])
+    projected = signed[orbits.members].sum(axis=0).T / orbits.roots
     if (projected**2).sum() <= TOLERANCE * (rows**2).sum():
         return None
     return SymmetryBlock(compressed(projected) / orbits.roots, sign)

@@ -132,7 +132,7 @@ def check_type_of(attribute: Attribute, partition: Partition) -> None:
 
 def empty(kind: pa.DataType) -> pa.Array:
     """Return an empty array of a type."""
-    return pa.array([], kind.value_type if pa.types.is_dictionary(kind) else kind)
+    return pa.nulls(0, kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def _value_faults(attribute: Attribute, column: pa.Array) -> Iterator[tuple[str, Tally]]:

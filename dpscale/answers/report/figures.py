@@ -41,6 +41,7 @@ def error_plot(errors_by_set: Mapping[str, tuple[Floats, Floats]]) -> str:
         queries, errors = 10.0 ** np.unique(np.round(np.log10(np.array(points, float)), PLACES), axis=1)
         axes.scatter(queries, errors, s=14, alpha=0.7, color=colour, label=family, linewidths=0)
     axes.set(xscale="log", yscale="log", xlabel="queries of the attribute set", ylabel="standard error (records)")
+    _plain_powers(axes.xaxis, axes.yaxis)
     axes.legend(frameon=False)
     return svg(figure)
 
@@ -98,6 +99,7 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
     axes.scatter(places, [row["expected_noise"] for row in trace], s=12, color=COLOURS[1], marker="_",
                  label="expected noise of its measurement")  # fmt: skip
     axes.set(yscale="log", xlabel="round", ylabel="L1 distance (records)")
+    _plain_powers(axes.yaxis)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False, fontsize=8)
     return svg(figure)
@@ -138,6 +140,15 @@ def place_map(points: Floats, sizes: Floats, names: Sequence[str], places: Float
     shrunk = max(np.cos(np.deg2rad(float(points[0].mean()))), 0.1)  # length of a degree of longitude
     axes.set(xlabel="longitude", ylabel="latitude", aspect=1 / shrunk, adjustable="datalim")
     return svg(figure)
+
+
+def _plain_powers(*axes: Axis) -> None:
+    """Write the ticks of logarithmic axes as numbers; formulas of powers take longer than the rest of a plot."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    for axis in axes:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _plain(text: str) -> str:
