@@ -32,3 +32,25 @@ def pair_ideas(found: Figures) -> str:
         rows.append([f"{label}: exact and without cost", *(f"{found[f'{kind}, free, ε = {e}']:.3f}" for e in EPSILONS)])
     share = f"(Measured for {100 * found['share']:.0f} % of the budget after the rounds.)"
     return f"{table(head, *rows)}\n\n{share}"
+
+
+def multiple_tables(found: Figures) -> str:
+    head = ("`benchmarks/multiple_tables.py`: 95 % intervals of logistic coefficients, coverage (width over error)",
+            *(f"ε = {epsilon}" for epsilon in EPSILONS))  # fmt: skip
+    kinds = {"single": "one table, ordinary standard errors", "replicas": "rows of simulated releases",
+             "multiple": "rows of perturbed estimates, combining rule"}  # fmt: skip
+    names = dict.fromkeys(key.split(", ")[0] for key in found)
+    rows = [[f"{name}: {label}", *(f"{found[f'{name}, {e}, {kind}, coverage']:.2f} "
+                                   f"({found[f'{name}, {e}, {kind}, width']:.2f})" for e in EPSILONS)]
+            for name in names for kind, label in kinds.items()]  # fmt: skip
+    return table(head, *rows)
+
+
+def audits(found: Figures) -> str:
+    names = [key.removesuffix(", bound") for key in found if key.endswith(", bound")]
+    head = ("`benchmarks/audits.py`: attacks on `aim-grem`, lower bounds at a confidence of 95 % (99.9 % if planted)",
+            "bound", "claim", "bound over claim", "check")  # fmt: skip
+    rows = [[name, f"{found[f'{name}, bound']:.3f}", f"{found[f'{name}, claim']:.3f}",
+             f"{found[f'{name}, bound'] / found[f'{name}, claim']:.3f}", found[f"{name}, result"]]
+            for name in names]  # fmt: skip
+    return table(head, *rows)

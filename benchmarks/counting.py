@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 import psutil
 import results
+from counting_peers import PEERS, Result
 
 HERE = Path(__file__).resolve()
 DEGREE = 3
-SAMPLE_SETS, SAMPLE_ROWS = 24, 1 << 20
+REPEATED = ("dpscale", "bincount", "chunks", "loop")
 TABLES = {"mixed": "2,4,10,50", "four": "4", "binary": "2"}
 ACS = ("acs", 378_817, 66, "2,3,4,5,7")
 MEMORY = ("memory", 1_000_000, 40, "40")
-Result = dict[str, float]
 
 
 def generate_table(place: Path, name: str, rows: int, attributes: int, sizes: str) -> Path:
@@ -41,9 +41,6 @@ def generate_table(place: Path, name: str, rows: int, attributes: int, sizes: st
     command = [sys.executable, HERE.parent.parent / "data" / "generate.py", place / name, *options]
     subprocess.run([str(part) for part in command], check=True)
     return place / name
-
-
-# The contenders: each counts all sets, or some and says by what to multiply its time
 
 
 def dpscale(place: Path, cores: int, sets: Sequence[tuple[str, ...]], memory: int = 4 << 30) -> Result:
@@ -62,71 +59,7 @@ def dpscale(place: Path, cores: int, sets: Sequence[tuple[str, ...]], memory: in
     return {"passes": len(passes), "cells": cells, "joints": saving.joints, "planes": saving.planes}
 
 
-def bincount(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
-    """Count with numpy.bincount in a loop over the sets, on a sample of the rows in memory."""
-    import pyarrow.parquet as pq
-
-    import dpscale as dp
-
-    domain = dp.Domain.read(place / "domain.toml")
-    rows = sum(pq.read_metadata(path).num_rows for path in (place / "table").glob("*.parquet"))
-    part = next(pq.ParquetFile(place / "table" / "part-00000.parquet").iter_batches(SAMPLE_ROWS))
-    columns = {name: part[name].to_numpy() for name in domain.names}
-    begin = time.perf_counter()
-    for names in sets:
-        shape = domain.shape(names)
-        joint = np.ravel_multi_index([columns[name] for name in names], shape)
-        np.bincount(joint, minlength=int(np.prod(shape)))
-    return {"asked": time.perf_counter() - begin, "scale": rows / len(part)}
-
-
-def duckdb(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
-    """Count with a GROUP BY for each set over a table in memory, on a sample of the sets."""
-    import duckdb
-
-    base = duckdb.connect()
-    base.execute(f"SET threads = {cores}")
-    base.execute(f"CREATE TABLE t AS SELECT * FROM '{place / 'table'}/*.parquet'")
-    return time_sets(sets, lambda names: base.execute(
-        f"SELECT {', '.join(names)}, count(*) FROM t GROUP BY {', '.join(names)}").fetchnumpy())  # fmt: skip
-
-
-def polars(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
-    """Count with a group_by for each set over a frame in memory, on a sample of the sets."""
-    os.environ["POLARS_MAX_THREADS"] = str(cores)
-    import polars
-
-    frame = polars.read_parquet(place / "table" / "*.parquet")
-    return time_sets(sets, lambda names: frame.group_by(names).len())
-
-
-def dask_groupby(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
-    """Count a few sets with groupby of dask.dataframe, computed together."""
-    import dask
-    import dask.dataframe as dd
-
-    some = sets[:: max(len(sets) // 8, 1)][:8]
-    frame = dd.read_parquet(place / "table")
-    counts = [frame.groupby(list(names)).size() for names in some]
-    dask.compute(*counts, scheduler="threads", num_workers=cores)
-    return {"scale": len(sets) / len(some)}
-
-
-def time_sets(sets: Sequence[tuple[str, ...]], ask: Callable[[tuple[str, ...]], Any]) -> Result:
-    some = sets[:: max(len(sets) // SAMPLE_SETS, 1)][:SAMPLE_SETS]
-    begin = time.perf_counter()
-    for names in some:
-        ask(names)
-    return {"asked": time.perf_counter() - begin, "scale": len(sets) / len(some)}
-
-
-CONTENDERS: dict[str, Callable[..., Result]] = {
-    "dpscale": dpscale,
-    "bincount": bincount,
-    "duckdb": duckdb,
-    "polars": polars,
-    "dask_groupby": dask_groupby,
-}
+CONTENDERS: dict[str, Callable[..., Result]] = {"dpscale": dpscale, **PEERS}
 
 
 # A process of its own
@@ -194,7 +127,7 @@ def per_count(found: Result, rows: int, cores: int = 1) -> float:
 def race(place: Path, title: str, names: Sequence[str]) -> Result:
     """Print the table; return our nanoseconds per row and set, and the ratios of the others to it."""
     rows, size = table_size(place)
-    every = {name: run_monitored(name, place, repeats=2 if name in ("dpscale", "bincount") else 1) for name in names}
+    every = {name: run_monitored(name, place, repeats=2 if name in REPEATED else 1) for name in names}
     own = every["dpscale"]
     print(
         f"{title}: {rows:,} rows, {own['sets']:,} sets, one core; dpscale and Dask from Parquet, the others from memory"

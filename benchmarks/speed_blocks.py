@@ -32,8 +32,12 @@ def counting(found: Figures) -> str:
     )
     head = (f"`benchmarks/counting.py`: {what}", "ratio")
     others = {
-        "`numpy.bincount`": "bincount",
-        "DuckDB": "duckdb",
+        "a loop of three lines compiled by Numba, in memory": "loop",
+        "`numpy.bincount` in chunks of rows, in memory": "chunks",
+        "`numpy.bincount`, in memory": "bincount",
+        "DuckDB, a query for each set": "duckdb",
+        "DuckDB, grouping sets": "grouping_sets",
+        "pyarrow `group_by`": "pyarrow",
         "Polars": "polars",
         "`dask.dataframe`": "dask_groupby",
     }
@@ -165,3 +169,11 @@ def reading(found: Figures) -> str:
     lines = [[kind, *(significant(found[f"{kind}, {one}"], 3) for one in READERS)] for kind in READ]
     small = ["a file of 300 rows, ms", *(f"{found[f'small files, {one}']:.2f}" for one in READERS)]
     return table((f"`benchmarks/reading.py`: {what}", *heads), *lines, small)
+
+
+def commands(found: Figures) -> str:
+    head = ("`benchmarks/commands.py`: CPU seconds of whole processes, without stored plans", "before", "now", "limit")
+    names = [key.removesuffix(", now") for key in found if key.endswith(", now")]
+    rows = [[name, *(f"{found[f'{name}, {when}']:.2f}" for when in ("before", "now")),
+             f"{found[f'{name}, limit']:g}" if f"{name}, limit" in found else ""] for name in names]  # fmt: skip
+    return table(head, *rows)

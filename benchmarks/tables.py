@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adaptive_blocks import leave_out, pair_ideas
+from adaptive_blocks import audits, leave_out, multiple_tables, pair_ideas
 from interval_blocks import intervals
 from linked_blocks import relational
 from paper_blocks import eigen_design, hdmm_paper, query_smasher_paper, relational_paper
@@ -24,7 +24,7 @@ from plan_blocks import joint_plans
 from release_blocks import adaptive, ahead, aim_grem, declared_parents, graphical, rows, usefulness
 from results import load
 from rounding import ratio, significant, table, times
-from speed_blocks import counting, growth, large_job, main_job, many_sets, noise, reading, scaling, shares
+from speed_blocks import commands, counting, growth, large_job, main_job, many_sets, noise, reading, scaling, shares
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BLOCK = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -136,7 +136,8 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows, graphical,
                  aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
-                 relational_paper, intervals, leave_out, pair_ideas)
+                 relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
+                 commands)
 }  # fmt: skip
 
 
