@@ -11,6 +11,7 @@ from dpscale.base import VERSION, old_modules
 if TYPE_CHECKING:
     from dpscale import privacy
     from dpscale.answers.statistics import Estimate
+    from dpscale.api.planning import ReleasePlan, plan
     from dpscale.api.public import run
     from dpscale.api.refine import refine
     from dpscale.api.release import Release
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     )
     from dpscale.counting import count_marginals
     from dpscale.domain import Attribute, Domain
-    from dpscale.mechanisms import Plan, plan
+    from dpscale.domain.columns import bins, dates
+    from dpscale.mechanisms import Plan
     from dpscale.records import Table
     from dpscale.workload import Workload
 
@@ -49,7 +51,10 @@ _HOMES = {
     "TransientError": "dpscale.base.errors",
     "Workload": "dpscale.workload",
     "count_marginals": "dpscale.counting",
-    "plan": "dpscale.mechanisms",
+    "ReleasePlan": "dpscale.api.planning",
+    "bins": "dpscale.domain.columns",
+    "dates": "dpscale.domain.columns",
+    "plan": "dpscale.api.planning",
     "refine": "dpscale.api.refine",
     "run": "dpscale.api.public",
 }
@@ -66,11 +71,14 @@ __all__ = [
     "Plan",
     "PlanError",
     "Release",
+    "ReleasePlan",
     "ReportError",
     "Table",
     "TransientError",
     "Workload",
+    "bins",
     "count_marginals",
+    "dates",
     "plan",
     "privacy",
     "refine",

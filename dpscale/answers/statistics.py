@@ -109,6 +109,21 @@ def mean(answered: Answered, name: str, level: float, group: Group = ()) -> Esti
     return Estimate(float(np.clip(estimate, low, high)), low, high)
 
 
+def value_sum(answered: Answered, name: str, level: float, group: Group = ()) -> Estimate:
+    """Return the sum Σ v · count(v) of an attribute's values with bins at midpoints.
+
+    The interval contains the noise and any position of records inside their bins: it extends from the lower limit of
+    the sum of lower edges to the upper limit of the sum of upper edges, each at (1 − level)/2.
+    """
+    attribute = numeric_attribute(answered, name)
+    check_level(level)
+    middle = np.array([value_of(attribute, cell, 0.5) for cell in range(attribute.listed)])
+    (summed, *sums), errors = listed_queries(answered, attribute, np.stack([middle, *_ends(attribute)]), group)
+    width = half_width(level, answered.estimates.noise)
+    low, high = sorted((sums[0] - width * errors[1], sums[1] + width * errors[2]))
+    return Estimate(float(summed), float(low), float(high))
+
+
 def _ends(attribute: Attribute) -> tuple[Floats, Floats]:
     """Return the smallest and the largest value of a record in each cell, for bins and rounded integers."""
     lower, upper = (

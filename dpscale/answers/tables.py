@@ -243,11 +243,9 @@ def label_name(name: str, others: Sequence[str] = FIGURES) -> str:
     return f"{name}_" if name in others else name
 
 
-def checked_names(attributes: Sequence[str]) -> AttributeSet:
-    """Return the names as a tuple; raise JobError for a single string, which would be read letter by letter."""
-    if isinstance(attributes, str):
-        raise JobError("attributes", safe_repr(attributes), "a list of names", f"write [{attributes!r}]")
-    return tuple(attributes)
+def checked_names(attributes: str | Sequence[str]) -> AttributeSet:
+    """Return the names as a tuple; a text is the name of one attribute."""
+    return (attributes,) if isinstance(attributes, str) else tuple(attributes)
 
 
 def check_level(level: float) -> None:

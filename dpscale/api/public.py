@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpscale.api.planning import ReleasePlan
 from dpscale.api.release import Release
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.job import TableJob, job_content
-from dpscale.records.frames import FRAME
+from dpscale.ledger import Ledger
+from dpscale.ledger.account import canonical
+from dpscale.records.frames import FRAME, read_stream
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.stages.runner import check_frame, check_repeat, remove_on_error, run_stages
+from dpscale.storage.files import is_path
 
 FILES_ONLY = ("links", "snapshot", "delimiter", "encoding", "null_values", "header", "names")
 
 
 def run(
-    job: str | Path | Mapping[str, Any],
+    job: ReleasePlan | str | Path | Mapping[str, Any],
     run_dir: str | Path | None = None,
     client: Any = None,
     scheduler: str | None = None,
@@ -32,10 +37,10 @@ def run(
 
     Parameters
     ----------
-    job : str, Path or mapping
-        Path of a job file, or its content.
+    job : ReleasePlan, str, Path or mapping
+        Result of `dpscale.plan`, path of a job file, or its content.
     run_dir : str or Path, optional
-        Run directory; default: runs/ and the digest of the job.
+        Run directory; default: runs/ and the digest of the job, for a plan from Python in the user's data folder.
     client : distributed.Client, optional
         Cluster to use.
     scheduler : str, optional
@@ -44,8 +49,9 @@ def run(
         Called with a label, the number of finished tasks and their total.
     fresh : bool
         Make a new release, with a new charge.
-    data : DataFrame or pyarrow Table, optional
-        pandas, Polars, Dask or pyarrow data for a job of one table without a path.
+    data : DataFrame, Arrow data, str or Path, optional
+        pandas, Polars, Dask or pyarrow data, or any object with the Arrow PyCapsule interface, for a job of one table
+        without a path; or the path of files for a plan.
 
     Returns
     -------
@@ -61,14 +67,53 @@ def run(
     TransientError
         If a retry may succeed.
     """
-    opened = begin_run(read_job(job) if data is None else framed_job(job), run_dir, fresh)
+    planned = job if isinstance(job, ReleasePlan) else None
+    read, framed = _planned_job(planned, data) if planned is not None else _given_job(job, data)
+    opened = begin_run(read, run_dir or (None if planned is None else planned.run_dir), fresh)
     check_repeat(opened)
-    if data is not None:
-        opened.table.frame = data
+    if framed:
+        opened.table.frame = read_stream(data)
         check_frame(opened.table, client, scheduler)
     with remove_on_error(opened):
         run_stages(opened, client, scheduler, progress)
+    if planned is not None and planned.from_python:
+        warn_spent(read)
     return Release(opened)
+
+
+def _given_job(job: Any, data: Any) -> tuple[Any, bool]:
+    """Return a job that is given as a whole, and whether its data are a frame."""
+    return (read_job(job), False) if data is None else (framed_job(job), True)
+
+
+def _planned_job(planned: ReleasePlan, data: Any) -> tuple[Any, bool]:
+    """Return the job of a plan with its data, and whether they are a frame."""
+    content: dict[str, Any] = {**planned.content}
+    if data is not None and not is_path(data):
+        return TableJob.parse({**content, "data": {**content["data"], "path": FRAME}}, planned.folder), True
+    if data is not None:
+        if "path" in content["data"]:
+            raise JobError("run.data", "given for a job that has a path", "one of them", "leave it out")
+        content["data"] = {
+            **content["data"],
+            "path": str(Path(data).absolute()) if "://" not in str(data) else str(data),
+        }
+    if "path" not in content.get("data", {"path": ""}):
+        raise JobError("run.data", "missing", "a frame, or the path of files", "add data=")
+    return TableJob.parse(content, planned.folder), False
+
+
+class SpentWarning(UserWarning):
+    """Warning of what a dataset has spent, because neither the ledger nor the name was written by hand."""
+
+
+def warn_spent(job: TableJob) -> None:
+    """Warn with the path of the ledger and the spent budget of a dataset."""
+    with Ledger.open(job.privacy.ledger, create=False) as ledger:
+        spent = ledger.summary()["datasets"][canonical(job.dataset)]["spent"]
+    epsilon = "infinite" if spent["epsilon"] is None else f"{spent['epsilon']:.6g}"
+    warnings.warn(f"dataset {job.dataset!r} has spent epsilon {epsilon} at delta {spent['delta']:.6g} in total, by the"
+                  f" ledger {job.privacy.ledger}; dataset= names other data", SpentWarning, stacklevel=3)  # fmt: skip
 
 
 def framed_job(job: str | Path | Mapping[str, Any]) -> TableJob:

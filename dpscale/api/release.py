@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import Answered, framed
+from dpscale.answers.tables import Answered, checked_names, framed
 from dpscale.answers.unit_counts import in_order
 from dpscale.api.growing import GrowingRelease
 from dpscale.api.statistics import ReleaseStatistics
@@ -152,7 +152,7 @@ class Release(GrowingRelease, ReleaseStatistics):
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
             A set of a workload part with `count = "units"`.
 
         Returns
@@ -224,7 +224,7 @@ class Release(GrowingRelease, ReleaseStatistics):
         return self._run.manifest
 
     def marginal(
-        self, attributes: Sequence[str], period: str | int | None = None, kind: str = "period"
+        self, attributes: str | Sequence[str], period: str | int | None = None, kind: str = "period"
     ) -> NDArray[np.float64]:
         """Return estimated counts of all cells of an attribute set.
 
@@ -233,7 +233,7 @@ class Release(GrowingRelease, ReleaseStatistics):
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
         period : str or int, optional
             Period of a growing table; see `at`.
         kind : {"period", "cumulative", "window"}
@@ -250,16 +250,16 @@ class Release(GrowingRelease, ReleaseStatistics):
         """
         if period is not None:
             return self.at(period, kind).marginal(attributes)
-        return self.over(attributes)._estimates.marginal(attributes)
+        return self.over(attributes)._estimates.marginal(checked_names(attributes))
 
     def answer(
-        self, attributes: Sequence[str], query: ArrayLike, period: str | int | None = None, kind: str = "period"
+        self, attributes: str | Sequence[str], query: ArrayLike, period: str | int | None = None, kind: str = "period"
     ) -> tuple[float, float]:
         """Return the estimate and the standard error of a linear query.
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
         query : array_like, one axis per attribute
             Coefficient of each cell.
         period : str or int, optional
@@ -278,9 +278,9 @@ class Release(GrowingRelease, ReleaseStatistics):
         """
         if period is not None:
             return self.at(period, kind).answer(attributes, query)
-        return self.over(attributes)._estimates.answer(attributes, query)
+        return self.over(attributes)._estimates.answer(checked_names(attributes), query)
 
-    def extrapolates(self, attributes: Sequence[str]) -> bool:
+    def extrapolates(self, attributes: str | Sequence[str]) -> bool:
         """Return whether a model answers queries over these attributes beyond the row space of the measurements.
 
         Least squares refuses such queries. A model (maximum entropy, graphical, adaptive) answers them without a
@@ -288,13 +288,13 @@ class Release(GrowingRelease, ReleaseStatistics):
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
 
         Returns
         -------
         bool
         """
-        return bool(self.over(attributes)._estimates.extrapolates(attributes))
+        return bool(self.over(attributes)._estimates.extrapolates(checked_names(attributes)))
 
     @cached_property
     def answered(self) -> Answered:
@@ -303,7 +303,7 @@ class Release(GrowingRelease, ReleaseStatistics):
 
     def table(
         self,
-        attributes: Sequence[str],
+        attributes: str | Sequence[str],
         family: str | None = None,
         *,
         level: float = 0.95,
@@ -316,7 +316,7 @@ class Release(GrowingRelease, ReleaseStatistics):
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
         family : str, optional
             Query family; default: the cells if they are estimated, otherwise the workload's first family over the set.
         level : float

@@ -139,12 +139,15 @@ class ReleaseStatistics(ABC):
         return statistic(q) if by is None else self._each([partial(statistic, q)], by)
 
     def sum(self, number: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
-        """Return the sum of a number over the records.
+        """Return the sum of a number, or of an attribute of numbers, over the records.
+
+        For an attribute the estimate uses the midpoints of bins, and the interval covers the noise and any position of
+        records inside their bins.
 
         Parameters
         ----------
         number : str
-            A number of the domain.
+            A number of the domain, or an attribute of kind integer, coded or bins.
         by : str or sequence of str, optional
             Attributes; the result then has a row for each combination of their values.
         level : float
@@ -161,6 +164,9 @@ class ReleaseStatistics(ABC):
         """
         if (own := self.over(number, by, number=True)) is not self:
             return own.sum(number, by, level)
+        if number not in self.domain.number_names and number in self.domain.names:
+            statistic = partial(statistics.value_sum, self.answered, number, level)
+            return statistic() if by is None else self._each([statistic], by)
         return self._grouped(partial(sum_table, self.answered, number), by, level)
 
     def ratio(

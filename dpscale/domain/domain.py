@@ -23,7 +23,8 @@ from dpscale.base.errors import DomainError
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.axes import AxisIndex
-from dpscale.domain.domain_schema import EXAMPLE, coded, from_tables
+from dpscale.domain.columns import axes_of
+from dpscale.domain.domain_schema import EXAMPLE, from_tables
 from dpscale.domain.hierarchy import Hierarchy, hierarchies_of
 from dpscale.domain.number import TOTAL, Number, checked_number, read_numbers
 from dpscale.domain.public_totals import PublicTotal, check_totals, coarsen, read_total, total_bytes, total_name
@@ -44,37 +45,34 @@ class Domain(AxisIndex):
 
     Parameters
     ----------
-    attributes : mapping of str to int, or iterable of Attribute
-        Sizes of coded attributes, or attributes.
+    attributes : mapping of str to object, or iterable of Attribute, optional
+        Values as in `columns`, or attributes.
     rules : mapping
         Entries `impossible` and `determined` of a domain file, `reviewed` for a draft, and `discovered`: the names of
         attributes whose cells a release has found.
     public_totals : sequence of PublicTotal
         Exact totals of the records (`public_totals`).
+    **columns
+        Values of each attribute: a number of codes, a list, `bool`, `bins`, `dates`, or a table of a domain file.
 
     Examples
     --------
+    >>> Domain(borough=["Bronx", "Queens"], passengers=10).shape(("borough", "passengers"))
+    (2, 10)
     >>> Domain({"a": 10, "b": 20}).shape(("a", "b"))
     (10, 20)
     """
 
     def __init__(
         self,
-        attributes: Mapping[str, int] | Iterable[Attribute],
+        attributes: Mapping[str, object] | Iterable[Attribute] | None = None,
+        /,
         rules: Mapping[str, Any] = MappingProxyType({}),
         public_totals: Sequence[PublicTotal] = (),
+        **columns: object,
     ) -> None:
         """Create a domain; the parameters are those of the class."""
-        if isinstance(attributes, str) or not isinstance(attributes, Iterable):
-            raise DomainError("attributes", safe_repr(attributes), "sizes by name, or attributes",
-                              'write {"a": 10}, or read a file: Domain.read(path)')  # fmt: skip
-        if isinstance(attributes, Mapping):
-            attributes = [coded(name, size) for name, size in attributes.items()]
-        axes: tuple[Attribute, ...] = tuple(attributes)
-        if strange := [one for one in axes if not isinstance(one, Attribute)]:
-            raise DomainError("attributes", f"an item of type {type(strange[0]).__name__}",
-                              "sizes by name, or attributes", 'write them as {"a": 10}')  # fmt: skip
-        super().__init__(axes)
+        super().__init__(axes_of(attributes, columns))
         self._told = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
         check_rules_known(self._told, [one.name for one in self.axes if one.search is not None])
         told = read_rules(self._told, self.attribute) + follows(self.attributes)

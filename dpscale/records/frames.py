@@ -119,6 +119,12 @@ class FramePartition(Partition):
         return as_arrow(self.held(), self.names)
 
 
+def read_stream(frame: object) -> object:
+    """Return an object that is only an Arrow stream (PyCapsule interface) as a pyarrow Table; others as they are."""
+    own = type(frame).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow", "dask")
+    return frame if own or not hasattr(frame, "__arrow_c_stream__") else pa.table(frame)
+
+
 def as_arrow(frame: object, names: Sequence[str]) -> pa.Table:
     """Return columns of a pandas, Polars or pyarrow table as a pyarrow Table.
 
@@ -143,7 +149,7 @@ def _columns(frame: Any, names: list[str]) -> pa.Table:
     if type(frame).__module__.partition(".")[0] == "polars":
         kept = frame.select(names)
         return (kept.collect() if hasattr(kept, "collect") else kept).to_arrow()
-    raise DataError(FIELD, f"a {type(frame).__name__}", "a pandas, Polars or Dask DataFrame, or a pyarrow Table",
+    raise DataError(FIELD, f"a {type(frame).__name__}", "a pandas, Polars or Dask DataFrame, or Arrow data",
                     "convert it, or set path in [data]")  # fmt: skip
 
 

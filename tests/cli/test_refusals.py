@@ -241,7 +241,7 @@ OWN = dp.Domain({"a": 3, "b": 4})
 ASKING = dp.Workload(OWN).add("marginal", degree=2)
 PLAN = dp.plan(ASKING, "identity")
 CALLS = {
-    "plan of a path": (lambda: dp.plan("job.toml"), "`dpscale plan JOB.toml`"),
+    "plan of a path": (lambda: dp.plan("job.toml"), "job.toml"),
     "plan of nothing": (lambda: dp.plan(None), "a Workload"),
     "mechanism": (lambda: dp.plan(ASKING, "hdm"), "did you mean 'hdmm'"),
     "option": (lambda: dp.plan(ASKING, "hdmm", wy=3), "did you mean 'way'"),
@@ -256,8 +256,8 @@ CALLS = {
     "rmse at 0": (lambda: PLAN.rmse(0), "a number above 0"),
     "rmse at a text": (lambda: PLAN.rmse("x"), "a number above 0"),
     "domain of a path": (lambda: dp.Domain("d.toml"), "Domain.read(path)"),
-    "domain of nothing": (lambda: dp.Domain(None), "sizes by name"),
-    "domain of names": (lambda: dp.Domain(["a"]), "sizes by name"),
+    "domain of nothing": (lambda: dp.Domain(None), "values by name"),
+    "domain of names": (lambda: dp.Domain(["a"]), "values by name"),
     "size": (lambda: dp.Domain({"a": -1}), "a positive number"),
     "name": (lambda: OWN["agee"], "no attribute 'agee'"),
     "workload of a dict": (lambda: dp.Workload({"a": 3}), "a Domain"),
@@ -290,7 +290,7 @@ def test_table_has_at_least_150_cases():
 
 def test_release_refuses_invalid_queries(tmp_path):
     release = dp.run(write_job(tmp_path, more="[engine]\nscheduler = 'synchronous'"), tmp_path / "run")
-    for call, says in ((lambda: release.marginal("ab"), "write ('ab',)"), (release.synthetic, "dpscale synthesize"),
+    for call, says in ((lambda: release.marginal("ab"), "no attribute 'ab'"), (release.synthetic, "dpscale synthesize"),
                        (lambda: release.answer(("a",), "abc"), "finite numbers"),
                        (lambda: release.answer(("a",), [np.nan, 0, 0]), "not finite")):  # fmt: skip
         with pytest.raises(dp.DpscaleError) as refused:

@@ -1,0 +1,325 @@
+"""Plans of releases from Python: queries, a domain and a budget, without a file.
+
+A `ReleasePlan` is a job whose files are in the user's data folder: the domain under a name that is the hash of its
+content, the runs, and the ledger. It has everything that determines the noise; `dp.run` adds the data.
+
+The data folder is `$DPSCALE_DATA`, else `$XDG_DATA_HOME/dpscale`, else `~/.local/share/dpscale`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpscale.base.display import figure, glance, safe_repr
+from dpscale.base.errors import JobError
+from dpscale.domain import Domain
+from dpscale.job import TableJob, job_content
+from dpscale.mechanisms import DEFAULT, plan as plan_workload
+from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.records.frames import FRAME
+from dpscale.storage.files import is_path, write_whole
+from dpscale.workload import Workload
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from dpscale.plans.plan import Plan
+
+DATA_VARIABLE = "DPSCALE_DATA"
+DATASET = "default"
+QUERIES = "a Workload, a list of attribute sets, a job, or the path of a job file"
+Queries = Workload | Mapping[str, Any] | str | Path | Sequence[str | Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasePlan:
+    """Plan of a release: queries, budget and protected unit, and the errors that follow. It has seen no data.
+
+    Attributes
+    ----------
+    content : mapping
+        Content of a job file.
+    folder : Path
+        Folder from which its relative paths start.
+    from_python : bool
+        Whether `plan` made the job, whose runs are then in the user's data folder.
+    """
+
+    content: Mapping[str, Any]
+    folder: Path
+    from_python: bool = True
+
+    @cached_property
+    def job(self) -> TableJob:
+        """The job, for a frame if it has no path."""
+        data = self.content.get("data", {})
+        return TableJob.parse({**self.content, "data": {"path": FRAME, **data}}, self.folder)
+
+    @cached_property
+    def measurements(self) -> MeasurementPlan:
+        """What is measured, at which cost."""
+        from dpscale.engine import resolve
+        from dpscale.runs.stages.plan import make_plan
+
+        engine = resolve(scheduler="synchronous")
+        try:
+            return make_plan(
+                self.job, self.job.planning_problem(self.job.build_workload(self.job.read_domain())), engine
+            )
+        finally:
+            engine.close()
+
+    @property
+    def errors(self) -> DataFrame:
+        """Expected errors: a row for each family with its queries, root mean square error and unit.
+
+        It has no rows if the mechanism selects its measurements during the run.
+        """
+        import pandas as pd
+
+        columns = ["family", "sets", "queries", "error", "unit"]
+        return pd.DataFrame([{name: one[name] for name in columns} for one in self._families], columns=columns)
+
+    @property
+    def protects(self) -> str:
+        """What the budget protects, in words."""
+        data = self.job.data
+        if data.privacy_unit is None:
+            return "one row"
+        unit = data.privacy_unit if isinstance(data.privacy_unit, str) else ", ".join(data.privacy_unit)
+        return f"all rows of one {unit}, of which at most {data.max_rows_per_unit} are counted"
+
+    @property
+    def ledger(self) -> str:
+        """Path or address of the ledger that is charged."""
+        return self.job.privacy.ledger
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Folder of its runs in the user's data folder; None for a job that is given as a whole."""
+        if not self.from_python:
+            return None
+        return data_folder() / "runs" / hashlib.sha256(repr(self.content).encode()).hexdigest()[:12]
+
+    def write(self, path: str | Path) -> None:
+        """Write the job file, without data, and the domain file beside it.
+
+        Parameters
+        ----------
+        path : str or Path
+            TOML file, such as "job.toml".
+        """
+        import tomli_w
+
+        where = Path(path)
+        domain = where.with_name(f"{where.stem}.domain.toml")
+        for name, packed in self.job.read_domain().to_files(domain.name).items():
+            (where.parent / name).write_bytes(packed)
+        content = {**self.content, "data": {**self.content["data"], "domain": domain.name}}
+        where.write_text(tomli_w.dumps(content))
+
+    @cached_property
+    def _families(self) -> list[dict[str, Any]]:
+        from dpscale.runs.stages.preview import expected_errors
+
+        budget = self.job.row_budget(self.job.read_domain())
+        return expected_errors(self.measurements, budget)["families"]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        privacy = self.job.privacy
+        budget = [f"{name} {value:g}" for name in ("epsilon", "delta", "rho", "privacy_cost")
+                  if (value := getattr(privacy, name)) is not None]  # fmt: skip
+        errors = [(f"error of {one['family']}", f"{figure(one['error'])} {one['unit']}") for one in self._families]
+        return [("queries", f"{self.measurements.workload.query_count:,}"), ("budget", ", ".join(budget)),
+                ("protects", self.protects), ("mechanism", self.measurements.mechanism),
+                *(errors or [("errors", "known after the run")]),
+                ("ledger", f"{self.ledger}, dataset {privacy.dataset or 'of the path'}")]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "ReleasePlan(" + "; ".join(f"{name}: {value}" for name, value in self._facts()) + ")"
+
+    def _repr_html_(self) -> str:
+        return glance("Plan of a release", self._facts()) + f"<p>{escape('Run it with dp.run(plan, data=…).')}</p>"
+
+
+def plan(
+    queries: Queries,
+    domain: Domain | str | Path | None = None,
+    mechanism: str = DEFAULT,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    unit: str | Sequence[str] | None = None,
+    rows_per_unit: int = 1,
+    dataset: str | None = None,
+    ledger: str | Path | None = None,
+    **options: Any,
+) -> ReleasePlan | Plan:
+    """Plan a release, or a workload at unit cost; reads no data and spends nothing.
+
+    Parameters
+    ----------
+    queries : Workload, sequence of attribute sets, mapping, str or Path
+        Queries; sets of attributes ask for their marginals. A job, or the path of a job file, states everything itself.
+    domain : Domain, str or Path, optional
+        Public values of the attributes, or the path of a domain file. A workload has its own.
+    mechanism : str
+        Name of a mechanism.
+    epsilon : float, optional
+        Privacy budget. Without it the result is a plan at unit cost.
+    delta : float, optional
+        Without it the release satisfies pure ε-DP.
+    unit : str or sequence of str, optional
+        Column that identifies the protected unit. Default: one row is protected.
+    rows_per_unit : int
+        Number of rows of a unit that are counted.
+    dataset : str, optional
+        Name of the data in the ledger. All releases of one name share a budget. Default: "default", and the path for
+        files.
+    ledger : str or Path, optional
+        Path or address of the ledger. Default: ledger.sqlite in the user's data folder.
+    **options
+        Options of the mechanism; of a plan at unit cost also `noise`, "gaussian" or "laplace", `most_cells`, and
+        `each`, a map over independent problems.
+
+    Returns
+    -------
+    ReleasePlan, or Plan without a budget
+
+    Raises
+    ------
+    JobError
+        If an argument is invalid, or states what a job states itself.
+    PlanError
+        If the mechanism does not support the workload.
+
+    Examples
+    --------
+    >>> import dpscale as dp
+    >>> domain = dp.Domain(borough=["Bronx", "Queens"], passengers=10)
+    >>> dp.plan([["borough", "passengers"]], domain, epsilon=1, delta=1e-9).errors["queries"].tolist()
+    [20]
+    """
+    if isinstance(domain, str) and isinstance(queries, Workload):  # the mechanism, which was the second argument
+        mechanism, domain = domain, None
+    budget = {"epsilon": epsilon, "delta": delta, "unit": unit, "dataset": dataset, "ledger": ledger, "domain": domain}
+    if isinstance(queries, Mapping | str | Path):
+        if given := [name for name, value in budget.items() if value is not None]:
+            raise JobError(f"plan.{given[0]}", "given together with a job", "a job that states it", "leave it out")
+        return _whole_job(queries)
+    if epsilon is None:
+        return _at_unit_cost(queries, budget, mechanism, options)
+    declared, tables = _workload_tables(queries, domain)
+    privacy = {"epsilon": epsilon, "ledger": str(ledger or data_folder() / "ledger.sqlite"),
+               "dataset": dataset or DATASET, **({} if delta is None else {"delta": delta})}  # fmt: skip
+    protected = {} if unit is None else {"privacy_unit": unit if isinstance(unit, str) else list(unit),
+                                         "max_rows_per_unit": rows_per_unit}  # fmt: skip
+    if unit is None and rows_per_unit != 1:
+        raise JobError("plan.rows_per_unit", f"{rows_per_unit} without a unit", "the column of the unit", "add unit=")
+    content = {"data": {"domain": declared, **protected}, "privacy": privacy, "workload": tables,
+               "mechanism": {"name": mechanism, **options}}  # fmt: skip
+    made = ReleasePlan(content, Path.cwd())
+    _check_same(made, queries)
+    return made
+
+
+def _whole_job(job: Mapping[str, Any] | str | Path) -> ReleasePlan:
+    content, folder = job_content(job)
+    made = ReleasePlan(content, folder, False)
+    _ = made.job
+    return made
+
+
+def _at_unit_cost(queries: Any, budget: Mapping[str, Any], mechanism: str, options: Mapping[str, Any]) -> Plan:
+    if given := [name for name, value in budget.items() if value is not None and name != "domain"]:
+        raise JobError(f"plan.{given[0]}", "given without epsilon", "epsilon beside it", "add epsilon=")
+    if not isinstance(queries, Workload) and isinstance(budget["domain"], Domain):
+        queries = _workload(queries, budget["domain"])
+    return plan_workload(queries, mechanism, **options)
+
+
+def data_folder() -> Path:
+    """Return the folder of this user's runs, domains and ledger."""
+    named, shared = os.environ.get(DATA_VARIABLE), os.environ.get("XDG_DATA_HOME")
+    return Path(named) if named else Path(shared or Path.home() / ".local" / "share") / "dpscale"
+
+
+def _sets(queries: Any) -> list[list[str]]:
+    """Return attribute sets as lists of names; a name alone is a set of one attribute."""
+    if not isinstance(queries, Iterable):
+        raise JobError("plan.queries", safe_repr(queries), QUERIES, 'write [["a", "b"], ["c"]]')
+    sets = [[one] if isinstance(one, str) else list(one) if isinstance(one, Iterable) else one for one in queries]
+    if strange := [one for one in sets if not isinstance(one, list) or not all(isinstance(n, str) for n in one)]:
+        raise JobError("plan.queries", safe_repr(strange[0]), QUERIES, 'write [["a", "b"], ["c"]]')
+    if not sets:
+        raise JobError("plan.queries", "no attribute sets", QUERIES, 'write [["a", "b"], ["c"]]')
+    return sets
+
+
+def _workload(queries: Any, domain: Domain) -> Workload:
+    return Workload(domain).add("marginal", attributes=_sets(queries))
+
+
+def _workload_tables(queries: Any, domain: Any) -> tuple[str, list[dict[str, Any]]]:
+    """Return the path of the domain file and the tables [[workload]]."""
+    if isinstance(queries, Workload):
+        return _stored_domain(queries.domain), [_part_table(part) for part in queries.parts]
+    tables = [{"family": "marginal", "attributes": _sets(queries)}]
+    if isinstance(domain, Domain):
+        return _stored_domain(domain), tables
+    if domain is None or not is_path(domain):
+        got = "missing" if domain is None else safe_repr(domain)
+        raise JobError("plan.domain", got, "a Domain or the path of a domain file", "add it as the second argument")
+    return str(Path(domain).absolute()), tables
+
+
+def _stored_domain(domain: Domain) -> str:
+    """Write a domain file into the data folder under the hash of its content, and return its path."""
+    files = domain.to_files()
+    folder = data_folder() / "domains" / hashlib.sha256(files["domain.toml"]).hexdigest()[:16]
+    for name, content in files.items():
+        if not (folder / name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / name, content)
+    return str(folder / "domain.toml")
+
+
+def _part_table(part: Any) -> dict[str, Any]:
+    """Return the table [[workload]] of a part of a workload."""
+    family = getattr(part, "family", None)
+    if family is None:
+        return _listed_table(part)
+    weights = [float(weight) for weight in part.weights]
+    weight = weights[0] if len(set(weights)) == 1 else weights
+    return {"family": family.name, "attributes": [list(names) for names in part.sets], "weight": weight,
+            **family.parameters}  # fmt: skip
+
+
+def _listed_table(part: Any) -> dict[str, Any]:
+    """Return the table of listed queries, whose array is stored in the data folder under its hash."""
+    (names,) = part.sets
+    packed = io.BytesIO()
+    np.save(packed, part.queries(names))
+    place = data_folder() / "queries" / f"{hashlib.sha256(packed.getvalue()).hexdigest()[:16]}.npy"
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, packed.getvalue())
+    return {"family": "predicates", "attributes": [list(names)], "file": str(place),
+            "weight": [float(weight) for weight in part.query_weights(names)]}  # fmt: skip
+
+
+def _check_same(made: ReleasePlan, queries: Any) -> None:
+    """Check the job, and raise JobError if it has other queries than the workload from which it was made."""
+    read = made.job.build_workload(made.job.read_domain())
+    if isinstance(queries, Workload) and read.digest != queries.digest:
+        raise JobError("plan.queries", "a workload that a job cannot state", QUERIES, "write it as a job file")

@@ -1,0 +1,129 @@
+"""Attributes of a domain that is written in Python: sizes, lists of values, bins and dates.
+
+A value of `Domain(name=value)` is a number of codes, a list of values, `bool`, an `Attribute`, or the content of a
+table [attributes.NAME] of a domain file, which `bins` and `dates` return.
+
+>>> bins(0, 20, 5)
+{'kind': 'bins', 'edges': [0, 5, 10, 15, 20], 'outside': 'reject'}
+>>> dates("2019-03", "2019-12", by="month")
+{'kind': 'date', 'by': 'month', 'low': '2019-03', 'high': '2019-12', 'outside': 'reject'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from numbers import Integral, Real
+from typing import Any
+
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import DomainError
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.domain_schema import coded, from_tables
+
+EXPECTED = "a number of codes, a list of values, bool, dp.bins, dp.dates, or a table of a domain file"
+MOST_BINS = 1_000_000
+
+
+def bins(low: float, high: float, width: float, outside: str = "reject") -> dict[str, Any]:
+    """Return bins of equal width from `low` to `high`.
+
+    Parameters
+    ----------
+    low, high : float
+        Ends of the first and the last bin.
+    width : float
+        Width of each bin; `high - low` is a multiple of it.
+    outside : {"reject", "clip", "category", "drop"}
+        What happens to a number outside: it is refused, moved to the nearest bin, counted in a cell of its own, or not
+        counted.
+
+    Returns
+    -------
+    dict
+        Content of a table [attributes.NAME] of a domain file.
+
+    Raises
+    ------
+    DomainError
+        If the ends are not increasing numbers, or the width does not divide their distance.
+
+    Examples
+    --------
+    >>> bins(0, 1, 0.25)["edges"]
+    [0, 0.25, 0.5, 0.75, 1]
+    """
+    for name, value in {"low": low, "high": high, "width": width}.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) < float("inf"):
+            raise DomainError(f"bins.{name}", safe_repr(value), "a finite number", "write dp.bins(0, 100, 5)")
+    first, last, step = (Fraction(str(value)) for value in (low, high, width))
+    if last <= first or step <= 0:
+        raise DomainError("bins", f"low {low:g}, high {high:g}, width {width:g}", "low below high and a width above 0",
+                          "write dp.bins(0, 100, 5)")  # fmt: skip
+    count = (last - first) / step
+    if count.denominator != 1 or count > MOST_BINS:
+        raise DomainError("bins.width", f"{width:g}", f"a part of {high - low:g}, the distance from low to high",
+                          "change high or width")  # fmt: skip
+    edges = [first + step * i for i in range(count.numerator + 1)]
+    return {"kind": "bins", "edges": [int(e) if e.denominator == 1 else float(e) for e in edges], "outside": outside}
+
+
+def dates(first: str, last: str, by: str = "day", outside: str = "reject") -> dict[str, Any]:
+    """Return the periods of a calendar from `first` to `last`.
+
+    Parameters
+    ----------
+    first, last : str
+        First and last period, such as "2019-03-01", "2019-03" or "2019".
+    by : str
+        "year", "quarter", "month", "week", "day" or another period of a domain file.
+    outside : {"reject", "clip", "category", "drop"}
+        What happens to a date outside.
+
+    Returns
+    -------
+    dict
+        Content of a table [attributes.NAME] of a domain file. The domain checks it.
+    """
+    return {"kind": "date", "by": by, "low": first, "high": last, "outside": outside}
+
+
+def axes_of(attributes: object, columns: Mapping[str, object]) -> tuple[Attribute, ...]:
+    """Return the attributes of a domain from the arguments of its constructor.
+
+    Raises
+    ------
+    DomainError
+        If a value is none of those that a domain takes.
+    """
+    if attributes is None and columns:
+        return _named(columns)
+    if isinstance(attributes, str) or not isinstance(attributes, Iterable):
+        raise DomainError("attributes", safe_repr(attributes), "values by name, or attributes",
+                          'write dp.Domain(a=10, b=["x", "y"]), or read a file: Domain.read(path)')  # fmt: skip
+    if isinstance(attributes, Mapping):
+        return _named({**attributes, **columns})
+    axes = tuple(attributes)
+    if strange := [one for one in axes if not isinstance(one, Attribute)]:
+        raise DomainError("attributes", f"an item of type {type(strange[0]).__name__}",
+                          "values by name, or attributes", 'write them as {"a": 10}')  # fmt: skip
+    return axes + _named(columns)
+
+
+def _named(columns: Mapping[Any, object]) -> tuple[Attribute, ...]:
+    return tuple(one for name, value in columns.items() for one in _attributes(name, value))
+
+
+def _attributes(name: Any, value: object) -> list[Attribute]:
+    """Return the attributes of one column: its own, and those of its parents."""
+    if isinstance(value, Attribute):
+        return [value]
+    if value is bool:
+        return from_tables({name: {"kind": "boolean"}})
+    if isinstance(value, Mapping):
+        return from_tables({name: dict(value)})
+    if isinstance(value, Integral) or hasattr(value, "__index__"):
+        return [coded(name, value)]  # type: ignore[arg-type]
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return from_tables({name: {"kind": "categories", "values": list(value)}})
+    raise DomainError(f"attributes.{name}", safe_repr(value), EXPECTED, f"write dp.Domain({name}=10) or a list")
