@@ -18,13 +18,18 @@ from functools import cached_property
 import numpy as np
 
 from dpscale.base.numerics import Floats
-from dpscale.optimize.convex import Optimum, iterate_fixed_point
-from dpscale.optimize.long_axis import BELOW, LinearAxis, LinearPoint, generators, quadrature
-from dpscale.workload import Family
+from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
+from dpscale.optimize.long_axis import BELOW, NODES, LinearAxis, LinearPoint, generators
+from dpscale.plans.factor import Factor
+from dpscale.plans.toeplitz import ToeplitzFactor, root_quadrature, toeplitz_factor
+from dpscale.privacy.draws import GAUSSIAN
+from dpscale.workload import PREFIX, Family
 from dpscale.workload.residual import Weights
+from dpscale.workload.wide import last_cell
 
 FEWEST = 128  # cells below which the general solver is as fast
 EXACT = 1e-9  # tolerance of GT = I
+ROUNDED = 1e-8  # relative to the diagonal of T: smaller sums of its rows are 0
 ITERATED = 0.5  # of the tolerance: left for rounding of the certificate
 COARSE, COARSELY, REFINED = 1024, 1e-4, 2  # cells, tolerance and last steps of the weights of a bound
 QUADRATURE = 1 - 1e-7  # for the error of the quadrature, so that the bound is not above the optimum
@@ -65,6 +70,12 @@ class ChainGram:
         """Entries of T next to its diagonal."""
         return np.asarray(-self.before[:-1] * self.after[1:] / self._determinants)
 
+    @cached_property
+    def row_sums(self) -> Floats:
+        """Sums of the rows of T; differences that rounding explains are 0, as inside prefix and range queries."""
+        sums = self.diagonal + np.pad(self.off_diagonal, (1, 0)) + np.pad(self.off_diagonal, (0, 1))
+        return np.where(sums <= ROUNDED * self.diagonal, 0.0, sums)
+
     def times(self, rows: Floats) -> Floats:
         """Return rows (r, n) times the Gram matrix, in linear time."""
         upper = np.cumsum(rows * self.before, axis=1) * self.after
@@ -80,13 +91,13 @@ class ChainGram:
 
     def evaluate(self, weights: Floats) -> LinearPoint:
         """Return the leverages at weights of the cells."""
-        from dpscale.optimize.long_axis_loops import add_diagonals  # numba, needed only for many cells
+        from dpscale.plans.long_axis_loops import add_diagonals  # numba, needed only for many cells
 
         largest = float(weights @ self.main)
         least = min(BELOW * float(weights.min()) * self.least_eigenvalue, largest / 2)
-        nodes, shares = quadrature(least, largest)
+        nodes, shares = root_quadrature(least, largest, NODES)
         leverage = np.zeros(len(weights))
-        add_diagonals(np.ascontiguousarray(weights), self.diagonal, self.off_diagonal, nodes, shares, leverage)
+        add_diagonals(np.ascontiguousarray(weights), self.row_sums, self.off_diagonal, nodes, shares, leverage)
         return LinearPoint(weights, leverage, float(weights @ leverage))
 
     def optimum(self, tolerance: float, start: Floats | None = None) -> Optimum:
@@ -170,3 +181,32 @@ def spread_weights(weights: Floats, size: int) -> Floats:
     sums = np.concatenate([[0.0], np.cumsum(weights)])
     spread = np.diff(np.interp(np.linspace(0, len(weights), size + 1), np.arange(len(sums)), sums))
     return np.asarray(spread / spread.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class WidePrefix:
+    """Problem of prefix queries on a wide axis whose total is that of its last cell, with a Gram matrix of trace 1."""
+
+    key: str
+    size: int
+    is_center = False
+
+    @property
+    def weights(self) -> tuple[Weights | None, ...]:
+        return (last_cell(self.size),)
+
+    @cached_property
+    def factor(self) -> ToeplitzFactor:
+        return toeplitz_factor(self.size)
+
+    def solved(self, solve: Solve) -> Optimum:
+        """Return the error of the normalised square root and a bound; the general solver `solve` is not needed."""
+        bound, known = self._error(GAUSSIAN), whole_bound(PREFIX, self.size - 1) or 0.0
+        return Optimum(np.zeros((0, 0)), bound, min(known / PREFIX.trace(self.size - 1), bound), np.zeros(0))
+
+    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+        """Return the strategy, which has its own bits, and its error coefficient."""
+        return self.factor, self._error(noise)
+
+    def _error(self, noise: str) -> float:
+        return self.factor.trace(PREFIX) * self.factor.squared_sensitivity(noise) / PREFIX.trace(self.size - 1)

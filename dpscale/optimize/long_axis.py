@@ -18,10 +18,11 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, special
+from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
 from dpscale.optimize.integer_strategies import centring_rounder
 from dpscale.plans.factor import Factor
+from dpscale.plans.toeplitz import root_quadrature
 from dpscale.workload import Family, GramFactor
 from dpscale.workload.residual import Weights, profile_of
 from dpscale.workload.wide import LONG, weighted_piece
@@ -64,13 +65,13 @@ class LinearAxis:
 
     def evaluate(self, weights: Floats) -> LinearPoint:
         """Return the leverages at weights of the cells."""
-        from dpscale.optimize.long_axis_loops import add_leverages  # numba, needed only for long axes
+        from dpscale.plans.long_axis_loops import add_leverages  # numba, needed only for long axes
 
         assert self.tridiagonal is not None
         diagonal, off_diagonal = self.tridiagonal
         largest = float(weights @ self.main)
         least = BELOW * float(weights.min()) * (0.25 / off_diagonal)
-        nodes, shares = quadrature(min(least, largest / 2), largest)
+        nodes, shares = root_quadrature(min(least, largest / 2), largest, NODES)
         leverage = np.zeros(self.size)
         add_leverages(np.ascontiguousarray(weights), self.profile, diagonal, off_diagonal, nodes, shares, leverage)
         return LinearPoint(weights, leverage, float(weights @ leverage))
@@ -154,12 +155,3 @@ def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
 
 def _from_both_ends(form: Floats) -> bool:
     return bool(np.abs(form - form[::-1, ::-1]).max() <= SAME * np.abs(form).max())
-
-
-def quadrature(least: float, largest: float) -> tuple[Floats, Floats]:
-    """Return nodes s and weights w with λ^{−½} = Σ w/(λ + s²) for λ between two numbers."""
-    quarter = special.ellipkm1(least / largest)
-    places = (np.arange(1, NODES + 1) - 0.5) * quarter / NODES
-    sine, cosine, delta, _ = special.ellipj(places, 1 - least / largest)
-    nodes = math.sqrt(least) * sine / cosine
-    return nodes, 2 * quarter * math.sqrt(least) / (math.pi * NODES) * delta / cosine**2
