@@ -4,11 +4,54 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, Integers
-from dpscale.privacy.sampling_loops import compiled
+from dpscale.base.numerics import Floats, Integers, njit
+
+OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}  # no division is by zero: weights are positive
+NOTHING = 1e-20  # relative to the diagonal of an inverse
 
 
-@compiled("void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[::1])")
+@njit(
+    "void(float64[::1], float64[::1], float64[::1], float64, float64, float64[::1], float64[::1], float64[::1],"
+    "float64[::1])",
+    **OPTIONS,
+)
+def solve_pair(
+    weights: Floats,
+    profile: Floats,
+    diagonal: Floats,
+    off_diagonal: float,
+    square: float,
+    down: Floats,
+    first: Floats,
+    second: Floats,
+    inverse: Floats,
+) -> None:
+    """Write A⁻¹μ, A⁻¹u, the diagonal of A⁻¹ and the pivots `down` of A = diag(μ) + square · T, without the first cell.
+
+    T has `diagonal` on its main diagonal and −`off_diagonal` next to it. Pivots are the sums of rows plus the entries
+    next to the diagonal, so that no term is subtracted.
+    """
+    n = len(down)
+    off = square * off_diagonal
+    before = 0.0
+    for i in range(n):
+        one, two, after = weights[i + 1], profile[i + 1], 0.0 if i == n - 1 else off
+        own = one + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1)))
+        if i:
+            ratio = off / down[i - 1]
+            own, one, two = own + before * ratio, one + ratio * first[i - 1], two + ratio * second[i - 1]
+        before, inverse[i], down[i], first[i], second[i] = own, own, own + after, one, two
+    up = 0.0
+    for i in range(n - 1, -1, -1):
+        after = 0.0 if i == n - 1 else off
+        rest = 0.0 if i == n - 1 else off * up / (off + up)
+        inverse[i] = 1 / (inverse[i] + rest)
+        up = weights[i + 1] + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1))) + rest
+        first[i] = (first[i] + after * first[min(i + 1, n - 1)]) / down[i]
+        second[i] = (second[i] + after * second[min(i + 1, n - 1)]) / down[i]
+
+
+@njit("void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[::1])", **OPTIONS)
 def add_leverages(
     weights: Floats,
     profile: Floats,
@@ -21,29 +64,13 @@ def add_leverages(
     """Add Σ_k share_k p_iᵀ (D̃ + s_k² T)⁻¹ p_i to the leverage of every cell i; p_i = e_i − u without its first cell.
 
     `weights` μ and `profile` u have all n cells; T has `diagonal` on its main diagonal and −`off_diagonal` next to it,
-    on the last n − 1. Pivots are the sums of rows plus the entries next to the diagonal, so that no term is subtracted.
+    on the last n − 1.
     """
     n = len(weights) - 1
     down, first, second, inverse = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for k in range(len(nodes)):
         square = nodes[k] * nodes[k]
-        off = square * off_diagonal
-        before = 0.0
-        for i in range(n):
-            one, two, after = weights[i + 1], profile[i + 1], 0.0 if i == n - 1 else off
-            own = one + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1)))
-            if i:
-                ratio = off / down[i - 1]
-                own, one, two = own + before * ratio, one + ratio * first[i - 1], two + ratio * second[i - 1]
-            before, inverse[i], down[i], first[i], second[i] = own, own, own + after, one, two
-        up = 0.0
-        for i in range(n - 1, -1, -1):
-            after = 0.0 if i == n - 1 else off
-            from_after = 0.0 if i == n - 1 else off * up / (off + up)
-            inverse[i] = 1 / (inverse[i] + from_after)
-            up = weights[i + 1] + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1))) + from_after
-            first[i] = (first[i] + after * first[min(i + 1, n - 1)]) / down[i]
-            second[i] = (second[i] + after * second[min(i + 1, n - 1)]) / down[i]
+        solve_pair(weights, profile, diagonal, off_diagonal, square, down, first, second, inverse)
         a, b, c, d, e = 0.0, 0.0, 0.0, 0.0, 0.0
         for i in range(n):  # inner products with V = [μ, u − μ]
             rest = profile[i + 1] - weights[i + 1]
@@ -66,7 +93,42 @@ def add_leverages(
             leverage[i + 1] += shares[k] * (inverse[i] - changed - 2 * projected + total)
 
 
-@compiled("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", checked=False)
+@njit(
+    "void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1],"
+    "float64[:, ::1], float64[:, ::1])",
+    **OPTIONS,
+)
+def add_inverses(
+    weights: Floats,
+    profile: Floats,
+    diagonal: Floats,
+    off_diagonal: float,
+    nodes: Floats,
+    shares: Floats,
+    first: Floats,
+    second: Floats,
+    total: Floats,
+) -> None:
+    """Add the lower triangle of Σ_k share_k A_k⁻¹ to `total`, and write A_k⁻¹μ and A_k⁻¹u; see `solve_pair`."""
+    n = len(weights) - 1
+    down, inverse = np.empty(n), np.empty(n)
+    for k in range(len(nodes)):
+        square = nodes[k] * nodes[k]
+        solve_pair(weights, profile, diagonal, off_diagonal, square, down, first[k], second[k], inverse)
+        for i in range(n):
+            down[i] = square * off_diagonal / down[i]
+        for j in range(n):
+            value = shares[k] * inverse[j]
+            least = value * NOTHING
+            total[j, j] += value
+            for i in range(j - 1, -1, -1):
+                value *= down[i]
+                if value < least:
+                    break
+                total[j, i] += value
+
+
+@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", **OPTIONS)
 def add_diagonals(
     weights: Floats, sums: Floats, off_diagonal: Floats, nodes: Floats, shares: Floats, total: Floats
 ) -> None:
@@ -94,7 +156,7 @@ def add_diagonals(
             up = weights[i] + square * sums[i] + after
 
 
-@compiled("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", checked=False)
+@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", **OPTIONS)
 def add_prefix_variances(scales: Floats, series: Floats, nodes: Floats, shares: Floats, total: Floats) -> None:
     """Add Σ_l M_il² to `total` for every row i; see `plans.toeplitz` for M.
 
@@ -115,9 +177,7 @@ def add_prefix_variances(scales: Floats, series: Floats, nodes: Floats, shares: 
         total[i] += variance
 
 
-@compiled(
-    "void(float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64[::1], float64[::1])", checked=False
-)
+@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64[::1], float64[::1])", **OPTIONS)
 def add_excess_covariances(
     scales: Floats, series: Floats, nodes: Floats, shares: Floats, low: Integers, high: Integers, total: Floats
 ) -> None:

@@ -39,7 +39,6 @@ NODES = 64
 FFT_ERROR = 64.0  # bound of the error of a convolution in units of roundoff · log₂ length · both norms
 REFINEMENTS = 2  # Newton steps from the coefficients of R⁻¹ to those of T⁻¹
 CONVERGED = 1e-8  # relative difference of the two means, of which the error is the square
-NEAR = 1e-6  # relative differences of columns that are compared exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,19 +90,18 @@ class ToeplitzFactor(Factor):
     def is_long(self) -> bool:
         return True
 
+    def column_norms(self, power: int) -> list[int]:
+        """Return the sums of the entries of every column to the power 1 or 2, exact."""
+        sums = np.cumsum(self.coefficients**power)[::-1].tolist()
+        return [*(total * own**power for total, own in zip(sums, self.multipliers.tolist(), strict=True)), 0]
+
     @cached_property
     def squared_l2_sensitivity(self) -> int:
-        return self._largest_column(np.cumsum(self.coefficients**2)[::-1], 2)
+        return max(self.column_norms(2))
 
     @cached_property
     def l1_sensitivity(self) -> int:
-        return self._largest_column(np.cumsum(self.coefficients)[::-1], 1)
-
-    def _largest_column(self, sums: Integers, power: int) -> int:
-        """Return the largest d_j^power · sums_j, exact."""
-        near = sums.astype(np.float64) * self.multipliers.astype(np.float64) ** power
-        columns = np.flatnonzero(near >= near.max() * (1 - NEAR))
-        return max(int(sums[j]) * int(self.multipliers[j]) ** power for j in columns.tolist())
+        return max(self.column_norms(1))
 
     @cached_property
     def largest(self) -> int:
