@@ -2,8 +2,9 @@
 
 With weights μ, D = diag(μ) and T = G⁻¹, the optimum for μ (`convex`) is X = D^−½ S^½ D^−½, S = D^½ G D^½, and
     X_ii = (2/π) ∫ [(D + s² T)⁻¹]_ii ds,
-about thirty tridiagonal solves with the quadrature of `long_axis`. The strategy needs the eigenvectors of the
-tridiagonal matrix S⁻¹, in quadratic time; they also certify it. The centred problem of one axis is `long_axis`.
+about thirty tridiagonal solves with the quadrature of `long_axis`. The strategy is a Cholesky factor of X, which the
+same sum of inverses gives in quadratic time; it also certifies it. The centred problem of one axis is `long_axis`.
+Prefix queries alone on a wide axis have a strategy without a dense matrix, whose gap the dual value bounds.
 
 G has a tridiagonal inverse if G_ij = a_i b_j for i ≤ j (a Green's matrix, the covariance of a Markov chain). T is then
 the sum of the inverses of the 2 × 2 blocks on the diagonal, minus 1/G_ii for each inner cell.
@@ -19,7 +20,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
-from dpscale.optimize.long_axis import BELOW, NODES, LinearAxis, LinearPoint, generators
+from dpscale.optimize.long_axis import BELOW, EXACTLY, NODES, LinearAxis, LinearPoint, generators
 from dpscale.plans.factor import Factor
 from dpscale.plans.toeplitz import ToeplitzFactor, root_quadrature, toeplitz_factor
 from dpscale.privacy.draws import GAUSSIAN
@@ -93,11 +94,8 @@ class ChainGram:
         """Return the leverages at weights of the cells."""
         from dpscale.plans.long_axis_loops import add_diagonals  # numba, needed only for many cells
 
-        largest = float(weights @ self.main)
-        least = min(BELOW * float(weights.min()) * self.least_eigenvalue, largest / 2)
-        nodes, shares = root_quadrature(least, largest, NODES)
         leverage = np.zeros(len(weights))
-        add_diagonals(np.ascontiguousarray(weights), self.row_sums, self.off_diagonal, nodes, shares, leverage)
+        add_diagonals(np.ascontiguousarray(weights), self.row_sums, self.off_diagonal, *self._nodes(weights), leverage)
         return LinearPoint(weights, leverage, float(weights @ leverage))
 
     def optimum(self, tolerance: float, start: Floats | None = None) -> Optimum:
@@ -119,15 +117,21 @@ class ChainGram:
         return iterate_fixed_point(self.evaluate, begin, tolerance, math.inf).weights
 
     def _certified(self, weights: Floats) -> Optimum:
-        """Return the strategy at some weights of sum 1."""
-        from scipy.linalg import eigh_tridiagonal
+        """Return the strategy at some weights of sum 1: a Cholesky factor of X."""
+        from dpscale.plans.long_axis_loops import add_chain_inverses
 
-        roots = np.sqrt(weights)
-        values, vectors = eigh_tridiagonal(self.diagonal / weights, self.off_diagonal / (roots[:-1] * roots[1:]))
-        values = 1 / np.sqrt(values)  # of S^½
-        root = (vectors * np.sqrt(values)).T / roots
-        leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
-        return Optimum(root / math.sqrt(leverage), total * leverage, total**2, weights)
+        total = np.zeros((len(weights),) * 2)
+        add_chain_inverses(weights, self.row_sums, self.off_diagonal, *self._nodes(weights), total)
+        root = np.linalg.cholesky(total).T
+        squares = (root**2).sum(axis=0)
+        leverage, value = float(squares.max()), float(weights @ squares)
+        return Optimum(root / math.sqrt(leverage), value * leverage, value**2 * EXACTLY, weights)
+
+    def _nodes(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Return the quadrature for the eigenvalues of S."""
+        largest = float(weights @ self.main)
+        least = min(BELOW * float(weights.min()) * self.least_eigenvalue, largest / 2)
+        return root_quadrature(least, largest, NODES)
 
 
 def chain_of(gram: Floats) -> ChainGram | None:

@@ -6,8 +6,9 @@ I − 1uᵀ and weights μ,
     X_ii = p_iᵀ M^{−½} p_i = (2/π) ∫ p_iᵀ (D̃ + s² G₀⁻¹)⁻¹ p_i ds,
     p_i = e_i − u,   D̃ = PᵀDP = D − μμᵀ + (u − μ)(u − μ)ᵀ,
 without the first cell. One evaluation of μ (`convex`) is therefore about thirty tridiagonal solves, with the quadrature
-nodes of Hale, Higham and Trefethen (2008). The final strategy is a Cholesky factor of X, the same sum of inverses, which
-also certifies it. Circular ranges are invariant under rotation: their weights are uniform and no search is needed.
+nodes of Hale, Higham and Trefethen (2008). The final strategy is a Cholesky factor of X, which the same sum of inverses
+gives and which also certifies it. Circular ranges are invariant under rotation: their weights are uniform, and no
+search is needed.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class LinearAxis:
         if self.tridiagonal is None:
             return self.certified(start)
         weights = iterate_fixed_point(self.evaluate, start, TOLERANCE, math.inf).weights
-        mirrored = np.abs(self.profile - self.profile[::-1]).max() <= SAME  # and then the problem is
+        mirrored = np.abs(self.profile - self.profile[::-1]).max() <= SAME  # the queries are, up to the total
         return self._factored((weights + weights[::-1]) / 2 if mirrored else weights)
 
     def _factored(self, weights: Floats) -> Optimum:

@@ -93,6 +93,20 @@ def add_leverages(
             leverage[i + 1] += shares[k] * (inverse[i] - changed - 2 * projected + total)
 
 
+@njit("void(float64[::1], float64[::1], float64, float64[:, ::1])", **OPTIONS)
+def add_triangle(inverse: Floats, ratios: Floats, share: float, total: Floats) -> None:
+    """Add the lower triangle of share · A⁻¹, from its diagonal and the ratios of neighbours in a column, to `total`."""
+    for j in range(len(inverse)):
+        value = share * inverse[j]
+        least = value * NOTHING
+        total[j, j] += value
+        for i in range(j - 1, -1, -1):
+            value *= ratios[i]
+            if value < least:
+                break
+            total[j, i] += value
+
+
 @njit(
     "void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1],"
     "float64[:, ::1], float64[:, ::1])",
@@ -117,15 +131,7 @@ def add_inverses(
         solve_pair(weights, profile, diagonal, off_diagonal, square, down, first[k], second[k], inverse)
         for i in range(n):
             down[i] = square * off_diagonal / down[i]
-        for j in range(n):
-            value = shares[k] * inverse[j]
-            least = value * NOTHING
-            total[j, j] += value
-            for i in range(j - 1, -1, -1):
-                value *= down[i]
-                if value < least:
-                    break
-                total[j, i] += value
+        add_triangle(inverse, down, shares[k], total)
 
 
 @njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", **OPTIONS)
@@ -154,6 +160,32 @@ def add_diagonals(
                 after = off * up / (off + up)
             total[i] += shares[k] / (down[i] + after)
             up = weights[i] + square * sums[i] + after
+
+
+@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[:, ::1])", **OPTIONS)
+def add_chain_inverses(
+    weights: Floats, sums: Floats, off_diagonal: Floats, nodes: Floats, shares: Floats, total: Floats
+) -> None:
+    """Add the lower triangle of Σ_k share_k (D + s_k² T)⁻¹ to `total`; see `add_diagonals`."""
+    n = len(weights)
+    own, ratios, inverse = np.empty(n), np.empty(n), np.empty(n)
+    for k in range(len(nodes)):
+        square = nodes[k] * nodes[k]
+        for i in range(n):
+            own[i] = weights[i] + square * sums[i]
+            if i:
+                off = -square * off_diagonal[i - 1]
+                ratios[i - 1] = off / (off + own[i - 1])
+                own[i] += own[i - 1] * ratios[i - 1]
+        up = 0.0
+        for i in range(n - 1, -1, -1):
+            after = 0.0
+            if i < n - 1:
+                off = -square * off_diagonal[i]
+                after = off * up / (off + up)
+            inverse[i] = 1 / (own[i] + after)
+            up = weights[i] + square * sums[i] + after
+        add_triangle(inverse, ratios, shares[k], total)
 
 
 @njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", **OPTIONS)

@@ -204,9 +204,7 @@ class ToeplitzFactor(Factor):
         if len(some):
             total = np.zeros(len(some))
             pair = (np.ascontiguousarray(low[some] - 1), np.ascontiguousarray(high[some] - 1))
-            add_excess_covariances(
-                self._scales, _root_inverse(self.rows), *_exponentials(self.rows), *pair, total
-            )
+            add_excess_covariances(self._scales, _root_inverse(self.rows), *_exponentials(self.rows), *pair, total)
             found[some] += total
         return np.asarray(found)
 
@@ -318,7 +316,7 @@ def _padded(rows: int) -> int:
 def _digit_bits(rows: int) -> int:
     """Return the bits of digits whose convolution has an error below 1/4, by the norms of two columns of digits."""
     error = FFT_ERROR * np.finfo(np.float64).eps * math.log2(_padded(rows)) * rows
-    return int((math.log2(0.25 / error) / 2)) + 1
+    return int(math.log2(0.25 / error) / 2) + 1
 
 
 def _digits(values: NDArray[Any], bits: int) -> Iterator[Floats]:
