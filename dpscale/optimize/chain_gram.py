@@ -122,7 +122,7 @@ class ChainGram:
 
         total = np.zeros((len(weights),) * 2)
         add_chain_inverses(weights, self.row_sums, self.off_diagonal, *self._nodes(weights), total)
-        root = np.linalg.cholesky(total).T
+        root = np.asarray(np.linalg.cholesky(total).T, np.float64)
         squares = (root**2).sum(axis=0)
         leverage, value = float(squares.max()), float(weights @ squares)
         return Optimum(root / math.sqrt(leverage), value * leverage, value**2 * EXACTLY, weights)

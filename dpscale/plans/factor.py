@@ -270,7 +270,7 @@ class Factor:
 def _square_inverse(matrix: Floats) -> Floats:
     """Return the inverse of a square matrix, in a sixth of the time if it is upper triangular."""
     if np.tril(matrix, -1).any():
-        return np.linalg.inv(matrix)
+        return np.asarray(np.linalg.inv(matrix), np.float64)
     from scipy.linalg.lapack import dtrtri
 
     inverse, failed = dtrtri(matrix)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, njit
 
-OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}  # no division is by zero: weights are positive
+OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}  # no division is by zero: weights are positive
 NOTHING = 1e-20  # relative to the diagonal of an inverse
 
 

@@ -81,7 +81,7 @@ def test_two_level_error_is_near_optimum_and_within_gap(family, mechanism, size,
 def test_prefix_alone_on_wide_axis_is_near_optimum():
     workload = Workload(Domain({"a": 3000})).add("prefix", degree=1)
     built, split = plan(workload, "weighted-residuals"), plan(workload, "query-smasher")
-    assert [factor.kind for block in built.blocks for factor in block.factors] == ["toeplitz"]
+    assert kinds_of(built) == ["toeplitz"]
     assert built.error < 0.95 * split.error
     assert built.bound_all**2 < built.error / built.query_count < 1.04 * built.bound_all**2
     assert built.optimality_gap < 0.03
@@ -89,21 +89,26 @@ def test_prefix_alone_on_wide_axis_is_near_optimum():
     assert any("dual of the queries of the axis" in note for note in built.notes)
 
 
-def test_prefix_beside_other_sets_takes_the_smaller_error(request):
-    """The strategy for the axis alone is a candidate if no other set contains it."""
+def kinds_of(built):
+    return [factor.kind for block in built.blocks for factor in block.factors]
+
+
+@pytest.mark.usefixtures("few_cells")
+def test_prefix_beside_other_attributes_takes_the_smaller_error():
     domain = Domain({"a": 600, "b": 5})
-    request.getfixturevalue("few_cells")
-    beside = plan(Workload(domain).add("prefix", attributes=[("a",), ("b",)]), "weighted-residuals")
-    assert "toeplitz" in [factor.kind for block in beside.blocks for factor in block.factors]
-    for other in (
-        Workload(domain).add("prefix", attributes=[("a",), ("a", "b")]),
-        Workload(domain).add("prefix", attributes=[("a",)]).add("range", attributes=[("a",)]),
-    ):
-        kinds = [factor.kind for block in plan(other, "weighted-residuals").blocks for factor in block.factors]
-        assert "nested" in kinds
-        assert "toeplitz" not in kinds
-    pure = plan(Workload(domain).add("prefix", attributes=[("a",)]), "weighted-residuals", noise="laplace")
-    assert "toeplitz" not in [factor.kind for block in pure.blocks for factor in block.factors]
+    assert "toeplitz" in kinds_of(plan(Workload(domain).add("prefix", attributes=[("a",), ("b",)])))
+    pure = plan(Workload(domain).add("prefix", attributes=[("a",)]), noise="laplace")
+    assert "toeplitz" not in kinds_of(pure)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_cells")
+@pytest.mark.parametrize(("family", "names"), [("prefix", ("a", "b")), ("range", ("a",)), ("marginal", ("a",))])
+def test_prefix_beside_other_queries_of_the_attribute_has_two_levels(family, names):
+    workload = Workload(Domain({"a": 600, "b": 2})).add("prefix", attributes=[("a",)]).add(family, attributes=[names])
+    kinds = kinds_of(plan(workload))
+    assert "nested" in kinds
+    assert "toeplitz" not in kinds
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ from scipy import stats
 import dpscale as dp
 from dpscale.audit.evidence.draws import _factor_fields
 from dpscale.audit.evidence.sensitivities import digest, norms
+from dpscale.audit.evidence.shapes import _misshapen
 from dpscale.plans.plan_file import content_of, read_plan, write_plan
+from dpscale.workload import FAMILIES
 
 CODES, ROWS = 3000, 20_000
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-9}
@@ -24,7 +26,7 @@ def table():
     return pd.DataFrame({"code": (rng.beta(2, 5, ROWS) * CODES).astype(int), "sex": rng.integers(0, 2, ROWS)})
 
 
-def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
+def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, workload=WORKLOAD, **engine):
     table().to_parquet(folder / "data.parquet")
     sizes = {"code": CODES, "sex": 2}
     attributes = {name: {"kind": "coded", "size": size} for name, size in sizes.items()}
@@ -32,7 +34,7 @@ def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
     job = {
         "data": {"path": "data.parquet", "domain": "domain.toml"},
         "privacy": {"dataset": "codes", "ledger": "ledger.sqlite"} | privacy,
-        "workload": WORKLOAD,
+        "workload": workload,
         "mechanism": {"name": mechanism},
         "engine": {"scheduler": "synchronous"} | engine,
     }
@@ -43,6 +45,13 @@ def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
     return run_job(tmp_path_factory.mktemp("wide"), seed=7)
+
+
+@pytest.fixture(scope="module")
+def cumulative(tmp_path_factory):
+    """Return a release of prefix queries alone, which are measured by a Toeplitz strategy."""
+    alone = [{"family": "prefix", "attributes": [["code"]]}]
+    return run_job(tmp_path_factory.mktemp("cumulative"), workload=alone, seed=7)
 
 
 def standardized_errors(release):
@@ -92,3 +101,36 @@ def test_pure_noise_errors(tmp_path):
     for name, found in standardized_errors(release):
         low, high = (0.8, 1.25) if name == "marginal" else (0.05, 6)
         assert low < float((found**2).mean()) < high
+
+
+def test_prefix_alone_has_reported_errors(cumulative):
+    (_, found), *_ = standardized_errors(cumulative)
+    assert [factor.kind for block in cumulative.plan.blocks for factor in block.factors] == ["toeplitz"]
+    assert 0.1 < float((found**2).mean()) < 4
+    assert np.abs(found).max() < 6
+
+
+def test_toeplitz_plan_file_and_bundle_round_trip(cumulative, tmp_path):
+    plan = cumulative.plan
+    write_plan(tmp_path, plan)
+    again = read_plan(tmp_path, plan.workload)
+    assert content_of(again) == content_of(plan)
+    assert again.accuracy.total_error(plan.workload) == pytest.approx(plan.error, rel=1e-12)
+    (factor,) = (factor for block in plan.blocks for factor in block.factors)
+    fields = _factor_fields(factor)
+    assert norms(fields) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
+    assert digest(fields) == factor.digest
+    assert not _misshapen(fields)
+    fields["columns"]["squared"].pop()
+    assert "2999 columns" in _misshapen(fields)
+
+
+def test_toeplitz_release_answers_other_queries_with_errors(cumulative):
+    """Ranges and cells follow from prefix queries; their errors are those of the explicit covariance."""
+    accuracy = cumulative.plan.accuracy
+    (factor,) = (factor for block in cumulative.plan.blocks for factor in block.factors)
+    (own,) = accuracy.residuals[("code",)].factors
+    assert own is factor
+    covariance = factor.covariance
+    known = FAMILIES["marginal"].quadratic(covariance)
+    np.testing.assert_allclose(factor.quadratics(FAMILIES["marginal"]), known, rtol=1e-5)
