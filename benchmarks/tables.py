@@ -118,7 +118,8 @@ def wide(found: Figures) -> str:
              for one in ("marginal", "prefix", "hdmm prefix", "range", "circular")]  # fmt: skip
     above = [f"{size:,} cells {found[f'prefix {size}, rmse']:.2f} ({100 * found[f'prefix {size}, over all']:.2f} %)"
              for size in sizes]  # fmt: skip
-    return f"{table(head, *lines)}\n\nPrefix queries, RMSE (squared error above the bound over all matrix mechanisms): {'; '.join(above)}."
+    text = "Prefix queries, RMSE (squared error above the bound over all matrix mechanisms)"
+    return f"{table(head, *lines)}\n\n{text}: {'; '.join(above)}."
 
 
 def pure_budgets(found: Figures) -> str:

@@ -33,7 +33,7 @@ from dpscale.optimize.long_axis import LinearAxis, long_family
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor
-from dpscale.workload import Family, GramFactor, Subworkload, root_of
+from dpscale.workload import PREFIX, Family, GramFactor, Subworkload, root_of
 from dpscale.workload.factors import AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
 from dpscale.workload.wide import Cut, WideGram, cut_of, last_cell, runs_of
@@ -252,7 +252,7 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested | WidePrefix:
     """Return the problem of a wide axis."""
     if gram.cells_alone:
         return CellsAlone(gram.key, gram.size)
-    if gram.weights == last_cell(gram.size):
+    if gram.weights == last_cell(gram.size) and [family for family, _ in gram.asked] == [PREFIX]:
         return WidePrefix(gram.key, gram.size)
     cut, profile = cut_of(gram.size, gram.weights)
     grams = [gram.mixed([family.block_gram(cut) for family, _ in gram.asked], profile)]

@@ -11,7 +11,6 @@ from dpscale.audit.evidence.draws import _factor_fields
 from dpscale.audit.evidence.sensitivities import digest, norms
 from dpscale.audit.evidence.shapes import _misshapen
 from dpscale.plans.plan_file import content_of, read_plan, write_plan
-from dpscale.workload import FAMILIES
 
 CODES, ROWS = 3000, 20_000
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-9}
@@ -121,16 +120,18 @@ def test_toeplitz_plan_file_and_bundle_round_trip(cumulative, tmp_path):
     assert norms(fields) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
     assert digest(fields) == factor.digest
     assert not _misshapen(fields)
-    fields["columns"]["squared"].pop()
-    assert "2999 columns" in _misshapen(fields)
+    for wrong in (CODES - 1, CODES + 1):  # planted: integers for another number of cells
+        with pytest.raises(ValueError, match="zip"):
+            norms(fields | {"shape": [wrong]})
 
 
-def test_toeplitz_release_answers_other_queries_with_errors(cumulative):
-    """Ranges and cells follow from prefix queries; their errors are those of the explicit covariance."""
-    accuracy = cumulative.plan.accuracy
+def test_cells_of_toeplitz_release_have_reported_errors(cumulative):
+    """The variance of every cell follows from the total and from the explicit covariance of the others."""
+    accuracy, workload = (
+        cumulative.plan.accuracy,
+        dp.Workload(cumulative.domain).add("marginal", attributes=[("code",)]),
+    )
     (factor,) = (factor for block in cumulative.plan.blocks for factor in block.factors)
-    (own,) = accuracy.residuals[("code",)].factors
-    assert own is factor
-    covariance = factor.covariance
-    known = FAMILIES["marginal"].quadratic(covariance)
-    np.testing.assert_allclose(factor.quadratics(FAMILIES["marginal"]), known, rtol=1e-5)
+    known = accuracy.residuals[("code",)].scale * factor.covariance.diagonal()
+    known[-1] += accuracy.residuals[()].scale
+    np.testing.assert_allclose(accuracy.part_variances(workload.parts[0], ("code",)), known, rtol=1e-5)

@@ -183,8 +183,7 @@ def _factor_fields(factor: Factor) -> Fields:
             "known": factor.known,
         }
     if isinstance(factor, ToeplitzFactor):
-        squared, absolute = (list(map(str, factor.column_norms(power))) for power in (2, 1))
-        return fields | {"columns": {"sha256": factor.digest, "squared": squared, "absolute": absolute}}
+        return fields | {"packed": _packed(np.concatenate([factor.coefficients, factor.multipliers]))}
     if factor.matrix is None:
         return fields
     if factor.matrix.size <= SHOWN:
