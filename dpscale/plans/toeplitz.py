@@ -289,7 +289,7 @@ def root_quadrature(least: float, largest: float, count: int) -> tuple[Floats, F
 def _elliptic(places: Floats, complement: float) -> tuple[Floats, Floats]:
     """Return cn/sn and dn at the places for the parameter 1 − complement, by Bulirsch's transformation (1965).
 
-    `scipy.special.ellipj` takes the parameter itself, which rounds it, and approximates parameters near 1.
+    The function of SciPy takes the parameter itself, which rounds it, and approximates parameters near 1.
     """
     means, roots, root, mean = list[float](), list[float](), complement, 1.0
     while True:
