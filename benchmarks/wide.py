@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import resource
 import time
 
@@ -60,9 +59,10 @@ def main() -> None:
                 text = f"{found['gap']:9.1e}{found['least']:8.4f}{found['peak']:7.2f}{cells**2 / 2**27:9,.2f}"
                 print(f"{family:9}{cells:9,}  {mechanism:20}{found['seconds']:7.2f}{found['rmse']:9.4f}{text}")
                 if mechanism == MECHANISMS[-1]:
-                    figures |= {f"{family} {cells}, {name}": found[name] for name in ("seconds", "rmse", "gap")}
-                    over = found["least"] ** 2 - 1
-                    figures |= {} if math.isnan(over) else {f"{family} {cells}, over all": over}
+                    figures |= {f"{family} {cells}, {name}": found[name] for name in ("seconds", "gap")}
+                    if family == "prefix":
+                        figures |= {f"prefix {cells}, rmse": found["rmse"],
+                                    f"prefix {cells}, over all": found["least"] ** 2 - 1}  # fmt: skip
                 elif mechanism == "hdmm":
                     figures |= {f"hdmm {family} {cells}, {name}": found[name] for name in ("seconds", "gap")}
     if given.save:
