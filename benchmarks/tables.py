@@ -107,14 +107,19 @@ def wide(found: Figures) -> str:
     head = ("`benchmarks/wide.py`: `weighted-residuals` on one attribute: CPU seconds to plan, gap of squared error",
             *(f"{size:,} cells" for size in sizes))  # fmt: skip
 
-    def cell(family: str, size: int) -> str:
-        gap = found[f"{family} {size}, gap"]
-        return f"{found[f'{family} {size}, seconds']:.2f} s, {'below 10⁻⁶' if gap < 1e-6 else f'{100 * gap:.1f} %'}"
+    def cell(name: str, size: int) -> str:
+        if f"{name} {size}, gap" not in found:
+            return ""
+        gap = found[f"{name} {size}, gap"]
+        return f"{found[f'{name} {size}, seconds']:.2f} s, {'below 10⁻⁶' if gap < 1e-6 else f'{100 * gap:.1f} %'}"
 
-    return table(
-        head,
-        *([family, *(cell(family, size) for size in sizes)] for family in ("marginal", "prefix", "range", "circular")),
-    )
+    names = {"hdmm prefix": "prefix, `hdmm`"}
+    lines = [[names.get(one, one), *(cell(one, size) for size in sizes)]
+             for one in ("marginal", "prefix", "hdmm prefix", "range", "circular")]  # fmt: skip
+    above = [f"{size:,} cells {found[f'prefix {size}, rmse']:.2f} ({100 * found[f'prefix {size}, over all']:.2f} %)"
+             for size in sizes]  # fmt: skip
+    text = "Prefix queries, RMSE (squared error above the bound over all matrix mechanisms)"
+    return f"{table(head, *lines)}\n\n{text}: {'; '.join(above)}."
 
 
 def pure_budgets(found: Figures) -> str:

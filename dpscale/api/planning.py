@@ -28,7 +28,7 @@ from dpscale.mechanisms import DEFAULT, plan as plan_workload
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
 from dpscale.storage.files import is_path, write_whole
-from dpscale.workload import Workload
+from dpscale.workload import MARGINAL, Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -45,7 +45,7 @@ Queries = Workload | Mapping[str, Any] | str | Path | Sequence[str | Sequence[st
 class ReleasePlan:
     """Plan of a release: queries, budget and protected unit, and the errors that follow. It has seen no data.
 
-    Attributes
+    Parameters
     ----------
     content : mapping
         Content of a job file.
@@ -267,14 +267,14 @@ def _sets(queries: Any) -> list[list[str]]:
 
 
 def _workload(queries: Any, domain: Domain) -> Workload:
-    return Workload(domain).add("marginal", attributes=_sets(queries))
+    return Workload(domain).add(MARGINAL.name, attributes=_sets(queries))
 
 
 def _workload_tables(queries: Any, domain: Any) -> tuple[str, list[dict[str, Any]]]:
     """Return the path of the domain file and the tables [[workload]]."""
     if isinstance(queries, Workload):
         return _stored_domain(queries.domain), [_part_table(part) for part in queries.parts]
-    tables = [{"family": "marginal", "attributes": _sets(queries)}]
+    tables = [{"family": MARGINAL.name, "attributes": _sets(queries)}]
     if isinstance(domain, Domain):
         return _stored_domain(domain), tables
     if domain is None or not is_path(domain):

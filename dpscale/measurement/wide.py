@@ -19,6 +19,7 @@ from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Integers, Integers32, NDArray
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
+from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree_factor import TreeFactor
 
 Term = Callable[[Floats], Floats]
@@ -76,9 +77,9 @@ def has_width(factors: Sequence[Factor]) -> bool:
 def digit_count(factor: Factor, bits: int) -> float:
     """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices.
 
-    A tree is not split.
+    A tree and a Toeplitz strategy are not split.
     """
-    if isinstance(factor, TreeFactor):  # applied to whole limbs as int64
+    if isinstance(factor, TreeFactor | ToeplitzFactor):  # applied to whole limbs as int64
         return 1 if factor.largest_row_sum << bits <= WORDS else math.inf
     if factor.largest_row_sum << bits <= EXACT:
         return 1
@@ -102,7 +103,7 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
         return [lambda part: part.T]
     if factor.kind == "center":
         return [lambda part: (part * factor.cells - part.sum(axis=0)).T]
-    if isinstance(factor, TreeFactor):
+    if isinstance(factor, TreeFactor | ToeplitzFactor):
         assert digit_count(factor, bits) == 1
         return [lambda part: factor.apply(part.astype(np.int64)).T]
     number = int(digit_count(factor, bits))

@@ -62,4 +62,4 @@ def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, too
     return replace(plans[chosen], notes=(*plans[chosen].notes, note))
 
 
-MECHANISM = matrix_mechanism(NAME, NoOptions, plan, "3", frozenset({"1", "2"}))
+MECHANISM = matrix_mechanism(NAME, NoOptions, plan, "4", frozenset({"1", "2", "3"}))

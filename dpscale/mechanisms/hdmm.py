@@ -169,4 +169,4 @@ _TRIES: dict[str, Callable[[PlanningProblem, Options, Tools], Tried]] = {
     "marginals": _marginals,
 }
 
-MECHANISM = matrix_mechanism(NAME, Options, plan, "4", frozenset({"1", "2", "3"}))
+MECHANISM = matrix_mechanism(NAME, Options, plan, "5", frozenset({"1", "2", "3", "4"}))

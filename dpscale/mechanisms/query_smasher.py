@@ -54,4 +54,4 @@ def solve_optimally(
     return optimum
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan)
+MECHANISM = matrix_mechanism(NAME, Options, plan, "2", frozenset({"1"}))

@@ -46,8 +46,10 @@ from dpscale.optimize.residual_problems import JOINT_CELLS
 from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import LAPLACE, rooted
+from dpscale.workload import PREFIX, Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.axes import Weights
+from dpscale.workload.wide import is_wide, last_cell
 
 NAME = "weighted-residuals"
 PLAINLY = 1e-4  # relative to 1/n: closer to the plain mean, the loss is 10^-8 and the mean is exact
@@ -73,6 +75,9 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         return plan_trees(problem, tools, solve, NAME, options.balance == "levels")
     demands = demands_of(problem.workload)
     separate = _bounded(problem) or problem.workload.domain.public_totals
+    cumulative = {} if separate or problem.noise == LAPLACE else _cumulative(problem.workload)
+    if cumulative and len(cumulative) == len(demands.kind_of) == 1:
+        return _plan_cumulative(problem, tools, solve, cumulative)
     sets = [] if separate else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
         return _plan_unweighted(problem, tools, solve, sets, options.seconds)
@@ -84,10 +89,32 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
             plans.append(_plan_weights(problem, tools, solve, weights, sets))
     if not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
         plans.append(_plan_weights(problem, tools, solve, {}, sets))
+    if cumulative:
+        plans.append(_plan_weights(problem, tools, solve, {**weights, **cumulative}, sets))
     made = _best_plan(problem, tools, plans)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor))
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
+
+
+def _cumulative(workload: Workload) -> dict[str, Weights]:
+    """Return the wide attributes with prefix queries alone and no others beside them, with their weights (`toeplitz`).
+
+    Such an attribute has a better strategy than one of two levels if its total is that of its last cell.
+    """
+    others = set[str]()
+    for part in workload.parts:
+        for names in part.sets:
+            if not part.factorizes or list(part.families(names)) != [PREFIX]:
+                others.update(names)
+    sizes = {name: workload.domain[name].size for names in workload.sets for name in names if name not in others}
+    return {name: last_cell(size) for name, size in sizes.items() if is_wide(size)}
+
+
+def _plan_cumulative(problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights]) -> Plan:
+    """Return the plan of prefix queries on one wide attribute, which needs no search."""
+    made, least = _plan_weights(problem, tools, solve, weights, []), whole_bound(problem.workload)
+    return replace(made, floor=min(least, made.error), notes=(*made.notes, _note("axis", least)))
 
 
 def _bounded(problem: PlanningProblem) -> set[str]:
@@ -160,6 +187,7 @@ FLOORS = {
     "values": "product of the bounds of the axes of each set, loose for several sets",
     "some": "products of the axes, for some of the sets, loose",
     "products": "products of the axes",
+    "axis": "dual of the queries of the axis",
     "groups": f"products of the axes, and groups of joint sets with at most {GROUP_CELLS} cells, loose",
 }
 
@@ -238,4 +266,4 @@ def _remarks(searched: WeightSearch) -> tuple[str, ...]:
     return (f"weights of the axes: root mean square error {gain:.3g} % below that of the plain mean{starts}",)
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan, "4", frozenset({"1", "2", "3"}))
+MECHANISM = matrix_mechanism(NAME, Options, plan, "5", frozenset({"1", "2", "3", "4"}))

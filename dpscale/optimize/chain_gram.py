@@ -2,8 +2,9 @@
 
 With weights μ, D = diag(μ) and T = G⁻¹, the optimum for μ (`convex`) is X = D^−½ S^½ D^−½, S = D^½ G D^½, and
     X_ii = (2/π) ∫ [(D + s² T)⁻¹]_ii ds,
-about thirty tridiagonal solves with the quadrature of `long_axis`. The strategy needs the eigenvectors of the
-tridiagonal matrix S⁻¹, in quadratic time; they also certify it. The centred problem of one axis is `long_axis`.
+about thirty tridiagonal solves with the quadrature of `long_axis`. The strategy is a Cholesky factor of X, which the
+same sum of inverses gives in quadratic time; it also certifies it. The centred problem of one axis is `long_axis`.
+Prefix queries alone on a wide axis have a strategy without a dense matrix, whose gap the dual value bounds.
 
 G has a tridiagonal inverse if G_ij = a_i b_j for i ≤ j (a Green's matrix, the covariance of a Markov chain). T is then
 the sum of the inverses of the 2 × 2 blocks on the diagonal, minus 1/G_ii for each inner cell.
@@ -17,14 +18,19 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, linalg
-from dpscale.optimize.convex import Optimum, iterate_fixed_point
-from dpscale.optimize.long_axis import BELOW, LinearAxis, LinearPoint, generators, quadrature
-from dpscale.workload import Family
+from dpscale.base.numerics import Floats
+from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
+from dpscale.optimize.long_axis import BELOW, EXACTLY, NODES, LinearAxis, LinearPoint, generators
+from dpscale.plans.factor import Factor
+from dpscale.plans.toeplitz import ToeplitzFactor, root_quadrature, toeplitz_factor
+from dpscale.privacy.draws import GAUSSIAN
+from dpscale.workload import PREFIX, Family
 from dpscale.workload.residual import Weights
+from dpscale.workload.wide import last_cell
 
 FEWEST = 128  # cells below which the general solver is as fast
 EXACT = 1e-9  # tolerance of GT = I
+ROUNDED = 1e-8  # relative to the diagonal of T: smaller sums of its rows are 0
 ITERATED = 0.5  # of the tolerance: left for rounding of the certificate
 COARSE, COARSELY, REFINED = 1024, 1e-4, 2  # cells, tolerance and last steps of the weights of a bound
 QUADRATURE = 1 - 1e-7  # for the error of the quadrature, so that the bound is not above the optimum
@@ -65,6 +71,12 @@ class ChainGram:
         """Entries of T next to its diagonal."""
         return np.asarray(-self.before[:-1] * self.after[1:] / self._determinants)
 
+    @cached_property
+    def row_sums(self) -> Floats:
+        """Sums of the rows of T; differences that rounding explains are 0, as inside prefix and range queries."""
+        sums = self.diagonal + np.pad(self.off_diagonal, (1, 0)) + np.pad(self.off_diagonal, (0, 1))
+        return np.where(sums <= ROUNDED * self.diagonal, 0.0, sums)
+
     def times(self, rows: Floats) -> Floats:
         """Return rows (r, n) times the Gram matrix, in linear time."""
         upper = np.cumsum(rows * self.before, axis=1) * self.after
@@ -80,13 +92,10 @@ class ChainGram:
 
     def evaluate(self, weights: Floats) -> LinearPoint:
         """Return the leverages at weights of the cells."""
-        from dpscale.optimize.long_axis_loops import add_diagonals  # numba, needed only for many cells
+        from dpscale.plans.long_axis_loops import add_diagonals  # numba, needed only for many cells
 
-        largest = float(weights @ self.main)
-        least = min(BELOW * float(weights.min()) * self.least_eigenvalue, largest / 2)
-        nodes, shares = quadrature(least, largest)
         leverage = np.zeros(len(weights))
-        add_diagonals(np.ascontiguousarray(weights), self.diagonal, self.off_diagonal, nodes, shares, leverage)
+        add_diagonals(np.ascontiguousarray(weights), self.row_sums, self.off_diagonal, *self._nodes(weights), leverage)
         return LinearPoint(weights, leverage, float(weights @ leverage))
 
     def optimum(self, tolerance: float, start: Floats | None = None) -> Optimum:
@@ -108,13 +117,21 @@ class ChainGram:
         return iterate_fixed_point(self.evaluate, begin, tolerance, math.inf).weights
 
     def _certified(self, weights: Floats) -> Optimum:
-        """Return the strategy at some weights of sum 1."""
-        roots = np.sqrt(weights)
-        values, vectors = linalg.eigh_tridiagonal(self.diagonal / weights, self.off_diagonal / (roots[:-1] * roots[1:]))
-        values = 1 / np.sqrt(values)  # of S^½
-        root = (vectors * np.sqrt(values)).T / roots
-        leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
-        return Optimum(root / math.sqrt(leverage), total * leverage, total**2, weights)
+        """Return the strategy at some weights of sum 1: a Cholesky factor of X."""
+        from dpscale.plans.long_axis_loops import add_chain_inverses
+
+        total = np.zeros((len(weights),) * 2)
+        add_chain_inverses(weights, self.row_sums, self.off_diagonal, *self._nodes(weights), total)
+        root = np.asarray(np.linalg.cholesky(total).T, np.float64)
+        squares = (root**2).sum(axis=0)
+        leverage, value = float(squares.max()), float(weights @ squares)
+        return Optimum(root / math.sqrt(leverage), value * leverage, value**2 * EXACTLY, weights)
+
+    def _nodes(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Return the quadrature for the eigenvalues of S."""
+        largest = float(weights @ self.main)
+        least = min(BELOW * float(weights.min()) * self.least_eigenvalue, largest / 2)
+        return root_quadrature(least, largest, NODES)
 
 
 def chain_of(gram: Floats) -> ChainGram | None:
@@ -168,3 +185,32 @@ def spread_weights(weights: Floats, size: int) -> Floats:
     sums = np.concatenate([[0.0], np.cumsum(weights)])
     spread = np.diff(np.interp(np.linspace(0, len(weights), size + 1), np.arange(len(sums)), sums))
     return np.asarray(spread / spread.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class WidePrefix:
+    """Problem of prefix queries on a wide axis whose total is that of its last cell, with a Gram matrix of trace 1."""
+
+    key: str
+    size: int
+    is_center = False
+
+    @property
+    def weights(self) -> tuple[Weights | None, ...]:
+        return (last_cell(self.size),)
+
+    @cached_property
+    def factor(self) -> ToeplitzFactor:
+        return toeplitz_factor(self.size)
+
+    def solved(self, solve: Solve) -> Optimum:
+        """Return the error of the normalised square root and a bound; the general solver `solve` is not needed."""
+        bound, known = self._error(GAUSSIAN), whole_bound(PREFIX, self.size - 1) or 0.0
+        return Optimum(np.zeros((0, 0)), bound, min(known / PREFIX.trace(self.size - 1), bound), np.zeros(0))
+
+    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+        """Return the strategy, which has its own bits, and its error coefficient."""
+        return self.factor, self._error(noise)
+
+    def _error(self, noise: str) -> float:
+        return self.factor.trace(PREFIX) * self.factor.squared_sensitivity(noise) / PREFIX.trace(self.size - 1)

@@ -217,6 +217,8 @@ def fixed_point(
 ) -> DualPoint:
     """Run the Anderson-mixed fixed point from uniform or given weights; return the best point."""
     sizes = np.bincount(blocks.orbit).astype(np.float64)
+    if start is not None and start.shape == blocks.orbit.shape:  # weights of the cells
+        start = np.asarray(np.bincount(blocks.orbit, start), np.float64)
     if start is None or start.shape != sizes.shape or start.min() < 0 or start.max() <= 0:
         start = sizes / sizes.sum()
     work, most = (ROUGH_WORK, ROUGH_STEPS) if tolerance > ROUGHLY else (WORK, STEPS)

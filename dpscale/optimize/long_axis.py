@@ -6,8 +6,9 @@ I − 1uᵀ and weights μ,
     X_ii = p_iᵀ M^{−½} p_i = (2/π) ∫ p_iᵀ (D̃ + s² G₀⁻¹)⁻¹ p_i ds,
     p_i = e_i − u,   D̃ = PᵀDP = D − μμᵀ + (u − μ)(u − μ)ᵀ,
 without the first cell. One evaluation of μ (`convex`) is therefore about thirty tridiagonal solves, with the quadrature
-nodes of Hale, Higham and Trefethen (2008). Only the final strategy needs a dense decomposition, which also certifies
-it. Circular ranges are invariant under rotation: their weights are uniform and no search is needed.
+nodes of Hale, Higham and Trefethen (2008). The final strategy is a Cholesky factor of X, which the same sum of inverses
+gives and which also certifies it. Circular ranges are invariant under rotation: their weights are uniform, and no
+search is needed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, special
+from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
 from dpscale.optimize.integer_strategies import centring_rounder
 from dpscale.plans.factor import Factor
+from dpscale.plans.toeplitz import root_quadrature
 from dpscale.workload import Family, GramFactor
 from dpscale.workload.residual import Weights, profile_of
 from dpscale.workload.wide import LONG, weighted_piece
@@ -29,6 +31,7 @@ from dpscale.workload.wide import LONG, weighted_piece
 NODES, BELOW = 32, 0.05  # quadrature nodes; factor below the least value of D·G₀ for eigenvalues of M
 SAME = 1e-12  # tolerance of symmetry
 TOLERANCE = 1e-7
+EXACTLY = 1 - 1e-9  # for the error of the quadrature, so that the bound is not above the optimum
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,22 +61,31 @@ class LinearAxis:
         return np.maximum(before * after - 2 * means + self.profile @ means, 0.0)
 
     @cached_property
+    def trace(self) -> float:
+        """Trace of the centred Gram matrix, not scaled."""
+        return float(np.trace(self.gram) if self.tridiagonal is None else np.sum(self.main))
+
+    @cached_property
     def tridiagonal(self) -> tuple[Floats, float] | None:
         """Diagonal of G₀⁻¹ on the last n − 1 cells, and its negated off-diagonal value; None for invariant families."""
         return self.family.tridiagonal(self.size)
 
     def evaluate(self, weights: Floats) -> LinearPoint:
         """Return the leverages at weights of the cells."""
-        from dpscale.optimize.long_axis_loops import add_leverages  # numba, needed only for long axes
+        from dpscale.plans.long_axis_loops import add_leverages  # numba, needed only for long axes
 
         assert self.tridiagonal is not None
-        diagonal, off_diagonal = self.tridiagonal
-        largest = float(weights @ self.main)
-        least = BELOW * float(weights.min()) * (0.25 / off_diagonal)
-        nodes, shares = quadrature(min(least, largest / 2), largest)
+        nodes, shares = self._nodes(weights)
         leverage = np.zeros(self.size)
-        add_leverages(np.ascontiguousarray(weights), self.profile, diagonal, off_diagonal, nodes, shares, leverage)
+        add_leverages(np.ascontiguousarray(weights), self.profile, *self.tridiagonal, nodes, shares, leverage)
         return LinearPoint(weights, leverage, float(weights @ leverage))
+
+    def _nodes(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Return the quadrature for the eigenvalues of M, not scaled."""
+        assert self.tridiagonal is not None
+        largest = float(weights @ self.main)
+        least = BELOW * float(weights.min()) * (0.25 / self.tridiagonal[1])
+        return root_quadrature(min(least, largest / 2), largest, NODES)
 
     def solved(self, solve: Solve) -> Optimum:
         """Return the optimum; the general solver `solve` is not needed."""
@@ -81,12 +93,35 @@ class LinearAxis:
         if self.tridiagonal is None:
             return self.certified(start)
         weights = iterate_fixed_point(self.evaluate, start, TOLERANCE, math.inf).weights
-        return self.certified((weights + weights[::-1]) / 2 if _from_both_ends(self.gram) else weights)
+        mirrored = np.abs(self.profile - self.profile[::-1]).max() <= SAME  # the queries are, up to the total
+        return self._factored((weights + weights[::-1]) / 2 if mirrored else weights)
+
+    def _factored(self, weights: Floats) -> Optimum:
+        """Return the strategy at some weights with its certificate: a Cholesky factor of X, without eigenvectors."""
+        from dpscale.plans.long_axis_loops import add_inverses
+
+        nodes, shares = self._nodes(weights)
+        n, apart = self.size - 1, (self.profile - weights)[1:]
+        first, second, total = np.zeros((len(nodes), n)), np.zeros((len(nodes), n)), np.zeros((n, n))
+        assert self.tridiagonal is not None
+        add_inverses(weights, self.profile, *self.tridiagonal, nodes, shares, first, second, total)
+        total += np.tril(total, -1).T
+        second -= first
+        a, b, c = first @ weights[1:] - 1, second @ weights[1:], second @ apart + 1
+        scales = shares / (a * c - b * b)
+        crossed = (first * (scales * b)[:, None]).T @ second
+        total -= (first * (scales * c)[:, None]).T @ first + (second * (scales * a)[:, None]).T @ second
+        upper = np.linalg.cholesky(total + crossed + crossed.T).T
+        means = upper @ self.profile[1:]
+        root = np.concatenate([np.zeros((n, 1)), upper], axis=1) - means[:, None]
+        squares, scale = (root**2).sum(axis=0), math.sqrt(self.trace)
+        leverage, value = float(squares.max()), float(weights @ squares) / scale
+        return Optimum(root / math.sqrt(leverage), value * leverage / scale, value**2 * EXACTLY, weights)
 
     def certified(self, weights: Floats) -> Optimum:
         """Return the strategy at some weights with its certificate, for a Gram matrix of trace 1."""
-        roots, trace = np.sqrt(weights), float(np.trace(self.gram))
-        values, rows = decompose_symmetric(self.gram * np.outer(roots, roots) / trace)
+        roots = np.sqrt(weights)
+        values, rows = decompose_symmetric(self.gram * np.outer(roots, roots) / self.trace)
         values = np.sqrt(values[1:])  # the smallest, 0, is that of u
         root = rows[1:] * np.sqrt(values)[:, None] / roots
         leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
@@ -95,7 +130,7 @@ class LinearAxis:
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return an integer strategy near the optimum and its error coefficient."""
         factor = centring_rounder((self.size,), self.weights)(np.ldexp(optimum.root, bits))
-        error = float((factor.inverse * self.family.times_gram(factor.inverse)).sum()) / float(np.trace(self.gram))
+        error = float((factor.inverse * self.family.times_gram(factor.inverse)).sum()) / self.trace
         return factor, error * factor.squared_sensitivity(noise)
 
 
@@ -154,12 +189,3 @@ def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
 
 def _from_both_ends(form: Floats) -> bool:
     return bool(np.abs(form - form[::-1, ::-1]).max() <= SAME * np.abs(form).max())
-
-
-def quadrature(least: float, largest: float) -> tuple[Floats, Floats]:
-    """Return nodes s and weights w with λ^{−½} = Σ w/(λ + s²) for λ between two numbers."""
-    quarter = special.ellipkm1(least / largest)
-    places = (np.arange(1, NODES + 1) - 0.5) * quarter / NODES
-    sine, cosine, delta, _ = special.ellipj(places, 1 - least / largest)
-    nodes = math.sqrt(least) * sine / cosine
-    return nodes, 2 * quarter * math.sqrt(least) / (math.pi * NODES) * delta / cosine**2

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
-from dpscale.optimize.chain_gram import centred_bound
+from dpscale.optimize.chain_gram import WidePrefix, centred_bound
 from dpscale.optimize.convex import Optimum, Solution, Solve
 from dpscale.optimize.integer_strategies import (
     BASIS_BITS,
@@ -33,10 +33,10 @@ from dpscale.optimize.long_axis import LinearAxis, long_family
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor
-from dpscale.workload import Family, GramFactor, Subworkload, root_of
+from dpscale.workload import PREFIX, Family, GramFactor, Subworkload, root_of
 from dpscale.workload.factors import AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
-from dpscale.workload.wide import Cut, WideGram, cut_of, runs_of
+from dpscale.workload.wide import Cut, WideGram, cut_of, last_cell, runs_of
 
 RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
 ROUNDED_BITS, LEAST_BITS = 18, 28  # bits of combinations of a rounded basis, and least bits of the basis
@@ -248,10 +248,12 @@ def _times(factor: Factor, number: int) -> Factor:
     return Factor("matrix", factor.shape, factor.explicit() * number, factor.weights)
 
 
-def wide_problem(gram: WideGram) -> CellsAlone | Nested:
+def wide_problem(gram: WideGram) -> CellsAlone | Nested | WidePrefix:
     """Return the problem of a wide axis."""
     if gram.cells_alone:
         return CellsAlone(gram.key, gram.size)
+    if gram.weights == last_cell(gram.size) and [family for family, _ in gram.asked] == [PREFIX]:
+        return WidePrefix(gram.key, gram.size)
     cut, profile = cut_of(gram.size, gram.weights)
     grams = [gram.mixed([family.block_gram(cut) for family, _ in gram.asked], profile)]
     for run, own in zip(cut.runs, cut.within, strict=True):
@@ -294,7 +296,7 @@ def _reduced(weights: Sequence[int]) -> Weights:
     return tuple(number // common for number in weights)
 
 
-AnyProblem = Problem | CellsAlone | Nested | LinearAxis
+AnyProblem = Problem | CellsAlone | Nested | WidePrefix | LinearAxis
 AnyOptimum = Optimum | TwoLevels
 Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
 

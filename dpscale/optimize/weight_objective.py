@@ -113,9 +113,12 @@ class WeightObjective:
         return TokenState(square, gram, axis.inside)
 
     def solve(self, key: object, rows: Floats, shape: tuple[int, ...]) -> Optimum:
-        """Return the optimum of a problem, started from the last optimum of the same key."""
+        """Return the optimum of a problem, started from the last optimum of the same key or of its curve."""
         solve = optimise if self.tolerance <= FINE else optimise_roughly
-        optimum = solve(rows, shape, self.tolerance, self.seconds, self.starts.get(key))
+        start = self.starts.get(key)
+        if isinstance(key, tuple) and (start is None or len(start) < math.prod(shape)):
+            start = self.starts.get((*key, "curve"), start)
+        optimum = solve(rows, shape, self.tolerance, self.seconds, start)
         self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
         return optimum
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, Integers, NDArray
+from dpscale.base.numerics import Floats, Integers, NDArray, linalg
 from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, profile_of
 from dpscale.workload.wide import LONG
 
-KINDS = ("center", "identity", "matrix", "full", "nested", "tree")
+KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz")
 LIMB = 21
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
@@ -35,7 +35,7 @@ class Factor:
     kind : str
         "center": K = n I − 11ᵀ. "identity": K = I. "matrix": K has linearly independent rows, each centred exactly
         along every axis of `shape`. "full": K has linearly independent columns, for measurements of a marginal itself.
-        "nested" and "tree": see `NestedFactor` and `TreeFactor`.
+        "nested", "tree" and "toeplitz": see `NestedFactor`, `TreeFactor` and `ToeplitzFactor`.
     shape : tuple of int
     matrix : ndarray of int64, shape (rows, cells), or None
     weights : tuple of Weights or None
@@ -159,7 +159,7 @@ class Factor:
         if self.matrix is None:
             return (np.eye(n) - 1 / n) * (1.0 if self.kind == "identity" else 1 / n)
         if self.kind == "full" and self.rows == n > LONG:
-            return np.linalg.inv(self.matrix.astype(np.float64))
+            return _square_inverse(self.matrix.astype(np.float64))
         if self.kind == "full":
             orthogonal, triangle = np.linalg.qr(self.matrix.astype(np.float64))
             return np.asarray(np.linalg.solve(triangle, orthogonal.T))
@@ -265,6 +265,16 @@ class Factor:
             return self.matrix
         eye = np.eye(self.cells, dtype=np.int64)
         return eye if self.kind == "identity" else self.cells * eye - 1
+
+
+def _square_inverse(matrix: Floats) -> Floats:
+    """Return the inverse of a square matrix, in a sixth of the time if it is upper triangular."""
+    if np.tril(matrix, -1).any():
+        return np.asarray(np.linalg.inv(matrix), np.float64)
+    inverse, failed = linalg.lapack.dtrtri(matrix)
+    if failed:
+        raise np.linalg.LinAlgError("the matrix is singular")
+    return np.asarray(inverse)
 
 
 def _largest_squared(matrix: NDArray[np.int64]) -> int:

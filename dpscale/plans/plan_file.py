@@ -23,10 +23,12 @@ from dpscale.plans.blocks import NOISES, Blocks, Strategy
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.plan import Plan
+from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree_factor import TreeFactor
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 from dpscale.workload.tree import Tree
+from dpscale.workload.wide import last_cell
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -223,7 +225,7 @@ def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Cou
 
 
 def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of a factor: a matrix, those of the levels of a nested factor, or a tree and its multipliers."""
+    """Yield the arrays of a factor: a matrix, those of a nested or Toeplitz factor, or a tree and its multipliers."""
     if isinstance(factor, NestedFactor):
         for number, part in enumerate(factor.parts):
             yield from _arrays(f"{key}.{number}", part)
@@ -233,6 +235,9 @@ def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
         yield from ((f"{key}.{level}", own) for level, own in enumerate(factor.multipliers))
         if factor.spread is not None:
             yield f"{key}.spread", factor.spread
+    elif isinstance(factor, ToeplitzFactor):
+        yield f"{key}.coefficients", factor.coefficients
+        yield f"{key}.multipliers", factor.multipliers
     elif factor.matrix is not None:
         yield key, factor.matrix
 
@@ -245,6 +250,8 @@ def _describe(factor: Factor) -> dict[str, Any]:
         described |= {"tree": factor.levels.digest, "depth": factor.levels.depth, "centred": factor.centred}
         described |= {"known": factor.known} if factor.known >= 0 else {}
         described["sha256"] = factor.digest
+    if isinstance(factor, ToeplitzFactor):
+        return described | {"sha256": factor.digest}  # its weights follow from its shape
     if factor.matrix is not None:
         described["sha256"] = factor.digest
     if factor.weights is not None:
@@ -263,6 +270,9 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     factor: Factor
     if "tree" in described:
         factor = _tree_factor(key, described, matrices)
+    elif described["kind"] == "toeplitz":
+        integers = (matrices[f"{key}.coefficients"], matrices[f"{key}.multipliers"])
+        factor = ToeplitzFactor("toeplitz", shape, None, (last_cell(*shape),), None, *integers)
     elif levels is None:
         factor = Factor(described["kind"], shape, matrices.get(key), own, axes_of)
     else:

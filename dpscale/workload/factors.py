@@ -90,19 +90,32 @@ def axis_of(family: Family, size: int, weights: Weights | None = None) -> Axis:
     if is_wide(size) or (family.is_identity and weights is None and size > LONG):
         return _wide_axis(family, size, weights)
     gram = family.gram(size)
-    if weights is None:
-        centered, square = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean(), float(gram.sum()) / size**2
-    else:
-        centered, square = weighted_piece(gram, profile_of(weights, size))
-    weight = float(np.trace(centered))
+    diagonal, square = _centred_diagonal(gram, weights)
+    weight = float(diagonal.sum())
     if weight <= NEGLIGIBLE * float(np.trace(gram)):  # only multiples of the total
         return Axis(GramFactor(f"nothing/{size}", partial(np.zeros, (0, size))), 0.0, square)
     key = (f"two/{size}" if size == 2 else f"{family.key}/{size}") + named(weights)
-    make, spanning = (
-        partial(root_of, (centered + centered.T) / (2 * weight)),
-        partial(_family_basis, family, size, weights),
-    )
+    make, spanning = partial(_centred_rows, family, size, weights), partial(_family_basis, family, size, weights)
     return Axis(GramFactor(key, make, spanning=spanning, family=family), weight, square)
+
+
+def _centred_diagonal(gram: Floats, weights: Weights | None) -> tuple[Floats, float]:
+    """Return the diagonal of C G C and the mean square, without the matrix, which a long axis does not need."""
+    if weights is None:
+        return gram.diagonal() - gram.mean(0) - gram.mean(1) + gram.mean(), float(gram.sum()) / len(gram) ** 2
+    profile = profile_of(weights, len(gram))
+    mean = gram @ profile
+    square = float(profile @ mean)
+    return gram.diagonal() - mean - mean + square, square
+
+
+def _centred_rows(family: Family, size: int, weights: Weights | None) -> Floats:
+    gram = family.gram(size)
+    if weights is None:
+        centered = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()
+    else:
+        centered, _ = weighted_piece(gram, profile_of(weights, size))
+    return root_of((centered + centered.T) / (2 * float(np.trace(centered))))
 
 
 def _family_basis(family: Family, size: int, weights: Weights | None) -> Floats | None:

@@ -97,8 +97,8 @@ class Prefix(Family):
         return size
 
     def gram(self, size: int) -> Floats:
-        cell = _cells(size)
-        return (size - np.maximum.outer(cell, cell)).astype(np.float64)
+        up_to = np.arange(size, 0, -1, dtype=np.float64)
+        return np.minimum.outer(up_to, up_to)
 
     def trace(self, size: int) -> int:
         return size * (size + 1) // 2

@@ -117,6 +117,8 @@ class WideFamily(Protocol):
     def block_gram(self, cut: Cut) -> Floats: ...
     def inner_gram(self, cut: Cut, run: BlockRun) -> Floats: ...
     def centred_trace(self, profile: Floats) -> float: ...
+    def times_gram(self, values: Floats) -> Floats: ...
+    def trace(self, size: int) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,12 @@ def _contrasts(size: int) -> Floats:
     return np.asarray(rows / np.sqrt(before * (before + 1))[:, None])
 
 
+@lru_cache(maxsize=16)
+def last_cell(size: int) -> Weights:
+    """Return the weights of an axis whose total is that of its last cell."""
+    return (*[0] * (size - 1), 1)
+
+
 def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[float, float]:
     """Return the trace of a family's centred Gram matrix, and uᵀGu, the part of its means.
 
@@ -178,6 +186,9 @@ def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[
     """
     if family.is_identity and weights is None:
         return size - 1.0, 1 / size
+    if weights == last_cell(size):
+        last = family.times_gram(np.array(weights, np.float64))
+        return family.trace(size) - 2 * float(last.sum()) + size * float(last[-1]), float(last[-1])
     cut, profile = cut_of(size, weights)
     centred, square = weighted_piece(family.block_gram(cut), profile)
     within = [run.count * float(np.trace(weighted_piece(family.inner_gram(cut, run), own)[0]))

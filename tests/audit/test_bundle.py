@@ -637,9 +637,17 @@ KNOWN_VERSIONS = {  # first digits of the SHA-256 of the digests of every versio
         "cc5517835f5c",
         "63b12c60f9e7",
         "b9615a7ed7bb",
+        "9d7e89adf540",
     ],
-    "dpscale-evidence/4": ["9e491d9b27b3", "90485bfc23bd", "86109c709c08", "25983f535aa9", "1412292930c3"],
-    "dpscale-evidence/5": ["7ede039cbe50", "8a1f7ef9848a"],
+    "dpscale-evidence/4": [
+        "9e491d9b27b3",
+        "90485bfc23bd",
+        "86109c709c08",
+        "25983f535aa9",
+        "1412292930c3",
+        "944f1ed7d438",
+    ],
+    "dpscale-evidence/5": ["7ede039cbe50", "8a1f7ef9848a", "2bb13e8f90c2"],
 }
 
 

@@ -15,6 +15,7 @@ from dpscale.measurement.wide import digits, limb_bits, limb_count, limb_product
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, center_factor, identity_factor
 from dpscale.plans.nested import NestedFactor
+from dpscale.plans.toeplitz import toeplitz_factor
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
@@ -258,3 +259,24 @@ def test_two_level_strategy_in_limbs_is_exact(largest, monkeypatch):
     limbs, bits = limb_product(chosen, counts)
     axes.runs_of.cache_clear()
     assert join_limbs(limbs, bits) == python_product(chosen, counts)
+
+
+@pytest.mark.parametrize("largest", [10, 2**30, 2**45])
+def test_toeplitz_strategy_in_limbs_is_exact(largest):
+    chosen = (toeplitz_factor(50), random_factor(3, 2, 2**10, 5))
+    counts = np.random.default_rng(2).integers(0, largest, (50, 3))
+    limbs, bits = limb_product(chosen, counts)
+    assert join_limbs(limbs, bits) == python_product(chosen, counts)
+
+
+@pytest.mark.parametrize("largest", [3, 2**40])
+def test_toeplitz_measurement_is_exact_in_words_limbs_and_unbounded(largest, monkeypatch):
+    block = Block(("a",), (toeplitz_factor(40),), 1.0)
+    counts = np.random.default_rng(3).integers(0, largest, 40)
+    draw = GaussianDraw(1, block.squared_l2_sensitivity, Fraction(1))
+    values = measure_block(block, draw, ExactMarginal(block.attributes, counts), SECRET, {})
+    np.testing.assert_array_equal(values, expected_values(block, draw, counts))
+    monkeypatch.setattr(block_module, "MOST_WIDE", 0)
+    monkeypatch.setattr(block_module, "LARGE", 0)
+    again = measure_block(block, draw, ExactMarginal(block.attributes, counts), SECRET, {})
+    np.testing.assert_array_equal(again, values)

@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 
-from dpscale.optimize.chain_gram import centred_bound, chain_of, chain_of_family, spread_weights, whole_bound
+from dpscale.optimize.chain_gram import (
+    WidePrefix,
+    centred_bound,
+    chain_of,
+    chain_of_family,
+    spread_weights,
+    whole_bound,
+)
 from dpscale.optimize.convex import optimise
+from dpscale.optimize.long_axis import LinearAxis
 from dpscale.optimize.opt_explicit import p_identity_error
 from dpscale.workload import FAMILIES, PREFIX, root_of
-from dpscale.workload.wide import weighted_piece
+from dpscale.workload.wide import last_cell, weighted_piece, wide_scale
 
 CHAINS = ("prefix", "range")
 
@@ -53,6 +61,39 @@ def test_bounds_are_nearly_the_optimum_and_not_above_it(family):
     centred = optimise(root_of(gram), (80,), 1e-8)
     assert centred.primal * (1 - 1e-2) < centred_bound(FAMILIES[family], 80, None) <= centred.primal
     assert whole_bound(FAMILIES["circular"], size) is None
+
+
+@pytest.mark.parametrize("size", [10_000, 1_000_000])
+@pytest.mark.parametrize("family", CHAINS)
+def test_sums_of_roots_on_many_cells_equal_closed_form(family, size):
+    """With equal weights the dual value is the sum of the singular values of the queries."""
+    point = chain_of_family(FAMILIES[family], size).evaluate(np.full(size, 1 / size))
+    assert point.trace * size**0.5 == pytest.approx(FAMILIES[family].whole_trace(size), rel=2e-8)
+
+
+@pytest.mark.parametrize("family", CHAINS)
+def test_centred_sums_of_roots_on_many_cells_equal_closed_form(family):
+    size = 300_000
+    axis, profile = LinearAxis("", FAMILIES[family], size, (None,)), np.full(size, 1 / size)
+    found = axis.evaluate(profile).trace * size**0.5
+    assert found == pytest.approx(FAMILIES[family].centred_trace(profile), rel=1e-6 if family == "prefix" else 1e-3)
+
+
+def test_wide_prefix_problem_is_that_of_other_cells():
+    """The centred queries are the prefix queries of all cells but the last."""
+    size = 300
+    profile = np.eye(size)[-1]
+    centred, square = weighted_piece(PREFIX.gram(size), profile)
+    np.testing.assert_allclose(centred[:-1, :-1], PREFIX.gram(size - 1))
+    assert not centred[-1].any()
+    assert (np.trace(centred), square) == wide_scale(PREFIX, size, last_cell(size))
+    optimum = WidePrefix("", size).solved(None)
+    factor, error = WidePrefix("", size).rounded(optimum, 25, "gaussian")
+    known = optimise(root_of(PREFIX.gram(size - 1) / PREFIX.trace(size - 1)), (size - 1,), 1e-7)
+    assert known.primal * (1 - 1e-3) < optimum.dual <= known.primal
+    assert known.primal < error < 1.05 * known.primal
+    expected = (centred * factor.covariance).sum() / np.trace(centred) * factor.squared_l2_sensitivity
+    assert error == pytest.approx(expected, rel=1e-7)
 
 
 def test_interpolated_weights_keep_their_sums():

@@ -8,7 +8,7 @@ import pytest
 from dpscale import Domain, Workload, plan
 from dpscale.optimize import residual_problems
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.long_axis import LinearAxis, decompose_symmetric, quadrature
+from dpscale.optimize.long_axis import LinearAxis, decompose_symmetric
 from dpscale.plans.factor import Factor
 from dpscale.workload import FAMILIES, root_of
 from dpscale.workload.residual.axes import centred, profile_of, whole_weights
@@ -70,11 +70,17 @@ def test_running_sums_equal_gram_product():
         assert np.allclose(FAMILIES[family].times_gram(values), FAMILIES[family].gram(9) @ values)
 
 
-@pytest.mark.parametrize("spread", [1e2, 1e6, 1e9])
-def test_quadrature_gives_inverse_square_roots(spread):
-    nodes, shares = quadrature(1.0, spread)
-    for value in np.geomspace(1, spread, 20):
-        assert (shares / (value + nodes**2)).sum() == pytest.approx(value**-0.5, rel=1e-6)
+@pytest.mark.parametrize("family", KNOWN)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cholesky_factor_equals_eigendecomposition(family, weighted):
+    own = draw_weights(60) if weighted else None
+    axis = LinearAxis("", FAMILIES[family], 60, (own,))
+    weights = np.random.default_rng(5).dirichlet(np.full(60, 3.0))
+    found, known = axis._factored(weights), axis.certified(weights)
+    assert np.allclose(found.root.T @ found.root, known.root.T @ known.root, rtol=0, atol=1e-9)
+    assert np.abs(found.root @ axis.profile).max() < 1e-12
+    assert found.primal == pytest.approx(known.primal, rel=1e-9)
+    assert known.dual * (1 - 2e-9) < found.dual < known.dual
 
 
 @pytest.mark.parametrize("weights", [None, draw_weights(40)])

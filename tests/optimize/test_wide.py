@@ -78,6 +78,39 @@ def test_two_level_error_is_near_optimum_and_within_gap(family, mechanism, size,
     assert built.accuracy.total_error(workload) == pytest.approx(built.error, rel=1e-9)
 
 
+def test_prefix_alone_on_wide_axis_is_near_optimum():
+    workload = Workload(Domain({"a": 3000})).add("prefix", degree=1)
+    built, split = plan(workload, "weighted-residuals"), plan(workload, "query-smasher")
+    assert kinds_of(built) == ["toeplitz"]
+    assert built.error < 0.95 * split.error
+    assert built.bound_all**2 < built.error / built.query_count < 1.04 * built.bound_all**2
+    assert built.optimality_gap < 0.03
+    assert built.accuracy.total_error(workload) == pytest.approx(built.error, rel=1e-9)
+    assert any("dual of the queries of the axis" in note for note in built.notes)
+
+
+def kinds_of(built):
+    return [factor.kind for block in built.blocks for factor in block.factors]
+
+
+@pytest.mark.usefixtures("few_cells")
+def test_prefix_beside_other_attributes_takes_the_smaller_error():
+    domain = Domain({"a": 600, "b": 5})
+    assert "toeplitz" in kinds_of(plan(Workload(domain).add("prefix", attributes=[("a",), ("b",)])))
+    pure = plan(Workload(domain).add("prefix", attributes=[("a",)]), noise="laplace")
+    assert "toeplitz" not in kinds_of(pure)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_cells")
+@pytest.mark.parametrize(("family", "names"), [("prefix", ("a", "b")), ("range", ("a",)), ("marginal", ("a",))])
+def test_prefix_beside_other_queries_of_the_attribute_has_two_levels(family, names):
+    workload = Workload(Domain({"a": 600, "b": 2})).add("prefix", attributes=[("a",)]).add(family, attributes=[names])
+    kinds = kinds_of(plan(workload))
+    assert "nested" in kinds
+    assert "toeplitz" not in kinds
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_cells")
 def test_several_families_on_wide_axis():

@@ -9,6 +9,7 @@ from scipy import stats
 import dpscale as dp
 from dpscale.audit.evidence.draws import _factor_fields
 from dpscale.audit.evidence.sensitivities import digest, norms
+from dpscale.audit.evidence.shapes import _misshapen
 from dpscale.plans.plan_file import content_of, read_plan, write_plan
 
 CODES, ROWS = 3000, 20_000
@@ -24,7 +25,7 @@ def table():
     return pd.DataFrame({"code": (rng.beta(2, 5, ROWS) * CODES).astype(int), "sex": rng.integers(0, 2, ROWS)})
 
 
-def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
+def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, workload=WORKLOAD, **engine):
     table().to_parquet(folder / "data.parquet")
     sizes = {"code": CODES, "sex": 2}
     attributes = {name: {"kind": "coded", "size": size} for name, size in sizes.items()}
@@ -32,7 +33,7 @@ def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
     job = {
         "data": {"path": "data.parquet", "domain": "domain.toml"},
         "privacy": {"dataset": "codes", "ledger": "ledger.sqlite"} | privacy,
-        "workload": WORKLOAD,
+        "workload": workload,
         "mechanism": {"name": mechanism},
         "engine": {"scheduler": "synchronous"} | engine,
     }
@@ -43,6 +44,13 @@ def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
     return run_job(tmp_path_factory.mktemp("wide"), seed=7)
+
+
+@pytest.fixture(scope="module")
+def cumulative(tmp_path_factory):
+    """Return a release of prefix queries alone, which are measured by a Toeplitz strategy."""
+    alone = [{"family": "prefix", "attributes": [["code"]]}]
+    return run_job(tmp_path_factory.mktemp("cumulative"), workload=alone, seed=7)
 
 
 def standardized_errors(release):
@@ -92,3 +100,38 @@ def test_pure_noise_errors(tmp_path):
     for name, found in standardized_errors(release):
         low, high = (0.8, 1.25) if name == "marginal" else (0.05, 6)
         assert low < float((found**2).mean()) < high
+
+
+def test_prefix_alone_has_reported_errors(cumulative):
+    (_, found), *_ = standardized_errors(cumulative)
+    assert [factor.kind for block in cumulative.plan.blocks for factor in block.factors] == ["toeplitz"]
+    assert 0.1 < float((found**2).mean()) < 4
+    assert np.abs(found).max() < 6
+
+
+def test_toeplitz_plan_file_and_bundle_round_trip(cumulative, tmp_path):
+    plan = cumulative.plan
+    write_plan(tmp_path, plan)
+    again = read_plan(tmp_path, plan.workload)
+    assert content_of(again) == content_of(plan)
+    assert again.accuracy.total_error(plan.workload) == pytest.approx(plan.error, rel=1e-12)
+    (factor,) = (factor for block in plan.blocks for factor in block.factors)
+    fields = _factor_fields(factor)
+    assert norms(fields) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
+    assert digest(fields) == factor.digest
+    assert not _misshapen(fields)
+    for wrong in (CODES - 1, CODES + 1):  # planted: integers for another number of cells
+        with pytest.raises(ValueError, match="zip"):
+            norms(fields | {"shape": [wrong]})
+
+
+def test_cells_of_toeplitz_release_have_reported_errors(cumulative):
+    """The variance of every cell follows from the total and from the explicit covariance of the others."""
+    accuracy, workload = (
+        cumulative.plan.accuracy,
+        dp.Workload(cumulative.domain).add("marginal", attributes=[("code",)]),
+    )
+    (factor,) = (factor for block in cumulative.plan.blocks for factor in block.factors)
+    known = accuracy.residuals[("code",)].scale * factor.covariance.diagonal()
+    known[-1] += accuracy.residuals[()].scale
+    np.testing.assert_allclose(accuracy.part_variances(workload.parts[0], ("code",)), known, rtol=1e-5)

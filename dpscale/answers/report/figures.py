@@ -36,7 +36,7 @@ def error_plot(errors_by_set: Mapping[str, tuple[Floats, Floats]]) -> str:
     """
     if not errors_by_set:
         return ""
-    figure, axes = new_figure()
+    figure, axes = new_figure(numeric=True)
     for colour, (family, points) in zip(COLOURS * len(errors_by_set), errors_by_set.items(), strict=False):
         queries, errors = 10.0 ** np.unique(np.round(np.log10(np.array(points, float)), PLACES), axis=1)
         axes.scatter(queries, errors, s=14, alpha=0.7, color=colour, label=family, linewidths=0)
@@ -73,7 +73,7 @@ def weight_plot(profiles: Mapping[str, Floats]) -> str:
         groups.setdefault(profile.tobytes(), []).append(name)
     if not groups:
         return ""
-    figure, axes = new_figure(height=2.6)
+    figure, axes = new_figure(height=2.6, numeric=True)
     for colour, names in zip(COLOURS * len(groups), list(groups.values())[:LINES], strict=False):
         profile = profiles[names[0]]
         cells = np.unique(np.linspace(0, len(profile) - 1, min(len(profile), MOST_POINTS)).astype(np.int64))
@@ -91,7 +91,7 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
     trace = [row for row in trace if row["attributes"]]
     if not trace:
         return ""
-    figure, axes = new_figure()
+    figure, axes = new_figure(numeric=True)
     many = Counter(row["round"] for row in trace)
     places = [row["round"] - 0.3 + 0.6 * (row["rank"] + 0.5) / many[row["round"]] for row in trace]
     axes.scatter(places, [max(row["moved"], 1e-3) for row in trace], s=12, color=COLOURS[0], linewidths=0,
@@ -156,11 +156,16 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def new_figure(height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
-    """Return a figure with the width of the page and its axes; an array of axes for several columns."""
+def new_figure(height: float = 3.4, columns: int = 1, numeric: bool = False) -> tuple[Figure, Any]:
+    """Return a figure with the width of the page and its axes; an array of axes for several columns.
+
+    `numeric` axes have short labels, for which fixed margins are enough; computing margins takes longer than drawing.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, height), layout="constrained")
+    figure = Figure(figsize=(7, height), layout=None if numeric else "constrained")
+    if numeric:
+        figure.subplots_adjust(left=0.11, right=0.98, bottom=0.5 / height, top=1 - 0.1 / height)
     axes = figure.subplots(1, columns)
     for one in figure.axes:
         one.spines[["top", "right"]].set_visible(False)

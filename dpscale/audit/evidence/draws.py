@@ -25,6 +25,7 @@ from dpscale.measurement.value_files import file_name, records, spans
 from dpscale.plans.factor import Factor
 from dpscale.plans.measurement_plan import Decision, MeasurementRequest
 from dpscale.plans.nested import NestedFactor
+from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree_factor import TreeFactor
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.privacy.selection import epsilon_below
@@ -181,6 +182,8 @@ def _factor_fields(factor: Factor) -> Fields:
             "spread": None if factor.spread is None else _packed(factor.spread),
             "known": factor.known,
         }
+    if isinstance(factor, ToeplitzFactor):
+        return fields | {"packed": _packed(np.concatenate([factor.coefficients, factor.multipliers]))}
     if factor.matrix is None:
         return fields
     if factor.matrix.size <= SHOWN:

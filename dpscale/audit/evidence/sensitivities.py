@@ -28,6 +28,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import accumulate
 from statistics import NormalDist
 from typing import Any
 
@@ -52,8 +53,7 @@ def columns(factor: Fields) -> list[Any]:
 def rows(factor: Fields) -> list[Any]:
     if "matrix" in factor:
         return factor["matrix"]
-    values = unpacked(factor["packed"])
-    cells = math.prod(factor["shape"])
+    values, cells = unpacked(factor["packed"]), math.prod(factor["shape"])
     return [values[start : start + cells].tolist() for start in range(0, len(values), cells)]
 
 
@@ -74,9 +74,17 @@ def norms(factor: Fields) -> tuple[int, int]:
 
 
 def of_columns(factor: Fields) -> list[tuple[int, int]]:
+    if factor["kind"] == "toeplitz":
+        return of_toeplitz([abs(value) for value in unpacked(factor["packed"])], *factor["shape"])
     if "columns" in factor:  # too large for a bundle, which contains the digest and the column norms
         return list(zip(map(int, factor["columns"]["squared"]), map(int, factor["columns"]["absolute"]), strict=True))
     return [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
+
+
+def of_toeplitz(own: list[int], cells: int) -> list[tuple[int, int]]:
+    """Return norms for entries t_(i−j) d_j, j ≤ i < cells − 1; `own` has t and then d. The last column is 0."""
+    sums = zip(accumulate(t * t for t in own[: cells - 1]), accumulate(own[: cells - 1]), strict=True)
+    return [(d * d * squared, d * one) for d, (squared, one) in zip(own[: cells - 2 : -1], sums, strict=True)]
 
 
 def of_levels(factor: Fields) -> list[tuple[int, int]]:
@@ -134,20 +142,16 @@ def digest(factor: Fields) -> str:
     if "levels" in factor:
         parts = [factor["kind"], f"({factor['shape'][0]},)", *map(digest, factor["levels"])]
         return hashlib.sha256("".join(parts).encode()).hexdigest()
-    matrix = b""
-    if factor["kind"] not in ("identity", "center"):
-        values = array("q", [value for row in rows(factor) for value in row])
-        if sys.byteorder == "big":
-            values.byteswap()
-        matrix = values.tobytes()
+    entries = [] if factor["kind"] in ("identity", "center") else rows(factor)
+    matrix = b"".join(value.to_bytes(8, "little", signed=True) for row in entries for value in row)
     return hashlib.sha256(f"{factor['kind']}{tuple(factor['shape'])}".encode() + matrix).hexdigest()
 
 
 def components(draws: Fields) -> list[Fields]:
     """Return the components of draws.json; in formats 1 and 2 it is one, a table."""
     alone = {"name": "data", "kind": "table", "steps": 1, "folder": "", "domain": "domain.toml"}
-    fields = ("rows_per_unit", "draws", "selections")
-    return draws["components"] if "components" in draws else [alone | {name: draws[name] for name in fields}]
+    alone |= {name: draws[name] for name in ("rows_per_unit", "draws", "selections") if name in draws}
+    return draws.get("components", [alone])
 
 
 def label(component: Fields) -> str:
@@ -232,8 +236,6 @@ def selection_events(component: Fields) -> tuple[Events, list[str]]:
         events[kind, Fraction(cost) * (steps if kind == "selection" else steps**2)] += int(one["count"])
     return events, faults
 
-
-# ---- links -----------------------------------------------------------------------------------------------------------
 
 SUMS = ("u", "v", "both")
 BITS, SCALE = 12, 256  # features are integers in steps of 2^-BITS; scores of selections, in steps of 1/SCALE
@@ -350,10 +352,8 @@ def mu_of_epsilon(epsilon: float, delta: float) -> float:
 
 def statistic_faults(link: Fields, facts: Fields) -> Iterator[str]:
     """Yield statistics of a link that are missing, or that its job does not measure."""
-    given = link["precisions"] or [0, 0, 0]
-    sums = {name: Fraction(one) for name, one in zip(SUMS, given, strict=True) if one > 0}
-    rounds = list(_rounds(link, facts["loop"]))
-    names = [draw["statistic"] for draw in link["draws"]]
+    sums = {name: Fraction(one) for name, one in zip(SUMS, link["precisions"] or [0, 0, 0], strict=True) if one > 0}
+    names, rounds = [draw["statistic"] for draw in link["draws"]], list(_rounds(link, facts["loop"]))
     if sorted(names) != sorted([*facts["statistics"], *sums, *(name for name, _ in rounds)]):
         yield f"draws.json lacks a statistic of {label(link)}, or has one that its job does not measure"
     counts = dict(rounds)

@@ -1,0 +1,234 @@
+"""Compiled loops for long axes: diagonals of inverses of tridiagonal matrices, and errors of Toeplitz strategies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.compilation import njit
+from dpscale.base.numerics import Floats, Integers
+
+OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}  # no division is by zero: weights are positive
+NOTHING = 1e-20  # relative to the diagonal of an inverse
+
+
+@njit(
+    "void(float64[::1], float64[::1], float64[::1], float64, float64, float64[::1], float64[::1], float64[::1],"
+    "float64[::1])",
+    **OPTIONS,
+)
+def solve_pair(
+    weights: Floats,
+    profile: Floats,
+    diagonal: Floats,
+    off_diagonal: float,
+    square: float,
+    down: Floats,
+    first: Floats,
+    second: Floats,
+    inverse: Floats,
+) -> None:
+    """Write A⁻¹μ, A⁻¹u, the diagonal of A⁻¹ and the pivots `down` of A = diag(μ) + square · T, without the first cell.
+
+    T has `diagonal` on its main diagonal and −`off_diagonal` next to it. Pivots are the sums of rows plus the entries
+    next to the diagonal, so that no term is subtracted.
+    """
+    n = len(down)
+    off = square * off_diagonal
+    before = 0.0
+    for i in range(n):
+        one, two, after = weights[i + 1], profile[i + 1], 0.0 if i == n - 1 else off
+        own = one + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1)))
+        if i:
+            ratio = off / down[i - 1]
+            own, one, two = own + before * ratio, one + ratio * first[i - 1], two + ratio * second[i - 1]
+        before, inverse[i], down[i], first[i], second[i] = own, own, own + after, one, two
+    up = 0.0
+    for i in range(n - 1, -1, -1):
+        after = 0.0 if i == n - 1 else off
+        rest = 0.0 if i == n - 1 else off * up / (off + up)
+        inverse[i] = 1 / (inverse[i] + rest)
+        up = weights[i + 1] + square * (diagonal[i] - off_diagonal * ((i > 0) + (i < n - 1))) + rest
+        first[i] = (first[i] + after * first[min(i + 1, n - 1)]) / down[i]
+        second[i] = (second[i] + after * second[min(i + 1, n - 1)]) / down[i]
+
+
+@njit("void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[::1])", **OPTIONS)
+def add_leverages(
+    weights: Floats,
+    profile: Floats,
+    diagonal: Floats,
+    off_diagonal: float,
+    nodes: Floats,
+    shares: Floats,
+    leverage: Floats,
+) -> None:
+    """Add Σ_k share_k p_iᵀ (D̃ + s_k² T)⁻¹ p_i to the leverage of every cell i; p_i = e_i − u without its first cell.
+
+    `weights` μ and `profile` u have all n cells; T has `diagonal` on its main diagonal and −`off_diagonal` next to it,
+    on the last n − 1.
+    """
+    n = len(weights) - 1
+    down, first, second, inverse = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    for k in range(len(nodes)):
+        square = nodes[k] * nodes[k]
+        solve_pair(weights, profile, diagonal, off_diagonal, square, down, first, second, inverse)
+        a, b, c, d, e = 0.0, 0.0, 0.0, 0.0, 0.0
+        for i in range(n):  # inner products with V = [μ, u − μ]
+            rest = profile[i + 1] - weights[i + 1]
+            a += weights[i + 1] * first[i]
+            b += weights[i + 1] * (second[i] - first[i])
+            c += rest * (second[i] - first[i])
+            d += weights[i + 1] * second[i]
+            e += rest * second[i]
+        a, c = a - 1, c + 1
+        inside = a * c - b * b
+        along, across, total = (c * d - b * e) / inside, (a * e - b * d) / inside, 0.0
+        for i in range(n):
+            second_left = second[i] - (first[i] * along + (second[i] - first[i]) * across)
+            total += profile[i + 1] * second_left
+        leverage[0] += shares[k] * total
+        for i in range(n):
+            left, right = first[i], second[i] - first[i]
+            changed = (left * (c * left - b * right) + right * (a * right - b * left)) / inside
+            projected = second[i] - (left * along + right * across)
+            leverage[i + 1] += shares[k] * (inverse[i] - changed - 2 * projected + total)
+
+
+@njit("void(float64[::1], float64[::1], float64, float64[:, ::1])", **OPTIONS)
+def add_triangle(inverse: Floats, ratios: Floats, share: float, total: Floats) -> None:
+    """Add the lower triangle of share · A⁻¹, from its diagonal and the ratios of neighbours in a column, to `total`."""
+    for j in range(len(inverse)):
+        value = share * inverse[j]
+        least = value * NOTHING
+        total[j, j] += value
+        for i in range(j - 1, -1, -1):
+            value *= ratios[i]
+            if value < least:
+                break
+            total[j, i] += value
+
+
+@njit(
+    "void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1],"
+    "float64[:, ::1], float64[:, ::1])",
+    **OPTIONS,
+)
+def add_inverses(
+    weights: Floats,
+    profile: Floats,
+    diagonal: Floats,
+    off_diagonal: float,
+    nodes: Floats,
+    shares: Floats,
+    first: Floats,
+    second: Floats,
+    total: Floats,
+) -> None:
+    """Add the lower triangle of Σ_k share_k A_k⁻¹ to `total`, and write A_k⁻¹μ and A_k⁻¹u; see `solve_pair`."""
+    n = len(weights) - 1
+    down, inverse = np.empty(n), np.empty(n)
+    for k in range(len(nodes)):
+        square = nodes[k] * nodes[k]
+        solve_pair(weights, profile, diagonal, off_diagonal, square, down, first[k], second[k], inverse)
+        for i in range(n):
+            down[i] = square * off_diagonal / down[i]
+        add_triangle(inverse, down, shares[k], total)
+
+
+@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", **OPTIONS)
+def add_diagonals(
+    weights: Floats, sums: Floats, off_diagonal: Floats, nodes: Floats, shares: Floats, total: Floats
+) -> None:
+    """Add Σ_k share_k times the diagonal of (D + s_k² T)⁻¹, D = diag(weights), to `total`.
+
+    T has `off_diagonal` ≤ 0 next to its main diagonal, and its rows have the sums `sums` ≥ 0. The pivots are those
+    sums plus the entries next to the diagonal: no term is subtracted, because weights are far below s² at many nodes.
+    """
+    n = len(weights)
+    down = np.empty(n)
+    for k in range(len(nodes)):
+        square = nodes[k] * nodes[k]
+        for i in range(n):
+            down[i] = weights[i] + square * sums[i]
+            if i:
+                off = -square * off_diagonal[i - 1]
+                down[i] += off * down[i - 1] / (off + down[i - 1])
+        up = 0.0
+        for i in range(n - 1, -1, -1):
+            after = 0.0
+            if i < n - 1:
+                off = -square * off_diagonal[i]
+                after = off * up / (off + up)
+            total[i] += shares[k] / (down[i] + after)
+            up = weights[i] + square * sums[i] + after
+
+
+@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[:, ::1])", **OPTIONS)
+def add_chain_inverses(
+    weights: Floats, sums: Floats, off_diagonal: Floats, nodes: Floats, shares: Floats, total: Floats
+) -> None:
+    """Add the lower triangle of Σ_k share_k (D + s_k² T)⁻¹ to `total`; see `add_diagonals`."""
+    n = len(weights)
+    own, ratios, inverse = np.empty(n), np.empty(n), np.empty(n)
+    for k in range(len(nodes)):
+        square = nodes[k] * nodes[k]
+        for i in range(n):
+            own[i] = weights[i] + square * sums[i]
+            if i:
+                off = -square * off_diagonal[i - 1]
+                ratios[i - 1] = off / (off + own[i - 1])
+                own[i] += own[i - 1] * ratios[i - 1]
+        up = 0.0
+        for i in range(n - 1, -1, -1):
+            after = 0.0
+            if i < n - 1:
+                off = -square * off_diagonal[i]
+                after = off * up / (off + up)
+            inverse[i] = 1 / (own[i] + after)
+            up = weights[i] + square * sums[i] + after
+        add_triangle(inverse, ratios, shares[k], total)
+
+
+@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", **OPTIONS)
+def add_prefix_variances(scales: Floats, series: Floats, nodes: Floats, shares: Floats, total: Floats) -> None:
+    """Add Σ_l M_il² to `total` for every row i; see `plans.toeplitz` for M.
+
+    `scales` e and `series` s have one entry per row; s_k = Σ_p share_p node_p^(k − 1) for k ≥ 1.
+    """
+    count = len(nodes)
+    powers, sums, inner = np.ones(count), np.zeros(count), np.zeros(count)
+    square, variance = 0.0, 0.0
+    for i in range(len(scales)):
+        own, crossed = scales[i], 0.0
+        square += series[i] * series[i]
+        for p in range(count):
+            crossed += shares[p] * inner[p]
+            sums[p] += series[i] * powers[p]
+            powers[p] = powers[p] * nodes[p] if powers[p] > 1e-290 else 0.0
+            inner[p] = nodes[p] * inner[p] + own * sums[p]
+        variance += own * (2 * crossed + own * square)
+        total[i] += variance
+
+
+@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64[::1], float64[::1])", **OPTIONS)
+def add_excess_covariances(
+    scales: Floats, series: Floats, nodes: Floats, shares: Floats, low: Integers, high: Integers, total: Floats
+) -> None:
+    """Add Σ_l M_il (M_jl − M_il) to `total` for pairs of rows i = low ≤ j = high."""
+    n = len(scales)
+    inner, after = np.empty(n), np.zeros(n)
+    for p in range(len(nodes)):
+        node, power, added, last = nodes[p], 1.0, 0.0, 0.0
+        for i in range(n):
+            added += series[i] * power
+            power = power * node if power > 1e-290 else 0.0
+            last = node * last + scales[i] * added
+            inner[i] = last
+        for i in range(n - 2, -1, -1):
+            after[i] = scales[i + 1] + node * after[i + 1]
+        rate = np.log(node)
+        for k in range(len(low)):
+            i, j = low[k], high[k]
+            total[k] += shares[p] * inner[i] * (after[i] - np.exp(rate * (j - i)) * after[j])
