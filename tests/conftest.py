@@ -1,6 +1,6 @@
 """Settings of all tests.
 
-Each test session has its own plan store and state directory, so that a cached plan cannot hide a fault. Hypothesis
+Each test session has its own plan store, state directory and data folder, so that a cached plan cannot hide a fault. Hypothesis
 has no deadline, because benchmarks measure time, not tests.
 """
 
@@ -17,6 +17,7 @@ for library in ("OPENBLAS", "OMP", "MKL"):  # test processes run side by side an
 os.environ["DPSCALE_PROGRESS"] = "86400"  # lines that come with the clock would be in what tests read
 os.environ["DPSCALE_STATE"] = tempfile.mkdtemp(prefix="dpscale-state-")
 os.environ["DPSCALE_STORE"] = tempfile.mkdtemp(prefix="dpscale-store-")
+os.environ["DPSCALE_DATA"] = tempfile.mkdtemp(prefix="dpscale-data-")
 settings.register_profile("dpscale", deadline=None)
 settings.load_profile("dpscale")
 
