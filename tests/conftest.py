@@ -1,7 +1,7 @@
 """Settings of all tests.
 
-Each test session has its own plan store, state directory and data folder, so that a cached plan cannot hide a fault. Hypothesis
-has no deadline, because benchmarks measure time, not tests.
+Each test session has its own plan store, state directory and data folder, so that a cached plan cannot hide a fault.
+Hypothesis has no deadline, because benchmarks measure time, not tests.
 """
 
 import gc

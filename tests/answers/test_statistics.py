@@ -79,7 +79,7 @@ def test_statistic_intervals_have_nominal_coverage():
         (lambda: quantile(make_answers(), "age", 0.5, 95), "such as 0.95"),
         (lambda: mean(make_answers(), "aeg", 0.95), "did you mean 'age'"),
         (lambda: mean(make_answers(), "income", 0.95, (("sex", 0),)), "was not measured"),
-        (lambda: make_answers().table("age", None, 0.95, False), "write ['age']"),
+        (lambda: make_answers().table("aeg", None, 0.95, False), "did you mean 'age'"),
         (lambda: make_answers().table(("age",), "prefex", 0.95, False), "did you mean 'prefix'"),
     ],
 )
