@@ -1,0 +1,64 @@
+"""The block of docs/benchmarks.md that compares `aim-grem` with other packages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rounding import fine, significant, table
+
+Figures = dict[str, Any]
+OURS, ROWS = "dpscale aim-grem", "dpscale aim-grem, rows"
+LABELS = {
+    OURS: "`aim-grem`", ROWS: "`aim-grem`, rows", "mbi AIM": "`mbi`: AIM", "mbi MST": "MST",
+    "mbi mixture": "mixture of products", "dpsynth SWIFT": "`dpsynth`: SWIFT", "dpmm AIM": "`dpmm`: AIM",
+    "dpmm MST": "MST", "dpmm PrivBayes": "PrivBayes",
+}  # fmt: skip
+
+
+def rivals(found: Figures) -> str:
+    """Return the table of all cells, the limits, and where a rival is ahead."""
+    cells = list(dict.fromkeys(key.removeprefix(f"{OURS}, ") for key in found
+                               if key.startswith(f"{OURS}, ") and not key.startswith(ROWS)
+                               and not key.endswith(", seconds")))  # fmt: skip
+    names = [name for name in LABELS if any(key.startswith(f"{name}, ") for key in found)]
+    head = ("`benchmarks/adaptive.py --rivals`: mean L1 error / N, CPU seconds", "ε",
+            *(LABELS[name] for name in names))  # fmt: skip
+    lines = [[*cell.split(", "), *(outcome(found, f"{name}, {cell}") for name in names)] for cell in cells]
+    return f"{table(head, *lines)}\n\n{limits(found)} {ahead(found, cells, names)}"
+
+
+def outcome(found: Figures, key: str) -> str:
+    """Return error and seconds of a cell, or how its runs ended."""
+    value = found.get(key, "")
+    return value if isinstance(value, str) else f"{fine(value)}, {significant(found[f'{key}, seconds'], 2)} s"
+
+
+def limits(found: Figures) -> str:
+    return (f"Each run is limited to {found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB; the "
+            f"mechanisms have the same limits. Means of {found['seeds']:g} seeds, one where a run takes more than "
+            f"{found['seconds of a repeated run']:g} s. \"Not run\": over a limit at a smaller ε.")  # fmt: skip
+
+
+def ahead(found: Figures, cells: list[str], names: list[str]) -> str:
+    """Return the sentence that says where a rival has a smaller error than the estimates of `aim-grem`."""
+    others = [name for name in names if name not in (OURS, ROWS)]
+    done, better, least = 0, [], []
+    for cell in cells:
+        errors = {name: found[f"{name}, {cell}"] for name in others
+                  if not isinstance(found.get(f"{name}, {cell}", ""), str)}  # fmt: skip
+        if not errors:
+            continue
+        done += 1
+        best, ours = min(errors, key=lambda name: errors[name]), found[f"{OURS}, {cell}"]
+        least.append(errors[best] / ours)
+        if errors[best] < ours:
+            where, epsilon = cell.split(", ")
+            better.append(f"{where} at ε = {epsilon} (`{best.split()[0]}` {best.split()[1]}: {errors[best] / ours:.2f} "
+                          f"times the error)")  # fmt: skip
+    if not done:
+        return "No run of a rival ended within the limits."
+    start = (f"The best rival has {min(least):.2f} to {max(least):.2f} times the error of the estimates of `aim-grem` "
+             f"in the {done} of {len(cells)} cells in which a rival ends within the limits; ")  # fmt: skip
+    if not better:
+        return f"{start}a rival is ahead in none."
+    return f"{start}a rival is ahead in {len(better)}: {'; '.join(better)}."

@@ -1,0 +1,186 @@
+"""Other packages beside `aim-grem`, in one run: all 3-way marginals of real tables, δ = 1e-9.
+
+Every run is a process of its own, in the Python that is given for the package, with the same limits: CPU seconds of the
+mechanism (imports, exact counts and the error are excluded) and resident memory. A run over a limit is reported as
+such; larger ε are then not run with the same mechanism and table. Error: as in adaptive.py. Every mechanism takes the
+domain as public and knows the workload if it has an option for it. Estimates of dpscale and of `mbi` are exact where
+that is feasible; other answers are from many rows (see rival_*.py).
+
+    python benchmarks/adaptive.py --rivals mbi=PYTHON dpmm=PYTHON dpsynth=PYTHON [--epsilons 0.1 1 10] [--seeds 2]
+        --tables adult telco acs23 nursery    the default here
+        --seconds 120 --gib 4                 the limits of a run
+        --records FILE                        JSON lines of all runs; runs that it already holds are not repeated
+        --save                                save the figures in results/
+
+Environments: mbi==2.0.0 (Python 3.11 or later); dpmm==0.1.9 with torch (Python 3.10 or 3.11); dpsynth, not in a
+registry (Python 3.12 or later). A package without a Python is left out. Seeds after the first are left out where the
+first run takes more than REPEATED CPU seconds. Never part of CI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import results
+
+from dpscale.privacy import gdp_mu, zcdp_rho
+
+TABLES = ("adult", "telco", "acs23", "nursery")
+MECHANISMS = (
+    ("dpscale", "aim-grem"), ("dpscale", "aim-grem, rows"), ("mbi", "MST"), ("mbi", "mixture"), ("mbi", "AIM"),
+    ("dpsynth", "SWIFT"), ("dpmm", "PrivBayes"), ("dpmm", "MST"), ("dpmm", "AIM"),
+)  # fmt: skip
+DELTA, REPEATED, PAUSE, WAITING = 1e-9, 20.0, 0.2, 10.0
+OVER_TIME, OVER_MEMORY, FAILED, NOT_RUN = "over time", "over memory", "failed", "not run"
+Key = tuple[str, str, str, float, int]  # package, mechanism, table, ε, seed
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """CPU seconds and resident GiB of one run."""
+
+    seconds: float
+    gib: float
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs of mechanisms in the Pythons of their packages."""
+
+    pythons: Mapping[str, str]
+    data: Path
+    limits: Limits
+
+    def run(self, key: Key) -> Record:
+        """Run one mechanism and return its error, CPU seconds and peak memory, or how it ended."""
+        package, mechanism, table, epsilon, seed = key
+        script = Path(__file__).with_name(f"rival_{package}.py")
+        budget = {"--rho": zcdp_rho(epsilon, DELTA), "--mu": gdp_mu(epsilon, DELTA), "--limit": self.limits.seconds}
+        command = [self.pythons[package], script, mechanism, table, epsilon, seed, "--data", self.data.resolve()]
+        command += [part for name, value in budget.items() for part in (name, float(value))]
+        process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, env=environment(package), start_new_session=True)  # fmt: skip
+        ended = self._watch(process)
+        output, errors = process.communicate()
+        if ended or process.returncode == -signal.SIGXCPU:
+            return {"status": ended or OVER_TIME}
+        if process.returncode:
+            return {"status": FAILED, "reason": (errors.strip().splitlines() or ["no message"])[-1]}
+        return {"status": "done", **json.loads(output.splitlines()[-1])}
+
+    def _watch(self, process: subprocess.Popen[str]) -> str:
+        """Wait for the end; stop the process over the memory limit, or at WAITING times the CPU limit by the clock."""
+        began = time.monotonic()
+        while process.poll() is None:
+            over = OVER_MEMORY if resident_gib(process.pid) > self.limits.gib else ""
+            over = over or (OVER_TIME if time.monotonic() - began > WAITING * self.limits.seconds else "")
+            if over:
+                os.killpg(process.pid, signal.SIGKILL)
+                return over
+            time.sleep(PAUSE)
+        return ""
+
+
+def environment(package: str) -> dict[str, str]:
+    """Return the environment of a run: one thread, and no path to dpscale for the others."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or package == "dpscale"}
+    return clean | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def resident_gib(pid: int) -> float:
+    """Return the resident memory of a process; 0 once it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 2**20
+
+
+def is_over(record: Record) -> bool:
+    """Return whether a run was stopped at a limit."""
+    return record["status"] in (OVER_TIME, OVER_MEMORY)
+
+
+class Records:
+    """Finished runs, and the file that keeps them."""
+
+    def __init__(self, file: Path | None, limits: Limits) -> None:
+        self.file, self.limits = file, limits
+        self.found: dict[Key, Record] = {}
+        lines = file.read_text().splitlines() if file and file.exists() else []
+        for line in lines:
+            own = json.loads(line)
+            if own.pop("limits") == [limits.seconds, limits.gib]:
+                package, mechanism, table, epsilon, seed = own.pop("key")
+                self.found[package, mechanism, table, epsilon, seed] = own
+
+    def add(self, key: Key, record: Record) -> None:
+        self.found[key] = record
+        if self.file:
+            with self.file.open("a") as lines:
+                kept = {"key": key, "limits": [self.limits.seconds, self.limits.gib], **record}
+                lines.write(json.dumps(kept) + "\n")
+
+    def settles(self, key: Key) -> bool:
+        """Return whether a run is not needed: there, slow and run once, or over a limit at a smaller ε or seed."""
+        if key in self.found:
+            return True
+        same = [(other[3], other[4], record) for other, record in self.found.items() if other[:3] == key[:3]]
+        epsilon, seed = key[3:]
+        return any(
+            (is_over(record) and own < epsilon)
+            or (own == epsilon and first < seed and (record["status"] != "done" or record["seconds"] > REPEATED))
+            for own, first, record in same
+        )
+
+    def cell(self, package: str, mechanism: str, table: str, epsilon: float) -> str | tuple[float, float]:
+        """Return the mean error and CPU seconds of a cell, or how its runs ended."""
+        own = [record for key, record in self.found.items() if key[:4] == (package, mechanism, table, epsilon)]
+        done = [record for record in own if record["status"] == "done"]
+        if not done:
+            return str(own[0]["status"]) if own else NOT_RUN
+        return fmean(record["error"] for record in done), fmean(record["seconds"] for record in done)
+
+
+def every_key(pythons: Mapping[str, str], tables: Sequence[str], epsilons: Sequence[float], seeds: range
+              ) -> Iterator[Key]:  # fmt: skip
+    """Yield all runs: first seeds first, small ε before large ones."""
+    known = [own for own in MECHANISMS if own[0] in pythons]
+    for seed, (package, mechanism), table, epsilon in product(seeds, known, tables, sorted(epsilons)):
+        yield package, mechanism, table, epsilon, seed
+
+
+def run(
+    given: Sequence[str], tables: Sequence[str], epsilons: Sequence[float], seeds: range, data: Path,
+    limits: Limits, file: Path | None, save: bool,
+) -> None:  # fmt: skip
+    """Run everything that is missing, print it, and save the figures."""
+    pythons = {"dpscale": sys.executable} | dict(own.split("=", 1) for own in given)
+    runner, records = Runner(pythons, data, limits), Records(file, limits)
+    runner.run(("dpscale", "aim-grem, rows", tables[0], epsilons[0], seeds[0]))  # compiles the loops of dpscale once
+    for key in every_key(pythons, tables, epsilons, seeds):
+        if not records.settles(key):
+            records.add(key, runner.run(key))
+            print(*key, records.found[key], flush=True)
+    figures: dict[str, float | str] = {"seconds of a run": limits.seconds, "GiB of a run": limits.gib}
+    figures |= {"seeds": float(len(seeds)), "seconds of a repeated run": REPEATED}
+    known = [own for own in MECHANISMS if own[0] in pythons]
+    for (package, mechanism), table, epsilon in product(known, tables, epsilons):
+        found = records.cell(package, mechanism, table, epsilon)
+        name = f"{package} {mechanism}, {table}, {epsilon:g}"
+        figures |= {name: found} if isinstance(found, str) else {name: found[0], f"{name}, seconds": found[1]}
+        print(f"{name}: {found if isinstance(found, str) else f'{found[0]:.4f} in {found[1]:.1f} CPU s'}", flush=True)
+    if save:
+        results.save("rivals", figures)
