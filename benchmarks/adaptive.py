@@ -320,6 +320,7 @@ def main() -> None:
     parser.add_argument("--rivals", nargs="*", metavar="NAME=PYTHON")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--gib", type=float, default=4)
+    parser.add_argument("--minutes", type=float, default=np.inf)
     parser.add_argument("--records", type=Path)
     for flag in ("all", "tried", "large", "lnn", "leave-out", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
@@ -329,7 +330,7 @@ def main() -> None:
         import rivals
 
         tables = rivals.TABLES if arguments.tables == parser.get_default("tables") else arguments.tables
-        limits = rivals.Limits(arguments.seconds, arguments.gib)
+        limits = rivals.Limits(arguments.seconds, arguments.gib, arguments.minutes)
         rivals.run(arguments.rivals, tables, arguments.epsilons, seeds, arguments.data, limits, arguments.records,
                    arguments.save)  # fmt: skip
         return

@@ -19,9 +19,9 @@ def rivals(found: Figures) -> str:
     """Return the table of all cells, the limits, and where a rival is ahead."""
     cells = list(dict.fromkeys(key.removeprefix(f"{OURS}, ") for key in found
                                if key.startswith(f"{OURS}, ") and not key.startswith(ROWS)
-                               and not key.endswith(", seconds")))  # fmt: skip
+                               and not key.endswith((", seconds", ", seeds"))))  # fmt: skip
     names = [name for name in LABELS if any(key.startswith(f"{name}, ") for key in found)]
-    head = ("`benchmarks/adaptive.py --rivals`: mean L1 error / N, CPU seconds", "ε",
+    head = ("`benchmarks/adaptive.py --rivals`: mean L1 error / N (seeds), CPU seconds", "ε",
             *(LABELS[name] for name in names))  # fmt: skip
     lines = [[*cell.split(", "), *(outcome(found, f"{name}, {cell}") for name in names)] for cell in cells]
     return f"{table(head, *lines)}\n\n{limits(found)} {ahead(found, cells, names)}"
@@ -30,13 +30,23 @@ def rivals(found: Figures) -> str:
 def outcome(found: Figures, key: str) -> str:
     """Return error and seconds of a cell, or how its runs ended."""
     value = found.get(key, "")
-    return value if isinstance(value, str) else f"{fine(value)}, {significant(found[f'{key}, seconds'], 2)} s"
+    if isinstance(value, str):
+        return value
+    return f"{fine(value)} ({found[f'{key}, seeds']:g}), {significant(found[f'{key}, seconds'], 2)} s"
 
 
 def limits(found: Figures) -> str:
-    return (f"Each run is limited to {found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB; the "
-            f"mechanisms have the same limits. Means of {found['seeds']:g} seeds, one where a run takes more than "
-            f"{found['seconds of a repeated run']:g} s. \"Not run\": over a limit at a smaller ε.")  # fmt: skip
+    """Return the sentences about the limits and the outcomes that occur in the table."""
+    outcomes = {
+        "not run": '"Not run": over a limit at a smaller ε.',
+        "not reached": '"Not reached": the whole run was stopped before.',
+        "failed": '"Failed": the package raised an error.',
+    }
+    notes = [note for word, note in outcomes.items() if word in found.values()]
+    return (f"Each run is limited to {found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB. "
+            f"A run that takes more than {found['seconds of a repeated run']:g} s is not repeated; all runs took "
+            f"{found['CPU minutes']:.0f} CPU minutes. "
+            + " ".join(notes)).strip()  # fmt: skip
 
 
 def ahead(found: Figures, cells: list[str], names: list[str]) -> str:

@@ -9,6 +9,7 @@ that is feasible; other answers are from many rows (see rival_*.py).
     python benchmarks/adaptive.py --rivals mbi=PYTHON dpmm=PYTHON dpsynth=PYTHON [--epsilons 0.1 1 10] [--seeds 2]
         --tables adult telco acs23 nursery    the default here
         --seconds 120 --gib 4                 the limits of a run
+        --minutes 60                          start no run after that time
         --records FILE                        JSON lines of all runs; runs that it already holds are not repeated
         --save                                save the figures in results/
 
@@ -44,17 +45,18 @@ MECHANISMS = (
     ("dpsynth", "SWIFT"), ("mbi", "AIM"), ("dpmm", "PrivBayes"), ("dpmm", "MST"), ("dpmm", "AIM"),
 )  # fmt: skip
 DELTA, REPEATED, PAUSE, WAITING = 1e-9, 20.0, 0.2, 20.0
-OVER_TIME, OVER_MEMORY, FAILED, NOT_RUN = "over time", "over memory", "failed", "not run"
+OVER_TIME, OVER_MEMORY, FAILED, NOT_RUN, LATER = "over time", "over memory", "failed", "not run", "not reached"
 Key = tuple[str, str, str, float, int]  # package, mechanism, table, ε, seed
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """CPU seconds and resident GiB of one run."""
+    """CPU seconds and resident GiB of one run, and minutes after which no run is started."""
 
     seconds: float
     gib: float
+    minutes: float
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Runner:
         """Wait for the end; stop the process over the memory limit, or at WAITING times the CPU limit by the clock."""
         began = time.monotonic()
         while process.poll() is None:
-            over = OVER_MEMORY if resident_gib(process.pid) > self.limits.gib else ""
+            over = OVER_MEMORY if limited_gib(process.pid) > self.limits.gib else ""
             over = over or (OVER_TIME if time.monotonic() - began > WAITING * self.limits.seconds else "")
             if over:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -101,13 +103,15 @@ def environment(package: str) -> dict[str, str]:
     return clean | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def resident_gib(pid: int) -> float:
-    """Return the resident memory of a process; 0 once it has ended."""
+def limited_gib(pid: int) -> float:
+    """Return the resident memory of a process while its CPU limit is in force, otherwise 0."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        limits, status = (Path(f"/proc/{pid}/{name}").read_text() for name in ("limits", "status"))
     except OSError:
         return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 2**20
+    if "Max cpu time              unlimited" in limits:
+        return 0.0
+    return sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 2**20
 
 
 def is_over(record: Record) -> bool:
@@ -147,13 +151,19 @@ class Records:
             for own, first, record in same
         )
 
-    def cell(self, package: str, mechanism: str, table: str, epsilon: float) -> str | tuple[float, float]:
-        """Return the mean error and CPU seconds of a cell, or how its runs ended."""
+    def cell(self, package: str, mechanism: str, table: str, epsilon: float) -> str | dict[str, float]:
+        """Return the mean error and CPU seconds of a cell and its number of seeds, or how its runs ended."""
         own = [record for key, record in self.found.items() if key[:4] == (package, mechanism, table, epsilon)]
         done = [record for record in own if record["status"] == "done"]
         if not done:
-            return str(own[0]["status"]) if own else NOT_RUN
-        return fmean(record["error"] for record in done), fmean(record["seconds"] for record in done)
+            missing = NOT_RUN if self.settles((package, mechanism, table, epsilon, 0)) else LATER
+            return str(own[0]["status"]) if own else missing
+        mean = {name: fmean(record[name] for record in done) for name in ("error", "seconds")}
+        return mean | {"seeds": float(len(done))}
+
+    def minutes(self) -> float:
+        """Return the CPU minutes of all mechanisms."""
+        return sum(record.get("seconds", self.limits.seconds) for record in self.found.values()) / 60
 
 
 def every_key(pythons: Mapping[str, str], tables: Sequence[str], epsilons: Sequence[float], seeds: range
@@ -171,18 +181,23 @@ def run(
     """Run everything that is missing, print it, and save the figures."""
     pythons = {"dpscale": sys.executable} | dict(own.split("=", 1) for own in given)
     runner, records = Runner(pythons, data, limits), Records(file, limits)
-    runner.run(("dpscale", "aim-grem, rows", tables[0], epsilons[0], seeds[0]))  # compiles the loops of dpscale once
+    if not records.found:
+        runner.run(("dpscale", "aim-grem, rows", tables[0], epsilons[0], seeds[0]))  # compiles the loops of dpscale
+    began = time.monotonic()
     for key in every_key(pythons, tables, epsilons, seeds):
-        if not records.settles(key):
+        if not records.settles(key) and time.monotonic() - began < 60 * limits.minutes:
             records.add(key, runner.run(key))
             print(*key, records.found[key], flush=True)
     figures: dict[str, float | str] = {"seconds of a run": limits.seconds, "GiB of a run": limits.gib}
-    figures |= {"seeds": float(len(seeds)), "seconds of a repeated run": REPEATED}
+    figures |= {"seconds of a repeated run": REPEATED, "CPU minutes": records.minutes()}
     known = [own for own in MECHANISMS if own[0] in pythons]
     for (package, mechanism), table, epsilon in product(known, tables, sorted(epsilons)):
         found = records.cell(package, mechanism, table, epsilon)
         name = f"{package} {mechanism}, {table}, {epsilon:g}"
-        figures |= {name: found} if isinstance(found, str) else {name: found[0], f"{name}, seconds": found[1]}
-        print(f"{name}: {found if isinstance(found, str) else f'{found[0]:.4f} in {found[1]:.1f} CPU s'}", flush=True)
+        if isinstance(found, str):
+            figures[name] = found
+        else:
+            figures |= {name: found["error"], f"{name}, seconds": found["seconds"], f"{name}, seeds": found["seeds"]}
+        print(f"{name}: {found}", flush=True)
     if save:
         results.save("rivals", figures)
