@@ -3,7 +3,7 @@
 Every run is a process of its own, in the Python that is given for the package, with the same limits: CPU seconds of the
 mechanism (imports, exact counts and the error are excluded) and resident memory. A run over a limit is reported as
 such; larger ε are then not run with the same mechanism and table. Error: as in adaptive.py. Every mechanism takes the
-domain as public and knows the workload if it has an option for it. Estimates of dpscale and of `mbi` are exact where
+domain as public; AIM on `mbi` and SWIFT know the workload. Estimates of dpscale and of `mbi` are exact where
 that is feasible; other answers are from many rows (see rival_*.py).
 
     python benchmarks/adaptive.py --rivals mbi=PYTHON dpmm=PYTHON dpsynth=PYTHON [--epsilons 0.1 1 10] [--seeds 2]
@@ -15,9 +15,9 @@ that is feasible; other answers are from many rows (see rival_*.py).
 
 ε are run in the order of --epsilons, first seeds first: a stopped run has whole columns.
 
-Environments: mbi==2.0.0 (Python 3.11 or later); dpmm==0.1.9 with torch (Python 3.10 or 3.11); dpsynth, not in a
-registry (Python 3.12 or later). A package without a Python is left out. Seeds after the first are left out where the
-first run takes more than REPEATED CPU seconds. Never part of CI.
+Environments: mbi==2.0.0; dpmm==0.1.9 with torch==2.13.0 (Python 3.11 at most); dpsynth, which is in no registry (its
+commit cf8075f, with mbi==2.0.0; Python 3.12 at least). A package without a Python is left out. Seeds after the first
+are left out where the first run takes more than REPEATED CPU seconds. Never part of CI.
 """
 
 from __future__ import annotations
