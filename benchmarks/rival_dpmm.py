@@ -1,7 +1,7 @@
 """The pipelines of `dpmm` for benchmarks/rivals.py, with their defaults on coded tables.
 
-Its AIM has the model limit that the package recommends and its default workload, all pairs. The answers are from ROWS rows, since a pipeline gives rows
-only; they are generated after the time limit.
+Its AIM has the model limit that the package recommends and its default workload, all pairs. The answers are from ROWS
+rows, since a pipeline gives rows only; they are generated after the time limit.
 """
 
 from __future__ import annotations
