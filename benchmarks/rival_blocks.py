@@ -46,8 +46,9 @@ def limits(found: Figures) -> str:
     return (f"Each run is limited to {found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB. "
             f"A run that takes more than {found['seconds of a repeated run']:g} s is not repeated; all runs took "
             f"{found['CPU minutes']:.0f} CPU minutes. "
-            "SWIFT has 2,500 steps instead of 10,000; step size and candidates of the mixture were chosen on nursery at "
-            "ε = 1 with the first seed; other options are defaults or those of the papers. Other programs shared the cores. "
+            "SWIFT has 2,500 steps instead of 10,000; step size and candidates of the mixture were chosen on nursery "
+            "at ε = 1 with the first seed; other options are defaults or those of the papers. Other programs shared "
+            "the cores. "
             + " ".join(notes)).strip()  # fmt: skip
 
 
