@@ -10,6 +10,7 @@ exact counts); counting is excluded. Real tables are in ../shared/data and are n
         --large                two generated tables: 12,341 marginals with 10⁹ cells; 45,760 marginals
         --lnn                  only GReM-MLE against GReM-LNN on all pairs, with maxent and the product of 1-ways
         --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), with a Python that has it, at ε = 1
+        --rivals NAME=PYTHON   beside other packages, with limits of time and memory (rivals.py)
         --leave-out            errors relative to an earlier commit, options chosen without the table (leave_out.py)
         --save                 save the errors in results/
         --plot FILE            plot the error of every mechanism by ε
@@ -316,13 +317,26 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)
+    parser.add_argument("--rivals", nargs="*", metavar="NAME=PYTHON")
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--gib", type=float, default=4)
+    parser.add_argument("--minutes", type=float, default=np.inf)
+    parser.add_argument("--records", type=Path)
     for flag in ("all", "tried", "large", "lnn", "leave-out", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
     arguments = parser.parse_args()
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    if arguments.rivals is not None:
+        import rivals
+
+        tables = rivals.TABLES if arguments.tables == parser.get_default("tables") else arguments.tables
+        limits = rivals.Limits(arguments.seconds, arguments.gib, arguments.minutes)
+        rivals.run(arguments.rivals, tables, arguments.epsilons, seeds, arguments.data, limits, arguments.records,
+                   arguments.save)  # fmt: skip
+        return
     if arguments.leave_out:
         import leave_out
 
-        seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         leave_out.run(arguments.tables, arguments.epsilons, seeds, arguments.data, arguments.save)
         return
     if arguments.large:
@@ -332,7 +346,6 @@ def main() -> None:
     for table in load_tables(KEPT if arguments.all else arguments.tables, arguments.data):
         table.targets = tuple(combinations(table.names, 2)) if arguments.lnn else table.targets
         run_adaptive(table, 1.0, 0, Options())  # loads the compiled loops
-        seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         rows = Contenders(arguments.tried, table.name not in arguments.tables, arguments.lnn)
         found[table.name] = compare(table, arguments.epsilons, seeds, rows)
         if arguments.peer_python:

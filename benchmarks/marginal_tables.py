@@ -89,6 +89,7 @@ KEPT = ("adult", "acs", "salary", "titanic", "krkopt", "mushroom", "nltcs", "nur
         "syn_bin60", "syn_dup", "syn_indep", "syn_n1000", "syn_perm", "syn_xor")  # fmt: skip
 
 
+GENERATED = ("loans", "census")
 LINKED = ("telco", "acs23")  # real tables with strongly linked attributes
 CONSTRUCTED = ("equal columns", "skipped block")
 

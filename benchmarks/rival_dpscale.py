@@ -1,0 +1,34 @@
+"""`aim-grem` of dpscale for benchmarks/rivals.py: its estimates, and as many rows as records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from adaptive import complete_model, released_answers, run_adaptive
+from rival_case import Answers, Case, row_answers, run_case
+from rows import MEMORY, draw_rows
+
+from dpscale.mechanisms.aim_grem import Options
+from dpscale.reconstruction.pairwise.learn import learn
+from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.synthesis.three_way import three_way_targets
+from dpscale.synthesis.tree import tree_start
+
+
+def estimates(case: Case) -> Callable[[], Answers]:
+    answers = released_answers(case.table, case.epsilon, case.seed)
+    return lambda: answers
+
+
+def rows(case: Case) -> Callable[[], Answers]:
+    release = f"seed {case.seed}"
+    fitted = run_adaptive(case.table, case.epsilon, case.seed, Options()).fit.model
+    model = complete_model(case.table, fitted, release)
+    learnt = learn(pair_targets(model, MEMORY), release, start=tree_start)
+    targets = three_way_targets(learnt, model, release, MEMORY)
+    drawn = draw_rows(model, learnt, release, round(model.total), 1, targets)
+    return lambda: row_answers(case.table, drawn, len(drawn))
+
+
+if __name__ == "__main__":
+    run_case({"aim-grem": estimates, "aim-grem, rows": rows})
