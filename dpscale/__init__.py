@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dpscale.api.public import run
     from dpscale.api.refine import refine
     from dpscale.api.release import Release
+    from dpscale.api.synthesizer import Synthesizer
     from dpscale.base.errors import (
         BudgetError,
         DataError,
@@ -47,6 +48,7 @@ _HOMES = {
     "PlanError": "dpscale.base.errors",
     "Release": "dpscale.api.release",
     "ReportError": "dpscale.base.errors",
+    "Synthesizer": "dpscale.api.synthesizer",
     "Table": "dpscale.records",
     "TransientError": "dpscale.base.errors",
     "Workload": "dpscale.workload",
@@ -73,6 +75,7 @@ __all__ = [
     "Release",
     "ReleasePlan",
     "ReportError",
+    "Synthesizer",
     "Table",
     "TransientError",
     "Workload",

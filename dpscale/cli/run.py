@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from dpscale.job import TableJob
     from dpscale.plans.measurement_plan import MeasurementPlan
     from dpscale.runs.directory import Run
-    from dpscale.runs.table import TableRun
 
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.stages.runner")
 planning = LazyModule("dpscale.runs.stages.plan")
+rows_stage = LazyModule("dpscale.runs.stages.synthesize")
 driver, driver_status = LazyModule("dpscale.cli.driver"), LazyModule("dpscale.cli.driver_status")
 RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it again to resume"}
 
@@ -113,19 +113,6 @@ for _stage in STAGES.values():
         _stage_command(_stage.name, _stage.help)
 
 
-def _ask_rows(directory: TableRun, rows: int) -> None:
-    """Request another number of synthetic rows after checking that it is possible."""
-    from dpscale.base.settings import checked
-    from dpscale.job.sections import SynthesizeTable
-    from dpscale.runs.stages.preflight import check_rows
-
-    before = directory.synthesis or SynthesizeTable()
-    request = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
-    check_rows(request, rows, len(directory.domain), directory.job.engine.bytes)
-    with directory.locked():
-        directory.request_rows(request)
-
-
 @main.command(help=STAGES["synthesize"].help)
 @click.argument("run_dir")
 @click.option("--rows", type=click.IntRange(min=1), help="Number of rows; default: as the job requests.")
@@ -136,7 +123,7 @@ def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: boo
 
     directory = opening.open_run(run_dir)
     if rows is not None:
-        _ask_rows(directory.table, rows)
+        rows_stage.request_rows(directory.table, rows)
     with Bars(quiet) as progress:
         runner.run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
     stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}

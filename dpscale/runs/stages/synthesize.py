@@ -17,6 +17,7 @@ import numpy as np
 
 from dpscale.base.arrow import arrow_csv, pa, pq
 from dpscale.base.numerics import Floats, Integers, Integers32
+from dpscale.base.settings import checked
 from dpscale.domain.number import Number
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
@@ -50,6 +51,15 @@ class RowsWarning(UserWarning):
 INDEX = "_rows.json"  # readers of a folder skip names that begin with an underscore
 Counts = list[np.ndarray]
 Written = tuple[list[str], Counts, list[Floats]]  # files of a part, its counts, and its sums of numbers
+
+
+def request_rows(run: TableRun, rows: int) -> None:
+    """Request another number of synthetic rows after checking that it is possible."""
+    before = run.synthesis or SynthesizeTable()
+    request = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
+    check_rows(request, rows, len(run.domain), run.job.engine.bytes)
+    with run.locked():
+        run.request_rows(request)
 
 
 def perform(run: TableRun, engine: Engine) -> None:

@@ -1,0 +1,194 @@
+"""Synthesis with the interface of scikit-learn's estimators: `Synthesizer(...).fit(frame).sample(n)`.
+
+It is a release of all marginals of a degree (`plan` and `run`) with synthetic rows. A fit is one release, which is
+charged once; samples cost nothing, and samples of one number of rows are the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from dpscale.api.planning import ReleasePlan, plan
+from dpscale.api.public import run
+from dpscale.api.release import Release
+from dpscale.base.errors import JobError
+from dpscale.domain import Domain
+from dpscale.runs.opening import open_run
+from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.stages.synthesize import request_rows
+from dpscale.workload import MARGINAL, Workload
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+ADAPTIVE = "aim-grem"
+
+
+class Synthesizer:
+    """Differentially private synthetic rows.
+
+    Parameters
+    ----------
+    domain : Domain
+        Public values of the attributes.
+    epsilon : float
+        Privacy budget of a fit.
+    delta : float, optional
+        Without it a fit satisfies pure ε-DP.
+    degree : int
+        Marginals of so many attributes are measured or, by an adaptive mechanism, candidates.
+    mechanism : str
+        Name of a mechanism.
+    unit : str or sequence of str, optional
+        Column that identifies the protected unit. Default: one row is protected.
+    rows_per_unit : int
+        Number of rows of a unit that are counted.
+    dataset : str, optional
+        Name of the data in the ledger. Default: "default".
+    ledger : str or Path, optional
+        Path or address of the ledger. Default: ledger.sqlite in the user's data folder.
+
+    Attributes
+    ----------
+    release_ : Release
+        Release of the last fit.
+
+    Examples
+    --------
+    >>> import dpscale as dp
+    >>> dp.Synthesizer(dp.Domain(a=3), epsilon=1.0).get_params()["degree"]
+    3
+    """
+
+    release_: Release
+
+    def __init__(
+        self,
+        domain: Domain,
+        *,
+        epsilon: float,
+        delta: float | None = 1e-9,
+        degree: int = 3,
+        mechanism: str = ADAPTIVE,
+        unit: str | Sequence[str] | None = None,
+        rows_per_unit: int = 1,
+        dataset: str | None = None,
+        ledger: str | Path | None = None,
+    ) -> None:
+        """Store the parameters, which are those of the class; `fit` checks them."""
+        self.domain, self.epsilon, self.delta, self.degree, self.mechanism = domain, epsilon, delta, degree, mechanism
+        self.unit, self.rows_per_unit, self.dataset, self.ledger = unit, rows_per_unit, dataset, ledger
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters.
+
+        Parameters
+        ----------
+        deep : bool
+            Not used: no parameter is an estimator.
+
+        Returns
+        -------
+        dict of str to object
+        """
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Change parameters; a fit is not changed.
+
+        Parameters
+        ----------
+        **parameters
+            Values by name.
+
+        Returns
+        -------
+        Synthesizer
+            The object itself.
+
+        Raises
+        ------
+        JobError
+            If a name is unknown.
+        """
+        known = self.get_params()
+        if unknown := [name for name in parameters if name not in known]:
+            raise JobError("Synthesizer", f"the parameter {unknown[0]!r}", ", ".join(known), "leave it out")
+        for name, value in parameters.items():
+            setattr(self, name, value)
+        return self
+
+    def plan(self) -> ReleasePlan:
+        """Return the plan of a fit; reads no data and spends nothing.
+
+        Returns
+        -------
+        ReleasePlan
+
+        Raises
+        ------
+        JobError
+            If a parameter is invalid.
+        """
+        if not isinstance(self.domain, Domain):
+            raise JobError("Synthesizer.domain", f"a {type(self.domain).__name__}", "a Domain", "write dp.Domain(a=3)")
+        degree = min(self.degree, len(self.domain)) if isinstance(self.degree, int) else self.degree
+        queries = Workload(self.domain).add(MARGINAL.name, degree=degree)
+        made = plan(queries, mechanism=self.mechanism, epsilon=self.epsilon, delta=self.delta, unit=self.unit,
+                    rows_per_unit=self.rows_per_unit, dataset=self.dataset, ledger=self.ledger)  # fmt: skip
+        assert isinstance(made, ReleasePlan)
+        return made
+
+    def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803
+        """Release the marginals of the data, which is charged; the same data and parameters are released once.
+
+        Parameters
+        ----------
+        X : DataFrame, Arrow data, str or Path
+            Data as for `run`.
+        y : None
+            Not used.
+
+        Returns
+        -------
+        Synthesizer
+            The object itself.
+
+        Raises
+        ------
+        JobError, DomainError, DataError, PlanError, BudgetError
+            As of `run`.
+        """
+        self.release_ = run(self.plan(), data=X)
+        return self
+
+    def sample(self, n: int | None = None) -> DataFrame:
+        """Return synthetic rows; costs nothing.
+
+        Parameters
+        ----------
+        n : int, optional
+            Number of rows. Default: about the number of records, as released.
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        JobError
+            If there was no fit, or the number is invalid.
+        """
+        if not hasattr(self, "release_"):
+            raise JobError("Synthesizer.sample", "no release", "a fitted synthesizer", "call fit first")
+        opened = open_run(self.release_.path)
+        request_rows(opened.table, max(1, round(self.release_.total().estimate)) if n is None else n)
+        run_stages(opened, only="synthesize")
+        return Release(opened).synthetic().compute(scheduler="threads")
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items() if name != "domain")
+        return f"Synthesizer({self.domain!r}, {shown})"
