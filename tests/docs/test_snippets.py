@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -72,13 +73,21 @@ def test_python_blocks_parse(snippet):
     ast.parse(snippet.text)
 
 
+def trips():
+    """Return the frame of the short example."""
+    rng = np.random.default_rng(0)
+    days = pd.to_datetime("2019-03-01") + pd.to_timedelta(rng.integers(0, 300, 500), "D")
+    columns = {"borough": rng.choice(["Bronx", "Queens"], 500), "fare": rng.uniform(0, 99, 500), "day": days}
+    return pd.DataFrame(columns | {"person": rng.integers(0, 200, 500)})
+
+
 @pytest.mark.parametrize("page", RUN)
 def test_python_blocks_run(page, place, monkeypatch):
     monkeypatch.chdir(place)
     for snippet in snippets_of("toml", page):
         if snippet.file:
             Path(snippet.file).write_text(snippet.text)
-    names = {"query": np.ones((10, 2))}
+    names = {"query": np.ones((10, 2)), "frame": trips()}
     for snippet in snippets_of("python", page):
         exec(compile(snippet.text, str(snippet), "exec"), names)
 
