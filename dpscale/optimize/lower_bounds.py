@@ -54,25 +54,37 @@ def exact_floor(workload: Workload, most: int = EXACT_CELLS, seconds: float = ma
     return optimise_roughly(rows, shape, LOOSELY, seconds).dual * scale
 
 
+@dataclass
+class _Group:
+    """Sets of some parts, by number of the part, whose attributes together have few cells."""
+
+    attributes: set[str]
+    cells: int
+    chosen: dict[int, list[AttributeSet]]
+
+
 def grouped_floor(workload: Workload) -> float:
     """Return a lower bound of the sum of weight · variance at unit cost of the joint families of a workload."""
-    groups: list[tuple[set[str], dict[int, list[AttributeSet]]]] = []
+    groups: list[_Group] = []
+    sizes = {one.name: one.size for one in workload.domain.axes}
     for number, part in enumerate(workload.parts):
         for names, weight in () if part.factorizes else zip(part.sets, part.weights, strict=True):
-            if weight > 0 and workload.domain.cells(names) <= GROUP_CELLS:
-                _place(workload, groups, number, names)
-    return math.fsum(exact_floor(_restricted(workload, chosen)) for _, chosen in groups[:MOST_GROUPS])
+            if weight > 0 and math.prod(sizes[name] for name in names) <= GROUP_CELLS:
+                _place(groups, sizes, number, names)
+    return math.fsum(exact_floor(_restricted(workload, own.chosen)) for own in groups)
 
 
-def _place(workload: Workload, groups: list[tuple[set[str], dict[int, list[AttributeSet]]]], number: int,
-           names: AttributeSet) -> None:  # fmt: skip
-    """Add a set to the first group whose attributes then have few cells, or to a new one."""
-    for attributes, chosen in groups:
-        if workload.domain.cells(workload.domain.ordered(attributes | set(names))) <= GROUP_CELLS:
-            attributes.update(names)
-            chosen.setdefault(number, []).append(names)
+def _place(groups: list[_Group], sizes: Mapping[str, int], number: int, names: AttributeSet) -> None:
+    """Add a set to the first group whose attributes then have few cells, or to a new one if there are few groups."""
+    for own in groups:
+        cells = own.cells * math.prod(sizes[name] for name in names if name not in own.attributes)
+        if cells <= GROUP_CELLS:
+            own.attributes.update(names)
+            own.cells = cells
+            own.chosen.setdefault(number, []).append(names)
             return
-    groups.append((set(names), {number: [names]}))
+    if len(groups) < MOST_GROUPS:
+        groups.append(_Group(set(names), math.prod(sizes[name] for name in names), {number: [names]}))
 
 
 def _restricted(workload: Workload, chosen: Mapping[int, Sequence[AttributeSet]]) -> Workload:
