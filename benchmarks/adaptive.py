@@ -296,7 +296,10 @@ def load_tables(names: Sequence[str], data: Path) -> Iterator[Table]:
 def add_table_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for tables, ε and seeds."""
     parser.add_argument(
-        "--tables", nargs="+", default=["adult", "acs", "salary", "titanic"], choices=("all", *KEPT, *LINKED)
+        "--tables",
+        nargs="+",
+        default=["adult", "acs", "salary", "titanic"],
+        choices=("all", *KEPT, *LINKED),
     )
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
@@ -332,7 +335,7 @@ def main() -> None:
         tables = rivals.TABLES if arguments.tables == parser.get_default("tables") else arguments.tables
         limits = rivals.Limits(arguments.seconds, arguments.gib, arguments.minutes)
         rivals.run(arguments.rivals, tables, arguments.epsilons, seeds, arguments.data, limits, arguments.records,
-                   arguments.save)  # fmt: skip
+                   "rivals" if arguments.save else "")  # fmt: skip
         return
     if arguments.leave_out:
         import leave_out

@@ -75,3 +75,13 @@ def ahead(found: Figures, cells: list[str], names: list[str]) -> str:
     if not better:
         return f"{start}a rival is ahead in none."
     return f"{start}a rival is ahead in {len(better)}: {'; '.join(better)}."
+
+
+def wide_rivals(found: Figures) -> str:
+    """Return the mechanisms that ended on generated tables of many attributes."""
+    head = ("`benchmarks/wide_rivals.py`: 66 attributes, mean L1 error / N (seeds), CPU seconds",
+            "table", "ε", "result")  # fmt: skip
+    cells = [key.removesuffix(", seconds") for key in found if key.endswith(", seconds")]
+    lines = [[LABELS[(own := cell.rsplit(", ", 2))[0]], *own[1:], outcome(found, cell)] for cell in cells]
+    limit = f"Each run is limited to {found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB."
+    return f"{table(head, *lines)}\n\n{limit}"

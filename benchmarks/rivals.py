@@ -7,7 +7,7 @@ domain as public; AIM on `mbi` and SWIFT know the workload. Estimates of dpscale
 that is feasible; other answers are from many rows (see rival_*.py).
 
     python benchmarks/adaptive.py --rivals mbi=PYTHON dpmm=PYTHON dpsynth=PYTHON [--epsilons 0.1 1 10] [--seeds 2]
-        --tables adult telco acs23 nursery    the default here
+        --tables adult telco acs23 nursery    the default here; 66 attributes: wide_rivals.py
         --seconds 120 --gib 4                 the limits of a run
         --minutes 60                          start no run after that time
         --records FILE                        JSON lines of all runs; runs that it already holds are not repeated
@@ -176,9 +176,9 @@ def every_key(pythons: Mapping[str, str], tables: Sequence[str], epsilons: Seque
 
 def run(
     given: Sequence[str], tables: Sequence[str], epsilons: Sequence[float], seeds: range, data: Path,
-    limits: Limits, file: Path | None, save: bool,
+    limits: Limits, file: Path | None, save: str,
 ) -> None:  # fmt: skip
-    """Run everything that is missing, print it, and save the figures."""
+    """Run everything that is missing, print it, and save the figures under the name `save`, unless it is empty."""
     pythons = {"dpscale": sys.executable} | dict(own.split("=", 1) for own in given)
     runner, records = Runner(pythons, data, limits), Records(file, limits)
     if not records.found:
@@ -200,4 +200,4 @@ def run(
             figures |= {name: found["error"], f"{name}, seconds": found["seconds"], f"{name}, seeds": found["seeds"]}
         print(f"{name}: {found}", flush=True)
     if save:
-        results.save("rivals", figures)
+        results.save(save, figures)

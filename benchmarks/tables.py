@@ -23,7 +23,7 @@ from paper_blocks import eigen_design, hdmm_paper, query_smasher_paper, relation
 from plan_blocks import joint_plans
 from release_blocks import adaptive, ahead, aim_grem, declared_parents, graphical, rows, usefulness
 from results import load
-from rival_blocks import rivals
+from rival_blocks import rivals, wide_rivals
 from rounding import ratio, significant, table, times
 from speed_blocks import commands, counting, growth, large_job, main_job, many_sets, noise, reading, scaling, shares
 
@@ -143,7 +143,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
                  relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
-                 rivals, commands)
+                 rivals, wide_rivals, commands)
 }  # fmt: skip
 
 
