@@ -28,6 +28,7 @@ from dpscale.workload import PREFIX, Family
 from dpscale.workload.residual import Weights
 from dpscale.workload.wide import last_cell
 
+INVERSE = 1e-6  # tolerance of TG = I with rounded row sums
 FEWEST = 128  # cells below which the general solver is as fast
 EXACT = 1e-9  # tolerance of GT = I
 ROUNDED = 1e-8  # relative to the diagonal of T: smaller sums of its rows are 0
@@ -76,6 +77,16 @@ class ChainGram:
         """Sums of the rows of T; differences that rounding explains are 0, as inside prefix and range queries."""
         sums = self.diagonal + np.pad(self.off_diagonal, (1, 0)) + np.pad(self.off_diagonal, (0, 1))
         return np.where(sums <= ROUNDED * self.diagonal, 0.0, sums)
+
+    def inverse_error(self, gram: Floats) -> float:
+        """Return the largest entry of TG − I for T with these row sums, which the loops need to be at least 0."""
+        off = self.off_diagonal[:, None]
+        product = (self.row_sums - np.pad(self.off_diagonal, (1, 0)) - np.pad(self.off_diagonal, (0, 1)))[
+            :, None
+        ] * gram
+        product[:-1] += off * gram[1:]
+        product[1:] += off * gram[:-1]
+        return float(np.abs(product - np.eye(len(gram))).max())
 
     def times(self, rows: Floats) -> Floats:
         """Return rows (r, n) times the Gram matrix, in linear time."""
@@ -135,13 +146,18 @@ class ChainGram:
 
 
 def chain_of(gram: Floats) -> ChainGram | None:
-    """Return a Gram matrix of many cells as a chain; None if its inverse is not tridiagonal."""
+    """Return a Gram matrix of many cells as a chain.
+
+    None if its inverse is not tridiagonal, or has row sums that are negative or too small for the precision.
+    """
     if len(gram) < FEWEST or float(gram[0].min()) <= 0:
         return None
     chain = ChainGram(np.diag(gram) / gram[0], gram[0])
     if np.abs(np.triu(np.outer(chain.before, chain.after) - gram)).max() > EXACT * float(gram.max()):
         return None
-    return chain if chain.main.min() > 0 and chain._determinants.min() > 0 else None
+    if chain.main.min() <= 0 or chain._determinants.min() <= 0 or chain.inverse_error(gram) > INVERSE:
+        return None
+    return chain
 
 
 def chain_of_family(family: Family, size: int) -> ChainGram | None:

@@ -55,7 +55,7 @@ def exact_floor(workload: Workload, most: int = EXACT_CELLS, seconds: float = ma
 
 
 @dataclass
-class _Group:
+class _FewCells:
     """Sets of some parts, by number of the part, whose attributes together have few cells."""
 
     attributes: set[str]
@@ -65,7 +65,7 @@ class _Group:
 
 def grouped_floor(workload: Workload) -> float:
     """Return a lower bound of the sum of weight · variance at unit cost of the joint families of a workload."""
-    groups: list[_Group] = []
+    groups: list[_FewCells] = []
     sizes = {one.name: one.size for one in workload.domain.axes}
     for number, part in enumerate(workload.parts):
         for names, weight in () if part.factorizes else zip(part.sets, part.weights, strict=True):
@@ -74,7 +74,7 @@ def grouped_floor(workload: Workload) -> float:
     return math.fsum(exact_floor(_restricted(workload, own.chosen)) for own in groups)
 
 
-def _place(groups: list[_Group], sizes: Mapping[str, int], number: int, names: AttributeSet) -> None:
+def _place(groups: list[_FewCells], sizes: Mapping[str, int], number: int, names: AttributeSet) -> None:
     """Add a set to the first group whose attributes then have few cells, or to a new one if there are few groups."""
     for own in groups:
         cells = own.cells * math.prod(sizes[name] for name in names if name not in own.attributes)
@@ -84,7 +84,7 @@ def _place(groups: list[_Group], sizes: Mapping[str, int], number: int, names: A
             own.chosen.setdefault(number, []).append(names)
             return
     if len(groups) < MOST_GROUPS:
-        groups.append(_Group(set(names), math.prod(sizes[name] for name in names), {number: [names]}))
+        groups.append(_FewCells(set(names), math.prod(sizes[name] for name in names), {number: [names]}))
 
 
 def _restricted(workload: Workload, chosen: Mapping[int, Sequence[AttributeSet]]) -> Workload:

@@ -236,7 +236,9 @@ def _root(rows: int) -> Floats:
 def root_coefficients(rows: int) -> Integers:
     """Return T, whose running sums are the nearest integers to those of 2^COEFFICIENT_BITS R."""
     sums = np.rint(np.ldexp(np.cumsum(_root(rows)), COEFFICIENT_BITS)).astype(np.int64)
-    return np.diff(sums, prepend=0)
+    found = np.diff(sums, prepend=0)
+    found.setflags(write=False)  # factors share it
+    return found
 
 
 def _root_inverse(rows: int) -> Floats:

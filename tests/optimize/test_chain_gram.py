@@ -107,3 +107,30 @@ def test_p_identity_error_is_the_same_with_products_of_a_chain():
     plain, fast = p_identity_error(gram, parameters), p_identity_error(gram, parameters, chain_of(gram).times)
     assert fast[0] == pytest.approx(plain[0], rel=1e-9)
     np.testing.assert_allclose(fast[1], plain[1], rtol=1e-7, atol=1e-6)
+
+
+def scaled(weights):
+    return weights[:, None] * PREFIX.gram(len(weights)) * weights
+
+
+@pytest.mark.parametrize(
+    "gram",
+    [
+        scaled(np.resize([1.0, 0.5], 160)),
+        scaled(np.linspace(1, 5, 160)),
+        scaled(np.random.default_rng(0).uniform(0.3, 1, 160)),
+        PREFIX.gram(160) + 1e9,
+    ],
+    ids=["alternating", "rising", "random", "large total"],
+)
+def test_gram_with_negative_or_tiny_row_sums_of_its_inverse_is_no_chain(gram):
+    """The loops need row sums of at least 0; a sum that is set to 0 would be another problem."""
+    assert chain_of(gram) is None
+
+
+@pytest.mark.parametrize("gram", [PREFIX.gram(160), PREFIX.gram(160) + 1e7, PREFIX.gram(2048)])
+def test_chain_states_the_dual_of_its_own_gram_matrix(gram):
+    chain = chain_of(gram)
+    weights = np.full(len(gram), 1 / len(gram))
+    dual = np.sqrt(np.linalg.eigvalsh(gram / len(gram))).sum() ** 2
+    assert chain.evaluate(weights).trace ** 2 == pytest.approx(dual, rel=1e-6)

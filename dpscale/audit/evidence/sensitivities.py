@@ -7,7 +7,6 @@ is a product, and the norms multiply. A selection is an exponential mechanism wh
 `range`: as Gaussian DP it has μ = 2Φ⁻¹(e^{range/2}/(1 + e^{range/2})). If `steps` neighbours of a table connect two of
 the release, μ, ε and the range grow by that factor. A component may state an additive δ, the chance of an event that
 shows more than its noise allows. Over k steps it is δ_k = δ + Φ(Φ⁻¹(δ_(k−1)) + μ), or δ + e^ε δ_(k−1) for pure ε.
-
 Draws of a link measure sums over links, of which neighbours change `moved`. A unit changes their number by `moved`, and
 a histogram of degrees by at most 1 at each of `bound` thresholds for each role of its row, plus, for the rows at the
 other end, by `bound` entries of at most `bound`. Sibling sums count each pair of siblings in every contingency table in
@@ -75,14 +74,17 @@ def norms(factor: Fields) -> tuple[int, int]:
 
 def of_columns(factor: Fields) -> list[tuple[int, int]]:
     if factor["kind"] == "toeplitz":
-        return of_toeplitz([abs(value) for value in unpacked(factor["packed"])], *factor["shape"])
+        return of_toeplitz(factor)
     if "columns" in factor:  # too large for a bundle, which contains the digest and the column norms
         return list(zip(map(int, factor["columns"]["squared"]), map(int, factor["columns"]["absolute"]), strict=True))
     return [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
 
 
-def of_toeplitz(own: list[int], cells: int) -> list[tuple[int, int]]:
-    """Return norms for entries t_(i−j) d_j, j ≤ i < cells − 1; `own` has t and then d. The last column is 0."""
+def of_toeplitz(factor: Fields) -> list[tuple[int, int]]:
+    """Return norms for entries t_(i−j) d_j, j ≤ i < cells − 1, of integers t and then d. The last column is 0."""
+    own, (cells,), other = list(unpacked(factor["packed"])), factor["shape"], {"matrix", "columns", "levels"}
+    if other & set(factor) or len(own) != 2 * cells - 2 or min(own) < 0 or min(own[cells - 1 :]) < 1:
+        raise ValueError("a Toeplitz strategy has other entries than coefficients, and multipliers of at least 1")
     sums = zip(accumulate(t * t for t in own[: cells - 1]), accumulate(own[: cells - 1]), strict=True)
     return [(d * d * squared, d * one) for d, (squared, one) in zip(own[: cells - 2 : -1], sums, strict=True)]
 
@@ -204,8 +206,7 @@ def table_events(table: Fields, norm: dict[str, tuple[int, int]], known: dict[st
     """Return the events of a table's draws, and faults; `norm` and `known` have norms and digests of strategies."""
     faults, events = list[str](), Events()
     for draw in table["draws"]:
-        squared = math.prod(norm[key][0] for key in draw["factors"])
-        absolute = math.prod(norm[key][1] for key in draw["factors"])
+        squared, absolute = (math.prod(norm[key][which] for key in draw["factors"]) for which in (0, 1))
         strategy = hashlib.sha256("".join(known[key] for key in draw["factors"]).encode()).hexdigest()
         if [str(squared), str(absolute)] != [draw["squared_l2"], draw["l1"]]:
             faults.append(f"{_place(table, draw)}: the listed sensitivity is wrong")
@@ -245,8 +246,7 @@ def link_events(link: Fields) -> tuple[Events, list[str]]:
     """Return the events of a link's draws, and faults. The three sums of features are one event."""
     faults, events, sums = list[str](), Events(), dict[str, Fraction]()
     for draw in link["draws"]:
-        name, count = draw["statistic"], int(draw["count"])
-        where = f"{name} of link {link['name']}"
+        name, count, where = draw["statistic"], int(draw["count"]), f"{draw['statistic']} of link {link['name']}"
         squared = squared_of(link, name)
         if str(squared) != draw["squared_l2"]:
             faults.append(f"{where}: the listed sensitivity is wrong")
