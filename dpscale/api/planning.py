@@ -184,8 +184,7 @@ def plan(
     rows_per_unit : int
         Number of rows of a unit that are counted.
     dataset : str, optional
-        Name of the data in the ledger. All releases of one name share a budget. Default: "default", and the path for
-        files.
+        Name of the data in the ledger. All releases of one name share a budget. Default: "default".
     ledger : str or Path, optional
         Path or address of the ledger. Default: ledger.sqlite in the user's data folder.
     **options

@@ -16,6 +16,7 @@ from dpscale.api.public import run
 from dpscale.api.release import Release
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
+from dpscale.mechanisms import DEFAULT_OF_ROWS
 from dpscale.runs.opening import open_run
 from dpscale.runs.stages.runner import run_stages
 from dpscale.runs.stages.synthesize import request_rows
@@ -23,8 +24,6 @@ from dpscale.workload import MARGINAL, Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-ADAPTIVE = "aim-grem"
 
 
 class Synthesizer:
@@ -72,7 +71,7 @@ class Synthesizer:
         epsilon: float,
         delta: float | None = 1e-9,
         degree: int = 3,
-        mechanism: str = ADAPTIVE,
+        mechanism: str = DEFAULT_OF_ROWS,
         unit: str | Sequence[str] | None = None,
         rows_per_unit: int = 1,
         dataset: str | None = None,

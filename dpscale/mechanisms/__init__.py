@@ -41,6 +41,7 @@ GROUP = "dpscale.mechanisms"
 
 # mechanisms with a role in other packages, which do not name them
 DEFAULT, DEFAULT_OF_LINKED = "weighted-residuals", "aim-grem"  # of one table, and of a table of several
+DEFAULT_OF_ROWS = DEFAULT_OF_LINKED  # of synthetic rows alone
 COMPOSITE = "auto"  # the best of other mechanisms
 FIXED_MARGINALS = "residual-planner"  # plans marginals of any size without a search
 AUDITED = ("query-smasher", "residual-planner", "hdmm", "identity")  # one for each kind of block, the simplest last
