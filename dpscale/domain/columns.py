@@ -124,6 +124,6 @@ def _attributes(name: Any, value: object) -> list[Attribute]:
         return from_tables({name: dict(value)})
     if isinstance(value, Integral) or hasattr(value, "__index__"):
         return [coded(name, value)]  # type: ignore[arg-type]
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+    if isinstance(value, list | tuple | range):  # anything else may contain records
         return from_tables({name: {"kind": "categories", "values": list(value)}})
     raise DomainError(f"attributes.{name}", safe_repr(value), EXPECTED, f"write dp.Domain({name}=10) or a list")

@@ -84,6 +84,7 @@ def trips():
 @pytest.mark.parametrize("page", RUN)
 def test_python_blocks_run(page, place, monkeypatch):
     monkeypatch.chdir(place)
+    monkeypatch.setenv("DPSCALE_DATA", str(place / f"data of {Path(page).stem}"))
     for snippet in snippets_of("toml", page):
         if snippet.file:
             Path(snippet.file).write_text(snippet.text)

@@ -189,7 +189,7 @@ def test_statistics_that_were_not_measured_are_refused(release):
         with pytest.raises(PlanError, match=r"sums or means of the workload|variances of the workload"):
             statistic()
     with pytest.raises(JobError, match="no number of the domain"):
-        release.sum("b")
+        release.sum("nothing")
     with pytest.raises(JobError, match="twice"):
         release.ratio("pay", "pay")
 

@@ -261,7 +261,7 @@ def test_equal_problems_are_solved_once():
         solved.append(len(items))
         return [function(item) for item in items]
 
-    plan(Workload(Domain({f"x{i}": 12 for i in range(20)})).add("prefix", degree=3), "query-smasher", count_items)
+    plan(Workload(Domain({f"x{i}": 12 for i in range(20)})).add("prefix", degree=3), "query-smasher", each=count_items)
     assert solved == [1, 1]  # its optimum, and that optimum in integers
 
 
