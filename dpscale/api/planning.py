@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -67,7 +67,7 @@ class ReleasePlan:
 
     @cached_property
     def measurements(self) -> MeasurementPlan:
-        """What is measured, at which cost."""
+        """Measurements and their cost."""
         from dpscale.engine import resolve
         from dpscale.runs.stages.plan import make_plan
 
@@ -92,7 +92,7 @@ class ReleasePlan:
 
     @property
     def protects(self) -> str:
-        """What the budget protects, in words."""
+        """Protected unit, in words."""
         data = self.job.data
         if data.privacy_unit is None:
             return "one row"
@@ -112,7 +112,7 @@ class ReleasePlan:
         return data_folder() / "runs" / hashlib.sha256(repr(self.content).encode()).hexdigest()[:12]
 
     def write(self, path: str | Path) -> None:
-        """Write the job file, without data, and the domain file beside it.
+        """Write the job file, without data, and the domain file into the same folder.
 
         Parameters
         ----------
@@ -218,18 +218,28 @@ def plan(
         return _whole_job(queries)
     if epsilon is None:
         return _at_unit_cost(queries, budget, mechanism, options)
-    declared, tables = _workload_tables(queries, domain)
-    privacy = {"epsilon": epsilon, "ledger": str(ledger or data_folder() / "ledger.sqlite"),
-               "dataset": dataset or DATASET, **({} if delta is None else {"delta": delta})}  # fmt: skip
-    protected = {} if unit is None else {"privacy_unit": unit if isinstance(unit, str) else list(unit),
-                                         "max_rows_per_unit": rows_per_unit}  # fmt: skip
     if unit is None and rows_per_unit != 1:
         raise JobError("plan.rows_per_unit", f"{rows_per_unit} without a unit", "the column of the unit", "add unit=")
-    content = {"data": {"domain": declared, **protected}, "privacy": privacy, "workload": tables,
-               "mechanism": {"name": mechanism, **options}}  # fmt: skip
+    declared, tables = _workload_tables(queries, domain)
+    content = {"data": {"domain": declared, **_protected(unit, rows_per_unit)}, "privacy": _privacy(budget),
+               "workload": tables, "mechanism": {"name": mechanism, **options}}  # fmt: skip
     made = ReleasePlan(content, Path.cwd())
     _check_same(made, queries)
     return made
+
+
+def _privacy(budget: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table [privacy]."""
+    ledger, dataset = str(budget["ledger"] or data_folder() / "ledger.sqlite"), budget["dataset"] or DATASET
+    amounts = {name: budget[name] for name in ("epsilon", "delta") if budget[name] is not None}
+    return {**amounts, "ledger": ledger, "dataset": dataset}
+
+
+def _protected(unit: str | Sequence[str] | None, rows_per_unit: int) -> dict[str, Any]:
+    """Return the keys of [data] that state the protected unit."""
+    if unit is None:
+        return {}
+    return {"privacy_unit": unit if isinstance(unit, str) else list(unit), "max_rows_per_unit": rows_per_unit}
 
 
 def _whole_job(job: Mapping[str, Any] | str | Path) -> ReleasePlan:
@@ -241,7 +251,7 @@ def _whole_job(job: Mapping[str, Any] | str | Path) -> ReleasePlan:
 
 def _at_unit_cost(queries: Any, budget: Mapping[str, Any], mechanism: str, options: Mapping[str, Any]) -> Plan:
     if given := [name for name, value in budget.items() if value is not None and name != "domain"]:
-        raise JobError(f"plan.{given[0]}", "given without epsilon", "epsilon beside it", "add epsilon=")
+        raise JobError(f"plan.{given[0]}", "given without epsilon", "epsilon as well", "add epsilon=")
     if not isinstance(queries, Workload) and isinstance(budget["domain"], Domain):
         queries = _workload(queries, budget["domain"])
     return plan_workload(queries, mechanism, **options)
@@ -255,9 +265,9 @@ def data_folder() -> Path:
 
 def _sets(queries: Any) -> list[list[str]]:
     """Return attribute sets as lists of names; a name alone is a set of one attribute."""
-    if not isinstance(queries, Iterable):
+    if not isinstance(queries, list | tuple):  # anything else may contain records
         raise JobError("plan.queries", safe_repr(queries), QUERIES, 'write [["a", "b"], ["c"]]')
-    sets = [[one] if isinstance(one, str) else list(one) if isinstance(one, Iterable) else one for one in queries]
+    sets = [[one] if isinstance(one, str) else list(one) if isinstance(one, list | tuple) else one for one in queries]
     if strange := [one for one in sets if not isinstance(one, list) or not all(isinstance(n, str) for n in one)]:
         raise JobError("plan.queries", safe_repr(strange[0]), QUERIES, 'write [["a", "b"], ["c"]]')
     if not sets:

@@ -88,19 +88,16 @@ def _given_job(job: Any, data: Any) -> tuple[Any, bool]:
 
 def _planned_job(planned: ReleasePlan, data: Any) -> tuple[Any, bool]:
     """Return the job of a plan with its data, and whether they are a frame."""
-    content: dict[str, Any] = {**planned.content}
     if data is not None and not is_path(data):
-        return TableJob.parse({**content, "data": {**content["data"], "path": FRAME}}, planned.folder), True
-    if data is not None:
-        if "path" in content["data"]:
-            raise JobError("run.data", "given for a job that has a path", "one of them", "leave it out")
-        content["data"] = {
-            **content["data"],
-            "path": str(Path(data).absolute()) if "://" not in str(data) else str(data),
-        }
-    if "path" not in content.get("data", {"path": ""}):
+        return _framed(planned.content, planned.folder), True
+    given = planned.content["data"]
+    if data is None and "path" not in given:
         raise JobError("run.data", "missing", "a frame, or the path of files", "add data=")
-    return TableJob.parse(content, planned.folder), False
+    if data is not None and "path" in given:
+        raise JobError("run.data", "given for a job that has a path", "one of them", "leave it out")
+    if data is not None:
+        given = {**given, "path": str(data if "://" in str(data) else Path(data).absolute())}
+    return TableJob.parse({**planned.content, "data": given}, planned.folder), False
 
 
 class SpentWarning(UserWarning):
@@ -118,7 +115,10 @@ def warn_spent(job: TableJob) -> None:
 
 def framed_job(job: str | Path | Mapping[str, Any]) -> TableJob:
     """Return a job whose data are a frame: its [data] has neither a path nor keys of file formats."""
-    content, folder = job_content(job)
+    return _framed(*job_content(job))
+
+
+def _framed(content: Mapping[str, Any], folder: Path) -> TableJob:
     given = content.get("data", {})
     if "tables" in content or not isinstance(given, Mapping):
         raise JobError("data", "a frame for a job of several tables", "a job of one table", "write it to files")

@@ -140,9 +140,17 @@ def test_workload_without_budget_is_planned_at_unit_cost():
     assert dp.plan([["a", "b"]], dp.Domain(a=3, b=4), mechanism="identity").rmse() == dp.plan(work, "identity").rmse()
 
 
+def unnamed_job_plan():
+    content = taxi_plan().content
+    privacy = {name: value for name, value in content["privacy"].items() if name != "dataset"}
+    return dp.plan({**content, "privacy": privacy})
+
+
 WRONG = {
     "no domain": (lambda: dp.plan([["a"]], epsilon=1), "plan.domain: missing"),
     "no sets": (lambda: dp.plan([], taxi_domain(), epsilon=1), "no attribute sets"),
+    "a frame without a name": (lambda: dp.run(unnamed_job_plan(), data=taxi_frame()), "privacy.dataset"),
+    "records as queries": (lambda: dp.plan(taxi_frame()["borough"], taxi_domain(), epsilon=1), "a Series"),
     "a number": (lambda: dp.plan(3, taxi_domain(), epsilon=1), "expected a Workload, a list of attribute sets"),
     "an unknown name": (lambda: dp.plan([["borow"]], taxi_domain(), epsilon=1).errors, "borough"),
     "epsilon of 0": (lambda: dp.plan([["day"]], taxi_domain(), epsilon=0), "privacy.epsilon"),
