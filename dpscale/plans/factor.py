@@ -267,6 +267,24 @@ class Factor:
         return eye if self.kind == "identity" else self.cells * eye - 1
 
 
+class ImplicitFactor(Factor):
+    """Strategy whose `apply` and `estimate` need no matrix; its matrices are computed for axes of few cells only."""
+
+    def explicit(self) -> Integers:
+        """Return K as a matrix, shape (rows, cells)."""
+        return np.asarray(self.apply(np.eye(self.cells, dtype=np.int64)))
+
+    @cached_property
+    def inverse(self) -> Floats:
+        """K⁺ as a matrix, shape (cells, rows)."""
+        return self.estimate(np.eye(self.rows)).T
+
+    @cached_property
+    def covariance(self) -> Floats:
+        """Covariance of the estimated cells as a matrix, shape (cells, cells)."""
+        return np.asarray(self.inverse @ self.inverse.T)
+
+
 def _square_inverse(matrix: Floats) -> Floats:
     """Return the inverse of a square matrix, in a sixth of the time if it is upper triangular."""
     if np.tril(matrix, -1).any():

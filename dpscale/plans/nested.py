@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.plans.factor import Factor
+from dpscale.plans.factor import Factor, ImplicitFactor
 from dpscale.workload import Family
 from dpscale.workload.wide import BlockRun, Cut, block_sums, cut_of, runs_of
 
 
 @dataclass(frozen=True, eq=False)
-class NestedFactor(Factor):
+class NestedFactor(ImplicitFactor):
     """Two-level strategy of the kind "nested".
 
     Attributes
@@ -95,10 +95,6 @@ class NestedFactor(Factor):
         top = max(int(np.abs(row.astype(object)) @ lengths) for row in self.parts[0].explicit())
         return max(top, *(factor.largest_row_sum for factor in self.inner))
 
-    def explicit(self) -> Integers:
-        """Return K as a matrix, shape (rows, cells); for axes of few cells."""
-        return np.asarray(self.apply(np.eye(self.cells, dtype=np.int64)))
-
     def apply(self, values: NDArray[Any], parts: tuple[NDArray[Any], ...] | None = None) -> NDArray[Any]:
         """Return K applied along the leading axis; `parts` replaces the matrices K₁ and K₂."""
         top, *inner = parts or tuple(factor.explicit() for factor in self.parts)
@@ -109,16 +105,6 @@ class NestedFactor(Factor):
             products.append(turned.reshape(-1, *values.shape[1:]))
             start += run.count * run.size
         return np.concatenate(products)
-
-    @cached_property
-    def inverse(self) -> Floats:
-        """K⁺ as a matrix, shape (cells, rows); for axes of few cells."""
-        return self.estimate(np.eye(self.rows)).T
-
-    @cached_property
-    def covariance(self) -> Floats:
-        """Z C₁ Zᵀ + ⊕C₂ as a matrix, shape (cells, cells); for axes of few cells."""
-        return np.asarray(self.inverse @ self.inverse.T)
 
     def estimate(self, values: Floats, axis: int = 0) -> Floats:
         """Return the estimate of the cells along `axis`; the axis is moved to the end."""

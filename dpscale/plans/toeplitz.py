@@ -28,7 +28,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray, special
-from dpscale.plans.factor import Factor
+from dpscale.plans.factor import ImplicitFactor
 from dpscale.workload import Family
 from dpscale.workload.family import MOST_LISTED
 from dpscale.workload.wide import last_cell
@@ -42,7 +42,7 @@ CONVERGED = 1e-8  # relative difference of the two means, of which the error is 
 
 
 @dataclass(frozen=True, eq=False)
-class ToeplitzFactor(Factor):
+class ToeplitzFactor(ImplicitFactor):
     """Strategy of the kind "toeplitz": K_ij = t_(i−j) d_j for j ≤ i < n − 1; the last column is 0.
 
     Attributes
@@ -111,10 +111,6 @@ class ToeplitzFactor(Factor):
     def largest_row_sum(self) -> int:
         return int(self.apply(np.ones(self.cells, np.int64)).max())
 
-    def explicit(self) -> Integers:
-        """Return K as a matrix, shape (rows, cells); for axes of few cells."""
-        return np.asarray(self.apply(np.eye(self.cells, dtype=np.int64)))
-
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K applied along the leading axis of integers, exact.
 
@@ -132,16 +128,6 @@ class ToeplitzFactor(Factor):
                 product = np.rint(np.fft.irfft(known * spectrum, length)[:, : self.rows]).astype(np.int64)
                 total += product.astype(total.dtype) << bits * (place + index)
         return np.ascontiguousarray(total.T).reshape(self.rows, *rest)
-
-    @cached_property
-    def inverse(self) -> Floats:
-        """K⁺ as a matrix, shape (cells, rows); for axes of few cells."""
-        return self.estimate(np.eye(self.rows)).T
-
-    @cached_property
-    def covariance(self) -> Floats:
-        """Covariance of the estimated cells as a matrix, shape (cells, cells); for axes of few cells."""
-        return np.asarray(self.inverse @ self.inverse.T)
 
     def estimate(self, values: Floats, axis: int = 0) -> Floats:
         """Return the estimate of the cells along `axis`; the axis is moved to the end. The cells sum to zero."""
