@@ -45,7 +45,7 @@ class Sweeper:
     ones : ndarray
         1-way marginals, concatenated.
     rows : ndarray of int32, shape (n, d)
-        Groups.
+        Groups, in random order: they are redrawn one after the other.
     target_counts : ndarray
         Target counts of every pair's cells.
     theta : ndarray
@@ -84,8 +84,8 @@ class Sweeper:
         layout = self.layout
         loops.weigh(layout.starts, self.active, layout.sizes, self.target_counts, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
-        order, turn = self.stream.permutation(len(self.rows)), self.stream.permutation(len(layout.sizes))
-        loops.sweep(self.rows, order, self._neighbours, self._degrees, self._around, self._sets_of,
+        turn = self.stream.permutation(len(layout.sizes))
+        loops.sweep(self.rows, self._neighbours, self._degrees, self._around, self._sets_of,
                     layout.sizes.view(np.uint64), self._alone, layout.ones_at.view(np.uint64), self._weights,
                     self._slopes, self._threes, self._state, turn)  # fmt: skip
         self._count()
