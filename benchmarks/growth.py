@@ -1,8 +1,10 @@
-"""Growth of work: CPU seconds, peak memory and the exponent between neighbouring sizes, in a new process per size.
+"""Growth of work: CPU seconds, peak memory, and the cost of more work, in a new process per size.
 
 rows: counting and answering all 2-way marginals of 10 attributes as in a job, and the counting alone by DuckDB and by
 Polars from the same files; attributes: planning all pairs; cells: planning a 1-way prefix; sets: planning 1-way range +
-2-way affine + 3-way prefix ([10]^d). The exponent is that of the last step.
+2-way affine + 3-way prefix ([10]^d). The marginal cost of a step is the difference of seconds over that of work (rows,
+sets or cells), which fixed costs do not dilute. With marginal costs m and m' of the last two steps and geometric means
+w and w' of their work, the exponent is 1 + log(m'/m) / log(w'/w).
 
     python benchmarks/growth.py [--kinds rows attributes cells sets] [--most 1000000] [--save]
 """
@@ -14,7 +16,7 @@ import json
 import math
 import resource
 import tempfile
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +137,19 @@ def run_sizes(kind: str, size: int) -> dict[str, dict[str, float]]:
         return {name: results.run_separately(__file__, [name, size, place]) for name in (kind, *PEERS)}
 
 
+def marginal_costs(found: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the seconds of one more unit of work in the last step, and the exponent; nan for fewer than three sizes.
+
+    `found` is the work and the seconds of each size, ascending.
+    """
+    steps = [((later - former) / (more - less), math.sqrt(less * more))
+             for (less, former), (more, later) in pairwise(found)]  # fmt: skip
+    if len(steps) < 2 or min(cost for cost, _ in steps) <= 0:
+        return (steps[-1][0] if steps else math.nan), math.nan
+    (before, less), (after, more) = steps[-2:]
+    return after, 1 + math.log(after / before) / math.log(more / less)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=list(SIZES), choices=list(SIZES))
@@ -146,17 +161,18 @@ def main() -> None:
         print(json.dumps(run_one(*json.loads(given.one))))
         return
     figures: dict[str, float] = {}
-    print(f"{'kind':12}{'size':>13}{'work':>14}{'CPU s':>9}{'GiB':>7}{'exponent':>10}")
+    print(f"{'kind':12}{'size':>13}{'work':>14}{'CPU s':>9}{'GiB':>7}{'ns per work':>14}{'exponent':>10}")
     for kind in given.kinds:
-        last: dict[str, tuple[float, float]] = {}
+        every: dict[str, list[tuple[float, float]]] = {}
         for size in (size for size in SIZES[kind] if size <= given.most):
             for name, found in run_sizes(kind, size).items():
-                work, before = amount(kind, size), last.get(name)
-                exponent = math.log(found["seconds"] / before[1]) / math.log(work / before[0]) if before else math.nan
-                last[name] = (work, found["seconds"])
-                print(f"{name:12}{size:13,}{work:14,.0f}{found['seconds']:9.2f}{found['peak']:7.2f}{exponent:10.2f}",
-                      flush=True)  # fmt: skip
+                work = amount(kind, size)
+                every.setdefault(name, []).append((work, found["seconds"]))
+                marginal, exponent = marginal_costs(every[name])
+                print(f"{name:12}{size:13,}{work:14,.0f}{found['seconds']:9.2f}{found['peak']:7.2f}"
+                      f"{marginal * 1e9:14,.1f}{exponent:10.2f}", flush=True)  # fmt: skip
                 figures |= {f"{name} {size}, CPU seconds": found["seconds"], f"{name}, exponent": exponent}
+                figures[f"{name}, marginal"] = marginal
                 figures[f"{name} {size}, GiB"] = found["peak"]
     if given.save:
         results.save("growth", figures)

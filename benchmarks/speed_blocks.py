@@ -141,13 +141,16 @@ def growth(found: Figures) -> str:
         "cells": "cells of one attribute: planning a 1-way prefix",
         "sets": "attributes of ten cells: planning 1-way range + 2-way affine + 3-way prefix",
     }
+    units = {"attributes": "set", "cells": "cell", "sets": "set"} | dict.fromkeys(("rows", "duckdb", "polars"), "row")
     lines = []
     for kind, label in what.items():
         sizes = sorted(int(key.split(",")[0].split()[1]) for key in found if key.startswith(f"{kind} "))
         cells = [f"{size:,}: {significant(found[f'{kind} {size}, CPU seconds'], 2)} s,"
                 f" {found[f'{kind} {size}, GiB']:.2f} GiB" for size in dict.fromkeys(sizes)]  # fmt: skip
-        lines.append([label, *cells, f"{found[f'{kind}, exponent']:.2f}"])
-    head = ("`benchmarks/growth.py`: CPU time and peak memory", "small", "middle", "large", "exponent of the last step")
+        marginal = f"{significant(1e9 * found[f'{kind}, marginal'], 2)} ns per {units[kind]}"
+        lines.append([label, *cells, marginal, f"{found[f'{kind}, exponent']:.2f}"])
+    head = ("`benchmarks/growth.py`: CPU time and peak memory", "small", "middle", "large",
+            "marginal cost of the last step", "its exponent")  # fmt: skip
     return table(head, *lines)
 
 
