@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -307,6 +307,20 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
             half = high - estimate if np.isfinite(high) else None
             rows.append({"family": part.name, "text": " and ".join(words), "estimate": estimate, "half": half})
     return rows, number
+
+
+def requested(answered: Answered, most: int) -> list[Shown]:
+    """Return the first tables of one or two attributes that the workload asks, in its order."""
+    domain, asked = answered.estimates.workload.domain, dict[AttributeSet, None]()
+    for part in answered.estimates.workload.parts:
+        sets = (names for names in part.sets if len(names) in (1, 2) and is_planned(part, names))
+        for names in sets:
+            longest = LONGEST if len(names) == 1 else SIDE
+            if domain.number_names.isdisjoint(names) and max(domain.shape(names)) <= longest:
+                asked[names] = None
+            if len(asked) == LOOKED_AT:
+                break
+    return list(islice(_shown_tables(answered, asked), most))
 
 
 def singles(answered: Answered, most: int) -> list[Shown]:

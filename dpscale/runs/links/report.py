@@ -153,8 +153,8 @@ TABLE = (
     Section("links", "Links"),
     Section("joins", "Joins", module="dpscale.runs.joins.report"),
     Section("limits", "What is not protected"),
-    Section("read", "Read the answers"),
-    Section("job", "The job"),
+    Section("read", "Read the answers", folded=True),
+    Section("job", "The job", folded=True),
 )
 SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}  # one line per section
 
