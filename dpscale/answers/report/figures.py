@@ -56,7 +56,7 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
     if not shares:
         return ""
     degrees = sorted(shares)
-    figure, axes = new_figure(height=0.7 + 0.4 * len(degrees))
+    figure, axes = new_figure(height=0.7 + 0.4 * len(degrees), numeric=True)
     axes.barh([f"{degree}-way" for degree in degrees], [100 * shares[d] for d in degrees], color=COLOURS[0], height=0.6)
     for place, degree in enumerate(degrees):
         axes.text(100 * shares[degree] + 0.6, place, f"{100 * shares[degree]:.1f} %", va="center", fontsize=8)
@@ -108,10 +108,12 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
 
 
 def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low: Floats, high: Floats) -> str:
-    """Plot a statistic of a number for the values of an attribute as points with intervals."""
+    """Plot a statistic of a number for the values of an attribute as bars with intervals, hollow if these contain 0."""
     figure, axes = new_figure(2.8)
     places, known = np.arange(len(values)), np.isfinite(values)
-    axes.bar(places[known], values[known], color=COLOURS[0], width=0.8)
+    bars = axes.bar(places[known], values[known], color=COLOURS[0], edgecolor=COLOURS[0], width=0.8)
+    for bar, hollow in zip(bars, ((low <= 0) & (high >= 0) & (low < high))[known], strict=True):
+        bar.set_fill(not hollow)
     ends = np.nan_to_num(np.stack([values - low, high - values]))[:, known]
     axes.errorbar(places[known], values[known], np.maximum(ends, 0), fmt="none", ecolor=COLOURS[1], elinewidth=1.2,
                   capsize=2)  # fmt: skip
