@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 LINES, MOST_POINTS = 8, 1000
 LARGEST_CIRCLE, CIRCLES, MOST_LETTERS = 260, 16, 18  # area in square points, sizes, and letters of a name on a map
+GROUP = re.compile(r'<g id="[^"]*"')  # names of groups, which are equal in all figures of a page
 FEW_POWERS = 8  # ratio of the ends of a logarithmic axis below which its minor ticks have labels
 PLACES = 2  # decimals of a logarithm, finer than a point is
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
@@ -185,7 +187,7 @@ def svg(figure: Figure) -> str:
     out = io.StringIO()
     with rc_context({"svg.fonttype": "none"}):
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
-    drawn = out.getvalue()[out.getvalue().index("<svg") :]
+    drawn = GROUP.sub("<g", out.getvalue()[out.getvalue().index("<svg") :])
     for number, colour in enumerate(COLOURS):
         drawn = drawn.replace(colour, f"var(--c{number})")
     return drawn.replace("#000000", "currentColor").replace("#262626", "currentColor")
