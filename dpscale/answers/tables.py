@@ -311,16 +311,12 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
 
 def requested(answered: Answered, most: int) -> list[Shown]:
     """Return the first tables of one or two attributes that the workload asks, in its order."""
-    domain, asked = answered.estimates.workload.domain, dict[AttributeSet, None]()
-    for part in answered.estimates.workload.parts:
-        sets = (names for names in part.sets if len(names) in (1, 2) and is_planned(part, names))
-        for names in sets:
-            longest = LONGEST if len(names) == 1 else SIDE
-            if domain.number_names.isdisjoint(names) and max(domain.shape(names)) <= longest:
-                asked[names] = None
-            if len(asked) == LOOKED_AT:
-                break
-    return list(islice(_shown_tables(answered, asked), most))
+    workload, longest = answered.estimates.workload, {1: LONGEST, 2: SIDE}
+    domain = workload.domain
+    asked = (names for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)
+             if weight > 0 and len(names) in longest and domain.number_names.isdisjoint(names)
+             and max(domain.shape(names)) <= longest[len(names)])  # fmt: skip
+    return list(islice(_shown_tables(answered, dict.fromkeys(islice(asked, LOOKED_AT))), most))
 
 
 def singles(answered: Answered, most: int) -> list[Shown]:

@@ -62,7 +62,7 @@ def test_estimates_whose_interval_contains_zero_are_marked():
     assert not any(unknown["zero"])
     heat = pair(("a", "b"), (["0", "1"], ["0", "1"]), np.array([[1.0, 9], [3, 4]]), np.array([[2.0, 2], [3, 3]]))
     assert heat["zero"] == [[True, False], [True, False]]
-    assert heat["range"] == (2.0, 3.0)
+    assert heat["ends"] == (2.0, 3.0)
 
 
 @pytest.mark.parametrize("top", [0.3, 1.0, 7.0, 8.5, 9_999.0, 2.5e7])

@@ -73,7 +73,7 @@ def pair(
     return {"names": names, "labels": labels, "counts": values.tolist(), "most": max(float(values.max()), 1e-9),
             "half": widths.tolist(), "known": known,
             "zero": (contains_zero(values, widths) if known else np.zeros_like(values, bool)).tolist(),
-            "range": (float(widths.min()), float(widths.max()))}  # fmt: skip
+            "ends": (float(widths.min()), float(widths.max()))}  # fmt: skip
 
 
 def contains_zero(values: Floats, half: Floats) -> Any:

@@ -78,7 +78,7 @@ def headline_tables(run: TableRun) -> dict[str, Any]:
     drawn = [single(one.names, one.labels, one.values, one.half, domain[one.names[0]]) if len(one.names) == 1
              else pair(one.names, one.labels, one.values, one.half) for one in [*shown, *pairs]]  # fmt: skip
     for place, one in enumerate(drawn):
-        one["csv"] = place
+        one["download"] = place
     texts = [csv_text(one.names, one.labels, one.values, one.half) for one in [*shown, *pairs]]
     return {"total": _total(answered), "asked": drawn[: len(shown)], "pairs": drawn[len(shown) :], "texts": texts}
 
@@ -344,12 +344,12 @@ def listed_sets(run: TableRun, index: pa.Table, first: int) -> dict[str, Any]:
     Returns
     -------
     dict
-        `rows`: attributes, family, queries, rms_error, file, and `csv`, the number of the text, or None; `texts`.
+        `rows`: attributes, family, queries, rms_error, file, and `download`, the number of the text, or None; `texts`.
     """
     rows = index.slice(0, MOST_LISTED).to_pylist()
     found = answer_texts(run.path / "answers", rows, MOST_TEXTS)
     numbers = {place: first + number for number, place in enumerate(found)}
-    return {"rows": [row | {"csv": numbers.get(place)} for place, row in enumerate(rows)], "texts": found.values()}
+    return {"rows": [row | {"download": numbers.get(place)} for place, row in enumerate(rows)], "texts": found.values()}
 
 
 def packed(texts: Sequence[str]) -> str:
