@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from dpscale.privacy.accounting import Cost, float_above, root_above
@@ -69,7 +70,7 @@ def cost_bounds(cost: Cost, levels: Sequence[float] = RATES) -> dict[float, floa
     return {level: detection_bound(level, mu, pure, float_above(cost.delta)) for level in levels}
 
 
-def total_bounds(spent: Mapping[str, Any], levels: Sequence[float] = RATES) -> dict[float, float]:
+def total_bounds(spent: Mapping[str, Any], levels: Sequence[float] = RATES, swaps: bool = False) -> dict[float, float]:
     """Return the largest true positive rate at each false positive rate, for all releases of a dataset.
 
     Parameters
@@ -77,14 +78,20 @@ def total_bounds(spent: Mapping[str, Any], levels: Sequence[float] = RATES) -> d
     spent : mapping
         Total of the ledger: `squared_mu`, `pure_epsilon` (None if they are infinite) and `additive_delta`.
     levels : sequence of float
+    swaps : bool
+        Whether neighbours are two steps apart, see `AttackRisk`.
 
     Returns
     -------
     dict of float to float
     """
-    squared, pure = spent["squared_mu"], spent["pure_epsilon"]
-    mu = math.inf if squared is None else math.nextafter(math.sqrt(squared), math.inf)
-    return {level: detection_bound(level, mu, pure, spent.get("additive_delta", 0.0)) for level in levels}
+    if spent["squared_mu"] is None:
+        return dict.fromkeys(levels, 1.0)
+    delta = Fraction(spent.get("additive_delta", 0.0))
+    costs = [Cost(gaussian=Fraction(spent["squared_mu"]), delta=delta)]
+    costs += [Cost(pure=Fraction(pure), delta=delta)] if (pure := spent["pure_epsilon"]) is not None else []
+    found = [cost_bounds(cost.for_group(2) if swaps else cost, levels) for cost in costs]
+    return {level: min(one[level] for one in found) for level in levels}
 
 
 @dataclass(frozen=True)
@@ -129,14 +136,19 @@ class AttackRisk:
     @property
     def rates(self) -> str:
         """The bounds in words."""
-        (first, most), *others = self.bounds.items()
-        more = "".join(f", and of at most {_share(bound)} at {_share(level)}" for level, bound in others)
-        return f"detection rate of at most {_share(most)} at a false alarm rate of {_share(first)}{more}"
+        return rates_text(self.bounds)
 
     def describe(self) -> dict[str, Any]:
         """Return the risk ready for JSON."""
         rates = [{"false_positive_rate": level, "true_positive_rate": bound} for level, bound in self.bounds.items()]
         return {"question": self.question, "bounds": rates, "sentence": self.sentence}
+
+
+def rates_text(bounds: Mapping[float, float]) -> str:
+    """Return bounds by false positive rate in words."""
+    (first, most), *others = bounds.items()
+    more = "".join(f", and of at most {_share(bound)} at {_share(level)}" for level, bound in others)
+    return f"detection rate of at most {_share(most)} at a false alarm rate of {_share(first)}{more}"
 
 
 def _share(rate: float) -> str:

@@ -12,7 +12,6 @@ import pytest
 import dpscale as dp
 from dpscale.answers.report.page import HIDDEN, public_name, redacted
 from dpscale.mechanisms import MECHANISMS
-from dpscale.runs.stages.report import attack_risk
 from dpscale.runs.table import TableRun
 from tests.answers.chromium import BROWSER, render_page
 from tests.links.small import write_job as write_shop
@@ -180,7 +179,7 @@ def test_technical_parts_are_folded_and_open_in_print(reports):
 def test_first_screen_says_what_whom_and_how_sure(reports):
     page = reports["least-squares"].read_text()
     first = page.split("<h2")[0]
-    assert attack_risk(TableRun(reports["least-squares"].parent)).sentence in first
+    assert TableRun(reports["least-squares"].parent).attack_risk.sentence in first
     for text in (
         "What is released:",
         "every person, with all rows",

@@ -32,7 +32,7 @@ from dpscale.runs.links.statements import (
     reproduced,
 )
 from dpscale.runs.stages.budget import ALLOCATION
-from dpscale.runs.stages.report import attack_risk, remaining
+from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import present, read_bytes, write_whole
 
 COST = ("epsilon", "delta", "mu", "additive", "period")
@@ -180,7 +180,7 @@ def write_report(run: CompositeRun) -> None:
         "capless": lambda: left()["capless"],
         "tables": lambda: _tables(run),
         "protects": lambda: run.protects.words,
-        "risk": lambda: attack_risk(run),
+        "risk": lambda: run.attack_risk,
         "refusals": lambda: refusals(run.job, run.neighbours),
         "links": lambda: [content | _shown(one) for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),

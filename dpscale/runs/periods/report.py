@@ -19,7 +19,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.periods.stream import StreamRun
-from dpscale.runs.stages.report import attack_risk, remaining
+from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import write_whole
 
 SINGLES = 4
@@ -60,7 +60,7 @@ def _values(run: StreamRun, frame: dict[str, Any]) -> dict[str, Callable[[], Any
     return {name: partial(fixed.__getitem__, name) for name in fixed} | {
         "epsilon": lambda: run.spent.epsilon_or_inf(delta),
         "mu": lambda: float(run.spent.squared_mu) ** 0.5,
-        "risk": lambda: attack_risk(run),
+        "risk": lambda: run.attack_risk,
         "latest": lambda: rows()[-1]["answers"] if rows() else [],
         "rows": rows,
         "total_plot": lambda: _total_plot(run, rows()),

@@ -38,7 +38,6 @@ from dpscale.answers.unit_counts import unit_results
 from dpscale.base.arrow import pa, pq
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
-from dpscale.domain.public_totals import condition_of
 from dpscale.engine import Engine
 from dpscale.engine.counting import counting_cost
 from dpscale.job import TableJob
@@ -46,7 +45,6 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.refusal import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
-from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.runs.answers import AnswerColumns, answer_texts, read_index, read_trace, relative_errors
 from dpscale.runs.directory import Run
@@ -253,7 +251,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "rows": lambda: listing()["rows"],
         "archive": lambda: packed([*results()["texts"], *listing()["texts"]]),
         "index": lambda: len(index()),
-        "risk": lambda: attack_risk(run),
+        "risk": lambda: run.attack_risk,
         "error_plot": lambda: error_plot({one: own for one, own in _errors(index()).items() if one in counts}),
         "share_plot": lambda: share_plot(measurement_plan.shares),
         "weight_plot": lambda: weight_plot(measurement_plan.profiles),
@@ -356,12 +354,6 @@ def packed(texts: Sequence[str]) -> str:
     """Return texts, separated by form feeds, as compressed base64 for the script of the page."""
     joined = "\f".join(one.replace("\f", " ") for one in texts)
     return base64.b64encode(gzip.compress(joined.encode(), mtime=0)).decode()
-
-
-def attack_risk(run: Any) -> AttackRisk:
-    """Return the attack risk of what a run has spent."""
-    swaps = any(condition_of(one.domain.public_totals) for one in run.tables.values())
-    return AttackRisk.of(run.spent, run.protects, swaps, run.manifest["private"])
 
 
 def _errors(index: pa.Table) -> dict[str, tuple[Any, Any]]:
