@@ -28,7 +28,12 @@ Tick = tuple[str, float]  # text, and place in percent of the axis
 
 
 def single(
-    names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats, half: Floats, attribute: Attribute | None
+    names: Sequence[str],
+    labels: Sequence[Sequence[str]],
+    values: Floats,
+    half: Floats,
+    attribute: Attribute | None,
+    unit: str = "records",
 ) -> dict[str, Any]:
     """Return the template values of a one-way table.
 
@@ -42,6 +47,8 @@ def single(
         Estimates and half widths of their intervals, nan if they are not known.
     attribute : Attribute or None
         Its bins give the axis of a histogram.
+    unit : str
+        What is counted.
 
     Returns
     -------
@@ -52,8 +59,10 @@ def single(
     known = bool(np.isfinite(half).all())
     low, high = (values - half, values + half) if known else (values, values)
     edges = _edges(attribute)
+    if edges is not None and len(edges) > len(values) + 1:  # a part of the cells
+        edges = None
     found = {
-        "names": names, "labels": labels, "counts": values.tolist(), "known": known,
+        "names": names, "labels": labels, "counts": values.tolist(), "known": known, "unit": unit,
         "low": low.tolist() if known else [None] * len(values),
         "high": high.tolist() if known else [None] * len(values),
         "zero": contains_zero(values, half).tolist(), "chart": None, "listed": len(values) <= LISTED_CELLS,
@@ -61,7 +70,8 @@ def single(
     if edges is None and len(values) <= FEW_CELLS:
         top = max(float(high.max()), 1e-9)
         return found | {"top": top, "ticks": ticks(top)}
-    return found | {"chart": _chart(names[0], labels[0], values, half if known else np.zeros_like(half), edges)}
+    widths = half if known else np.zeros_like(half)
+    return found | {"chart": _chart(names[0], labels[0], values, widths, edges, unit)}
 
 
 def pair(
@@ -112,14 +122,16 @@ def _edges(attribute: Attribute | None) -> Floats | None:
     return edges
 
 
-def _chart(name: str, labels: Sequence[str], values: Floats, half: Floats, edges: Floats | None) -> dict[str, Any]:
+def _chart(
+    name: str, labels: Sequence[str], values: Floats, half: Floats, edges: Floats | None, unit: str
+) -> dict[str, Any]:
     """Return paths, axes and unit of a chart; cells beyond the bins are not on its axis."""
     if edges is None:
-        edges, unit = np.arange(len(values) + 1, dtype=np.float64), "records"
+        edges = np.arange(len(values) + 1, dtype=np.float64)
         step = -(-len(values) // TICKS)
         shown = [(labels[cell], 100 * (cell + 0.5) / len(values)) for cell in range(0, len(values), step)]
     else:
-        unit, shown = f"records per unit of {name}", ticks(float(edges[-1]), float(edges[0]))
+        unit, shown = f"{unit} per unit of {name}", ticks(float(edges[-1]), float(edges[0]))
     cells = len(edges) - 1
     widths = np.diff(edges)
     heights, spread = values[:cells] / widths, half[:cells] / widths

@@ -28,7 +28,6 @@ from dpscale.answers.report import (
     weight_plot,
 )
 from dpscale.answers.report.charts import csv_text
-from dpscale.answers.report.figures import number_bars
 from dpscale.answers.report.hierarchies import hierarchy_results
 from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
@@ -279,9 +278,10 @@ def _found(run: TableRun) -> list[dict[str, Any]]:
         )
         labels, counts, errors = zip(*largest, strict=True) if largest else ((), (), ())
         values, ends = np.array(counts, float), width * np.array(errors, float)
-        bars = number_bars(name, "records", labels, values, values - ends, values + ends) if largest else ""
+        found = run.domain[name] if name in run.domain.names and len(largest) == len(one.cells) else None
+        bars = single((name,), (labels,), values, ends, found) if largest else None
         sections.append({"name": name, "title": one.title, "facts": one.facts, "cells": len(one.cells),
-                         "shown": len(largest), "svg": bars})  # fmt: skip
+                         "shown": len(largest), "bars": bars})  # fmt: skip
     return sections
 
 
