@@ -1,7 +1,7 @@
 """One-way and two-way tables of the report: template values of bars, histograms and heat maps with their axes.
 
 A chart is drawn in a box of 1000 x 100 units that the page stretches. A histogram has bars proportional to the widths
-of the bins and shows the density, records per unit of the attribute. An estimate whose interval contains 0 is marked.
+of the bins and shows the density, records per 1 on the axis. An estimate whose interval contains 0 is marked.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def single(
         top = max(float(high.max()), 1e-9)
         return found | {"top": top, "ticks": ticks(top)}
     widths = half if known else np.zeros_like(half)
-    return found | {"chart": _chart(names[0], labels[0], values, widths, edges, unit)}
+    return found | {"chart": _chart(labels[0], values, widths, edges, unit)}
 
 
 def pair(
@@ -122,16 +122,14 @@ def _edges(attribute: Attribute | None) -> Floats | None:
     return edges
 
 
-def _chart(
-    name: str, labels: Sequence[str], values: Floats, half: Floats, edges: Floats | None, unit: str
-) -> dict[str, Any]:
+def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | None, unit: str) -> dict[str, Any]:
     """Return paths, axes and unit of a chart; cells beyond the bins are not on its axis."""
     if edges is None:
         edges = np.arange(len(values) + 1, dtype=np.float64)
         step = -(-len(values) // TICKS)
         shown = [(labels[cell], 100 * (cell + 0.5) / len(values)) for cell in range(0, len(values), step)]
     else:
-        unit, shown = f"{unit} per unit of {name}", ticks(float(edges[-1]), float(edges[0]))
+        unit, shown = f"{unit} per 1 on the axis", ticks(float(edges[-1]), float(edges[0]))
     cells = len(edges) - 1
     widths = np.diff(edges)
     heights, spread = values[:cells] / widths, half[:cells] / widths
