@@ -15,6 +15,7 @@ from dpscale.mechanisms import MECHANISMS
 from dpscale.runs.table import TableRun
 from tests.answers.chromium import BROWSER, render_page
 from tests.links.small import write_job as write_shop
+from tests.periods.growing import frames, make_job as make_growing, write as write_months
 from tests.runs.small import table, write_job, write_table
 
 LOOK = (Path(__file__).parent / "look.js").read_text()
@@ -45,11 +46,14 @@ def reports(tmp_path_factory):
             found[name] = dp.run(write_job(place, **changes), place / "run").path / "report.html"
     place = tmp_path_factory.mktemp("shop")
     found["tables"] = dp.run(write_shop(place), place / "run").path / "report.html"
+    place = tmp_path_factory.mktemp("growing")
+    write_months(place, frames())
+    found["growing"] = dp.run(make_growing(place), place / "run").path / "report.html"
     return found
 
 
 @browser
-@pytest.mark.parametrize("name", [*JOBS, "tables"])
+@pytest.mark.parametrize("name", [*JOBS, "tables", "growing"])
 def test_report_renders_in_every_mode(reports, name):
     for way, result in render_page(reports[name], LOOK).items():
         assert result["console"] == [], way
@@ -113,7 +117,7 @@ def axe_script():
 
 
 @browser
-@pytest.mark.parametrize("name", [*JOBS, "tables"])
+@pytest.mark.parametrize("name", [*JOBS, "tables", "growing"])
 def test_report_has_no_accessibility_faults(reports, name):
     for way, result in render_page(reports[name], axe_script()).items():
         assert result["found"] == [], way

@@ -112,8 +112,10 @@ def _total(answered: Answered) -> dict[str, float | None]:
 def _singles(run: StreamRun, kind: str) -> list[dict[str, Any]]:
     answered = _answered(run, run.released[-1], kind)
     domain = answered.estimates.workload.domain
-    return [single(one.names, one.labels, one.values, one.half, domain[one.names[0]])
-            for one in tables.singles(answered, SINGLES)]  # fmt: skip
+    asked = [one for one in tables.requested(answered, SINGLES) if len(one.names) == 1]
+    seen = {one.names for one in asked}
+    shown = [*asked, *(one for one in tables.singles(answered, 2 * SINGLES) if one.names not in seen)][:SINGLES]
+    return [single(one.names, one.labels, one.values, one.half, domain[one.names[0]]) for one in shown]
 
 
 def _total_plot(run: StreamRun, rows: list[dict[str, Any]]) -> str:
