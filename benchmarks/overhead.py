@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import time
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
@@ -92,24 +93,68 @@ def record_stage(job: Path, client: Any) -> tuple[float, Stream]:
 class Pace:
     """Costs of tasks.
 
-    `task`: seconds of an empty task on one worker; `scheduler`: at most these of them belong to the scheduler and
-    client, in CPU seconds of this process; `adding`: seconds to add a cell; `speed`: bytes per second between workers.
+    `task`: seconds of an empty task on one worker; `scheduler`: CPU seconds of a task in a scheduler process; `adding`:
+    seconds to add a cell; `speed`: bytes per second between workers; `spread`: relative seconds of equal tasks.
     """
 
     task: float
     scheduler: float
     adding: float
     speed: float
+    spread: tuple[float, ...]
 
     @classmethod
     def of(cls, one: Any, two: Any) -> Pace:
         """Measure the costs on clusters of one worker and of two."""
-        found = []
-        for _ in range(3):
-            busy = time.process_time()
-            found.append((measure_overhead(one), (time.process_time() - busy) / EMPTY))
-        task, scheduler = min(found)
-        return cls(task, min(task, scheduler), adding_seconds(), measure_bandwidth(two))
+        task = min(measure_overhead(one) for _ in range(3))
+        scheduler = min(task, scheduler_seconds())
+        return cls(task, scheduler, adding_seconds(), measure_bandwidth(two), measure_spread(one))
+
+
+def scheduler_seconds() -> float:
+    """Return the CPU seconds that a scheduler in its own process spends on an empty task of a large graph."""
+    import psutil
+    from distributed import Client
+    from distributed.utils import open_port
+
+    address = f"tcp://127.0.0.1:{open_port()}"
+    scheduler = ["dask_scheduler", "--host", address, "--no-dashboard", "--no-show"]
+    worker = ["dask_worker", "--nthreads", "1", "--no-dashboard", address]
+    started = [start_process(*scheduler)]
+    try:
+        with Client(address, timeout="30s", set_as_default=False) as client:
+            started.append(start_process(*worker))
+            client.wait_for_workers(1)
+            times = psutil.Process(started[0].pid).cpu_times
+            found = []
+            for _ in range(3):
+                before = times()
+                measure_overhead(client)
+                after = times()
+                found.append((after.user + after.system - before.user - before.system) / EMPTY)
+            return min(found)
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
+
+
+def start_process(program: str, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", f"distributed.cli.{program}", *options]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+def measure_spread(client: Any) -> tuple[float, ...]:
+    """Return the seconds of 64 equal tasks of 20 ms over their mean."""
+    from dpscale.engine import ClusterEngine
+
+    seconds = ClusterEngine(client).map(spin_seconds, [(300_000,)] * 64, "spin")
+    return tuple(one * len(seconds) / sum(seconds) for one in seconds)
+
+
+def spin_seconds(steps: int) -> float:
+    """Compute without memory access and return the seconds."""
+    return time_call(lambda: sum(step * step for step in range(steps)))
 
 
 def adding_seconds() -> float:

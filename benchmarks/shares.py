@@ -2,7 +2,11 @@
 
 A job runs on a `distributed` cluster of one worker with one thread. The scheduler's record gives the seconds of the
 tasks of every stage; the rest of the stage belongs to the driver, runs in sequence, and does not depend on the workers.
-`times` is the factor by which the table is longer in the model: only tasks that read it grow.
+The model then answers Gustafson's question: the speed-up on 10, 100 and 1,000 workers for tables of 10^8, 10^9 and
+10^10 rows. Assumptions: only tasks that read the table grow with it; tasks of equal work last as long as the quantiles
+of equal tasks on this machine; a task costs the CPU time that a scheduler in its own process spends on it, one after
+the other, and its worker the rest of an empty task; sums travel at the measured speed between workers. One point is
+checked: the seconds of the same job on two worker processes, which share two cores with driver and scheduler here.
 
     python benchmarks/shares.py [--only wide|triples|adaptive|adaptive66] [--save]
 """
@@ -13,7 +17,7 @@ import argparse
 import os
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +27,26 @@ from overhead import Pace, estimate_costs
 from simulation import Costs, simulate
 
 WORKERS = (10, 100, 1000)
+LENGTHS = (10**8, 10**9, 10**10)
 SHARDS = 16
 
 
 @dataclass(frozen=True)
 class NamedJob:
-    """A job: rows, attributes, their sizes, degree, mechanism; factor of its table in the model; target at 100
-    workers.
-    """
+    """A job: rows, attributes, their sizes, degree and mechanism."""
 
     rows: int
     attributes: int
     sizes: str
     degree: int
     mechanism: str
-    times: int
-    aim: float
 
 
 JOBS = {
-    "wide": NamedJob(1_000_000, 300, "4", 2, "query-smasher", 100, 60),
-    "triples": NamedJob(2_000_000, 20, "2,4,10,50", 3, "query-smasher", 50, 60),
-    "adaptive": NamedJob(1_000_000, 20, "2,4,10", 3, "aim-grem", 100, 40),
-    "adaptive66": NamedJob(200_000, 66, "2,3,4", 2, "aim-grem", 5, 20),
+    "wide": NamedJob(1_000_000, 300, "4", 2, "query-smasher"),
+    "triples": NamedJob(2_000_000, 20, "2,4,10,50", 3, "query-smasher"),
+    "adaptive": NamedJob(1_000_000, 20, "2,4,10", 3, "aim-grem"),
+    "adaptive66": NamedJob(200_000, 66, "2,3,4", 2, "aim-grem"),
 }
 Figures = dict[str, float]
 
@@ -106,7 +107,8 @@ def measure_job(name: str, one: NamedJob, place: Path, client: Any, pace: Pace) 
     """Return the shares of one job, and its simulated speed-up."""
     made = generate_table(place, name, one.rows, one.attributes, one.sizes, 32)
     stages, cuts = record_stages(write_job(made, name, one), client)
-    costs = {stage: estimate_costs(stream, wall, pace) for stage, (wall, _, stream) in stages.items()}
+    costs = {stage: replace(estimate_costs(stream, wall, pace), spread=pace.spread)
+             for stage, (wall, _, stream) in stages.items()}  # fmt: skip
     whole = sum(wall for wall, _, _ in stages.values())
     for stage, (wall, busy, stream) in stages.items():
         kinds: dict[str, float] = {}
@@ -118,15 +120,29 @@ def measure_job(name: str, one: NamedJob, place: Path, client: Any, pace: Pace) 
         print(
             f"{name:12} {stage:12} {wall:7.2f} s, driver {costs[stage].driver:6.2f} s ({busy:.2f} busy); tasks {text}"
         )
-    longer = {stage: cost.lengthen(one.times) for stage, cost in costs.items()}
-    took = {n: sum(simulate(split_costs(cost, n, cuts.get(n)), n) for cost in longer.values()) for n in (1, *WORKERS)}
-    faster = {n: took[1] / took[n] for n in WORKERS}
     driver = sum(cost.driver for cost in costs.values())
-    print(f"{name:12} driver {driver:.2f} of {whole:.2f} s, {driver / took[1]:.2%} of a table × {one.times}; simulated "
-          + ", ".join(f"{n:,}: {times:.1f}" for n, times in faster.items())
-          + f"; {faster[100] / one.aim:.2f} of the aim", flush=True)  # fmt: skip
-    return {f"{name}, seconds": whole, f"{name}, driver": driver, f"{name}, told at 100": took[100],
-            **{f"{name}, {n}": times for n, times in faster.items()}}  # fmt: skip
+    found = {f"{name}, seconds": whole, f"{name}, driver": driver}
+    print(f"{name:12} driver {driver:.2f} of {whole:.2f} s")
+    for rows in LENGTHS:
+        longer = {stage: cost.lengthen(rows // one.rows) for stage, cost in costs.items()}
+        took = {n: sum(simulate(split_costs(cost, n, cuts.get(n)), n) for cost in longer.values())
+                for n in (1, *WORKERS)}  # fmt: skip
+        faster = ", ".join(f"{n:,}: {took[n]:.2f} s, {took[1] / took[n]:.1f} times" for n in WORKERS)
+        print(f"{name:12} {rows:,} rows: {took[1]:.1f} s on one; {faster}", flush=True)
+        found |= {f"{name}, {rows:.0e}, {n}, {what}": value for n in WORKERS
+                  for what, value in (("seconds", took[n]), ("times", took[1] / took[n]))}  # fmt: skip
+    two = sum(simulate(cost, 2) for cost in costs.values())
+    return found | {f"{name}, predicted on 2": two}
+
+
+def check_on_two(name: str, predicted: float, job: Path, pair: Any) -> Figures:
+    """Return the seconds of a job on two workers, and print them beside the prediction."""
+    for ledger in job.parent.glob("ledger.sqlite*"):
+        ledger.unlink()
+    stages, _ = record_stages(job, pair)
+    took = sum(wall for wall, _, _ in stages.values())
+    print(f"{name:12} on two workers: {took:.2f} s, {predicted:.2f} predicted: {predicted / took - 1:+.0%}", flush=True)
+    return {f"{name}, on 2": took}
 
 
 def split_costs(costs: Costs, workers: int, cut: TaskCounts | None) -> Costs:
@@ -154,13 +170,16 @@ def main() -> None:
         Client(cluster, set_as_default=False) as client,
     ):
         pace = Pace.of(client, pair)
-        print(f"a task takes {pace.task * 1e3:.2f} ms, {pace.scheduler * 1e3:.2f} of them the scheduler's")
-        figures = {"task, ms": pace.task * 1e3, "scheduler, ms": pace.scheduler * 1e3}
-        small = NamedJob(20_000, 4, "2", 2, "query-smasher", 1, 1)
+        print(f"a task takes {pace.task * 1e3:.2f} ms, {pace.scheduler * 1e3:.2f} of them the scheduler's; the slowest "
+              f"of {len(pace.spread)} equal tasks {max(pace.spread):.2f} of their mean")  # fmt: skip
+        figures = {"task, ms": pace.task * 1e3, "scheduler, ms": pace.scheduler * 1e3, "slowest": max(pace.spread)}
+        small = NamedJob(20_000, 4, "2", 2, "query-smasher")
         measure_job("warm", small, Path(folder).resolve(), client, pace)
         for name, one in JOBS.items():
             if given.only in (None, name):
-                figures |= measure_job(name, one, Path(folder).resolve(), client, pace)
+                place = Path(folder).resolve()
+                figures |= measure_job(name, one, place, client, pace)
+                figures |= check_on_two(name, figures[f"{name}, predicted on 2"], place / name / "job.toml", pair)
     if given.save:
         results.save("shares", figures)
 

@@ -4,12 +4,14 @@ A stage is a sequence of calls of the engine, each a batch of tasks that are rea
 scheduler assigns tasks one by one, each in `each` seconds; a task starts on the first idle worker, takes `own` seconds
 in addition to its work, and fetches its input from other workers at `speed`. Partial counts have 32 bits and their sums
 64; shards are summed in `pieces`, each by a tree of FAN_IN, as in the engine. The seconds of the driver are added for
-any number of workers. Shared disks and saturated networks are not modelled, so that the speed-up is an upper bound for
-many workers.
+any number of workers. Tasks of one batch with equal work last as long as the quantiles of `spread`, the measured
+relative seconds of equal tasks, so that some are late. Shared disks and saturated networks are not modelled: the
+speed-up is an upper bound for many workers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 
@@ -26,9 +28,11 @@ class Batch:
     kind: str
     seconds: list[float]
 
-    def split(self, tasks: int) -> Batch:
-        """Return the same work in `tasks` tasks."""
-        return replace(self, seconds=[sum(self.seconds) / tasks] * tasks)
+    def split(self, tasks: int, spread: Sequence[float] = (1.0,)) -> Batch:
+        """Return the same work in `tasks` tasks, whose relative seconds are the quantiles of `spread`."""
+        ordered = sorted(spread)
+        relative = [ordered[place * len(ordered) // tasks] for place in range(tasks)]
+        return replace(self, seconds=[sum(self.seconds) * one / sum(relative) for one in relative])
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Costs:
 
     `batches`; `size`: bytes of all counts in 64 bits; `speed`: bytes per second between workers; `adding`: seconds to
     add a cell to a sum; `each`, `own`: seconds of a task that belong to the scheduler and to the worker; `driver`:
-    seconds of the driver.
+    seconds of the driver; `spread`: relative seconds of equal tasks.
     """
 
     batches: list[Batch]
@@ -48,6 +52,7 @@ class Costs:
     own: float
     driver: float
     pieces: int = 1
+    spread: Sequence[float] = (1.0,)
 
     def lengthen(self, times: int) -> Costs:
         """Return the costs of the same sets on a table `times` as long: tasks that read it grow, and no others."""
@@ -66,17 +71,19 @@ class Costs:
                 return max(min(workers, useful_tasks(sum(batch.seconds))), min(calls, most // workers * workers))
             return -(-calls // batch_size(calls, workers, sum(batch.seconds) / calls))
 
-        costs = self._map_batches(lambda one, _: one.split(task_number(one)) if one.kind in BY_ROWS else one)
+        costs = self._map_batches(
+            lambda one, _: one.split(task_number(one), self.spread) if one.kind in BY_ROWS else one
+        )
         return replace(costs, pieces=pieces)
 
     def split_measuring(self, tasks: int) -> Costs:
         """Return the same measuring of the plan's own sets, in `tasks` tasks."""
-        return self._map_batches(lambda one, number: one.split(tasks) if number == self.first else one)
+        return self._map_batches(lambda one, number: one.split(tasks, self.spread) if number == self.first else one)
 
     def split_rounds(self, tasks: int) -> Costs:
         """Return the same rounds with `tasks` shards."""
         chosen = [one.kind in IN_ROUNDS and number != self.first for number, one in enumerate(self.batches)]
-        return self._map_batches(lambda one, number: one.split(tasks) if chosen[number] else one)
+        return self._map_batches(lambda one, number: one.split(tasks, self.spread) if chosen[number] else one)
 
     @property
     def first(self) -> int:

@@ -307,7 +307,8 @@ def model_of(
     total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
     ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
     ones = reconcile_one_ways(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
-    measured = {names: _noisy_residual(names, groups, residuals) for names in residuals.values if len(names) > 1}
+    kept = {name: 1 - 1 / grouping.count for name, grouping in groups.items()}
+    measured = {names: _noisy_residual(names, kept, residuals) for names in residuals.values if len(names) > 1}
     return low_order(ones, groups, measured, wanted, chains, rules)
 
 
@@ -317,7 +318,7 @@ def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals
     return noisy.refine(groups, residual, precision, total)
 
 
-def _noisy_residual(names: AttributeSet, groups: Mapping[str, Groups], residuals: Residuals) -> NoisyResidual:
-    """Return a centred residual, whose cells have variance p_τ σ²."""
-    share = math.prod(1 - 1 / groups[name].count for name in names)
+def _noisy_residual(names: AttributeSet, kept: Mapping[str, float], residuals: Residuals) -> NoisyResidual:
+    """Return a centred residual, whose cells have variance p_τ σ²; p_τ is the product of the shares `kept`."""
+    share = math.prod([kept[name] for name in names])
     return NoisyResidual(residuals.values[names], math.sqrt(share / residuals.precision(names)))

@@ -241,7 +241,9 @@ class BatchedSchedule:
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         """Return shares ∝ n^⅔, rounded to 1/4,096 of the share of one cell."""
         parts = [round(PART * count ** (2 / 3)) for count in cells]
-        return [Fraction(part, sum(parts)) for part in parts]
+        whole = sum(parts)
+        share_of = {part: Fraction(part, whole) for part in set(parts)}
+        return [share_of[part] for part in parts]
 
     def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         moved = list(moved)
