@@ -22,7 +22,7 @@ def main(report: str) -> None:
         render_page(Path(report).resolve(), "document.title", ("desktop",), Path(folder))
         picture = Image.open(Path(folder) / "desktop.png").convert("RGB")
     top = picture.crop((0, 0, picture.width, min(HEIGHT, picture.height)))
-    top.quantize(64).save(ROOT / "docs" / "report.png", optimize=True)
+    top.quantize(64, Image.Quantize.MAXCOVERAGE).save(ROOT / "docs" / "report.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from dpscale.answers.published_trees import (
 )
 from dpscale.answers.tables import EXTRAPOLATED, FIGURES, Answered, column, texts
 from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
+from dpscale.base.display import escape_formula
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
@@ -167,8 +168,6 @@ DESCRIPTION = ("Post-processing of a differentially private release: computed fr
                " data and without further privacy cost. Counts are estimates, not the true numbers.")  # fmt: skip
 MOST_NAME = 60
 MOST_ROWS = 1_048_576  # of a sheet of Excel, with the header
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in a spreadsheet
-NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
 def write_published(
@@ -328,7 +327,7 @@ def _statistic(table: pa.Table) -> str:
 def _escaped(table: pa.Table) -> pa.Table:
     """Put an apostrophe before headers and texts that a spreadsheet would read as formulas; numbers stay numbers."""
     columns = [_escaped_texts(own) if pa.types.is_string(_value_type(own.type)) else own for own in table.columns]
-    return pa.table(columns, names=[_text(name) for name in table.column_names])
+    return pa.table(columns, names=[escape_formula(name) for name in table.column_names])
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
@@ -339,13 +338,8 @@ def _escaped_texts(values: pa.ChunkedArray) -> pa.Array:
     """Return a column of texts with escapes, each distinct text being looked at once."""
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     one = encoded.unify_dictionaries().combine_chunks()
-    labels = pa.array([_text(value) for value in one.dictionary.to_pylist()], pa.string())
+    labels = pa.array([escape_formula(value) for value in one.dictionary.to_pylist()], pa.string())
     return pa.DictionaryArray.from_arrays(one.indices, labels)
-
-
-def _text(value: str | None) -> str | None:
-    """Escape a text that starts like a formula, unless it is a number such as -5."""
-    return f"'{value}" if value and value[0] in FORMULA and not NUMBER.fullmatch(value) else value
 
 
 def _place(folder: Path, kind: str) -> Path:

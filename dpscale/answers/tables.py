@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -307,6 +307,16 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
             half = high - estimate if np.isfinite(high) else None
             rows.append({"family": part.name, "text": " and ".join(words), "estimate": estimate, "half": half})
     return rows, number
+
+
+def requested(answered: Answered, most: int) -> list[Shown]:
+    """Return the first tables of one or two attributes that the workload asks, in its order."""
+    workload, longest = answered.estimates.workload, {1: LONGEST, 2: SIDE}
+    domain = workload.domain
+    asked = (names for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)
+             if weight > 0 and len(names) in longest and domain.number_names.isdisjoint(names)
+             and max(domain.shape(names)) <= longest[len(names)])  # fmt: skip
+    return list(islice(_shown_tables(answered, dict.fromkeys(islice(asked, LOOKED_AT))), most))
 
 
 def singles(answered: Answered, most: int) -> list[Shown]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers.report.figures import number_bars
+from dpscale.answers.report.charts import single
 from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, column, label_name, texts
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import AttributeSet, Floats
@@ -59,9 +59,10 @@ def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]
     found = list[dict[str, Any]]()
     for names, table in tables:
         estimate, low, high = (table[figure].to_numpy() for figure in ("estimate", "low", "high"))
-        bars = ""
+        bars = None
         if len(names) == 1 and len(table) <= most:
-            bars = number_bars(names[0], "units", texts(domain[names[0]]), estimate, low, high)
+            attribute = domain[names[0]]
+            bars = single(names, (texts(attribute),), estimate, (high - low) / 2, attribute, "units")
         total = None if names else (float(estimate[0]), float(high[0] - estimate[0]))
-        found.append({"name": ", ".join(names), "svg": bars, "total": total})
+        found.append({"name": ", ".join(names), "bars": bars, "total": total})
     return found

@@ -136,12 +136,14 @@ class ReleasePlan:
         return expected_errors(self.measurements, budget)["families"]
 
     def _facts(self) -> list[tuple[str, str]]:
-        privacy = self.job.privacy
+        from dpscale.runs.stages.preview import planned_risk
+
+        privacy, risk = self.job.privacy, planned_risk(self.job)
         budget = [f"{name} {value:g}" for name in ("epsilon", "delta", "rho", "privacy_cost")
                   if (value := getattr(privacy, name)) is not None]  # fmt: skip
         errors = [(f"error of {one['family']}", f"{figure(one['error'])} {one['unit']}") for one in self._families]
         return [("queries", f"{self.measurements.workload.query_count:,}"), ("budget", ", ".join(budget)),
-                ("protects", self.protects), ("mechanism", self.measurements.mechanism),
+                ("protects", self.protects), ("attack risk", risk.rates), ("mechanism", self.measurements.mechanism),
                 *(errors or [("errors", "known after the run")]),
                 ("ledger", f"{self.ledger}, dataset {privacy.dataset or 'of the path'}")]  # fmt: skip
 

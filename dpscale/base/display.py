@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 
@@ -62,6 +63,15 @@ def glance(title: str, facts: Mapping[str, str] | Iterable[tuple[str, str]]) -> 
     rows = [f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs[:MOST]]
     more = [f"<tr><td colspan='2'>and {len(pairs) - MOST:,} more</td></tr>"] if len(pairs) > MOST else []
     return f"<strong>{escape(title)}</strong><table>{''.join(rows + more)}</table>"
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in a spreadsheet
+NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+def escape_formula(text: str | None) -> str | None:
+    """Put an apostrophe before a text that a spreadsheet would read as a formula, unless it is a number such as -5."""
+    return f"'{text}" if text and text[0] in FORMULA and not NUMBER.fullmatch(text) else text
 
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -74,6 +74,8 @@ def _decimal(value: Any) -> str:
 @click.option("--check", "folder", type=click.Path(), help="Check the bundle in this folder; needs no run.")
 @click.option("--public-key", type=click.Path(), help="With --check: the public key of the required signer (PEM).")
 @click.option("--ledger", help="With --check: the curator's ledger (a file or an address), or the head of its chain.")
+@click.option("--registry", is_flag=True, help="Print an entry for registries of deployments, as JSON, instead.")
+@click.option("--schema", is_flag=True, help="With --registry: print the JSON Schema of entries; needs no run.")
 @json_option
 def evidence(
     run_dir: str | None,
@@ -82,9 +84,14 @@ def evidence(
     folder: str | None,
     public_key: str | None,
     ledger: str | None,
+    registry: bool,
+    schema: bool,
     as_json: bool,
 ) -> None:
     """Write DIR/evidence, a bundle from which an auditor can check a release of any tables; or check a bundle."""
+    if registry or schema:
+        _print_registry(run_dir, schema)
+        return
     if (run_dir is None) == (folder is None):
         raise JobError("evidence", "neither a run directory nor --check, or both", "one of them", "name one")
     if folder is not None:
@@ -98,6 +105,23 @@ def evidence(
     run.require("measure")
     place = write_bundle(run, _selftest(selftest_file), signing)
     click.echo(json.dumps({"evidence": str(place), "signed": key is not None}) if as_json else f"evidence: {place}")
+
+
+def _print_registry(run_dir: str | None, schema: bool) -> None:
+    """Print the registry entry of a run, or the schema of entries."""
+    from dpscale.audit.evidence.bundle import check_whole
+    from dpscale.audit.evidence.registry import REGISTRY_SCHEMA, registry_entry
+
+    if (run_dir is None) != schema:
+        raise JobError("evidence --registry", "neither a run directory nor --schema, or both", "one of them",
+                       "name one")  # fmt: skip
+    if schema:
+        click.echo(json.dumps(REGISTRY_SCHEMA, indent=1))
+        return
+    run = opening.open_run(run_dir or "")
+    check_whole(run)
+    run.require("measure")
+    click.echo(json.dumps(registry_entry(run), indent=1, ensure_ascii=False))
 
 
 def _selftest(given: str | None) -> list[dict[str, Any]]:

@@ -9,12 +9,12 @@ from dpscale.base.display import figure, percent, whole
 if TYPE_CHECKING:
     from dpscale.job import TableJob
 
-LATER = ("families", "levels", "time", "curve", "needed", "compared", "advice")
+LATER = ("families", "levels", "time", "curve", "needed", "compared", "advice", "attack_risk")
 FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
 
 
 def plan_text(summary: dict[str, Any]) -> str:
-    """Return the summary as text: figures, errors in records, advice."""
+    """Return the summary as text: figures, errors in records, advice, attack risk."""
     lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in summary.items()
              if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
     if summary["families"]:
@@ -36,7 +36,8 @@ def plan_text(summary: dict[str, Any]) -> str:
         sums = any(one["unit"] != "records" for one in summary["families"])
         unit = "in records" + ", of sums relative to half their range" * sums
         lines += ["", f"mechanisms, with the error of an answer {unit}", *map(_mechanism, summary["compared"])]
-    return "\n".join([*lines, "", *summary["advice"]])
+    risk = [summary["attack_risk"]["sentence"]] if "attack_risk" in summary else []
+    return "\n".join([*lines, "", *summary["advice"], *risk])
 
 
 def _figure(key: str, value: Any) -> str:

@@ -193,6 +193,7 @@ def plan(
     from dpscale.cli.plan_text import plan_text
     from dpscale.cli.tables import overview_text
     from dpscale.engine import resolve
+    from dpscale.runs.stages.preview import planned_risk
 
     read, began = opening.read_job(job), time.perf_counter()
     jobs, overview = opening.run_class(read).table_jobs(read), opening.run_class(read).overview(read)
@@ -201,6 +202,8 @@ def plan(
         try:
             plans = _make_plans(read, jobs, run_dir, engine)
             summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
+            if not overview:
+                summaries["data"]["attack_risk"] = planned_risk(read).describe()
         finally:
             engine.close()
     seconds = {"planning_seconds": round(time.perf_counter() - began, 2)}

@@ -17,7 +17,13 @@ def overview_text(overview: dict[str, Any]) -> list[str]:
     errors = [f"{name}: {one['error']:.3g}, of random links between tables with equal shares {one['random']:.3g}"
               for name, one in (overview["linked_rows"] or {}).items()]  # fmt: skip
     head = ["Expected total variation of marginals over both ends of a link, for usual numbers of rows:"]
-    return [overview["neighbours"], *lines, *map(_line, overview["pieces"]), *(head + errors if errors else [])]
+    return [
+        overview["neighbours"],
+        overview["attack_risk"]["sentence"],
+        *lines,
+        *map(_line, overview["pieces"]),
+        *(head + errors if errors else []),
+    ]
 
 
 def _line(piece: dict[str, Any]) -> str:

@@ -362,3 +362,9 @@ class Budget:
     def privacy_cost(self) -> float:
         """Divisor of a plan's squared errors at privacy cost 1: β, or ε²."""
         return self.amount**2 if self.noise == LAPLACE else self.amount
+
+    @property
+    def cost(self) -> Cost:
+        """Cost of a release that uses the whole budget."""
+        amount = Fraction(self.amount)
+        return Cost(pure=amount) if self.noise == LAPLACE else Cost(gaussian=amount)

@@ -18,9 +18,12 @@ adaptive selections, `trace.parquet`, is read and written here too.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.answers.ratios import Figures
-from dpscale.base.arrow import pa, pq
+from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
+from dpscale.base.display import escape_formula
 from dpscale.base.numerics import AttributeSet, Floats, Integers32
 from dpscale.domain import Domain
 from dpscale.domain.attribute import NULL_LABEL
@@ -255,6 +259,83 @@ def read_set(folder: Path, row: Mapping[str, Any]) -> pa.Table:
                 tables.append(file.read_row_group(number).slice(max(first - before, 0), end - max(first, before)))
             before += size
     return pa.concat_tables(tables)
+
+
+def answer_texts(folder: Path, rows: Sequence[Mapping[str, Any]], most: int) -> dict[int, str]:
+    """Return the answers of rows of the index as CSV, for reading and spreadsheets.
+
+    Parameters
+    ----------
+    folder : Path
+    rows : sequence of mapping
+        In the order in which they are taken.
+    most : int
+        Largest number of queries of all of them; a set that does not fit is left out.
+
+    Returns
+    -------
+    dict of int to str
+        Texts by position in `rows`. Figures have three digits of the smallest standard error of the file.
+    """
+    by_file, found = dict[str, list[int]](), dict[int, str]()
+    for place, row in enumerate(rows):
+        if row["file"] is not None and row["queries"] <= most:
+            by_file.setdefault(row["file"], []).append(place)
+            most -= row["queries"]
+    for name, places in by_file.items():
+        chosen = [rows[place] for place in places]
+        table = _read_sets(folder / name, chosen)
+        lines = iter(_csv_lines(table))
+        for place, row in zip(places, chosen, strict=True):
+            head = _csv_head(table.column_names, row["attributes"])
+            found[place] = "\n".join([head, *islice(lines, row["queries"])])
+    return found
+
+
+def _read_sets(path: Path, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the answers of several sets of a file, without the names of attributes."""
+    with reading(path) as opened, pq.ParquetFile(opened) as file:
+        columns = [name for name in file.schema_arrow.names if not name.startswith("attribute_")]
+        end, groups, before = max(row["first"] + row["queries"] for row in rows), list[int](), 0
+        for number in range(file.num_row_groups):
+            if before < end:
+                groups.append(number)
+            before += file.metadata.row_group(number).num_rows
+        table = file.read_row_groups(groups, columns=columns)
+    return pa.concat_tables([table.slice(row["first"], row["queries"]) for row in rows])
+
+
+def _csv_lines(table: pa.Table) -> list[str]:
+    """Return the rows of answers as lines of CSV."""
+    errors = table["std_error"].to_numpy()
+    least = errors[errors > 0].min(initial=np.inf)
+    digits = int(np.clip(2 - np.floor(np.log10(least)), 0, 12)) if np.isfinite(least) else 6
+    columns = []
+    for name, values in zip(table.column_names, table.columns, strict=True):
+        if name in FIGURES:
+            columns.append(pa.array(np.round(values.to_numpy(), digits)))
+        elif pa.types.is_dictionary(values.type):
+            one = values.unify_dictionaries().combine_chunks()
+            labels = [escape_formula(" ".join(label.splitlines())) for label in one.dictionary.to_pylist()]
+            columns.append(pa.DictionaryArray.from_arrays(one.indices, pa.array(labels, pa.string())))
+        else:
+            columns.append(values)
+    text = io.BytesIO()
+    options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed")
+    arrow_csv.write_csv(without_dictionaries(pa.table(columns, names=table.column_names)), text, options)
+    return text.getvalue().decode().splitlines()
+
+
+def _csv_head(names: Sequence[str], attributes: Sequence[str]) -> str:
+    """Return the header of a set: columns with names of attributes instead of their numbers."""
+    titles = list[str]()
+    for name in names:
+        end, _, axis = name.rpartition("_")
+        own = attributes[int(axis) - 1] if axis.isdigit() else ""
+        titles.append(name if not own else own if end == "value" else f"{own}_{end}")
+    head = io.StringIO()
+    csv.writer(head).writerow(map(escape_formula, titles))
+    return head.getvalue().strip()
 
 
 MOST_ROWS = 1 << 21

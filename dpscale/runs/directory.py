@@ -18,6 +18,9 @@ from typing import Any, ClassVar, Self
 
 from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
+from dpscale.domain.public_totals import condition_of
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.secret import SecretFile, destroy_secret, read_secret, secret_tag
 from dpscale.runs.create import (
     create_directory,
@@ -197,6 +200,17 @@ class Run(ABC):
     @abstractmethod
     def protects(self) -> Any:
         """Privacy unit of the job."""
+
+    @property
+    @abstractmethod
+    def spent(self) -> Cost:
+        """Cost of all draws."""
+
+    @property
+    def attack_risk(self) -> AttackRisk:
+        """Attack risk of what the run has spent; condition on public totals of the same records included."""
+        swaps = any(condition_of(one.domain.public_totals) for one in self.tables.values())
+        return AttackRisk.of(self.spent, self.protects, swaps, self.manifest["private"])
 
     @property
     def public_domains(self) -> Mapping[str, Any]:

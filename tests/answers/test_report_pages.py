@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import dpscale as dp
 from dpscale.answers.report.page import HIDDEN, public_name, redacted
 from dpscale.mechanisms import MECHANISMS
+from dpscale.runs.table import TableRun
 from tests.answers.chromium import BROWSER, render_page
 from tests.links.small import write_job as write_shop
+from tests.periods.growing import frames, make_job as make_growing, write as write_months
 from tests.runs.small import table, write_job, write_table
 
 LOOK = (Path(__file__).parent / "look.js").read_text()
@@ -42,11 +46,14 @@ def reports(tmp_path_factory):
             found[name] = dp.run(write_job(place, **changes), place / "run").path / "report.html"
     place = tmp_path_factory.mktemp("shop")
     found["tables"] = dp.run(write_shop(place), place / "run").path / "report.html"
+    place = tmp_path_factory.mktemp("growing")
+    write_months(place, frames())
+    found["growing"] = dp.run(make_growing(place), place / "run").path / "report.html"
     return found
 
 
 @browser
-@pytest.mark.parametrize("name", [*JOBS, "tables"])
+@pytest.mark.parametrize("name", [*JOBS, "tables", "growing"])
 def test_report_renders_in_every_mode(reports, name):
     for way, result in render_page(reports[name], LOOK).items():
         assert result["console"] == [], way
@@ -96,6 +103,95 @@ def test_header_click_sorts_table(reports):
     down, up = render_page(reports["least-squares"], script, ("desktop",))["desktop"]["found"]
     assert down == sorted(down, reverse=True)
     assert up == sorted(up)
+
+
+OPENED = "document.querySelectorAll('details').forEach((one) => { one.open = true; });"
+VIOLATIONS = """(async () => { OPENED const found = await axe.run(document, { resultTypes: ["violations"] });
+    return found.violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 80))]); })()"""
+
+
+def axe_script():
+    """Script of axe-core that returns the accessibility faults of a page with every part open."""
+    package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
+    return (Path(package.__path__[0]) / "axe.min.js").read_text() + ";\n" + VIOLATIONS.replace("OPENED", OPENED)
+
+
+@browser
+@pytest.mark.parametrize("name", [*JOBS, "tables", "growing"])
+def test_report_has_no_accessibility_faults(reports, name):
+    for way, result in render_page(reports[name], axe_script()).items():
+        assert result["found"] == [], way
+
+
+@browser
+def test_planted_accessibility_faults_are_detected(reports, tmp_path):
+    page = reports["laplace"].read_text().replace('<html lang="en">', "<html>").replace('"Search ", input', "input")
+    (tmp_path / "page.html").write_text(page)
+    found = render_page(tmp_path / "page.html", axe_script(), ("desktop",))["desktop"]["found"]
+    assert {"html-has-lang", "label"} <= {name for name, _ in found}
+
+
+@browser
+def test_search_filters_the_index_of_tables(reports):
+    script = """(() => { const input = document.querySelector("input[type=search]"), found = [];
+        for (const text of ["", "income code", "RANGE", "nothing"]) {
+            input.value = text; input.dispatchEvent(new Event("input"));
+            found.push([...document.querySelectorAll("table.searched tbody tr")].filter((row) => !row.hidden)
+                .map((row) => row.cells[0].textContent)); }
+        return [found, document.querySelector("output").textContent]; })()"""
+    (every, pair, family, nothing), told = render_page(reports["least-squares"], script, ("phone",))["phone"]["found"]
+    assert (len(every), pair, family, nothing) == (7, ["income, code"], ["age"], [])
+    assert told == "0 of 7 rows"
+
+
+@browser
+def test_buttons_save_every_table_as_csv(reports):
+    script = """(async () => { const saved = [], names = [];
+        URL.createObjectURL = (blob) => { saved.push(blob); return "#"; };
+        HTMLAnchorElement.prototype.click = function () { names.push(this.download); };
+        const buttons = [...document.querySelectorAll("button.csv")];
+        for (const button of buttons) { button.click(); while (names.length <= buttons.indexOf(button))
+            await new Promise((done) => setTimeout(done, 5)); }
+        return [names, await Promise.all(saved.map((one) => one.text())), buttons.some((one) => one.hidden)]; })()"""
+    names, texts, hidden = render_page(reports["least-squares"], script, ("desktop",))["desktop"]["found"]
+    assert not hidden
+    saved = {name: pd.read_csv(io.StringIO(text)) for name, text in zip(names, texts, strict=True)}
+    release = dp.Release.open(reports["least-squares"].parent)
+    for name, row in (("marginal-sex-code", ["sex", "code"]), ("marginal-income-code", ["income", "code"])):
+        ours, exact = saved[f"{name}.csv"], release.table(row)
+        assert list(ours.columns) == [*row, "estimate", "std_error", "low", "high"]
+        for figure in ("estimate", "std_error", "low", "high"):
+            error = float(exact["std_error"].min())
+            assert ours[figure].to_numpy() == pytest.approx(exact[figure].to_numpy(), abs=error / 100)
+    ranges = saved["range-age.csv"]
+    assert len(ranges) == len(release.table(["age"], family="range"))
+    assert list(saved["age.csv"].columns) == ["age", "estimate", "low", "high"]
+
+
+@browser
+def test_technical_parts_are_folded_and_open_in_print(reports):
+    script = """(() => { const seen = () => [...document.querySelectorAll("details")].map((one) => one.open);
+        const before = seen(); dispatchEvent(new Event("beforeprint")); const printed = seen();
+        dispatchEvent(new Event("afterprint")); return [before, printed, seen()]; })()"""
+    before, printed, after = render_page(reports["adaptive"], script, ("desktop",))["desktop"]["found"]
+    assert len(before) >= 6
+    assert not any(before)
+    assert all(printed)
+    assert after == before
+
+
+def test_first_screen_says_what_whom_and_how_sure(reports):
+    page = reports["least-squares"].read_text()
+    first = page.split("<h2")[0]
+    assert TableRun(reports["least-squares"].parent).attack_risk.sentence in first
+    for text in (
+        "What is released:",
+        "every person, with all rows",
+        "At most 3 rows of each person",
+        "95 % of the cases",
+    ):
+        assert text in first
+    assert "ε" not in first.split('class="cards"')[0]
 
 
 def test_first_screen_shows_total_and_labels(reports):

@@ -94,6 +94,7 @@ def test_plan_states_errors_unit_and_ledger_before_data(data_folder):
     assert plan.errors["queries"].tolist() == [8, 3]
     assert (plan.errors["error"] > 0).all()
     assert "all rows of one person, of which at most 10 are counted" in repr(plan)
+    assert "attack risk: detection rate of at most " in repr(plan)
     assert "protects: one row" in repr(dp.plan([["day"]], taxi_domain(), epsilon=1))
     assert str(data_folder / "ledger.sqlite") in plan._repr_html_()
     assert not (data_folder / "ledger.sqlite").exists()

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from scipy.stats import norm
 
 from dpscale.__main__ import main
 from dpscale.cli.group import Lines
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import TableJob
 from dpscale.mechanisms import MECHANISMS
+from dpscale.privacy.conversion import gdp_mu
 from dpscale.runs.stages import plan
 from dpscale.runs.stages.plan import make_plan
 
@@ -137,3 +139,17 @@ def test_progress_log_has_interval_and_remaining_time(capsys, monkeypatch):
     lines("noise", 0, 5)
     assert capsys.readouterr().err.splitlines() == [
         "dpscale: count: 2 of 10 tasks, about 44 s left", "dpscale: count: 4 of 10 tasks, about 33 s left"]  # fmt: skip
+
+
+def test_plan_states_attack_risk_of_the_budget(write_job):
+    risk = run_plan(write_job())["attack_risk"]
+    mu = gdp_mu(1.0, 1e-9)
+    for one in risk["bounds"]:
+        exact = norm.sf(norm.isf(one["false_positive_rate"]) - mu)
+        assert one["true_positive_rate"] == pytest.approx(exact, rel=1e-9)
+    text = CliRunner().invoke(main, ["plan", write_job(), "--quiet"]).stdout
+    assert text.rstrip().endswith(risk["sentence"])
+    pure = run_plan(write_job("hdmm", "epsilon = 1.0"))["attack_risk"]["bounds"]
+    assert [one["true_positive_rate"] for one in pure] == pytest.approx([0.05 * math.e, 0.01 * math.e])
+    seeded = run_plan(write_job(more="[engine]\nseed = 1\n"))["attack_risk"]["bounds"]
+    assert [one["true_positive_rate"] for one in seeded] == [1.0, 1.0]

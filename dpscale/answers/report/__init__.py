@@ -1,10 +1,9 @@
 """HTML report: results, errors and cost of a release. It receives plans and estimates, never counts."""
 
+from dpscale.answers.report.charts import pair, single
 from dpscale.answers.report.figures import (
     error_plot,
-    pair,
     share_plot,
-    single,
     strategy_picture,
     trace_plot,
     weight_plot,

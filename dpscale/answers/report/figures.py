@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpscale.answers.report.charts import pair
 from dpscale.answers.statistics import cramers_v
 from dpscale.answers.tables import texts
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats, Integers, NDArray
+from dpscale.base.numerics import Floats, Integers
 from dpscale.domain import Domain
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 LINES, MOST_POINTS = 8, 1000
 LARGEST_CIRCLE, CIRCLES, MOST_LETTERS = 260, 16, 18  # area in square points, sizes, and letters of a name on a map
+GROUP = re.compile(r'<g id="[^"]*"')  # names of groups, which are equal in all figures of a page
+FEW_POWERS = 8  # ratio of the ends of a logarithmic axis below which its minor ticks have labels
 PLACES = 2  # decimals of a logarithm, finer than a point is
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
@@ -54,7 +58,7 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
     if not shares:
         return ""
     degrees = sorted(shares)
-    figure, axes = new_figure(height=0.7 + 0.4 * len(degrees))
+    figure, axes = new_figure(height=0.7 + 0.4 * len(degrees), numeric=True)
     axes.barh([f"{degree}-way" for degree in degrees], [100 * shares[d] for d in degrees], color=COLOURS[0], height=0.6)
     for place, degree in enumerate(degrees):
         axes.text(100 * shares[degree] + 0.6, place, f"{100 * shares[degree]:.1f} %", va="center", fontsize=8)
@@ -106,10 +110,12 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
 
 
 def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low: Floats, high: Floats) -> str:
-    """Plot a statistic of a number for the values of an attribute as points with intervals."""
+    """Plot a statistic of a number for the values of an attribute as bars with intervals, hollow if these contain 0."""
     figure, axes = new_figure(2.8)
     places, known = np.arange(len(values)), np.isfinite(values)
-    axes.bar(places[known], values[known], color=COLOURS[0], width=0.8)
+    bars = axes.bar(places[known], values[known], color=COLOURS[0], edgecolor=COLOURS[0], width=0.8)
+    for bar, hollow in zip(bars, ((low <= 0) & (high >= 0) & (low < high))[known], strict=True):
+        bar.set_fill(not hollow)
     ends = np.nan_to_num(np.stack([values - low, high - values]))[:, known]
     axes.errorbar(places[known], values[known], np.maximum(ends, 0), fmt="none", ecolor=COLOURS[1], elinewidth=1.2,
                   capsize=2)  # fmt: skip
@@ -146,9 +152,11 @@ def _plain_powers(*axes: Axis) -> None:
     """Write the ticks of logarithmic axes as numbers; formulas of powers take longer than the rest of a plot."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
+    plain = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     for axis in axes:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
+        low, high = axis.get_view_interval()
+        axis.set_major_formatter(plain)
+        axis.set_minor_formatter(plain if high < FEW_POWERS * low else NullFormatter())
 
 
 def _plain(text: str) -> str:
@@ -179,38 +187,13 @@ def svg(figure: Figure) -> str:
     out = io.StringIO()
     with rc_context({"svg.fonttype": "none"}):
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
-    drawn = out.getvalue()[out.getvalue().index("<svg") :]
+    drawn = GROUP.sub("<g", out.getvalue()[out.getvalue().index("<svg") :])
     for number, colour in enumerate(COLOURS):
         drawn = drawn.replace(colour, f"var(--c{number})")
     return drawn.replace("#000000", "currentColor").replace("#262626", "currentColor")
 
 
 SIDE = 220  # of a strategy's picture, in pixels
-
-
-def single(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats, half: Floats) -> dict[str, Any]:
-    """Return the template values of a one-way table: ends of intervals (None without errors), line and band."""
-    known = bool(np.isfinite(half).all())
-    low, high = (values - half, values + half) if known else (values, values)
-    most = max(float(high.max()), 1e-9)
-    places = np.arange(len(values)) + 0.5
-    there, back = _points(places, high, most), _points(places[::-1], low[::-1], most)
-    return {
-        "names": names, "labels": labels, "counts": values.tolist(), "ends": high.tolist() if most > 1e-9 else [],
-        "low": low.tolist() if known else [None] * len(values),
-        "high": high.tolist() if known else [None] * len(values),
-        "line": _points(places, values, most), "band": f"{there} {back}",
-    }  # fmt: skip
-
-
-def pair(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats) -> dict[str, Any]:
-    """Return the template values of a two-way table."""
-    return {"names": names, "labels": labels, "counts": values.tolist(), "most": max(float(values.max()), 1e-9)}
-
-
-def _points(places: NDArray[np.floating[Any]], values: Floats, most: float) -> str:
-    heights = 100 - 98 * np.clip(values / most, 0, 1)
-    return " ".join(f"{x:g},{y:.2f}" for x, y in zip(places, heights, strict=True))
 
 
 def strategy_picture(matrix: Floats) -> str:

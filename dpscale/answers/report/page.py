@@ -24,7 +24,7 @@ FILTERS = {"figure": figure, "whole": whole, "percent": percent, "power": power}
 def render(content: Mapping[str, Any], package: str = SHARED, name: str = "report.html") -> str:
     """Return the page `name` of a package as text; `content` has the values of its template."""
     page, _ = compile_template(shared_file(name, package))
-    return page.render(style=shared_file("style.css"), script=shared_file("sort.js"), **content)
+    return page.render(style=shared_file("style.css"), script=shared_file("page.js"), **content)
 
 
 @cache
@@ -65,6 +65,8 @@ class Section:
         Heading.
     listed : bool
         Whether the navigation of the page lists it.
+    folded : bool
+        Whether the section is folded below its title, which its template leaves out then.
     module : str
         Module of the section's `TEMPLATE` and `values(run)`, which returns a function for each value of the template;
         "" for sections of the page's package.
@@ -73,6 +75,7 @@ class Section:
     name: str
     title: str
     listed: bool = True
+    folded: bool = False
     module: str = ""
 
 
@@ -83,6 +86,7 @@ class Rendered:
     name: str
     title: str
     listed: bool
+    folded: bool
     html: str
     failure: str = ""
 
@@ -137,7 +141,7 @@ def _rendered(section: Section, render_html: Callable[[], str]) -> Rendered:
             raise
         failure = kind_and_place(error)
         html = compile_template(shared_file("section-failed.html"))[0].render(section=section, why=failure)
-    return Rendered(section.name, section.title, section.listed, html, failure)
+    return Rendered(section.name, section.title, section.listed, section.folded, html, failure)
 
 
 def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: str, run: object) -> str:

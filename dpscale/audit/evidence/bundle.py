@@ -26,6 +26,7 @@ from dpscale.job.join_job import cut_share
 from dpscale.job.neighbours import describe_sides
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost, float_above
+from dpscale.privacy.attack_risk import rates_text, total_bounds
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import Run, now
 from dpscale.runs.manifest import check_output, disk_errors, versions
@@ -87,7 +88,14 @@ def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | 
             check_periods(run)
         contents = _texts(run)
         contents |= {name: canonical(value) for name, value in _facts(run, selftest).items()}
+        contents["README.md"] += _risk_text(run, json.loads(contents["ledger.json"])).encode()
         return _written(run.path / FOLDER, contents | _sealed(contents, key))
+
+
+def _risk_text(run: Run, ledger: Fields) -> str:
+    """Return the attack risk of the release and of all releases of its dataset, for the readme."""
+    together = rates_text(total_bounds(ledger["spent"], swaps=run.attack_risk.swaps))
+    return f"\n## Attack risk\n\n{run.attack_risk.sentence}\n\n{RISK_README.format(together=together)}"
 
 
 def check_whole(run: Run) -> None:
@@ -327,6 +335,13 @@ A bundle shows that the listed draws cost what was charged, and that its files a
 is detected only with the curator's public key or the head of the ledger's hash chain. A bundle cannot show that the
 list is complete, that the secret was protected, or that no other release of the same data was made under another
 ledger; these rest on the curator's signature and on an inspection of the curator's machine.
+"""
+RISK_README = """All releases of the dataset on the ledger together: {together}.
+They protect what `protects` in `ledger.json` states.
+
+With the squared mu of `ledger.json`, the detection rate at a false alarm rate a is at most Phi(Phi⁻¹(a) + mu), for pure
+epsilon at most min(e^epsilon a, 1 - e^-epsilon (1 - a)), and an additive delta adds to both (Wasserman and Zhou 2010;
+Dong, Roth and Su 2022).
 """
 TIME_README = """
 ## Growing table

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import DpscaleError
+from dpscale.domain.public_totals import condition_of
 from dpscale.engine import resolve
 from dpscale.job import TableJob
 from dpscale.job.allocation import expected_job, first_share
@@ -23,6 +25,8 @@ from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
 from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP
@@ -36,6 +40,8 @@ LINKS = (1_000, 10_000, 100_000, 1_000_000)
 def summary(job: CompositeJob) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
     protects, amount = neighbour_relation(job), job.budget.amount
+    swaps = any(condition_of(one.public_totals) for one in job.domains.values())
+    cost = job.budget.cost + Cost(delta=sum(map(Fraction, job.search_deltas.values()), Fraction(0)))
     job, known = expected_job(job)
     return {
         "first_share": first_share(job) if known else 0.0,
@@ -44,6 +50,7 @@ def summary(job: CompositeJob) -> dict[str, Any]:
         "neighbours": describe_neighbours(protects),
         "relation": protects.protects.relation,
         "mu": math.sqrt(amount),
+        "attack_risk": AttackRisk.of(cost, protects.protects, swaps, job.engine.seed is None).describe(),
         "dataset": job.dataset,
         "pieces": list(_pieces(job, protects)),
     }  # fmt: skip

@@ -153,8 +153,8 @@ TABLE = (
     Section("links", "Links"),
     Section("joins", "Joins", module="dpscale.runs.joins.report"),
     Section("limits", "What is not protected"),
-    Section("read", "Read the answers"),
-    Section("job", "The job"),
+    Section("read", "Read the answers", folded=True),
+    Section("job", "The job", folded=True),
 )
 SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}  # one line per section
 
@@ -179,6 +179,8 @@ def write_report(run: CompositeRun) -> None:
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "tables": lambda: _tables(run),
+        "protects": lambda: run.protects.words,
+        "risk": lambda: run.attack_risk,
         "refusals": lambda: refusals(run.job, run.neighbours),
         "links": lambda: [content | _shown(one) for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),

@@ -11,7 +11,8 @@ import numpy as np
 import tomli_w
 
 from dpscale.answers import statistics, tables
-from dpscale.answers.report.figures import COLOURS, new_figure, single, svg
+from dpscale.answers.report.charts import single
+from dpscale.answers.report.figures import COLOURS, new_figure, svg
 from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import PlanError
@@ -30,8 +31,8 @@ TABLE = (
     Section("accuracy", "Accuracy over time"),
     Section("cost", "Privacy cost"),
     Section("limits", "Limits of the protection"),
-    Section("read", "Read the answers"),
-    Section("job", "Job"),
+    Section("read", "Read the answers", folded=True),
+    Section("job", "Job", folded=True),
 )
 SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}
 ROW = "Each row is protected in the whole table, because it belongs to one period."
@@ -59,6 +60,7 @@ def _values(run: StreamRun, frame: dict[str, Any]) -> dict[str, Callable[[], Any
     return {name: partial(fixed.__getitem__, name) for name in fixed} | {
         "epsilon": lambda: run.spent.epsilon_or_inf(delta),
         "mu": lambda: float(run.spent.squared_mu) ** 0.5,
+        "risk": lambda: run.attack_risk,
         "latest": lambda: rows()[-1]["answers"] if rows() else [],
         "rows": rows,
         "total_plot": lambda: _total_plot(run, rows()),
@@ -108,8 +110,12 @@ def _total(answered: Answered) -> dict[str, float | None]:
 
 
 def _singles(run: StreamRun, kind: str) -> list[dict[str, Any]]:
-    found = tables.singles(_answered(run, run.released[-1], kind), SINGLES)
-    return [single(one.names, one.labels, one.values, one.half) for one in found]
+    answered = _answered(run, run.released[-1], kind)
+    domain = answered.estimates.workload.domain
+    asked = [one for one in tables.requested(answered, SINGLES) if len(one.names) == 1]
+    seen = {one.names for one in asked}
+    shown = [*asked, *(one for one in tables.singles(answered, 2 * SINGLES) if one.names not in seen)][:SINGLES]
+    return [single(one.names, one.labels, one.values, one.half, domain[one.names[0]]) for one in shown]
 
 
 def _total_plot(run: StreamRun, rows: list[dict[str, Any]]) -> str:
@@ -125,7 +131,7 @@ def _total_plot(run: StreamRun, rows: list[dict[str, Any]]) -> str:
                       label=run.kinds[number])  # fmt: skip
     shown = places[:: -(-len(places) // 6)]
     axes.set_xticks(shown, [rows[place]["label"] for place in shown])
-    axes.set(ylabel="records", ylim=(min(0.0, axes.get_ylim()[0]), None))
+    axes.set(xlabel="period", ylabel="records", ylim=(min(0.0, axes.get_ylim()[0]), None))
     axes.legend(frameon=False, fontsize=8)
     return svg(figure)
 
@@ -146,6 +152,6 @@ def _variance_plot(run: StreamRun) -> str:
         axes.plot(places, values, color=colour, marker=".", linewidth=1, label=kind)
     shown = places[:: -(-len(places) // 6)]
     axes.set_xticks(shown, [run.labels[place] for place in shown])
-    axes.set(ylabel="relative standard error", ylim=(0, None))
+    axes.set(xlabel="period", ylabel="relative standard error", ylim=(0, None))
     axes.legend(frameon=False, fontsize=8)
     return svg(figure)

@@ -14,13 +14,16 @@ from typing import Any
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
 from dpscale.domain import Hierarchy
+from dpscale.domain.public_totals import condition_of
 from dpscale.engine import Engine
 from dpscale.job import TableJob
+from dpscale.job.periods import promise
 from dpscale.mechanisms import COMPOSITE, mechanism, mechanism_names, plan_problem
 from dpscale.mechanisms.contract import PlanningProblem, Tools, user_store
 from dpscale.plans.factor import MOST as MOST_CELLS
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.privacy.accounting import LAPLACE, Budget
+from dpscale.privacy.accounting import LAPLACE, Budget, Cost
+from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.runs.stages.plan import plan_once_by
 from dpscale.workload import RECORDS, Workload, WorkloadPart
@@ -182,6 +185,15 @@ def required_epsilon(job: TableJob, error: float, target: float) -> dict[str, fl
         return {"error": target, "epsilon": math.sqrt(cost)}
     return {"error": target, "epsilon": epsilon_of_mu(math.sqrt(cost), _delta(job)), "delta": _delta(job),
             "rho": cost / 2, "privacy_cost": cost}  # fmt: skip
+
+
+def planned_risk(job: TableJob) -> AttackRisk:
+    """Return the attack risk of a release that uses the whole budget of a job."""
+    domain = job.read_domain()
+    searches = job.search_budget(domain)
+    protects = promise(job.data, job.periods, job.read_period()) if job.data.period else job.data.protects
+    cost = searches.total.cost + Cost(delta=searches.total_delta)
+    return AttackRisk.of(cost, protects, bool(condition_of(domain.public_totals)), job.engine.seed is None)
 
 
 def compare_mechanisms(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from dpscale.answers.report import (
     trace_plot,
     weight_plot,
 )
-from dpscale.answers.report.figures import number_bars
+from dpscale.answers.report.charts import csv_text
 from dpscale.answers.report.hierarchies import hierarchy_results
 from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
@@ -43,7 +45,7 @@ from dpscale.ledger.refusal import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
 from dpscale.reconstruction.joint_intervals import half_width
-from dpscale.runs.answers import AnswerColumns, read_index, read_trace, relative_errors
+from dpscale.runs.answers import AnswerColumns, answer_texts, read_index, read_trace, relative_errors
 from dpscale.runs.directory import Run
 from dpscale.runs.estimates import estimates_of, model_folder
 from dpscale.runs.searches import summarize_searches
@@ -52,19 +54,29 @@ from dpscale.storage.files import read_text, write_whole
 
 Value = TypeVar("Value")
 SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
-SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 4, 3, 4, 64
+ASKED, SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 6, 4, 3, 4, 64
 LISTED = 60  # queries that are listed by predicates
 NUMBERS = 6  # figures of sums and means
 
 
 def headline_tables(answered: Answered) -> dict[str, Any]:
-    """Return the estimated total and the most informative one-way and two-way tables."""
-    singles, pairs = tables.singles(answered, SINGLES), tables.pairs(answered, PAIRS)
-    return {
-        "total": _total(answered),
-        "singles": [single(one.names, one.labels, one.values, one.half) for one in singles],
-        "pairs": [pair(one.names, one.labels, one.values) for one in pairs],
-    }
+    """Return the estimated total, the tables that the job asks first, and the most informative other ones.
+
+    Tables of one attribute that are implied by larger ones fill up the first group.
+    """
+    asked = tables.requested(answered, ASKED)
+    missing = SINGLES - sum(len(one.names) == 1 for one in asked)
+    seen = {one.names for one in asked}
+    more = [one for one in tables.singles(answered, ASKED + SINGLES) if one.names not in seen] if missing > 0 else []
+    shown = [*asked, *more[: max(missing, 0)]]
+    pairs = [one for one in tables.pairs(answered, PAIRS + ASKED) if one.names not in seen][:PAIRS]
+    domain = answered.estimates.workload.domain
+    drawn = [single(one.names, one.labels, one.values, one.half, domain[one.names[0]]) if len(one.names) == 1
+             else pair(one.names, one.labels, one.values, one.half) for one in [*shown, *pairs]]  # fmt: skip
+    for place, one in enumerate(drawn):
+        one["download"] = place
+    texts = [csv_text(one.names, one.labels, one.values, one.half) for one in [*shown, *pairs]]
+    return {"total": _total(answered), "asked": drawn[: len(shown)], "pairs": drawn[len(shown) :], "texts": texts}
 
 
 def _total(answered: Answered) -> dict[str, Any] | None:
@@ -150,7 +162,7 @@ def job_text(job: TableJob) -> str:
 
 
 MOST_CELLS = 40  # bars of a search in the report
-SHOWN = 25  # number of worst and of best sets in the report
+MOST_LISTED, MOST_TEXTS = 500, 3000  # sets of the index, and their queries that can be downloaded
 
 
 TABLE = (
@@ -161,16 +173,17 @@ TABLE = (
     Section("units", "Distinct units"),
     Section("found", "Discovered cells"),
     Section("listed", "Listed queries"),
+    Section("sets", "All tables"),
     Section("sure", "Accuracy"),
     Section("cost", "Privacy cost"),
-    Section("rounds", "Selections by round"),
-    Section("rows", "Synthetic rows"),
-    Section("sets", "Errors by attribute set"),
-    Section("plan", "Measurement plan"),
     Section("limits", "Limits of the protection"),
-    Section("read", "Read the answers"),
-    Section("job", "Job"),
-    Section("made", "Provenance", listed=False),
+    Section("rows", "Synthetic rows"),
+    Section("rounds", "Selections by round", folded=True),
+    Section("plan", "Measurement plan", folded=True),
+    Section("read", "Read the answers", folded=True),
+    Section("job", "Job", folded=True),
+    Section("made", "Provenance", listed=False, folded=True),
+    Section("archive", "Downloads", listed=False),
 )
 SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}  # one line per section
 
@@ -197,6 +210,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
     )
     estimated = cache(lambda: Answered(estimates_of(run), str(run.manifest["release"])))
     results, left = cache(lambda: headline_tables(estimated())), cache(lambda: remaining(run))
+    listing = cache(lambda: listed_sets(run, index(), len(results()["texts"])))
     sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
     counts = {part.name for part in run.workload.parts if not has_numbers(part)}
     fixed = _frame(run) | {
@@ -204,12 +218,11 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "job": job,
         "domain": run.domain,
         "measurement_plan": measurement_plan,
-        "worst": SHOWN,
         "refuses": [one.name for one in run.domain.axes if "reject" in (one.outside, one.nulls, one.foreign)],
     }
     return {name: partial(_same, value) for name, value in fixed.items()} | {
         "total": lambda: results()["total"],
-        "singles": lambda: results()["singles"],
+        "asked": lambda: results()["asked"],
         "pairs": lambda: results()["pairs"],
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
@@ -234,9 +247,10 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "totals": lambda: total_results(estimated().estimates),
         "additive": lambda: float_above(run.spent.delta),
         "period": lambda: run.spent.period,
-        "rows": lambda: answered(run, SHOWN),
+        "rows": lambda: listing()["rows"],
+        "archive": lambda: packed([*results()["texts"], *listing()["texts"]]),
         "index": lambda: len(index()),
-        "hidden": lambda: max(len(index()) - 2 * SHOWN, 0),
+        "risk": lambda: run.attack_risk,
         "error_plot": lambda: error_plot({one: own for one, own in _errors(index()).items() if one in counts}),
         "share_plot": lambda: share_plot(measurement_plan.shares),
         "weight_plot": lambda: weight_plot(measurement_plan.profiles),
@@ -264,9 +278,10 @@ def _found(run: TableRun) -> list[dict[str, Any]]:
         )
         labels, counts, errors = zip(*largest, strict=True) if largest else ((), (), ())
         values, ends = np.array(counts, float), width * np.array(errors, float)
-        bars = number_bars(name, "records", labels, values, values - ends, values + ends) if largest else ""
+        found = run.domain[name] if name in run.domain.names and len(largest) == len(one.cells) else None
+        bars = single((name,), (labels,), values, ends, found) if largest else None
         sections.append({"name": name, "title": one.title, "facts": one.facts, "cells": len(one.cells),
-                         "shown": len(largest), "svg": bars})  # fmt: skip
+                         "shown": len(largest), "bars": bars})  # fmt: skip
     return sections
 
 
@@ -314,16 +329,31 @@ def _named(chosen: list[str], most: int = 4) -> str:
     return "; ".join([*first, *([f"nothing, {nothing} times"] if nothing else [])])
 
 
-def answered(run: TableRun, most: int | None = None) -> list[dict[str, Any]]:
-    """Return the index of the answers by decreasing root mean square standard error.
+def listed_sets(run: TableRun, index: pa.Table, first: int) -> dict[str, Any]:
+    """Return the first sets of the index of answers, in the order of the workload, and their answers as CSV.
 
-    With `most`, return only that number of rows from both ends.
+    Parameters
+    ----------
+    run : TableRun
+    index : pyarrow.Table
+    first : int
+        Number of texts before these in the archive of the page.
+
+    Returns
+    -------
+    dict
+        `rows`: attributes, family, queries, rms_error, file, and `download`, the number of the text, or None; `texts`.
     """
-    index = read_index(run.path / "answers")
-    order = np.argsort(-index["rms_error"].fill_null(0.0).to_numpy(), kind="stable")
-    if most is not None and len(order) > 2 * most:
-        order = np.concatenate([order[:most], order[-most:]])
-    return list(index.take(order).to_pylist())
+    rows = index.slice(0, MOST_LISTED).to_pylist()
+    found = answer_texts(run.path / "answers", rows, MOST_TEXTS)
+    numbers = {place: first + number for number, place in enumerate(found)}
+    return {"rows": [row | {"download": numbers.get(place)} for place, row in enumerate(rows)], "texts": found.values()}
+
+
+def packed(texts: Sequence[str]) -> str:
+    """Return texts, separated by form feeds, as compressed base64 for the script of the page."""
+    joined = "\f".join(one.replace("\f", " ") for one in texts)
+    return base64.b64encode(gzip.compress(joined.encode(), mtime=0)).decode()
 
 
 def _errors(index: pa.Table) -> dict[str, tuple[Any, Any]]:

@@ -1,0 +1,163 @@
+"""Entry of a release for registries of deployments of differential privacy, and its JSON Schema.
+
+It has what such a registry asks: what is protected, by which mechanism, at which cost, alone and with all releases of
+the dataset on the ledger. It has no record, no count and no path. A public domain is described by names, kinds and
+numbers of cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dpscale.answers.report.page import public_name
+from dpscale.audit.evidence.checklist import NEIGHBOURS, REPLACED
+from dpscale.audit.evidence.growing import measured_tables
+from dpscale.base.errors import BudgetError
+from dpscale.domain.public_totals import condition_of
+from dpscale.privacy.accounting import Cost, float_above, root_above
+from dpscale.privacy.attack_risk import total_bounds
+from dpscale.privacy.protection import REPLACE
+from dpscale.runs.directory import Run, now
+from dpscale.runs.stages.runner import ledger_dataset
+
+FORMAT = "dpscale-registry/1"
+REFERENCES = {
+    "accounting": "Dong, Roth and Su (2022), Gaussian Differential Privacy",
+    "attack_risk": "Wasserman and Zhou (2010), A Statistical Framework for Differential Privacy; Dong, Roth and Su",
+}
+
+
+def registry_entry(run: Run) -> dict[str, Any]:
+    """Return the entry of a measured run, ready for JSON. Infinite figures are null.
+
+    Parameters
+    ----------
+    run : Run
+        Of one or several tables, or of a growing table.
+
+    Returns
+    -------
+    dict
+        As `REGISTRY_SCHEMA` describes.
+
+    Raises
+    ------
+    BudgetError
+        If the ledger of the release is not available.
+    """
+    dataset = ledger_dataset(run)
+    if not dataset:
+        raise BudgetError("privacy.ledger", "it does not contain this release", "the ledger with its charge",
+                          "make the entry where that ledger is available")  # fmt: skip
+    versions = run.manifest["versions"]
+    return {
+        "format": FORMAT,
+        "made": now(),
+        "release": run.manifest["release"],
+        "private": run.manifest["private"],
+        "software": {"name": "dpscale", "version": versions["dpscale"], "versions": versions},
+        "data": {"name": public_name(run.manifest["privacy"]["dataset"]),
+                 "tables": {name: _data(table) for name, table in measured_tables(run).items()}},
+        "mechanisms": {name: _mechanism(table) for name, table in measured_tables(run).items()}
+        | {f"links.{one.link.called}": {"name": one.link.mechanism} for one in run.links},
+        "unit": _unit(run),
+        "guarantee": _guarantee(run, run.job.privacy.delta or dataset["spent"]["delta"]),
+        "attack_risk": run.attack_risk.describe(),
+        "ledger": _ledger(dataset, run.attack_risk.swaps),
+        "references": REFERENCES,
+    }  # fmt: skip
+
+
+def _data(table: Any) -> dict[str, Any]:
+    """Return the public description of the data of a table."""
+    domain = table.domain
+    attributes = [{"name": one.name, "kind": one.kind, "cells": one.size} for one in domain.attributes
+                  if one.name not in domain.number_names]  # fmt: skip
+    return {"attributes": attributes, "numbers": sorted(domain.number_names), "filter": bool(table.job.data.where)}
+
+
+def _mechanism(table: Any) -> dict[str, Any]:
+    plan = table.measurement_plan
+    return {**table.manifest["mechanism"], "noise": f"discrete {plan.noise}", "queries": plan.workload.query_count,
+            "reconstruction": table.job.reconstruction.name}  # fmt: skip
+
+
+def _unit(run: Run) -> dict[str, Any]:
+    protects = run.protects
+    totals = [one for table in run.tables.values() for one in table.domain.public_totals]
+    relation = REPLACED if protects.relation == REPLACE else NEIGHBOURS
+    return {"words": protects.words, "column": protects.unit, "table": protects.table, "period": protects.span,
+            "rows_per_unit": protects.bound, "relation": protects.relation,
+            "neighbours": relation + condition_of(totals)}  # fmt: skip
+
+
+def _guarantee(run: Run, delta: float) -> dict[str, Any]:
+    """Return the guarantee of the release alone; rho is null if there is an additive delta."""
+    cost: Cost = run.spent
+    delta = float_above(cost.delta) if cost.is_pure else delta
+    squared = float_above(cost.squared_mu)
+    figures = {
+        "epsilon": cost.epsilon_or_inf(delta),
+        "delta": delta,
+        "mu": root_above(cost.squared_mu),
+        "rho": math.inf if cost.delta else squared / 2,
+        "pure_epsilon": float_above(cost.pure) if cost.is_pure else math.inf,
+        "additive_delta": float_above(cost.delta),
+    }
+    known = run.manifest["private"]
+    finite = {name: value if known and math.isfinite(value) else None for name, value in figures.items()}
+    return {"definition": "pure differential privacy" if cost.is_pure else "Gaussian differential privacy",
+            **finite, "cost": cost.to_dict()}  # fmt: skip
+
+
+def _ledger(dataset: Mapping[str, Any], swaps: bool) -> dict[str, Any]:
+    """Return the totals of all releases of the dataset."""
+    bounds = [{"false_positive_rate": level, "true_positive_rate": bound}
+              for level, bound in total_bounds(dataset["spent"], swaps=swaps).items()]  # fmt: skip
+    return {"releases": len(dataset["releases"]), "protects": dataset["protects"], **dataset["spent"],
+            "cap": dataset["cap"] and {name: dataset["cap"][name] for name in ("epsilon", "delta", "currency")},
+            "head": dataset["head"], "notes": dataset["notes"], "attack_risk": bounds}  # fmt: skip
+
+
+NUMBER, TEXT = {"type": ["number", "null"]}, {"type": ["string", "null"]}
+RATE = {"type": "number", "minimum": 0, "maximum": 1}
+BOUNDS = {"type": "array", "minItems": 1, "items": {
+    "type": "object", "properties": {"false_positive_rate": RATE, "true_positive_rate": RATE},
+    "required": ["false_positive_rate", "true_positive_rate"]}}  # fmt: skip
+
+
+def _object(properties: Mapping[str, Any], closed: bool = True) -> dict[str, Any]:
+    """Return the schema of an object that has all these keys, and no other ones if it is `closed`."""
+    return {"type": "object", "properties": dict(properties), "required": list(properties),
+            "additionalProperties": not closed}  # fmt: skip
+
+
+ATTRIBUTE = _object({"name": {"type": "string"}, "kind": {"type": "string"}, "cells": {"type": "integer"}})
+TABLE = _object({"attributes": {"type": "array", "items": ATTRIBUTE},
+                 "numbers": {"type": "array", "items": {"type": "string"}}, "filter": {"type": "boolean"}})  # fmt: skip
+REGISTRY_SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "dpscale registry entry",
+    **_object({
+        "format": {"const": FORMAT},
+        "made": {"type": "string"},
+        "release": {"type": "string"},
+        "private": {"type": "boolean"},
+        "software": _object({"name": {"const": "dpscale"}, "version": {"type": "string"},
+                             "versions": {"type": "object"}}),
+        "data": _object({"name": {"type": "string"}, "tables": {"type": "object", "additionalProperties": TABLE}}),
+        "mechanisms": {"type": "object", "additionalProperties": _object({"name": {"type": "string"}}, False)},
+        "unit": _object({"words": {"type": "string"}, "column": TEXT, "table": TEXT, "period": TEXT,
+                         "rows_per_unit": {"type": "integer"}, "relation": {"enum": ["add/remove", "replace"]},
+                         "neighbours": {"type": "string"}}),
+        "guarantee": _object({"definition": {"type": "string"}, **dict.fromkeys(
+            ("epsilon", "delta", "mu", "rho", "pure_epsilon", "additive_delta"), NUMBER), "cost": {"type": "object"}}),
+        "attack_risk": _object({"question": {"type": "string"}, "bounds": BOUNDS, "sentence": {"type": "string"}}),
+        "ledger": _object({"releases": {"type": "integer"}, "protects": TEXT, "epsilon": NUMBER, "delta": NUMBER,
+                           "squared_mu": NUMBER, "pure_epsilon": NUMBER, "cap": {"type": ["object", "null"]},
+                           "head": {"type": "string"}, "notes": {"type": "array"}, "attack_risk": BOUNDS}, False),
+        "references": {"type": "object"},
+    }),
+}  # fmt: skip
