@@ -22,8 +22,10 @@ PAGES = {  # tables of files by the page that lists their keys
 SECTIONS = {  # other fields by the section on them
     "data column": "jobs domain-file", "data columns": "jobs domain-file", "domain": "jobs domain-file",
     "reviewed": "jobs domain-file", "run directory": "jobs run-directory", "period": "growing", "plan": "frames",
-    "run": "frames", "bins": "frames", "synthesizer": "frames", "frame": "frames", "client": "cluster",
+    "run": "frames", "bins": "frames", "Synthesizer": "frames", "frame": "frames", "client": "cluster",
     "release": "answers", "query": "answers", "impossible": "rows structural-zeros",
+    "cap": "ledger cap", "found": "jobs cells-that-are-not-public", "of": "jobs sums-and-means",
+    "evidence": "privacy evidence-for-auditors",
 }  # fmt: skip
 DEBUG = "DPSCALE_DEBUG"
 DEBUG_WARNING = f"{DEBUG} is set: errors are shown with their causes, which may show records. This output is PRIVATE."
@@ -64,14 +66,16 @@ class DpscaleError(Exception):
 
     def __init__(self, field: str, got: str, takes: str = "", remedy: str = "") -> None:
         self.field, self.got, self.takes, self.remedy = field, got, takes, remedy
-        parts = [f"{field}: {got}", f"expected {takes}" if takes else "", remedy]
+        listed = remedy.removeprefix("there are: ").removesuffix(", …").split(", ")
+        repeats = remedy.startswith("there are: ") and set(listed) <= set(takes.split(": ")[-1].split(", "))
+        parts = [f"{field}: {got}", f"expected {takes}" if takes else "", "name one of them" if repeats else remedy]
         super().__init__("; ".join(part for part in parts if part))
         self.add_note(f"more: {self.more}")
 
     @property
     def more(self) -> str:
         """Command that prints the part of the documentation on the field at fault."""
-        first, *rest = re.findall(r"^[a-z_ ]+|(?<=\.)[a-z_]+$", self.field) or [""]
+        first, *rest = re.findall(r"^[A-Za-z_ ]+|(?<=\.)[a-z_]+(?=\.\d+$|$)", self.field) or [""]
         first, word = first.strip(), first.split(" ")[0]
         page = next((page for page, words in PAGES.items() if word in words and first not in SECTIONS), None)
         if page is None:

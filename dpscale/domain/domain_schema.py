@@ -286,7 +286,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         raise DomainError(f"attributes.{name}.{given[0]}", "given with public edges", f'edges = "{PRIVATE}" only',
                           "remove it")  # fmt: skip
     if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
-        raise DomainError(field, "not a list of numbers", "finite numbers", "fix it")
+        raise DomainError(field, "not a list of numbers", f'finite numbers, or "{PRIVATE}"', "fix it")
     edges = [_raised(name, table["log"], edge) if "log" in table else float(edge) for edge in edges]
     if any(b <= a for a, b in pairwise(edges)) or len(edges) < 2:
         raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them and remove repeats")
