@@ -5,16 +5,21 @@ A summary is private: it contains values of records.
 
 from __future__ import annotations
 
+import math
 import re
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.arrow import is_text, pa, pc
-from dpscale.domain.attribute import PERIODS, name_of, numbered
+from dpscale.domain.attribute import EXACT, LARGEST, PERIODS, name_of, numbered
 from dpscale.records.column_values import Numbers, days, numbers
 
 MOST_VALUES = 64
+BINS, MOST_EDGES = 16, 24
+MOST_INTEGERS, EXACT_INTEGERS = 100, 32  # cells of an attribute of integers, and of one whose ends stay as they are
+SKEWED = 0.75  # share of the numbers in one of equal bins
 CODE = r"^[+-]?0\d"  # a text such as 01 is a code, not a number
 MOST_LETTERS = 4  # of a prefix
 MOST_PERIODS = 100
@@ -85,6 +90,18 @@ class ColumnSummary:
         fitting = [one for one in self.dates if one.present and one.foreign <= FEW * one.present]
         fewest = min((one.foreign for one in fitting), default=0)
         return [one for one in fitting if one.foreign == fewest]
+
+    def numeric_kind(self) -> dict[str, Any]:
+        """Return integers if there are few, otherwise bins."""
+        low, high, span = self.low, self.high, self.high - self.low
+        if self.whole and span < MOST_INTEGERS and max(-low, high) < EXACT - 5:
+            if span >= EXACT_INTEGERS:
+                low, high = 5 * math.floor(low / 5), 5 * math.ceil(high / 5)
+            return {"kind": "integer", "low": int(low), "high": int(max(high, low + 1))}
+        edges, sample = round_edges(low, high, self.whole), np.array(self.numbers)
+        if len(edges) > 2 and np.histogram(sample, edges)[0].max() > SKEWED * len(sample):
+            edges = growing_edges(sample, low, high)
+        return {"kind": "bins", "edges": edges}
 
     def share(self, pattern: re.Pattern[str]) -> float:
         """Return the share of the sampled texts that a pattern matches as a whole."""
@@ -160,3 +177,65 @@ class DateSummary:
         slips = {"unparsable": "category"} if self.foreign else {}
         return {"kind": "date", "by": by, "low": name_of(by, low), "high": name_of(by, max(high, low + 1)), **form,
                 "outside": "clip", "nulls": "category" if self.nulls else "reject", **slips}  # fmt: skip
+
+
+def round_edges(low: float, high: float, whole: bool = False) -> list[float]:
+    """Return edges of at most 16 equal bins that are multiples of 1, 2 or 5 times a power of ten.
+
+    Parameters
+    ----------
+    low, high : float
+        Smallest and largest number.
+    whole : bool
+        Whether the edges are integers.
+
+    Examples
+    --------
+    >>> round_edges(3.1, 48.2)
+    [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
+    >>> round_edges(0.02, 0.11)
+    [0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.11]
+    """
+    first, last = Fraction(repr(low)), Fraction(repr(high))
+    if first == last:
+        first, last = (first + sign * (abs(first) / 10 or 1) for sign in (-1, 1))
+    span = last - first
+    power = max(_exponent(span / BINS), 0 if whole else -400)
+    for step in (Fraction(10) ** (power + k) * digit for k in range(3) for digit in (1, 2, 5)):
+        begin, end = math.floor(first / step), math.ceil(last / step)
+        if end - begin <= BINS:
+            break
+    edges = sorted({_plain(step * i) for i in range(begin, end + 1)})
+    while len(edges) < 3:  # floats cannot distinguish more
+        ends = np.nextafter(edges[0], -LARGEST).item(), np.nextafter(edges[-1], LARGEST).item()
+        edges = sorted({*edges, *ends})
+    return edges
+
+
+def growing_edges(sample: np.ndarray[Any, Any], low: float, high: float) -> list[float]:
+    """Return edges 1, 2, 5, 10, 20, … times a power of ten on each side of zero, for a skewed column."""
+    sizes = np.abs(sample[sample != 0])
+    least, most = _exponent(Fraction(repr(float(np.quantile(sizes, 0.05))))), max(-low, high)
+    for digits in ((1, 2, 5), (1,)):
+        series = [
+            Fraction(10) ** k * digit for k in range(least, _exponent(Fraction(repr(most))) + 2) for digit in digits
+        ]
+        positive = [one for i, one in enumerate(series) if i == 0 or series[i - 1] < Fraction(repr(most))]
+        if len(positive) <= MOST_EDGES:
+            break
+    above = [one for i, one in enumerate(positive) if high > 0 and (i == 0 or positive[i - 1] < high)]
+    below = [-one for i, one in enumerate(positive) if low < 0 and (i == 0 or positive[i - 1] < -low)]
+    return sorted({_plain(one) for one in (*below, Fraction(0), *above)})
+
+
+def _exponent(size: Fraction) -> int:
+    """Return the largest k with 10^k at most a positive number."""
+    k = len(str(size.numerator)) - len(str(size.denominator))
+    return k if Fraction(10) ** k <= size else k - 1
+
+
+def _plain(edge: Fraction) -> float:
+    """Return an edge as an integer if it is one that floats represent, otherwise as the nearest float."""
+    if edge.denominator == 1 and abs(edge) < EXACT:
+        return int(edge)
+    return float(min(max(edge, -Fraction(LARGEST)), Fraction(LARGEST)))

@@ -7,25 +7,30 @@ that look like identifiers, names or free text are omitted with a comment that s
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 
-from dpscale.base.display import nearest
-from dpscale.base.errors import DataError
+from dpscale.base.display import display_path, nearest
+from dpscale.base.errors import DataError, DomainError
 from dpscale.domain import Domain
-from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL
+from dpscale.domain.attribute import NULL_LABEL, OUTSIDE_LABEL
 from dpscale.domain.domain_schema import ALSO
-from dpscale.records.column_summary import EMAIL, MOST_VALUES, SHORT_CODE, ColumnSummary
+from dpscale.records.column_summary import (
+    EMAIL,
+    MOST_VALUES,
+    SHORT_CODE,
+    ColumnSummary,
+)
 from dpscale.records.files import other_delimiter
 from dpscale.records.formats import PLAIN, Dialect
+from dpscale.records.frames import as_arrow, frame_columns, read_stream
 from dpscale.records.origin import Origin
+from dpscale.storage.files import is_path
 
 WARNING = (
     "This draft is PRIVATE: it was read off the records. Replace its bounds and values by ones that are known without "
@@ -34,9 +39,6 @@ WARNING = (
 )
 MOST_LINES, WIDTH = 150, 110
 GROUPED = 100_000  # integers from which digits are grouped
-MOST_INTEGERS, EXACT_INTEGERS = 100, 32  # cells of an attribute of integers, and of one whose ends stay as they are
-BINS, MOST_EDGES = 16, 24
-SKEWED = 0.75  # share of the numbers in one of equal bins
 FEWEST_IDS = 20  # rows: with fewer, distinct values do not indicate an id
 NEARLY_ALL = 0.5  # distinct texts per row
 WORDS = 3  # of a text, on average: more are free text
@@ -50,13 +52,13 @@ PERSON_NAME = re.compile(
 
 @dataclass(frozen=True)
 class Sketch:
-    """Draft of a domain file.
+    """Draft of a domain file. It is private: it contains bounds and values of records.
 
-    Attributes
+    Parameters
     ----------
-    attributes : dict
+    attributes : mapping of str to dict
         Tables of the attributes by name.
-    omitted : dict of str to str
+    omitted : mapping of str to str
         Reason why a column has no attribute, by its name.
     notes : tuple of str
         Comments on columns.
@@ -70,7 +72,12 @@ class Sketch:
     units: tuple[str, ...]
 
     def text(self) -> str:
-        """Return the domain file, with a privacy warning at the top and at most 150 lines for 120 columns."""
+        """Return the domain file, with a privacy warning at the top and at most 150 lines for 120 columns.
+
+        Returns
+        -------
+        str
+        """
         warning = WARNING.replace(". ", ".\n").split("\n")
         reasons: dict[str, list[str]] = {}
         for name, why in self.omitted.items():
@@ -82,6 +89,31 @@ class Sketch:
             if len(written) + len(comments) + 3 <= MOST_LINES:
                 break
         return "\n".join([*comments, "", "reviewed = false", "", *written, ""])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"Sketch({len(self.attributes)} attributes, {len(self.omitted)} columns omitted; private)"
+
+    def write(self, path: str | Path) -> None:
+        """Write the domain file. A job and `plan` refuse it until a person has set `reviewed = true` in it.
+
+        Parameters
+        ----------
+        path : str or Path
+            A new file.
+
+        Raises
+        ------
+        DomainError
+            If the file exists.
+        """
+        if Path(path).exists():
+            raise DomainError(
+                "path", f"{display_path(path)}, which exists", "a new file", "name another one, or remove it"
+            )
+        Path(path).write_text(self.text())
 
     @property
     def unit_proposal(self) -> str:
@@ -142,23 +174,76 @@ def make_sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Se
     DataError
         If the table cannot be read, has no such column, or none that a domain can describe.
     """
-    seen = _summaries(path, dialect, lake, columns)
+    return _sketched(_file_summaries(path, dialect, lake, columns), {})
+
+
+def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
+    """Draft a domain from data. The draft is not private: it contains bounds and values of records.
+
+    Parameters
+    ----------
+    data : str, Path, DataFrame or Arrow data
+        Path of files, or a frame of pandas, Polars, Dask or pyarrow.
+    columns : sequence of str
+        Columns to describe; default: all.
+
+    Returns
+    -------
+    Sketch
+        `print` shows the domain file, `write` writes it.
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read, have no such column, or none that a domain can describe.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> print(sketch_domain(pa.table({"age": [18, 40, 44]})).text().split("reviewed = ")[1])
+    false
+    <BLANKLINE>
+    [attributes.age]
+    kind = "integer"
+    low = 18
+    high = 44
+    outside = "clip"
+    nulls = "reject"
+    <BLANKLINE>
+    """
+    if is_path(data):
+        return make_sketch(str(data), columns=columns)
+    frame: Any = read_stream(data)
+    parts = [frame.get_partition(i) for i in range(frame.npartitions)] if hasattr(frame, "npartitions") else [frame]
+    names = [str(name) for name in frame_columns(frame)]
+    _check_columns(columns, names)
+    seen, mixed = {name: ColumnSummary() for name in columns or names}, dict[str, str]()
+    for part in parts:
+        whole = part.compute() if len(parts) > 1 or part is not frame else part
+        for name, one in seen.items():
+            try:
+                one.add(as_arrow(whole, [name]).column(0).combine_chunks())
+            except DataError as error:
+                mixed[name] = error.got
+    return _sketched({name: one for name, one in seen.items() if name not in mixed}, mixed)
+
+
+def _sketched(seen: Mapping[str, ColumnSummary], unread: Mapping[str, str]) -> Sketch:
+    """Return the draft of columns; `unread` has the reasons why other columns cannot be read."""
     drafts = {name: draft_attribute(name, one) for name, one in seen.items()}
     attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
     if not attributes:
-        raise DataError(
-            "data.path", f"no column in {path} that a domain can describe", "numbers or texts", "convert some columns"
-        )
+        raise DataError("data.path", "no column that a domain can describe", "numbers or texts", "convert some columns")
     notes = [f"{name!r} has only one value: add its other possible values, or omit it"
              for name in attributes if seen[name].constant]  # fmt: skip
     for name, draft in attributes.items():
         if draft["kind"] == "date" and len(forms := [one.form for one in seen[name].best_dates]) > 1:
             notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
-    omitted = {name: why for name, why in drafts.items() if isinstance(why, str)}
+    omitted = {name: why for name, why in drafts.items() if isinstance(why, str)} | dict(unread)
     return Sketch(attributes, omitted, tuple(notes), _units(seen))
 
 
-def _summaries(path: str, dialect: Dialect, lake: str, columns: Sequence[str]) -> dict[str, ColumnSummary]:
+def _file_summaries(path: str, dialect: Dialect, lake: str, columns: Sequence[str]) -> dict[str, ColumnSummary]:
     """Read the table once and return the summary of each column."""
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     listing = table.partitions[: 1 if table.partitions[0].format.lists_columns else None]
@@ -170,14 +255,19 @@ def _summaries(path: str, dialect: Dialect, lake: str, columns: Sequence[str]) -
             "fields separated by commas",
             f"set --delimiter {mark!r} here, and delimiter in [data]",
         )
-    if absent := [name for name in columns if name not in seen]:
-        raise DataError("--columns", f"{absent[0]!r}", "columns of the data", nearest(absent[0], seen))
+    _check_columns(columns, list(seen))
     seen = {name: seen[name] for name in columns or seen}
     for partition in table.partitions:
         for batch in partition.batches(list(seen)):
             for name, one in seen.items():
                 one.add(batch[name])
     return seen
+
+
+def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
+    """Raise DataError for a column that the data lack."""
+    if absent := [name for name in columns if name not in known]:
+        raise DataError("columns", f"{absent[0]!r}", "columns of the data", nearest(absent[0], known))
 
 
 def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
@@ -197,7 +287,7 @@ def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
     if seen.mostly_numbers:
         slips = {} if seen.numeric else {"unparsable": "category"}
         nulls = "category" if seen.null_number else "reject"
-        return {**_numeric_kind(seen), "outside": "clip", "nulls": nulls, **slips}
+        return {**seen.numeric_kind(), "outside": "clip", "nulls": nulls, **slips}
     if not seen.textual:
         return "nothing but nulls" if seen.numeric else "numbers in one file, texts in another"
     return _draft_texts(name, seen)
@@ -262,82 +352,6 @@ def _units(seen: Mapping[str, ColumnSummary]) -> tuple[str, ...]:
     unique = [name for name, one in seen.items() if _is_unique(name, one) and not one.best_dates]
     own = [name for name in unique if ID_NAME.fullmatch(_snake(name))]
     return tuple(dict.fromkeys([*repeated, *own, *unique]))
-
-
-def _numeric_kind(seen: ColumnSummary) -> dict[str, Any]:
-    """Return integers if there are few, otherwise bins."""
-    low, high, span = seen.low, seen.high, seen.high - seen.low
-    if seen.whole and span < MOST_INTEGERS and max(-low, high) < EXACT - 5:
-        if span >= EXACT_INTEGERS:
-            low, high = 5 * math.floor(low / 5), 5 * math.ceil(high / 5)
-        return {"kind": "integer", "low": int(low), "high": int(max(high, low + 1))}
-    edges = round_edges(low, high, seen.whole)
-    sample = np.array(seen.numbers)
-    if len(edges) > 2 and np.histogram(sample, edges)[0].max() > SKEWED * len(sample):
-        edges = growing_edges(sample, low, high)
-    return {"kind": "bins", "edges": edges}
-
-
-def round_edges(low: float, high: float, whole: bool = False) -> list[float]:
-    """Return edges of at most 16 equal bins that are multiples of 1, 2 or 5 times a power of ten.
-
-    Parameters
-    ----------
-    low, high : float
-        Smallest and largest number.
-    whole : bool
-        Whether the edges are integers.
-
-    Examples
-    --------
-    >>> round_edges(3.1, 48.2)
-    [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
-    >>> round_edges(0.02, 0.11)
-    [0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.11]
-    """
-    first, last = Fraction(repr(low)), Fraction(repr(high))
-    if first == last:
-        first, last = (first + sign * (abs(first) / 10 or 1) for sign in (-1, 1))
-    span = last - first
-    power = max(_exponent(span / BINS), 0 if whole else -400)
-    for step in (Fraction(10) ** (power + k) * digit for k in range(3) for digit in (1, 2, 5)):
-        begin, end = math.floor(first / step), math.ceil(last / step)
-        if end - begin <= BINS:
-            break
-    edges = sorted({_plain(step * i) for i in range(begin, end + 1)})
-    while len(edges) < 3:  # floats cannot distinguish more
-        ends = np.nextafter(edges[0], -LARGEST).item(), np.nextafter(edges[-1], LARGEST).item()
-        edges = sorted({*edges, *ends})
-    return edges
-
-
-def growing_edges(sample: np.ndarray[Any, Any], low: float, high: float) -> list[float]:
-    """Return edges 1, 2, 5, 10, 20, … times a power of ten on each side of zero, for a skewed column."""
-    sizes = np.abs(sample[sample != 0])
-    least, most = _exponent(Fraction(repr(float(np.quantile(sizes, 0.05))))), max(-low, high)
-    for digits in ((1, 2, 5), (1,)):
-        series = [
-            Fraction(10) ** k * digit for k in range(least, _exponent(Fraction(repr(most))) + 2) for digit in digits
-        ]
-        positive = [one for i, one in enumerate(series) if i == 0 or series[i - 1] < Fraction(repr(most))]
-        if len(positive) <= MOST_EDGES:
-            break
-    above = [one for i, one in enumerate(positive) if high > 0 and (i == 0 or positive[i - 1] < high)]
-    below = [-one for i, one in enumerate(positive) if low < 0 and (i == 0 or positive[i - 1] < -low)]
-    return sorted({_plain(one) for one in (*below, Fraction(0), *above)})
-
-
-def _exponent(size: Fraction) -> int:
-    """Return the largest k with 10^k at most a positive number."""
-    k = len(str(size.numerator)) - len(str(size.denominator))
-    return k if Fraction(10) ** k <= size else k - 1
-
-
-def _plain(edge: Fraction) -> float:
-    """Return an edge as an integer if it is one that floats represent, otherwise as the nearest float."""
-    if edge.denominator == 1 and abs(edge) < EXACT:
-        return int(edge)
-    return float(min(max(edge, -Fraction(LARGEST)), Fraction(LARGEST)))
 
 
 def alike(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,10 @@ import tomllib
 from decimal import Decimal
 from itertools import pairwise
 
+import dask.dataframe
 import numpy as np
+import pandas as pd
+import polars
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -18,8 +21,9 @@ from hypothesis import example, given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.records.column_summary import growing_edges, round_edges
 from dpscale.records.formats import Dialect
-from dpscale.records.sketch import WARNING, growing_edges, round_edges, sketch
+from dpscale.records.sketch import WARNING, sketch
 
 
 def make_draft(path):
@@ -76,7 +80,7 @@ def test_columns_that_change_type_between_files(tmp_path):
 
 def test_table_without_usable_column_is_refused(tmp_path):
     (tmp_path / "x.csv").write_text("a\n")
-    with pytest.raises(dp.DataError, match="no column in"):
+    with pytest.raises(dp.DataError, match="no column that a domain can describe"):
         sketch(str(tmp_path))
 
 
@@ -208,7 +212,7 @@ def test_chosen_columns(tmp_path):
     write_made_table(tmp_path / "x.csv")
     attributes = tomllib.loads(sketch(str(tmp_path), columns=["seats", "fare"]))["attributes"]
     assert list(attributes) == ["seats", "fare"]
-    with pytest.raises(dp.DataError, match="--columns: 'faer'; expected columns of the data; did you mean 'fare'"):
+    with pytest.raises(dp.DataError, match="columns: 'faer'; expected columns of the data; did you mean 'fare'"):
         sketch(str(tmp_path), columns=["faer"])
 
 
@@ -228,3 +232,37 @@ def test_three_commands_release_a_table(tmp_path, monkeypatch):
     result = invoke(main, ["run", "job.toml", "--run-dir", "release", "--scheduler", "synchronous"])
     assert result.exit_code == 0, result.output
     assert len(dp.Release.open("release").table("paid")) == 17
+
+
+def test_frames_have_the_draft_of_their_file(tmp_path):
+    write_made_table(tmp_path / "x.csv")
+    table = pa.csv.read_csv(tmp_path / "x.csv", convert_options=pa.csv.ConvertOptions(strings_can_be_null=True))
+    columns = ["customer", "made", "fare", "seats", "alone", "deck", "zone"]
+    frames = [table, table.to_pandas(), polars.from_arrow(table), polars.from_arrow(table).lazy(),
+              dask.dataframe.from_pandas(table.to_pandas(), npartitions=3)]  # fmt: skip
+    expected = dp.sketch_domain(tmp_path / "x.csv", columns)
+    for frame in frames:
+        draft = dp.sketch_domain(frame, columns)
+        assert draft.attributes == expected.attributes
+        assert (set(draft.omitted), draft.units) == ({"customer", "zone"}, ("customer",))
+    assert "p1" not in repr(expected)
+
+
+def test_columns_of_several_types_are_omitted():
+    draft = dp.sketch_domain(pd.DataFrame({"a": [1, 2], "b": [1, "x"]}))
+    assert draft.omitted == {"b": "a column with values of several types"}
+
+
+def test_draft_of_a_frame_is_written_and_refused_until_reviewed(tmp_path):
+    draft = dp.sketch_domain(pd.DataFrame({"a": [1, 2, 3]}))
+    draft.write(tmp_path / "d.toml")
+    with pytest.raises(dp.DomainError, match="reviewed"):
+        dp.plan([["a"]], tmp_path / "d.toml", epsilon=1.0)
+    with pytest.raises(dp.DomainError, match=r"d\.toml, which exists"):
+        draft.write(tmp_path / "d.toml")
+
+
+@pytest.mark.parametrize("data", [None, 3, [1, 2], {"a": [1]}])
+def test_other_objects_are_refused(data):
+    with pytest.raises(dp.DataError, match="convert it, or pass the path of files"):
+        dp.sketch_domain(data)
