@@ -155,3 +155,9 @@ def test_counts_and_frames_name_all_refused_columns(place):
     with pytest.raises(dp.DataError) as caught:
         dp.run(job_dict, place / "run", data=frame)
     assert str(caught.value).startswith(f"data columns: {reasons}; expected")
+
+
+def test_name_of_an_absent_column_is_compared_with_those_of_the_data(tmp_path, domain_file):
+    data = write_partitions(tmp_path / "data", table().rename(columns={"income": "incme"}), "csv")
+    result = run_command("domain", "check", domain_file, data)
+    assert "'income': no such column; did you mean 'incme'?, in 5 files" in result.stdout.splitlines()
