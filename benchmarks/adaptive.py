@@ -56,13 +56,12 @@ from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
 from dpscale.reconstruction.pairwise.learn import (
     PairwiseModel,
-    add_triples,
     complete_pairs,
     learn,
     learning_steps,
-    missing_triples,
 )
 from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 from dpscale.workload.residual.grem import non_negative
 
 DELTA = 1e-9

@@ -24,8 +24,9 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.maxent import LEARNING_BYTES
-from dpscale.reconstruction.pairwise.learn import add_triples, complete_pairs, learn, missing_triples
+from dpscale.reconstruction.pairwise.learn import complete_pairs, learn
 from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 
 TOWNS, REGIONS, CELLS, OWN = 60, 8, (5, 8, 4, 6, 10), 0.4
 NAMES = ("town", "region", *(f"x{i}" for i in range(len(CELLS))))

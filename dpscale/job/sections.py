@@ -30,7 +30,8 @@ from dpscale.workload import family_named, family_names
 from dpscale.workload.listed import LABEL, is_array_file
 
 BELOW_ONE = 1 - 1e-15
-PART_ROWS, MOST_PARTS = 100_000, 10_000  # default number of files
+PART_ROWS, LONG_PART_ROWS, PART_VALUES = 100_000, 1_000_000, 1 << 25  # of a file by default
+MOST_SHORT_PARTS, MOST_PARTS = 1_000, 10_000  # files of PART_ROWS rows, and of any
 POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows per record, and rows, above which sampling error is negligible
 MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # larger budgets need allow_weak_privacy = true
 OLD_NAMES = {"allow_weak_privacy": "careless"}  # of [privacy]; digests of a job contain the old names
@@ -284,9 +285,10 @@ class SynthesizeTable(Settings):
     types: Literal["own", "input"] = "own"
     format: Literal["parquet", "csv"] = "parquet"
 
-    def parts_of(self, rows: int) -> int:
-        """Return the number of files."""
-        return self.parts or min(MOST_PARTS, -(-rows // PART_ROWS))
+    def parts_of(self, rows: int, columns: int) -> int:
+        """Return the number of files: of PART_ROWS rows, or longer ones if they are many and fit the memory."""
+        long = min(max(PART_VALUES // columns, PART_ROWS), LONG_PART_ROWS)
+        return self.parts or min(MOST_PARTS, max(-(-rows // long), min(MOST_SHORT_PARTS, -(-rows // PART_ROWS))))
 
     def polishes(self, total: float) -> bool:
         """Return whether rows are polished.

@@ -2,7 +2,7 @@
 
 No floating point is used. All mathematical quantities are uint64, because some versions of Numba convert int64 + uint64
 to float64; a test inspects the compiled code. This module is separate from `noise` so that Numba is loaded by the first
-draw and not by the import.
+draw and not by the import. `shuffle` is not a noise sampler: it orders public numbers at random.
 """
 
 from __future__ import annotations
@@ -201,3 +201,15 @@ def draw_widest_steps(
         out[0, filled], out[1, filled] = high, low
         filled += 1
     return done, filled
+
+
+@compiled("void(int64[::1], uint64)")
+def shuffle(numbers: NDArray[np.int64], seed: np.uint64) -> None:
+    """Put numbers into random order in place (Fisher and Yates), by xorshift64* from a nonzero public seed."""
+    state = seed
+    for place in range(uint64(len(numbers) - 1), uint64(0), -1):
+        state ^= state >> uint64(12)
+        state ^= state << uint64(25)
+        state ^= state >> uint64(27)
+        other = high_product(state * uint64(2685821657736338717), uint64(place) + ONE)
+        numbers[uint64(place)], numbers[other] = numbers[other], numbers[uint64(place)]

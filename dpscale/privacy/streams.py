@@ -163,6 +163,9 @@ class KeyedStream:
         )
 
 
+COMPILED_LENGTH = 1 << 10  # numbers that a compiled loop shuffles faster than a sort
+
+
 class PublicStream:
     """Public random stream for one purpose; the draws depend on the order of the calls."""
 
@@ -181,7 +184,13 @@ class PublicStream:
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """Return the integers below `count` in random order."""
-        return np.argsort(self._stream.words(count), kind="stable").astype(np.int64)
+        if count < COMPILED_LENGTH:
+            return np.argsort(self._stream.words(count), kind="stable").astype(np.int64)
+        from dpscale.privacy.sampling_loops import shuffle  # imports numba
+
+        numbers = np.arange(count)
+        shuffle(numbers, self.state()[0])
+        return numbers
 
     def systematic(self, shares: Floats, count: int) -> NDArray[np.int32]:
         """Return `count` labels in random order, each as often as its share of `count`, rounded down or up."""

@@ -83,7 +83,7 @@ def prepare(evidence: Evidence, options: Options, folder: Path, release: str, ea
     if not (folder / MODEL).exists():
         model = _model(evidence)
         sets = evidence.workload.sets if options.implied == "model" else ()
-        write_model(folder / MODEL, _complete(model, sets, folder, release) if sets else model)
+        write_model(folder / MODEL, _complete(model, sets, folder, release, each) if sets else model)
     model = read_model(folder / MODEL)
     if options.errors == "simulated" and not (folder / ERRORS).exists():
         with one_thread():
@@ -116,26 +116,25 @@ def target_disagreement(measurement_plan: MeasurementPlan, options: Options, fol
     return disagreement(read_model(folder / MODEL).coarse_marginal, targets, SAMPLED)
 
 
-def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str) -> LowOrder:
+def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str, each: ParallelMap) -> LowOrder:
     """Add pairs and wanted triples that were not measured, from a pairwise model, if it is learnt in about a minute."""
     from dpscale.reconstruction.pairwise.learn import (  # loads the compiled loops
         PAIRWISE,
-        add_triples,
         complete_pairs,
         learn,
         learning_steps,
-        missing_triples,
         write_pairwise,
     )
     from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
+    from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 
     targets, triples = pair_targets(model, LEARNING_BYTES), missing_triples(model, sets)
     whole = not triples and all(targets.known[i, j] for i, j in targets.layout.pairs)
     if whole or learning_steps(targets) > LEARNING_STEPS:
         return model
-    pairwise = learn(targets, release)
+    pairwise = learn(targets, release, each=each)
     write_pairwise(folder / PAIRWISE, pairwise, CellDistribution(model.groups, model.ones, model.rules), model.total)
-    return add_triples(complete_pairs(model, pairwise), pairwise, triples, release)
+    return add_triples(complete_pairs(model, pairwise), pairwise, triples, release, each)
 
 
 def _model(evidence: Evidence) -> LowOrder:

@@ -128,10 +128,11 @@ def read_model(path: Path) -> LowOrder:
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
+        counts = {name: grouping.count for name, grouping in groups.items()}
         sets = [tuple(names) for names in index["tables"]]
         if "cells" in arrays:
             every = _split(arrays["ones"], [(groups[name].size,) for name in index["ones"]])
-            cells = _split(arrays["cells"], [tuple(groups[name].count for name in names) for names in sets])
+            cells = _split(arrays["cells"], [tuple(map(counts.__getitem__, names)) for names in sets])
         else:  # older versions: one array per table
             every = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
             cells = [arrays[f"table{i}"] for i in range(len(sets))]

@@ -121,22 +121,22 @@ def _write_samplers(run: TableRun, settings: SynthesizeTable, each: ParallelMap)
         write_ancestral(folder / ANCESTRAL, ancestral_sampler(joint))
         samplers.append("ancestral")
     if settings.method != "ancestral":
-        _fit_pairwise(run, folder)
-        samplers.append("polished" if _prepare_polishing(run, settings, folder) else "sampler")
+        _fit_pairwise(run, folder, each)
+        samplers.append("polished" if _prepare_polishing(run, settings, folder, each) else "sampler")
     return samplers
 
 
-def _fit_pairwise(run: TableRun, folder: Path) -> None:
+def _fit_pairwise(run: TableRun, folder: Path, each: ParallelMap) -> None:
     if present(folder / PAIRWISE_FILE):
         return
     model = low_order_tables(run)
     targets = pair_targets(model, run.job.engine.bytes // TASKS)
-    pairwise = learn(targets, run.manifest["release"], start=tree_start)
+    pairwise = learn(targets, run.manifest["release"], start=tree_start, each=each)
     cells = CellDistribution(model.groups, model.ones, model.rules)
     write_pairwise(folder / PAIRWISE_FILE, pairwise, cells, model.total)
 
 
-def _prepare_polishing(run: TableRun, settings: SynthesizeTable, folder: Path) -> bool:
+def _prepare_polishing(run: TableRun, settings: SynthesizeTable, folder: Path, each: ParallelMap) -> bool:
     """Return whether rows are polished; write the targets of polishing if they are missing."""
     pairwise, _, total = read_pairwise(folder / PAIRWISE_FILE)
     if not settings.polishes(total):
@@ -144,7 +144,9 @@ def _prepare_polishing(run: TableRun, settings: SynthesizeTable, folder: Path) -
     if not present(folder / THREES):
         write_targets(
             folder / THREES,
-            three_way_targets(pairwise, low_order_tables(run), run.manifest["release"], run.job.engine.bytes // TASKS),
+            three_way_targets(
+                pairwise, low_order_tables(run), run.manifest["release"], run.job.engine.bytes // TASKS, each
+            ),
         )
     return True
 

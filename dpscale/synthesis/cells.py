@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers32
+from dpscale.base.numerics import Flags, Floats, Integers32
 from dpscale.domain.structural_zeros import FunctionalDependency
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.constraints import determined_over_groups, known_pair
@@ -39,20 +39,19 @@ def refine_to_cells(
     for place, i in enumerate(coarse * ROUNDS):
         others = coarse if place >= len(coarse) else coarse[:place]
         fine = [j for j in others if j != i and sizes[i] * sizes[j] <= len(rows)]
-        mixed = rows.copy()
-        mixed[:, fine] = out[:, fine]
         initial = np.ascontiguousarray(out[:, i]) if place >= len(coarse) else None
-        out[:, i] = _AttributeRefinement(targets, cells, mixed, frozenset(fine), i).cells(stream, initial)
+        out[:, i] = _AttributeRefinement(targets, cells, rows, out, frozenset(fine), i).cells(stream, initial)
     return out
 
 
 @dataclass(frozen=True, eq=False)
 class _AttributeRefinement:
-    """Refinement of one attribute; rows are over cells for attributes in `fine` and over groups for the others."""
+    """Refinement of one attribute, given the others: over cells (`refined`) for those in `fine`, else over groups."""
 
     targets: PairTargets
     distribution: CellDistribution
     rows: Integers32
+    refined: Integers32
     fine: frozenset[int]
     i: int
 
@@ -66,10 +65,13 @@ class _AttributeRefinement:
         weights, slopes = _feedback(targets, self._counts(cells, starts, len(targets)), BETA)
         own = np.bincount(cells, minlength=self.groups.size).astype(np.float64)
         own_weights, own_slopes = _feedback(alone, own, ALONE * BETA)
-        order = stream.permutation(len(self.rows))
-        loops.sweep_cells(cells, self.rows, self.i, order, bounds, starts, inside, weights, slopes, own_weights,
-                          own_slopes, state)  # fmt: skip
+        loops.sweep_cells(cells, self.rows, self.refined, self._fine, self.i, bounds, starts, inside, weights, slopes,
+                          own_weights, own_slopes, state)  # fmt: skip
         return cells
+
+    @property
+    def _fine(self) -> Flags:
+        return np.isin(np.arange(len(self.targets.layout.sizes)), list(self.fine))
 
     @property
     def groups(self) -> Groups:
@@ -93,12 +95,15 @@ class _AttributeRefinement:
         """Return cells that match the 1-way marginal within each group of rows."""
         cells = np.empty(len(self.rows), np.int32)
         column = self.rows[:, self.i]
-        order = np.argsort(column, kind="stable")
+        small = self.groups.count < np.iinfo(np.int16).max  # 16-bit numbers have a sort in linear time
+        order = np.argsort(column.astype(np.int16) if small else column, kind="stable")
         ends = np.searchsorted(column[order], np.arange(self.groups.count + 1))
         bounds = [*self.groups.starts, self.groups.size]
         for g in range(self.groups.count):
             mine = order[ends[g] : ends[g + 1]]
-            if len(mine):
+            if bounds[g + 1] == bounds[g] + 1:
+                cells[mine] = bounds[g]
+            elif len(mine):
                 cells[mine] = bounds[g] + stream.systematic(self.one[bounds[g] : bounds[g + 1]], len(mine))
         return cells
 
@@ -164,9 +169,7 @@ class _AttributeRefinement:
 
     def _counts(self, cells: Integers32, starts: NDArray[np.int64], size: int) -> Floats:
         counts = np.zeros(size)
-        for j in np.flatnonzero(starts >= 0):
-            found = np.bincount(self.rows[:, j].astype(np.int64) * self.groups.size + cells)
-            counts[starts[j] : starts[j] + len(found)] = found
+        loops.count_cells(cells, self.rows, self.refined, self._fine, starts, self.groups.size, counts)
         return counts
 
 

@@ -77,8 +77,7 @@ def draw(
     if not targets.layout.pairs:
         return independent_rows(targets.layout, targets.ones, part.count, stream)
     target_counts = part.share(targets.shares * part.rows, PublicStream(release, "dither", part.rows, part.parts))
-    prototypes = np.ascontiguousarray(model.rows[_resample(len(model.rows), part.count, stream)])
-    rows = balance_rows(targets, prototypes, stream)
+    rows = balance_rows(targets, model.rows, _resample(len(model.rows), part.count, stream), stream)
     of = targets.layout, targets.ones, rows, target_counts, model.theta, targets.layout.used, stream
     if three_way is not None:
         aims = part.share(three_way.shares * part.rows, PublicStream(release, "dither threes", part.rows, part.parts))
@@ -93,8 +92,11 @@ def draw(
 
 
 def _resample(prototypes: int, count: int, stream: PublicStream) -> NDArray[np.int64]:
-    """Return each prototype equally often, up to one."""
-    return np.concatenate([stream.permutation(prototypes) for _ in range(-(-count // prototypes))])[:count]
+    """Return how often each prototype is taken, equally often up to one; the sum is `count`."""
+    times, left = divmod(count, prototypes)
+    found = np.full(prototypes, times)
+    found[stream.permutation(prototypes)[:left]] += 1
+    return found
 
 
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0

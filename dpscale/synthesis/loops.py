@@ -5,23 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from dpscale.base.compilation import compiled
-from dpscale.base.numerics import Floats, Floats32, Integers, Integers32, Words
-from dpscale.reconstruction.pairwise.loops import BLOCK, U1, U8, gather, sample_index
+from dpscale.base.numerics import Flags, Floats, Floats32, Integers, Integers32, Words
+from dpscale.reconstruction.pairwise.loops import BLOCK, U0, U1, U8, gather, sample_index
 
 
 @compiled(
-    "void(int32[::1], int32[:, ::1], int64, int64[::1], int64[::1], int64[::1], float32[::1], float32[::1],"
-    " float32[::1], float32[::1], float32[::1], uint64[::1])",
+    "void(int32[::1], int32[:, ::1], int32[:, ::1], boolean[::1], int64, int64[::1], int64[::1], float32[::1],"
+    " float32[::1], float32[::1], float32[::1], float32[::1], uint64[::1])",
     slp=True,
 )
 def sweep_cells(
-    cells: Integers32, rows: Integers32, i: int, order: Integers, bounds: Integers, starts: Integers, inside:
-    Floats32, weights: Floats32, slopes: Floats32, alone: Floats32, alone_slopes: Floats32, state: Words,
+    cells: Integers32, rows: Integers32, refined: Integers32, fine: Flags, i: int, bounds: Integers, starts: Integers,
+    inside: Floats32, weights: Floats32, slopes: Floats32, alone: Floats32, alone_slopes: Floats32, state: Words,
 ) -> None:  # fmt: skip
-    """Draw the cell of attribute i within the group of each row, given the groups of the others.
+    """Draw the cell of attribute i within the group of each row, given the groups or cells of the others.
 
     Parameters
     ----------
+    rows, refined : ndarray of int32, shape (n, d)
+        Groups and cells; those of attribute j are used as `fine[j]` is false or true.
     bounds : ndarray of int64
         `bounds[g]`: first cell of group g.
     starts : ndarray of int64
@@ -34,9 +36,8 @@ def sweep_cells(
     size, partners = np.uint64(bounds[-1]), np.flatnonzero(starts >= 0).astype(np.uint64)
     logits, buffer = np.zeros(size + U8, np.float32), np.empty(size, np.float32)
     lines = np.empty(len(partners), np.uint64)
-    for place in range(len(order)):
-        r = np.uint64(order[place])
-        row, low = rows[r], np.uint64(bounds[rows[r, i]])
+    for r in range(U0, np.uint64(len(rows))):
+        low = np.uint64(bounds[rows[r, i]])
         width, old = np.uint64(bounds[rows[r, i] + 1]) - low, np.uint64(cells[r]) - low
         if width == U1:
             continue
@@ -44,7 +45,9 @@ def sweep_cells(
         for c in range(width):
             logits[c] = inside[low + c] + alone[low + c]
         for t in range(len(partners)):
-            lines[t] = np.uint64(starts[partners[t]]) + np.uint64(row[partners[t]]) * size + low
+            j = partners[t]
+            value = np.uint64(refined[r, j] if fine[j] else rows[r, j])
+            lines[t] = np.uint64(starts[j]) + value * size + low
             own += slopes[lines[t] + old]
         gather(weights, lines, np.uint64(len(partners)), width, logits)
         logits[old] += own
@@ -57,6 +60,20 @@ def sweep_cells(
         for line in lines:
             weights[line + old] += slopes[line + old]
             weights[line + new] -= slopes[line + new]
+
+
+@compiled("void(int32[::1], int32[:, ::1], int32[:, ::1], boolean[::1], int64[::1], int64, float64[::1])")
+def count_cells(
+    cells: Integers32, rows: Integers32, refined: Integers32, fine: Flags, starts: Integers, size: int, counts: Floats
+) -> None:
+    """Add the number of rows in each (value of j) × (cell), for the columns j that have a start."""
+    partners = np.flatnonzero(starts >= 0)
+    for first in range(0, len(rows), BLOCK):
+        last = min(len(rows), first + BLOCK)
+        for j in partners:
+            base, values = np.uint64(starts[j]), refined if fine[j] else rows
+            for r in range(first, last):
+                counts[base + np.uint64(values[r, j]) * np.uint64(size) + np.uint64(cells[r])] += 1
 
 
 @compiled("void(int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1])")

@@ -85,8 +85,8 @@ def _fits(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: in
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
 
 
-def balance_rows(targets: PairTargets, rows: Integers32, stream: PublicStream) -> Integers32:
-    """Return the same number of rows over groups, resampled to 1-way marginals nearer to the released ones.
+def balance_rows(targets: PairTargets, rows: Integers32, times: NDArray[np.int64], stream: PublicStream) -> Integers32:
+    """Return copies of rows in random order, with 1-way marginals near the released ones.
 
     Parameters
     ----------
@@ -94,28 +94,34 @@ def balance_rows(targets: PairTargets, rows: Integers32, stream: PublicStream) -
         Released 1-way marginals, as shares of all rows.
     rows : ndarray of int32, shape (n, d)
         Groups.
+    times : ndarray of int64, shape (n,)
+        How often each row would be copied if the 1-way marginals agreed.
     stream : PublicStream
         A public random stream.
+
+    Returns
+    -------
+    ndarray of int32, shape (times.sum(), d)
     """
-    weights = _rake_weights(targets, rows)
-    ends = np.floor(np.cumsum(weights) + stream.uniforms(1)[0]).astype(np.int64)
-    ends[-1] = len(rows)
-    ends = np.minimum(ends, len(rows))
-    return np.ascontiguousarray(np.repeat(rows, np.diff(ends, prepend=0), axis=0))
+    count = int(times.sum())
+    ends = np.floor(np.cumsum(_rake_weights(targets, rows, times)) + stream.uniforms(1)[0]).astype(np.int64)
+    ends[-1] = count
+    numbers = np.repeat(np.arange(len(rows)), np.diff(np.minimum(ends, count), prepend=0))
+    return rows[numbers[stream.permutation(count)]]
 
 
-def _rake_weights(targets: PairTargets, rows: Integers32) -> Floats:
-    """Return weights of mean 1 under which the 1-way marginals are the released ones, shape (n,).
+def _rake_weights(targets: PairTargets, rows: Integers32, times: NDArray[np.int64]) -> Floats:
+    """Return weights of the sum of `times` under which the 1-way marginals are the released ones, shape (n,).
 
     A step is bounded, so that a value with few rows does not change all weights.
     """
-    layout, weights = targets.layout, np.ones(len(rows))
+    layout, weights, count = targets.layout, times.astype(np.float64), int(times.sum())
     for _ in range(ROUNDS):
         for i in range(len(layout.sizes)):
-            target = layout.one(targets.ones, i) * len(rows)
+            target = layout.one(targets.ones, i) * count
             present = np.bincount(rows[:, i], weights, minlength=len(target))
             weights *= np.clip(target / np.maximum(present, 1e-300), LEAST_STEP, MOST_STEP)[rows[:, i]]
-    return np.asarray(weights * (len(rows) / weights.sum()))
+    return np.asarray(weights * (count / weights.sum()))
 
 
 REPAIR_ROUNDS = 8

@@ -42,11 +42,11 @@ def combination_at(number: int, count: int, degree: int) -> Columns:
 
 def count_sampled_sets(cells: NDArray[np.int32], sizes: Sequence[int], weights: Floats | None = None) -> list[Floats]:
     """Return the rows' counts or weights over each sampled set, shape (cells of the set,)."""
-    counts = []
+    counts, columns = [], np.ascontiguousarray(cells.T)
     for subset in sample_sets(sizes):
         at = np.zeros(len(cells), np.int64)
         for i in subset:
-            at = at * sizes[i] + cells[:, i]
+            at = at * sizes[i] + columns[i]
         counts.append(np.bincount(at, weights, minlength=prod(sizes[i] for i in subset)).astype(np.float64))
     return counts
 

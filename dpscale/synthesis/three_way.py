@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, ParallelMap, serial_map
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import FLOOR, PairwiseModel, Sweeper, add_triples
+from dpscale.reconstruction.pairwise.learn import FLOOR, PairwiseModel, Sweeper
 from dpscale.reconstruction.pairwise.loops import BEHIND
 from dpscale.reconstruction.pairwise.pairs import STEP, PairLayout
+from dpscale.reconstruction.pairwise.triples import add_triples
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis import loops
 
@@ -123,7 +124,9 @@ class ThreeWayTargets:
     shares: Floats
 
 
-def three_way_targets(pairwise: PairwiseModel, model: LowOrder, release: str, memory: int) -> ThreeWayTargets:
+def three_way_targets(
+    pairwise: PairwiseModel, model: LowOrder, release: str, memory: int, each: ParallelMap = serial_map
+) -> ThreeWayTargets:
     """Return the targets of the triples that fit the memory and have the largest sampling noise.
 
     Parameters
@@ -136,11 +139,14 @@ def three_way_targets(pairwise: PairwiseModel, model: LowOrder, release: str, me
         Public name of the release.
     memory : int
         Bytes.
+    each : callable
+        Parallel map.
     """
     layout = pairwise.targets.layout
     triples = TripleLayout(layout.sizes, sets_of(layout, pairwise.rows, memory))
     named = [tuple(layout.names[i] for i in own) for own in triples.sets.tolist()]
-    full_model = add_triples(model, pairwise, [names for names in named if names not in model.tables], release)
+    full_model = add_triples(model, pairwise, [names for names in named if names not in model.tables], release,
+                             each)  # fmt: skip
     tables, shares = full_model.coarse_marginals(named), np.zeros(triples.cells)
     for number, names in enumerate(named):
         triples.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total

@@ -198,9 +198,10 @@ def test_damaged_row_request_is_refused(reference: Path, tmp_path: Path, row_req
 
 
 def test_number_of_files_is_bounded() -> None:
-    for rows, parts in ((1, 1), (100_001, 2), (10**9, 10_000), (10**12, 10_000)):
-        assert dp_sections.SynthesizeTable().parts_of(rows) == parts
-    assert dp_sections.SynthesizeTable(parts=7).parts_of(10**12) == 7
+    for rows, columns, parts in ((1, 9, 1), (100_001, 9, 2), (10**8, 9, 1000), (10**9, 9, 1000), (10**9, 100, 2981),
+                                 (10**9, 1000, 10_000), (10**12, 9, 10_000)):  # fmt: skip
+        assert dp_sections.SynthesizeTable().parts_of(rows, columns) == parts
+    assert dp_sections.SynthesizeTable(parts=7).parts_of(10**12, 9) == 7
 
 
 def test_rows_beyond_memory_are_refused_without_charge(tmp_path: Path) -> None:

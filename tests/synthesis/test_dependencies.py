@@ -55,7 +55,7 @@ def test_refinement_shares_equal_marginals(model):
     cells = CellDistribution(model.groups, model.ones, model.rules)
     rows = draw(learnt, RowPart(1000, 1, 0), "release")
     for fine in (frozenset(), frozenset({1, 2})):
-        own = _AttributeRefinement(learnt.targets, cells, rows, fine, 0)
+        own = _AttributeRefinement(learnt.targets, cells, rows, rows, fine, 0)
         x = model.marginal(("x", "town")) / TOTAL
         expected = x if fine else coarsened(x, [GROUPS["x"], every_cell(8)])
         assert own._shares(2) == pytest.approx(expected, abs=2e-3)

@@ -75,7 +75,10 @@ def test_rows_of_dependent_attributes_are_near_estimates(tmp_path, frame, epsilo
 def test_independent_start_is_warned_of(tmp_path, monkeypatch):
     """Planted fault: a start that single-site sampling cannot leave."""
     monkeypatch.setattr(estimates, "tree_start", learning.independent_start)
-    monkeypatch.setattr("dpscale.synthesis.draw.balance_rows", lambda targets, rows, chance: rows)
+    monkeypatch.setattr(
+        "dpscale.synthesis.draw.balance_rows",
+        lambda targets, rows, times, chance: rows[np.repeat(np.arange(len(rows)), times)],
+    )
     monkeypatch.setattr("dpscale.synthesis.draw.match_one_ways", lambda targets, cells, rows: rows)
     with pytest.warns(RowsWarning, match="from the estimates over"):
         release = run_release(tmp_path, make_equal_columns(), 10.0)
@@ -131,7 +134,7 @@ def test_balanced_rows_have_released_shares_of_modes():
     rng = np.random.default_rng(0)
     rows = np.stack([rng.choice(size, 5000, p=np.roll(targets.layout.one(targets.ones, i), 1)) for i, size
                      in enumerate(targets.layout.sizes)], axis=1).astype(np.int32)  # fmt: skip
-    found = balance_rows(targets, rows, PublicStream("r", "balance"))
+    found = balance_rows(targets, rows, np.ones(len(rows), np.int64), PublicStream("r", "balance"))
     assert found.shape == rows.shape
     assert {tuple(row) for row in found} <= {tuple(row) for row in rows}
     for i, size in enumerate(targets.layout.sizes):

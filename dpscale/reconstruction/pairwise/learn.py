@@ -9,22 +9,20 @@ change if one value nearly determines another.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Floats, Integers32, NDArray
+from dpscale.base.numerics import Floats, Integers, Integers32, NDArray, ParallelMap, named_task, serial_map
 from dpscale.domain.structural_zeros import restored
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
+from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fitting_loops import fit_pair
 from dpscale.reconstruction.pairwise import loops
-from dpscale.reconstruction.pairwise.loops import count_triple
 from dpscale.reconstruction.pairwise.pairs import STEP, CellDistribution, PairLayout, PairTargets
 from dpscale.storage.files import reading, writing
 from dpscale.workload.residual.in_axis import Groups
@@ -47,7 +45,7 @@ class Sweeper:
     ones : ndarray
         1-way marginals, concatenated.
     rows : ndarray of int32, shape (n, d)
-        Groups.
+        Groups, in random order: they are redrawn one after the other.
     target_counts : ndarray
         Target counts of every pair's cells.
     theta : ndarray
@@ -86,8 +84,8 @@ class Sweeper:
         layout = self.layout
         loops.weigh(layout.starts, self.active, layout.sizes, self.target_counts, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
-        order, turn = self.stream.permutation(len(self.rows)), self.stream.permutation(len(layout.sizes))
-        loops.sweep(self.rows, order, self._neighbours, self._degrees, self._around, self._sets_of,
+        turn = self.stream.permutation(len(layout.sizes))
+        loops.sweep(self.rows, self._neighbours, self._degrees, self._around, self._sets_of,
                     layout.sizes.view(np.uint64), self._alone, layout.ones_at.view(np.uint64), self._weights,
                     self._slopes, self._threes, self._state, turn)  # fmt: skip
         self._count()
@@ -119,6 +117,7 @@ Start = Callable[[PairTargets, int, PublicStream], tuple[NDArray[np.int32], Floa
 PROTOTYPES = 20_000
 BETAS = (0.5,) * 2 + (1.0,) * 6 + (2.0,) * 6
 KAPPA, LAST_SWEEPS, CHAIN_SHARE = 0.3, 6, 0.3
+POPULATIONS, LEAST_POPULATION = 4, 4000  # rows of a population
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-9, 1e-12
 
 
@@ -146,35 +145,82 @@ def independent_start(targets: PairTargets, count: int, stream: PublicStream) ->
     return independent_rows(targets.layout, targets.ones, count, stream), np.zeros(targets.layout.cells)
 
 
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Result of learning from some of the prototype rows.
+
+    Attributes
+    ----------
+    theta : ndarray
+        Logits of the measured pairs.
+    rows : ndarray of int32, shape (n, d)
+        Groups.
+    sampled : ndarray, shape (2, cells)
+        Sums of the counts of pairs over the sweeps of two halves.
+    """
+
+    theta: Floats
+    rows: Integers32
+    sampled: Floats
+
+
 def learn(
-    targets: PairTargets, release: str, count: int = PROTOTYPES, start: Start = independent_start
+    targets: PairTargets,
+    release: str,
+    count: int = PROTOTYPES,
+    start: Start = independent_start,
+    each: ParallelMap = serial_map,
 ) -> PairwiseModel:
     """Return a pairwise model learnt by sweeps over rows; unmeasured pairs combine the model's counts and chains.
+
+    Rows are swept in independent populations, whose logits are averaged. Each may be a task of the parallel map.
 
     Parameters
     ----------
     targets : PairTargets
     release : str
-        Public name of the release, which defines the random stream.
+        Public name of the release, which defines the random streams.
     count : int
         Number of prototype rows.
     start : callable
         Returns the first rows and their θ.
+    each : callable
+        Parallel map.
     """
-    layout, stream = targets.layout, PublicStream(release, "learn")
+    parts = np.diff(population_ends(count)).tolist()
+    found = list(each(partial(_learn_population, targets, release, start), list(enumerate(parts))))
+    sampled = np.sum([one.sampled for one in found], axis=0) / (LAST_SWEEPS // 2 * count)
+    theta = np.mean([one.theta for one in found], axis=0)
+    shares = np.where(
+        targets.layout.within(targets.known),
+        targets.shares,
+        (1 - CHAIN_SHARE) * _shrunk_target(targets, *sampled) + CHAIN_SHARE * targets.shares,
+    )
+    rows = np.concatenate([one.rows for one in found])
+    return PairwiseModel(_fitted(replace(targets, shares=shares)), theta, rows)
+
+
+def population_ends(count: int) -> Integers:
+    """Return the ends of the populations of `count` rows, from 0; a population has at least LEAST_POPULATION rows."""
+    populations = min(max(count // LEAST_POPULATION, 1), POPULATIONS)
+    return np.arange(populations + 1) * count // populations
+
+
+@named_task("learn-pairs")
+def _learn_population(targets: PairTargets, release: str, start: Start, part: tuple[int, int]) -> Population:
+    """Learn from some rows; `part` is the number of the population and that of its rows."""
+    number, count = part
+    layout, stream = targets.layout, PublicStream(release, f"learn {number}" if number else "learn")
     rows, theta = start(targets, count, stream)
     target_counts = targets.shares * count
     sweeper = Sweeper(layout, targets.ones, rows, target_counts, theta, targets.known, stream)
     measured, sampled = layout.within(targets.known), np.zeros((2, layout.cells))
-    for number, beta in enumerate(BETAS):
+    for sweep, beta in enumerate(BETAS):
         sweeper.sweep(beta)
         sweeper.theta += np.where(measured, KAPPA * beta * (target_counts - sweeper.counts) / sweeper.scale, 0)
-        if (left := len(BETAS) - number) <= LAST_SWEEPS:
-            sampled[int(2 * left <= LAST_SWEEPS)] += sweeper.counts / (LAST_SWEEPS // 2 * count)
-    shares = np.where(
-        measured, targets.shares, (1 - CHAIN_SHARE) * _shrunk_target(targets, *sampled) + CHAIN_SHARE * targets.shares
-    )
-    return PairwiseModel(_fitted(replace(targets, shares=shares)), sweeper.theta, rows)
+        if (left := len(BETAS) - sweep) <= LAST_SWEEPS:
+            sampled[int(2 * left <= LAST_SWEEPS)] += sweeper.counts
+    return Population(sweeper.theta, rows, sampled)
 
 
 def _shrunk_target(targets: PairTargets, one: Floats, other: Floats) -> Floats:
@@ -257,105 +303,3 @@ def read_pairwise(path: Path) -> tuple[PairwiseModel, CellDistribution, float]:
         ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
         rules = tuple(restored(measured_departures) for measured_departures in index.get("rules", ()))
         return pairwise, CellDistribution(groups, ones, rules), float(index["total"])
-
-
-SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 12, 1 << 23
-ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
-
-
-def missing_triples(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
-    """Return the triples inside wanted sets that have no table, in the model's order; none if they are too many."""
-    place, found = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
-    for one in sets:
-        found.update(combinations(sorted(one, key=place.__getitem__), 3))
-        if len(found) > MOST_SETS + len(model.tables):
-            return []
-    missing = found - model.tables.keys()
-    few = len(missing) <= MOST_SETS and sum(model.cells(names) for names in missing) <= MOST_CELLS
-    return sorted(missing, key=lambda names: [place[name] for name in names]) if few else []
-
-
-def add_triples(model: LowOrder, pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str) -> LowOrder:
-    """Return the model with a table for each of `sets`; the rows follow from `release`, its public name."""
-    if not sets:
-        return model
-    sampled, by_pairs = _sample_rows(pairwise, release), _pairs_only(model)
-    measured = [names for names in model.tables if len(names) == 3][:MOST_SETS]
-    measured_departures = [(_departure(by_pairs, sampled, names), model.tables[names]) for names in measured]
-    share = _departure_share(measured_departures)
-    implied = {names: _departure(by_pairs, sampled, names) for names in sets} if share else {}
-    tables = {names: one.expected + share * one.by for names, one in implied.items()}
-    return replace(model, tables={**model.tables, **tables})
-
-
-@dataclass(frozen=True, eq=False)
-class Departure:
-    """Table implied by its pairs alone, and the departure of the pairwise model from it, without sampling noise."""
-
-    expected: Floats
-    by: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class SampledRows:
-    """Sampled rows over groups in two halves, shape (d, n) each, with a row for every attribute in `names`."""
-
-    names: tuple[str, ...]
-    halves: tuple[Integers32, Integers32]
-
-    def shares(self, half: int, names: AttributeSet, shape: tuple[int, ...]) -> Floats:
-        """Return the shares of the rows of a half in every cell of a set."""
-        first, second, third = (self.halves[half][self.names.index(name)] for name in names)
-        counts = np.zeros(shape)
-        count_triple(first, second, third, shape[1], shape[2], counts.reshape(-1))
-        return counts / len(first)
-
-
-def _sample_rows(pairwise: PairwiseModel, release: str) -> SampledRows:
-    """Sweep the prototypes further with the model's own weights."""
-    targets, rows = pairwise.targets, pairwise.rows.copy()
-    sweeper = Sweeper(targets.layout, targets.ones, rows, targets.shares * len(rows), pairwise.theta, targets.known,
-                      PublicStream(release, "triples"))  # fmt: skip
-    sampled = []
-    for _ in range(SWEEPS):
-        sweeper.sweep(BETAS[-1])
-        sampled.append(rows.T.copy())
-    half = len(rows) // 2
-    first, second = (
-        np.concatenate([one[:, part] for one in sampled], axis=1) for part in (slice(half), slice(half, None))
-    )
-    return SampledRows(targets.layout.names, (first, second))
-
-
-def _pairs_only(model: LowOrder) -> LowOrder:
-    return replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
-
-
-def _departure(by_pairs: LowOrder, sampled: SampledRows, names: AttributeSet) -> Departure:
-    """Return α ((s + t)/2 − p) of a set."""
-    expected = by_pairs.coarse_marginal(names)
-    margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
-    one, other = (
-        _fit_triples(sampled.shares(half, names, expected.shape), expected, margins) - expected for half in (0, 1)
-    )
-    mean, weight = (one + other) / 2, 1 / np.maximum(expected, 1)
-    agreement = float((weight * one * other).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
-    return Departure(expected, min(max(agreement, 0.0), 1.0) * mean)
-
-
-def _fit_triples(shares: Floats, expected: Floats, margins: Sequence[Margin]) -> Floats:
-    """Fit shares to the pairs; a cell without rows has a small part of its expectation."""
-    total = float(expected.sum())
-    return proportional_fit(np.maximum(shares * total, LEAST_TRIPLE * expected), margins, ROUNDS, TOLERANCE * total)
-
-
-def _departure_share(measured_departures: Sequence[tuple[Departure, Floats]]) -> float:
-    """Return 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error."""
-    if len(measured_departures) < FEW:
-        return 1.0
-    along = np.array([((table - one.expected) * one.by).sum() for one, table in measured_departures])
-    squares = np.array([(one.by**2).sum() for one, _ in measured_departures])
-    whole = max(float(squares.sum()), LEAST_TRIPLE)
-    slope = float(along.sum()) / whole
-    error = math.sqrt(((along - slope * squares) ** 2).sum()) / whole
-    return min(max(2 * (slope - error) - 1, 0.0), 1.0)

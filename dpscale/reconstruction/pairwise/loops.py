@@ -170,12 +170,12 @@ def move_triples(
 
 
 @compiled(
-    "int64(int32[:, ::1], int64[::1], uint64[:, :, ::1], uint64[::1], uint64[:, :, ::1], uint64[::1], uint64[::1],"
+    "int64(int32[:, ::1], uint64[:, :, ::1], uint64[::1], uint64[:, :, ::1], uint64[::1], uint64[::1],"
     " float32[::1], uint64[::1], float32[::1], float32[::1], float32[::1], uint64[::1], int64[::1])",
     slp=True,
 )
 def sweep(
-    rows: Integers32, order: Integers, near: Words, degrees: Words, around: Words, sets_of: Words, sizes: Words,
+    rows: Integers32, near: Words, degrees: Words, around: Words, sets_of: Words, sizes: Words,
     alone: Floats32, alone_at: Words, weights: Floats32, slopes: Floats32, triples: Floats32, state: Words, turn:
     Integers,
 ) -> int:  # fmt: skip
@@ -201,8 +201,8 @@ def sweep(
     logits, buffer = np.zeros(most + U8, np.float32), np.empty(most, np.float32)
     lines, triple_lines = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
     changed = 0
-    for place in range(len(order)):
-        row = rows[order[place]]
+    for place in range(len(rows)):
+        row = rows[place]
         for step in range(len(sizes)):
             i = np.uint64(turn[(step + place) % len(sizes)])
             size, old, pairs, sets = sizes[i], np.uint64(row[i]), near[i], around[i]

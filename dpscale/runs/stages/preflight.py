@@ -149,7 +149,7 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
     """Raise JobError if a file of synthetic rows does not fit the memory setting; `rows` is None if not known yet."""
     from dpscale.synthesis.draw import LEAST_ROWS  # imports compiled loops, which a plan does not need
 
-    files, count = settings.parts_of(rows or 1), rows or 1
+    files, count = settings.parts_of(rows or 1, columns), rows or 1
     needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE_BYTES
     if needed > memory:
         got = f"{rows} in {files} files: drawing one needs {format_bytes(needed)}"

@@ -57,9 +57,8 @@ LISTED = 60  # queries that are listed by predicates
 NUMBERS = 6  # figures of sums and means
 
 
-def headline_tables(run: TableRun) -> dict[str, Any]:
+def headline_tables(answered: Answered) -> dict[str, Any]:
     """Return the estimated total and the most informative one-way and two-way tables."""
-    answered = Answered(estimates_of(run), str(run.manifest["release"]))
     singles, pairs = tables.singles(answered, SINGLES), tables.pairs(answered, PAIRS)
     return {
         "total": _total(answered),
@@ -196,7 +195,8 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         cache(lambda: read_trace(run.path / "trace.parquet")),
         cache(lambda: read_index(run.path / "answers")),
     )
-    results, left = cache(lambda: headline_tables(run)), cache(lambda: remaining(run))
+    estimated = cache(lambda: Answered(estimates_of(run), str(run.manifest["release"])))
+    results, left = cache(lambda: headline_tables(estimated())), cache(lambda: remaining(run))
     sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
     counts = {part.name for part in run.workload.parts if not has_numbers(part)}
     fixed = _frame(run) | {
@@ -213,11 +213,11 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "pairs": lambda: results()["pairs"],
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
-        "listed": lambda: tables.listed_counts(Answered(estimates_of(run), str(run.manifest["release"])), LISTED),
+        "listed": lambda: tables.listed_counts(estimated(), LISTED),
         "found": lambda: _found(run),
         "units": lambda: _units(run),
-        "numbers": lambda: number_results(Answered(estimates_of(run), str(run.manifest["release"])), NUMBERS),
-        "hierarchies": lambda: _hierarchies(run, index()),
+        "numbers": lambda: number_results(estimated(), NUMBERS),
+        "hierarchies": lambda: _hierarchies(run, estimated, index()),
         "sure": sure,
         "errors": lambda: overall_errors([line for line in sure() if line["family"] in counts] or sure()),
         "workload": lambda: _words(sure()),
@@ -231,7 +231,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "saving": lambda: counting_cost(run.domain, measurement_plan.counted_sets, job.engine.bytes, workers).saving,
         "measurements": lambda: sum(len(decision.requests) for decision in run.measurements.decisions()),
         "epsilon": lambda: _epsilon(run, run.spent),
-        "totals": lambda: total_results(estimates_of(run)),
+        "totals": lambda: total_results(estimated().estimates),
         "additive": lambda: float_above(run.spent.delta),
         "period": lambda: run.spent.period,
         "rows": lambda: answered(run, SHOWN),
@@ -246,13 +246,13 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _hierarchies(run: TableRun, index: pa.Table) -> list[dict[str, Any]]:
+def _hierarchies(run: TableRun, estimated: Callable[[], Answered], index: pa.Table) -> list[dict[str, Any]]:
     """Return the figures of hierarchies; sets of sums and means are not counts of nodes."""
     if not run.domain.hierarchies:
         return []
     rows = index.select(["attributes", "queries", "rms_error"]).to_pylist()
     counts = [row for row in rows if run.domain.number_names.isdisjoint(row["attributes"])]
-    return hierarchy_results(Answered(estimates_of(run), str(run.manifest["release"])), counts)
+    return hierarchy_results(estimated(), counts)
 
 
 def _found(run: TableRun) -> list[dict[str, Any]]:

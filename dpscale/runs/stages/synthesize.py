@@ -72,12 +72,13 @@ def perform(run: TableRun, engine: Engine) -> None:
     rows = settings.rows or limited_rows(run, sampler.total)
     check_rows(settings, rows, columns, memory)
     _clear(run.path / "synthetic")
-    parts = split_rows(rows, settings.parts_of(rows))
+    files = settings.parts_of(rows, columns)
+    parts = split_rows(rows, files)
     targets = write_targets(run, sampler, folder) if run.workload.numbers else ()
     if targets and len(parts) > 1 and not settings.weights:
         _count_parts(engine, [(str(run.path), str(folder), name, part) for part in parts])
     written = engine.map(write_part, [(str(run.path), str(folder), name, settings, part) for part in parts], "rows")
-    description = {"rows": rows, "parts": settings.parts_of(rows), "weights": settings.weights, "method": name,
+    description = {"rows": rows, "parts": files, "weights": settings.weights, "method": name,
                    "tried": distances}  # fmt: skip
     if targets:
         sums = [np.sum(own, axis=0) for own in zip(*(sums for *_, sums in written), strict=True)]

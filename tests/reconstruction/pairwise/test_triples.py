@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.learn import Departure, PairwiseModel, add_triples, learn, missing_triples
+from dpscale.reconstruction.pairwise import triples as triples_module
+from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
 from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.reconstruction.pairwise.triples import Departure, add_triples, missing_triples, sample_triples
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, make_model
 
 NAMES = tuple(SIZES)
@@ -79,12 +80,12 @@ def make_departures(slopes: list[float], sizes: list[float]) -> list[tuple[Depar
 
 
 def test_departure_share_needs_agreement_of_sets():
-    assert learning._departure_share(make_departures([0.9] * 5, [1.0] * 5)) == pytest.approx(0.8)
-    assert learning._departure_share(make_departures([16.0, 0.0, -0.1, 0.1, 0.0], [1.0] * 5)) == 0.0
-    assert learning._departure_share(make_departures([0.4] * 5, [1.0] * 5)) == 0.0
-    assert learning._departure_share(make_departures([9.0], [1.0])) == 1.0
+    assert triples_module._departure_share(make_departures([0.9] * 5, [1.0] * 5)) == pytest.approx(0.8)
+    assert triples_module._departure_share(make_departures([16.0, 0.0, -0.1, 0.1, 0.0], [1.0] * 5)) == 0.0
+    assert triples_module._departure_share(make_departures([0.4] * 5, [1.0] * 5)) == 0.0
+    assert triples_module._departure_share(make_departures([9.0], [1.0])) == 1.0
     two = np.array([0.8, 1.2] * 10)  # slope 1; its error Σ (0.2 · 2)² over 20 sets, under 40
-    assert learning._departure_share(make_departures(list(two), [1.0] * 20)) == pytest.approx(
+    assert triples_module._departure_share(make_departures(list(two), [1.0] * 20)) == pytest.approx(
         2 * (1 - np.sqrt(20 * 0.4**2) / 40) - 1
     )
 
@@ -94,9 +95,9 @@ def test_chance_departures_are_shrunk():
     law = draw_log_linear(0.0)
     full, learnt = learn_model(law)
     done = add_triples(full, learnt, THREES, "release")
-    seen = learning._sample_rows(learnt, "release")
+    seen = sample_triples(learnt, THREES, "release")
     expected = {names: full.coarse_marginal(names) for names in THREES}
-    raw = sum(np.abs(seen.shares(0, names, own.shape) * full.total - own).sum() for names, own in expected.items())
+    raw = sum(np.abs(seen[names][0] * full.total - own).sum() for names, own in expected.items())
     assert sum(np.abs(done.tables[names] - own).sum() for names, own in expected.items()) < 0.4 * raw
 
 
@@ -117,9 +118,9 @@ def test_rows_that_never_change_are_treated_as_chance():
 def test_missing_triples_are_listed_within_limits(monkeypatch, most, found):
     full = make_model(draw_log_linear(1.0))
     known = replace(full, tables={**full.tables, THREES[0]: full.coarse_marginal(THREES[0])})
-    monkeypatch.setattr(learning, "MOST_SETS", most)
+    monkeypatch.setattr(triples_module, "MOST_SETS", most)
     assert missing_triples(known, [*THREES, ("b", "a")]) == THREES[1:][:found]
     assert missing_triples(known, [("d", "a", "b")]) == [("a", "b", "d")]
     assert missing_triples(known, [NAMES]) == missing_triples(known, THREES)
-    monkeypatch.setattr(learning, "MOST_CELLS", 10)
+    monkeypatch.setattr(triples_module, "MOST_CELLS", 10)
     assert missing_triples(known, THREES) == []

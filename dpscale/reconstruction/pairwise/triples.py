@@ -1,0 +1,149 @@
+"""Sets of three that were not measured: what their pairs imply, and the departure of the pairwise model from it.
+
+The prototype rows are swept further, and counted in the cells of every set in two halves s and t. With p the table that
+the pairs alone imply, the departure is α ((s + t)/2 − p), where α = Σ (s − p)(t − p)/p over Σ ((s + t)/2 − p)²/p is the
+share of it that both halves have. Measured sets of three tell how much of the model's departures is real.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+
+from dpscale.base.numerics import AttributeSet, Floats, Integers32, ParallelMap, named_task, serial_map
+from dpscale.privacy.streams import PublicStream
+from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
+from dpscale.reconstruction.pairwise.learn import BETAS, PairwiseModel, Sweeper, population_ends
+from dpscale.reconstruction.pairwise.loops import count_triple
+
+SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 12, 1 << 23
+ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
+
+
+def missing_triples(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
+    """Return the triples inside wanted sets that have no table, in the model's order; none if they are too many."""
+    place, found = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
+    for one in sets:
+        found.update(combinations(sorted(one, key=place.__getitem__), 3))
+        if len(found) > MOST_SETS + len(model.tables):
+            return []
+    missing = found - model.tables.keys()
+    few = len(missing) <= MOST_SETS and sum(model.cells(names) for names in missing) <= MOST_CELLS
+    return sorted(missing, key=lambda names: [place[name] for name in names]) if few else []
+
+
+def add_triples(
+    model: LowOrder, pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str, each: ParallelMap = serial_map
+) -> LowOrder:
+    """Return the model with a table for each of `sets`; the rows follow from `release`, its public name."""
+    if not sets:
+        return model
+    by_pairs = _pairs_only(model)
+    measured = [names for names in model.tables if len(names) == 3][:MOST_SETS]
+    sampled = sample_triples(pairwise, [*measured, *sets], release, each)
+    measured_departures = [(_departure(by_pairs, sampled, names), model.tables[names]) for names in measured]
+    share = _departure_share(measured_departures)
+    implied = {names: _departure(by_pairs, sampled, names) for names in sets} if share else {}
+    tables = {names: one.expected + share * one.by for names, one in implied.items()}
+    return replace(model, tables={**model.tables, **tables})
+
+
+@dataclass(frozen=True, eq=False)
+class Departure:
+    """Table implied by its pairs alone, and the departure of the pairwise model from it, without sampling noise."""
+
+    expected: Floats
+    by: Floats
+
+
+HalfShares = Mapping[AttributeSet, tuple[Floats, Floats]]
+
+
+def sample_triples(
+    pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str, each: ParallelMap = serial_map
+) -> HalfShares:
+    """Return the shares of the rows of the model in the cells of sets of three, for two halves of the rows.
+
+    The prototypes are swept further with the model's own weights, by populations.
+    """
+    ends = population_ends(len(pairwise.rows))
+    chunks = [(number, rows) for number, rows in enumerate(np.split(pairwise.rows, ends[1:-1]))]
+    alone = replace(pairwise, rows=pairwise.rows[:0])
+    counts = np.sum(list(each(partial(_sample_population, alone, list(sets), release), chunks)), axis=0)
+    sizes = dict(zip(pairwise.targets.layout.names, pairwise.targets.layout.sizes.tolist(), strict=True))
+    shapes = [tuple(sizes[name] for name in names) for names in sets]
+    ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
+    halves = counts / np.array([[SWEEPS * number] for number in _halves(len(pairwise.rows))])
+    return {
+        names: (halves[0, first:end].reshape(shape), halves[1, first:end].reshape(shape))
+        for names, shape, first, end in zip(sets, shapes, ends, ends[1:], strict=False)
+    }
+
+
+@named_task("sample-triples")
+def _sample_population(
+    pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str, part: tuple[int, Integers32]
+) -> Floats:
+    """Return the counts of the first and of the second half of swept rows in the cells of the sets, shape (2, cells).
+
+    `part` is the number of the population and its first rows.
+    """
+    (number, rows), targets, layout = part, pairwise.targets, pairwise.targets.layout
+    stream = PublicStream(release, f"triples {number}" if number else "triples")
+    sweeper = Sweeper(layout, targets.ones, rows.copy(), targets.shares * len(rows), pairwise.theta, targets.known,
+                      stream)  # fmt: skip
+    places = {name: place for place, name in enumerate(layout.names)}
+    indices = [tuple(places[name] for name in names) for names in sets]
+    starts = np.cumsum([0, *(math.prod(layout.sizes[list(own)].tolist()) for own in indices)])
+    counts = np.zeros((2, starts[-1]))
+    for _ in range(SWEEPS):
+        sweeper.sweep(BETAS[-1])
+        columns = np.ascontiguousarray(sweeper.rows.T)
+        for half, place in enumerate((slice(len(rows) // 2), slice(len(rows) // 2, None))):
+            for own, first, end in zip(indices, starts, starts[1:], strict=False):
+                one, second, third = (columns[i, place] for i in own)
+                count_triple(one, second, third, layout.sizes[own[1]], layout.sizes[own[2]], counts[half, first:end])
+    return counts
+
+
+def _halves(count: int) -> tuple[int, int]:
+    """Return the numbers of rows in the first halves of all populations, and in the second ones."""
+    first = sum(int(rows) // 2 for rows in np.diff(population_ends(count)))
+    return first, count - first
+
+
+def _pairs_only(model: LowOrder) -> LowOrder:
+    return replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
+
+
+def _departure(by_pairs: LowOrder, sampled: HalfShares, names: AttributeSet) -> Departure:
+    """Return α ((s + t)/2 − p) of a set."""
+    expected = by_pairs.coarse_marginal(names)
+    margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
+    one, other = (_fit_triples(half, expected, margins) - expected for half in sampled[names])
+    mean, weight = (one + other) / 2, 1 / np.maximum(expected, 1)
+    agreement = float((weight * one * other).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
+    return Departure(expected, min(max(agreement, 0.0), 1.0) * mean)
+
+
+def _fit_triples(shares: Floats, expected: Floats, margins: Sequence[Margin]) -> Floats:
+    """Fit shares to the pairs; a cell without rows has a small part of its expectation."""
+    total = float(expected.sum())
+    return proportional_fit(np.maximum(shares * total, LEAST_TRIPLE * expected), margins, ROUNDS, TOLERANCE * total)
+
+
+def _departure_share(measured_departures: Sequence[tuple[Departure, Floats]]) -> float:
+    """Return 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error."""
+    if len(measured_departures) < FEW:
+        return 1.0
+    along = np.array([((table - one.expected) * one.by).sum() for one, table in measured_departures])
+    squares = np.array([(one.by**2).sum() for one, _ in measured_departures])
+    whole = max(float(squares.sum()), LEAST_TRIPLE)
+    slope = float(along.sum()) / whole
+    error = math.sqrt(((along - slope * squares) ** 2).sum()) / whole
+    return min(max(2 * (slope - error) - 1, 0.0), 1.0)
