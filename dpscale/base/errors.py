@@ -24,7 +24,7 @@ SECTIONS = {  # other fields by the section on them
     "reviewed": "jobs domain-file", "run directory": "jobs run-directory", "period": "growing", "plan": "frames",
     "run": "frames", "bins": "frames", "Synthesizer": "frames", "frame": "frames", "client": "cluster",
     "release": "answers", "query": "answers", "impossible": "rows structural-zeros",
-    "cap": "ledger cap", "found": "jobs cells-that-are-not-public", "of": "jobs sums-and-means",
+    "cap": "ledger cap", "columns": "domain sketch", "found": "jobs cells-that-are-not-public", "of": "jobs sums-and-means",
     "evidence": "privacy evidence-for-auditors",
 }  # fmt: skip
 DEBUG = "DPSCALE_DEBUG"

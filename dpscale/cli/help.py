@@ -64,7 +64,7 @@ def show_help(context: click.Context, page: str | None, key: str | None) -> None
 
 def page_names() -> list[str]:
     """Return the names of all pages."""
-    return sorted(path.stem for path in PAGES.glob("*.md"))
+    return sorted(path.stem for path in PAGES.glob("*.md") if path.is_file())
 
 
 def topic(page: str, key: str) -> str:
