@@ -24,8 +24,8 @@ SECTIONS = {  # other fields by the section on them
     "reviewed": "jobs domain-file", "run directory": "jobs run-directory", "period": "growing", "plan": "frames",
     "run": "frames", "bins": "frames", "Synthesizer": "frames", "frame": "frames", "client": "cluster",
     "release": "answers", "query": "answers", "impossible": "rows structural-zeros",
-    "cap": "ledger cap", "columns": "domain sketch", "found": "jobs cells-that-are-not-public", "of": "jobs sums-and-means",
-    "evidence": "privacy evidence-for-auditors",
+    "cap": "ledger cap", "columns": "domain sketch", "found": "jobs cells-that-are-not-public",
+    "of": "jobs sums-and-means", "evidence": "privacy evidence-for-auditors",
 }  # fmt: skip
 DEBUG = "DPSCALE_DEBUG"
 DEBUG_WARNING = f"{DEBUG} is set: errors are shown with their causes, which may show records. This output is PRIVATE."
