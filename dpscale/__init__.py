@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dpscale.domain.columns import bins, dates
     from dpscale.mechanisms import Plan
     from dpscale.records import Table
+    from dpscale.records.sketch import Sketch, sketch_domain
     from dpscale.workload import Workload
 
 __version__ = VERSION
@@ -59,6 +60,8 @@ _HOMES = {
     "plan": "dpscale.api.planning",
     "refine": "dpscale.api.refine",
     "run": "dpscale.api.public",
+    "Sketch": "dpscale.records.sketch",
+    "sketch_domain": "dpscale.records.sketch",
 }
 
 __all__ = [
@@ -75,6 +78,7 @@ __all__ = [
     "Release",
     "ReleasePlan",
     "ReportError",
+    "Sketch",
     "Synthesizer",
     "Table",
     "TransientError",
@@ -86,6 +90,7 @@ __all__ = [
     "privacy",
     "refine",
     "run",
+    "sketch_domain",
 ]
 
 old_modules.install()

@@ -128,7 +128,7 @@ class Privacy(Settings):
             return None
         name = next(name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None)
         return JobError(f"privacy.{name}", f"{getattr(self, name):g}: the odds of a guess about a record"
-                        f" may grow by a factor of e^{MOST_EPSILON}", f"at most a cost of epsilon {MOST_EPSILON}",
+                        f" may grow by a factor above e^{MOST_EPSILON}", f"at most a cost of epsilon {MOST_EPSILON}",
                         "reduce it, or set allow_weak_privacy = true")  # fmt: skip
 
     @property
