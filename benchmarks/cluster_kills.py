@@ -183,7 +183,7 @@ class Supervised:
         if not self.submitted:
             return "run"
         if self.lost_driver or (command == "wait" and code == AGAIN):
-            return "cancel"  # of a driver that was lost with its scheduler; `wait` would notice after a minute
+            return "cancel"
         return {"submit": "wait" if code == 0 else "submit", "wait": "wait", "cancel": "submit"}[command]
 
     def _draw_time(self, watcher: Watcher) -> tuple[float, float]:
@@ -209,8 +209,7 @@ class Supervised:
             self.kills[name.split()[0]] += 1
             if name == "scheduler" and self.submitted:
                 self.lost_driver = True
-                client.terminate()
-                client.wait()
+                kill(client)  # `wait` would notice the lost driver after a minute
         return hit
 
 

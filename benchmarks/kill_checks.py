@@ -193,6 +193,7 @@ def check_leftovers(run: Path, scratch: Path, processes: Sequence[int] = ()) -> 
     faults = [] if manifest["secret"] == "destroyed" else ["the manifest has a noise key"]
     faults += [] if free(run) else ["the run directory is locked"]
     faults += [f"{path.relative_to(run)} is left" for path in sorted(run.rglob("*")) if _is_leftover(path)]
+    faults += [f"the draft {path.name} is left" for path in run.parent.glob(".*.new")]
     faults += [f"the scratch file {path.name} is left" for path in sorted(scratch.rglob("dpscale-*"))]
     return faults + [f"a worker holds the scratch file {name}" for name in _unnamed_files(processes, scratch)]
 

@@ -26,7 +26,7 @@ from dpscale.cli.group import show_cause
 from dpscale.engine.watch import FIELD, cluster_errors
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
-from dpscale.runs.directory import Run
+from dpscale.runs.directory import STOP_REQUEST, Run
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.opening import open_run
 from dpscale.storage.files import place, present, read_bytes, write_whole
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-RESOURCE, STOP = "DRIVER", "cancel"
+RESOURCE, STOP = "DRIVER", STOP_REQUEST
 INTERNAL = 70
 KNOWN_SECONDS = 20.0
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import JobError
+from dpscale.runs.directory import DRIVER_STATUS
 from dpscale.storage.files import is_local, read_bytes, write_whole
 from dpscale.storage.lock import where_locks_are
 
-FILE, LOCK = "driver.json", ".driver.lock"
+FILE, LOCK = DRIVER_STATUS, ".driver.lock"
 BEAT_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1.0, 60.0, 0.2
 AT_WORK, ENDED = ("submitted", "running"), ("done", "failed", "cancelled", "stopped")
 

@@ -32,10 +32,11 @@ from dpscale.runs.create import (
 )
 from dpscale.runs.manifest import MANIFEST, ManifestCache, check_version, disk_errors, output_digest, stage_output
 from dpscale.runs.stages import Stage
-from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
+from dpscale.storage.files import is_local, present, read_bytes, remove_partial, store_errors, write_whole
 from dpscale.storage.lock import free, locked
 
 FINISHED, ABANDONED = "finished", "abandoned"
+DRIVER_STATUS, STOP_REQUEST = "driver.json", "cancel"  # written without the lock of the directory
 UNREADABLE = (DataError, JobError, PlanError)  # of runs whose files are damaged or whose data are gone
 FirstUnfinished = Callable[[Path], str]
 
@@ -331,6 +332,8 @@ class Run(ABC):
             with suppress(OSError, DpscaleError):  # for example on a full disk; the original error is raised
                 self._mark(stage.name, end=now(), state=_state_after(error))
             raise
+        if stage.folder:
+            remove_partial(self.path / stage.folder, nested=True)
         digest = output_digest(self.path, self.path / stage.folder, each) if stage.folder else self._parts_digest(stage)
         self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
 

@@ -13,7 +13,7 @@ import io
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -134,10 +134,21 @@ def is_partial(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(PARTIAL)
 
 
-def remove_partial(folder: Path) -> None:
-    """Remove incomplete files of killed processes from a folder to which no process is writing."""
-    if is_local(folder):
-        for partial in folder.glob(f".*{PARTIAL}"):
+def remove_partial(folder: Path, nested: bool = False, spared: Collection[str] = ()) -> None:
+    """Remove incomplete files of killed processes from a folder to which no process is writing.
+
+    Parameters
+    ----------
+    folder : Path
+    nested : bool
+        Whether to search the folders in it too.
+    spared : collection of str
+        Names of files that another process may be writing.
+    """
+    if not is_local(folder):
+        return
+    for partial in (folder.rglob if nested else folder.glob)(f".*{PARTIAL}"):
+        if not any(partial.name.startswith(f".{name}.") for name in spared):
             partial.unlink(missing_ok=True)
 
 

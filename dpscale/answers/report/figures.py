@@ -181,11 +181,14 @@ def new_figure(height: float = 3.4, columns: int = 1, numeric: bool = False) -> 
 
 
 def svg(figure: Figure) -> str:
-    """Return the figure as SVG text whose texts are not outlined and whose colours follow the page, light or dark."""
+    """Return the figure as SVG text whose texts are not outlined and whose colours follow the page, light or dark.
+
+    Equal figures are equal texts: the identifiers in it are hashes of what they name, not random.
+    """
     from matplotlib import rc_context
 
     out = io.StringIO()
-    with rc_context({"svg.fonttype": "none"}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dpscale"}):
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     drawn = GROUP.sub("<g", out.getvalue()[out.getvalue().index("<svg") :])
     for number, colour in enumerate(COLOURS):

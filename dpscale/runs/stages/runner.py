@@ -18,7 +18,7 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.privacy.secret import destroy_secret
 from dpscale.records.frames import FRAME
-from dpscale.runs.directory import ABANDONED, FINISHED, UNREADABLE, Run, now
+from dpscale.runs.directory import ABANDONED, DRIVER_STATUS, FINISHED, STOP_REQUEST, UNREADABLE, Run, now
 from dpscale.runs.manifest import check_output, disk_errors, frame_tag
 from dpscale.runs.stages import Stage
 from dpscale.runs.stages.budget import (
@@ -60,6 +60,7 @@ def run_stages(
 def run_requested(run: Run, engine: Engine, only: str | None = None) -> None:
     """Run all requested stages in order, or only one, on an engine; the directory is locked meanwhile."""
     with disk_errors(run.path), store_errors(run.path), run.locked():
+        remove_partial(run.path, spared=(DRIVER_STATUS, STOP_REQUEST))
         finished = {name: entry for name, entry in run.manifest["stages"].items() if run.done(name)}
         for stage in _requested(run, only):
             run_stage(stage, run, engine, finished)
