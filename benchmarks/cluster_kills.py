@@ -11,6 +11,7 @@ after a random pause. Every finished run is checked (`kill_checks`), and a viola
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import subprocess
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -133,6 +134,7 @@ class Supervised:
     submitted: bool
     random: random.Random
     kills: Counter[str] = field(default_factory=Counter)
+    stages: Counter[str] = field(default_factory=Counter)
     resumptions: int = 0
     faults: list[str] = field(default_factory=list)
     lost_driver: bool = False
@@ -188,9 +190,9 @@ class Supervised:
 
     def _draw_time(self, watcher: Watcher) -> tuple[float, float]:
         """Return when to kill next: at a time, or at the latest then but soon after another file is visible."""
-        now, delay = time.monotonic(), self.random.uniform(0.3, 9.0)
+        now, delay = time.monotonic(), self.random.uniform(0.3, 6.0)
         self._files, self._soon = watcher.files, self.random.uniform(0.0, 0.4)
-        return (now + delay, 0.0) if self.random.random() < 0.5 else (now + 20.0, now + 1.0)
+        return (now + delay, 0.0) if self.random.random() < 0.4 else (now + 12.0, now)
 
     def _is_due(self, times: tuple[float, float], watcher: Watcher) -> bool:
         latest, earliest = times
@@ -204,13 +206,23 @@ class Supervised:
         """Kill a live process while the run works; return whether it was alive."""
         if client.poll() is not None:
             return False
+        stage = running_stage(self.run)
         hit = kill(client) if name == "client" else self.cluster.is_alive(name) and kill(self.cluster.processes[name])
         if hit:
             self.kills[name.split()[0]] += 1
+            self.stages[stage] += 1
             if name == "scheduler" and self.submitted:
                 self.lost_driver = True
                 kill(client)  # `wait` would notice the lost driver after a minute
         return hit
+
+
+def running_stage(run: Path) -> str:
+    """Return the stage that runs now, or the last one that ran; "start" before the first."""
+    with suppress(FileNotFoundError):
+        stages = json.loads((run / "manifest.json").read_text())["stages"]
+        return max(stages, key=lambda name: str(stages[name]["start"]), default="start")
+    return "start"
 
 
 def check(place: Path, one: Supervised, watcher: Watcher) -> list[str]:
@@ -239,6 +251,7 @@ def run_campaign(
 ) -> tuple[Figures, list[str]]:
     """Kill processes of one run after another; return figures and violations."""
     generator, total, faults = random.Random(seed), Counter[str](), list[str]()
+    stages = Counter[str]()
     share = -(-kills // 3)
     left = Counter({"scheduler": share, "worker": share, "client": kills - 2 * share})
     figures: Counter[str] = Counter()
@@ -257,6 +270,7 @@ def run_campaign(
                 found = one.faults or check(folder, one, watcher)
             left += Counter(victim.split()[0] for victim in victims) - one.kills  # the run was done before them
             total += one.kills
+            stages += one.stages
             figures += Counter({"runs": 1, f"runs, {kind}": 1, "submitted": one.submitted,
                                 "resumptions": one.resumptions, "audits": watcher.copies, "files": watcher.files})  # fmt: skip
             faults += [f"run {number}: {fault}" for fault in found]
@@ -264,7 +278,9 @@ def run_campaign(
                   f"resumptions, {watcher.files} files, {time.monotonic() - began:.0f} s", *found, sep="\n  ", flush=True)  # fmt: skip
             if one.faults:
                 break
-    return {**figures, **{f"kills, {kind}": count for kind, count in total.items()}}, faults
+    figures += Counter({f"kills, {kind}": count for kind, count in total.items()})
+    figures += Counter({f"kills in stage {stage}": count for stage, count in stages.items()})
+    return dict(figures), faults
 
 
 def main() -> None:

@@ -132,6 +132,26 @@ reported in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {fo
 {found["open, s"]:.2f} s, one marginal {found["marginal, ms"]:.1f} ms."""
 
 
+def cluster_kills(found: Figures) -> str:
+    kinds = ("scheduler", "worker", "client")
+    every = sum(found[f"kills, {kind}"] for kind in kinds)
+    head = (f"`benchmarks/cluster_kills.py`: {every:.0f} kills (SIGKILL) of processes of {found['runs']:.0f} runs with "
+            "a real noise key", "number")  # fmt: skip
+    rows = {
+        "kills of the scheduler": "kills, scheduler",
+        "kills of a worker": "kills, worker",
+        "kills of the client": "kills, client",
+        "of all kills, in the stage that draws noise": "kills in stage measure",
+        "runs with a fixed plan": "runs, fixed plan",
+        "runs with `aim-grem`": "runs, aim-grem",
+        "of all runs, with the driver on the cluster (`submit`)": "submitted",
+        "repetitions of the command": "resumptions",
+        "files of values and decisions that were observed": "files",
+        "violations of: one charge, one draw, the same answers, nothing left over": "violations",
+    }
+    return table(head, *([label, f"{found[key]:,.0f}"] for label, key in rows.items()))
+
+
 def growth(found: Figures) -> str:
     what = {
         "rows": "rows: a whole job, all pairs of 10 attributes",

@@ -25,7 +25,19 @@ from release_blocks import adaptive, ahead, aim_grem, declared_parents, graphica
 from results import load
 from rival_blocks import rivals, wide_rivals
 from rounding import ratio, significant, table, times
-from speed_blocks import commands, counting, growth, large_job, main_job, many_sets, noise, reading, scaling, shares
+from speed_blocks import (
+    cluster_kills,
+    commands,
+    counting,
+    growth,
+    large_job,
+    main_job,
+    many_sets,
+    noise,
+    reading,
+    scaling,
+    shares,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BLOCK = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -140,7 +152,7 @@ def pure_budgets(found: Figures) -> str:
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows, graphical,
-                 aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide,
+                 aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
                  relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
                  rivals, wide_rivals, commands)

@@ -26,7 +26,7 @@ from dpscale.base import VERSION as PROJECT_VERSION
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.job.sections import SynthesizeTable
-from dpscale.storage.files import is_local, is_partial, read_bytes, write_whole
+from dpscale.storage.files import is_local, read_bytes, write_whole
 
 MANIFEST = "manifest.json"
 PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
@@ -266,12 +266,9 @@ def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: Paralle
 
 
 def output_digest(root: Path, output: Path, each: ParallelMap = serial_map) -> str:
-    """Return the hash of the output of a stage: a file, or all files of a folder.
-
-    Incomplete files are not part of it: a task of a dead driver may still write or remove one.
-    """
-    whole = (path for path in output.rglob("*") if not is_partial(path) and path.is_file())
-    return digest_files(root, list(whole) if output.is_dir() else [output], each)
+    """Return the hash of the output of a stage: a file, or all files of a folder."""
+    files = [path for path in output.rglob("*") if path.is_file()] if output.is_dir() else [output]
+    return digest_files(root, files, each)
 
 
 STATE_VARIABLE = "DPSCALE_STATE"

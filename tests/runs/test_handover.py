@@ -12,7 +12,7 @@ from dpscale.engine import resolve
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.runs import manifest
-from dpscale.runs.stages import measure
+from dpscale.runs.stages import measure, reconstruct
 from dpscale.runs.stages.runner import run_stages
 from dpscale.runs.table import TableRun
 from tests.runs.small import write_job
@@ -122,3 +122,21 @@ def test_manifest_without_hashes_is_accepted(place):
     run.update(stages={name: {"state": stage["state"]} for name, stage in stages.items()})
     run_stages(run)
     assert json.loads((run.path / "manifest.json").read_text())["stages"]["report"]["state"] == "done"
+
+
+def test_partial_files_of_killed_workers_are_removed_and_not_hashed(place, monkeypatch):
+    """A task of a dead driver may write a file after its stage was finished by another one."""
+    run, real = run_stages_before(place, "reconstruct"), reconstruct.write_index
+    partial, late = run.path / "answers/marginal-2/.00.parquet.01.partial", run.path / "answers/.x.02.partial"
+    (run.path / ".manifest.json.03.partial").write_bytes(b"{")
+
+    def write_index(*arguments):
+        partial.write_bytes(b"ha")
+        return real(*arguments)
+
+    monkeypatch.setattr(reconstruct, "write_index", write_index)
+    run_stages(run, only="reconstruct")
+    assert not list(run.path.rglob("*.partial"))
+    late.write_bytes(b"ha")
+    run_stages(run)
+    assert run.done("report")
