@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -250,16 +250,12 @@ def run_campaign(
     place: Path, kills: int, seed: int, kinds: Sequence[str], rows: int, attributes: int
 ) -> tuple[Figures, list[str]]:
     """Kill processes of one run after another; return figures and violations."""
-    generator, total, faults = random.Random(seed), Counter[str](), list[str]()
-    stages = Counter[str]()
+    generator, figures, faults = random.Random(seed), Counter[str](), list[str]()
     share = -(-kills // 3)
     left = Counter({"scheduler": share, "worker": share, "client": kills - 2 * share})
-    figures: Counter[str] = Counter()
-    with ExitStack() as stack:
-        cluster = Cluster(place / "cluster")
-        stack.callback(cluster.close)
+    with closing(Cluster(place / "cluster")) as cluster:
         while left.total():
-            number = int(figures["runs"])
+            number = figures["runs"]
             kind, folder = kinds[number % len(kinds)], place / f"{number:03d}"
             job = write_job(folder, kind, rows, attributes, cluster.address)
             one = Supervised(cluster, job, folder / "run", number % 5 == 4, generator)
@@ -269,18 +265,22 @@ def run_campaign(
                 one.finish(victims, watcher)
                 found = one.faults or check(folder, one, watcher)
             left += Counter(victim.split()[0] for victim in victims) - one.kills  # the run was done before them
-            total += one.kills
-            stages += one.stages
-            figures += Counter({"runs": 1, f"runs, {kind}": 1, "submitted": one.submitted,
-                                "resumptions": one.resumptions, "audits": watcher.copies, "files": watcher.files})  # fmt: skip
+            figures += Counter({"runs": 1, f"runs, {kind}": 1, "submitted": int(one.submitted)})
+            figures += count_events(one, watcher)
             faults += [f"run {number}: {fault}" for fault in found]
             print(f"run {number}: {kind}{', submitted' * one.submitted}, {dict(one.kills)}, {one.resumptions} "
-                  f"resumptions, {watcher.files} files, {time.monotonic() - began:.0f} s", *found, sep="\n  ", flush=True)  # fmt: skip
+                  f"resumptions, {time.monotonic() - began:.0f} s", *found, sep="\n  ", flush=True)  # fmt: skip
             if one.faults:
                 break
-    figures += Counter({f"kills, {kind}": count for kind, count in total.items()})
-    figures += Counter({f"kills in stage {stage}": count for stage, count in stages.items()})
-    return dict(figures), faults
+    return {**figures}, faults
+
+
+def count_events(one: Supervised, watcher: Watcher) -> Counter[str]:
+    """Return the kills of a run by kind and stage, its resumptions, and what was observed."""
+    kills = {f"kills, {kind}": count for kind, count in one.kills.items()}
+    stages = {f"kills in stage {stage}": count for stage, count in one.stages.items()}
+    seen = {"resumptions": one.resumptions, "audits": watcher.copies, "files": watcher.files}
+    return Counter({**kills, **stages, **seen})
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -9,7 +10,7 @@ import re
 import secrets
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -19,6 +20,7 @@ from dpscale.base.display import format_bytes
 from dpscale.base.errors import DpscaleError, JobError, PlanError, TransientError
 from dpscale.engine.watch import FIELD, cluster_errors, no_workers, worker_seconds
 from dpscale.storage.files import is_local, place, write_whole
+from dpscale.storage.lock import where_locks_are
 from dpscale.storage.objects import is_url, opening
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ SAMPLE = 100  # files that every worker checks
 BASE = 1 << 28  # bytes of a worker process after all libraries are loaded
 ENDS = 1 << 16  # bytes read at each end of a file; they include most of a Parquet footer
 FILE_PROBLEMS = ("read the file", "see the file")
+TOKEN, LOCKED_BYTE = ".seen-", 1 << 20  # beyond the content, because some file systems forbid to read locked bytes
 VERSION_REMEDY = "install the same versions everywhere: see `dpscale help cluster-setup`"
 
 
@@ -72,15 +75,11 @@ def check_file_access(client: Client, folder: Path, files: Sequence[str]) -> Non
 
     A temporary token with the permissions of a release's noise key is written there; only its owner may read it.
     """
-    token = folder / f".seen-{secrets.token_hex(8)}"
     content = secrets.token_bytes(16)
-    try:
-        _write_token(token, content)
+    with _written_token(folder, content) as token:
         fingerprints = {file: file_fingerprint(file, content) for file in files[:SAMPLE]}
         with cluster_errors(client, "check"):  # only here: an error of the driver's disk is not an error of the cluster
             answers = client.run(worker_problem, str(token), content, fingerprints, on_error="return")
-    finally:
-        token.unlink(missing_ok=True)
     problems = {worker: [problem] for worker, problem in answers.items() if isinstance(problem, str) and problem}
     if problems:
         raise JobError(
@@ -93,13 +92,35 @@ def check_file_access(client: Client, folder: Path, files: Sequence[str]) -> Non
         )
 
 
-def _write_token(token: Path, content: bytes) -> None:
-    if not is_local(token):
-        write_whole(token, content)
-        return
-    descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
+@contextmanager
+def _written_token(folder: Path, content: bytes) -> Iterator[Path]:
+    """Write a token, yield its path and remove it, with those of killed drivers: a live driver locks its own."""
+    token = folder / f"{TOKEN}{secrets.token_hex(8)}"
+    try:
+        if not is_local(token):
+            write_whole(token, content)
+            yield token
+            return
+        _remove_tokens(folder)
+        descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            with where_locks_are():
+                fcntl.lockf(file, fcntl.LOCK_EX, 1, LOCKED_BYTE)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # workers on other machines read it while it is open here
+            yield token
+    finally:
+        token.unlink(missing_ok=True)
+
+
+def _remove_tokens(folder: Path) -> None:
+    """Remove the tokens of killed drivers, whose lock is free; none where there are no locks."""
+    for token in folder.glob(f"{TOKEN}*"):
+        with suppress(OSError), open(token, "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, LOCKED_BYTE)
+            if os.fstat(file.fileno()).st_size:  # an empty one is about to be locked
+                token.unlink()
 
 
 def file_fingerprint(file: str, key: bytes) -> bytes:

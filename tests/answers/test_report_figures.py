@@ -22,3 +22,16 @@ def test_weight_plot_samples_large_attributes(monkeypatch):
         np.testing.assert_allclose(weights, np.interp(places, (np.arange(cells) + 0.5) / cells, profile * cells))
         assert weights[0] == profile[0] * cells
         assert weights[-1] == profile[-1] * cells
+
+
+def test_equal_figures_are_equal_texts():
+    """A report written again, on another machine or after a kill, has the same bytes."""
+    levels = np.linspace(0.1, 0.9, 5)
+    assert draw_line(levels) == draw_line(levels)
+    assert draw_line(levels) != draw_line(levels[::-1])
+
+
+def draw_line(levels):
+    figure, axes = figures.new_figure()
+    axes.plot(levels, marker="o")
+    return figures.svg(figure)

@@ -1,6 +1,8 @@
 """Cluster problems are reported before any data are read, in one sentence with the fitting exit code."""
 
 import os
+import subprocess
+import sys
 
 import dask
 import distributed
@@ -174,6 +176,35 @@ def test_different_data_on_worker_are_refused(client, tmp_path, monkeypatch, the
                 resolve(client).check_file_access(tmp_path, ["/proc/self/cwd/x.parquet"])
     finally:
         client.run(os.chdir, next(iter(before.values())))
+
+
+HOLD = """
+import pathlib, sys, time
+from dpscale.engine import connect
+with connect._written_token(pathlib.Path(sys.argv[1]), b"content"):
+    print(flush=True)
+    time.sleep(60)
+"""
+
+
+def test_tokens_of_killed_drivers_are_removed(tmp_path):
+    """The token of a live driver remains, and other processes can read it."""
+    drivers = []
+    try:
+        for _ in range(2):
+            drivers.append(subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE))
+            drivers[-1].stdout.readline()
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"content"] * 2
+        drivers[0].kill()
+        drivers[0].wait()
+        with connect._written_token(tmp_path, b"own") as token:
+            assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == [b"content", b"own"]
+            assert token.stat().st_mode & 0o777 == 0o600
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"content"]
+    finally:
+        for driver in drivers:
+            driver.kill()
+            driver.wait()
 
 
 def test_task_larger_than_worker_memory_is_refused(cluster, client):
