@@ -212,7 +212,7 @@ class Supervised:
             self.kills[name.split()[0]] += 1
             self.stages[stage] += 1
             if name == "scheduler" and self.submitted:
-                self.lost_driver = True
+                self.lost_driver = (self.run / "driver.json").exists()
                 kill(client)  # `wait` would notice the lost driver after a minute
         return hit
 
