@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 VICTIMS = ("scheduler", "worker 1", "worker 2", "client")
 RHO, AGAIN, KILLED = 0.5, 75, -9
 MOST_SECONDS = 420.0  # of a run
-KILLS_PER_RUN = (4, 8)
+KILLS_PER_RUN = (5, 9)
 QUIET_SECONDS = 10.0  # until tasks of dead clients have ended
 KINDS = {"fixed plan": {"degree": 3}, "aim-grem": {"degree": 2, "mechanism": "aim-grem"}}
 Figures = dict[str, float]
@@ -190,9 +190,9 @@ class Supervised:
 
     def _draw_time(self, watcher: Watcher) -> tuple[float, float]:
         """Return when to kill next: at a time, or at the latest then but soon after another file is visible."""
-        now, delay = time.monotonic(), self.random.uniform(0.3, 6.0)
+        now, delay = time.monotonic(), self.random.uniform(0.3, 5.0)
         self._files, self._soon = watcher.files, self.random.uniform(0.0, 0.4)
-        return (now + delay, 0.0) if self.random.random() < 0.4 else (now + 12.0, now)
+        return (now + delay, 0.0) if self.random.random() < 0.4 else (now + 8.0, now)
 
     def _is_due(self, times: tuple[float, float], watcher: Watcher) -> bool:
         latest, earliest = times
@@ -288,8 +288,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1, help="of victims and times; the noise has none")
     parser.add_argument("--only", choices=KINDS)
-    parser.add_argument("--rows", type=int, default=400_000)
-    parser.add_argument("--attributes", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--attributes", type=int, default=12)
     parser.add_argument("--folder", help="keep all runs here")
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()

@@ -18,7 +18,7 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.runs.directory import DRIVER_STATUS
-from dpscale.storage.files import is_local, read_bytes, write_whole
+from dpscale.storage.files import PARTIAL, is_local, read_bytes, write_whole
 from dpscale.storage.lock import where_locks_are
 
 FILE, LOCK = DRIVER_STATUS, ".driver.lock"
@@ -70,6 +70,8 @@ def change(path: Path, allowed: Callable[[DriverStatus], bool], **changes: Any) 
         status = read(path)
         if not allowed(status):
             return False
+        for partial in path.glob(f".{FILE}.*{PARTIAL}") if is_local(path) else ():  # of killed drivers
+            partial.unlink(missing_ok=True)
         write_whole(path / FILE, json.dumps(status | changes | {"at": time.time()}).encode())
         return True
 

@@ -9,6 +9,7 @@ and the remains of an older run are not treated as part of this run.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -71,12 +72,15 @@ def create_directory(where: Path, files: Files) -> bool:
 
 def _rename_into_place(where: Path, files: Files) -> bool:
     """Return whether this process created the folder; False if another process created it first."""
-    draft = where.with_name(f".{secrets.token_hex(16)}.new")
+    name = hashlib.sha256(os.fsencode(where.name)).hexdigest()[:16]
+    draft = where.with_name(f".{name}-{secrets.token_hex(8)}.new")
     try:
         draft.mkdir(parents=True)
-        for name, content in files.items():
-            write_whole(draft / name, content)
+        for file, content in files.items():
+            write_whole(draft / file, content)
         os.rename(draft, where)
+        for other in where.parent.glob(f".{name}-*.new"):  # of killed processes, or of one that finds `where` now
+            shutil.rmtree(other, ignore_errors=True)
     except OSError:
         if where.exists():
             return False
