@@ -188,6 +188,13 @@ def test_unexpected_error_reports_only_its_type(tmp_path):
     assert "31337" not in (tmp_path / driver_status.FILE).read_text()
 
 
+def test_partial_status_of_killed_driver_is_removed(tmp_path):
+    (tmp_path / ".driver.json.01.partial").write_bytes(b"{")
+    (tmp_path / ".manifest.json.01.partial").write_bytes(b"{")
+    driver_status.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
+    assert sorted(path.name for path in tmp_path.glob("*.partial")) == [".manifest.json.01.partial"]
+
+
 def test_refused_budget_gives_exit_code_3(cluster, client, job):
     with Ledger.open(job.parent / "ledger.sqlite") as ledger:
         ledger.set_cap("small", 1e-6, 1e-9)

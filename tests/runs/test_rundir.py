@@ -176,6 +176,22 @@ def test_concurrent_creation_finds_existing_run(place, monkeypatch, step):
     assert not list(place.glob(".*.new"))
 
 
+def test_draft_of_killed_process_is_removed_by_next_creation(place, monkeypatch):
+    """Drafts of other run directories remain; their process may be alive."""
+    job, run = TableJob.read(write_job(place)), place / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(create.os, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(create.shutil, "rmtree", lambda *_, **__: None)
+        for name in ("run", "other"):
+            with pytest.raises(KeyboardInterrupt):
+                TableRun.create(job, place / name)
+    assert len(list(place.glob(".*.new"))) == 2
+    TableRun.create(job, run)
+    assert len(list(place.glob(".*.new"))) == 1
+    TableRun.create(job, place / "other")
+    assert not list(place.glob(".*.new"))
+
+
 def test_several_processes_create_one_run_in_empty_directory(place):
     (run := place / "run").mkdir()
     path = write_job(place)
