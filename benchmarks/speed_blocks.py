@@ -141,12 +141,18 @@ def cluster_kills(found: Figures) -> str:
         "kills of the scheduler": "kills, scheduler",
         "kills of a worker": "kills, worker",
         "kills of the client": "kills, client",
+        "of all kills, before the first stage": "kills in stage start",
         "of all kills, in the stage that draws noise": "kills in stage measure",
+        "of all kills, in the stage that writes answers": "kills in stage reconstruct",
+        "of all kills, in the stage that writes the report": "kills in stage report",
         "runs with a fixed plan": "runs, fixed plan",
         "runs with `aim-grem`": "runs, aim-grem",
         "of all runs, with the driver on the cluster (`submit`)": "submitted",
         "repetitions of the command": "resumptions",
         "files of values and decisions that were observed": "files",
+        "comparisons of the visible files with the ledger": "audits",
+        "seconds": "seconds",
+        "CPU seconds": "CPU seconds",
         "violations of: one charge, one draw, the same answers, nothing left over": "violations",
     }
     return table(head, *([label, f"{found[key]:,.0f}"] for label, key in rows.items()))
