@@ -128,6 +128,20 @@ two workers: {significant(1e6 * found["CPU seconds"] / found["rows"], 2)} CPU µ
 {found["driver, GiB"]:.2f} GiB the driver."""
 
 
+def units(found: Figures) -> str:
+    lines = []
+    for kind, label in (("int", "integer ids"), ("text", "text ids")):
+        for memory in ("4GiB", "256MiB"):
+            own = {
+                name: found[f"{kind}, {memory}, {name}"] for name in ("ns a row", "2-way ratio", "3-way ratio", "GiB")
+            }
+            lines.append([f"{label}, `memory = \"{memory}\"`", f"{own['ns a row']:.0f}", ratio(own["2-way ratio"]),
+                          ratio(own["3-way ratio"]), f"{own['GiB']:.2f} GiB"])  # fmt: skip
+    title = f"`benchmarks/units.py`: {found['rows']:,.0f} rows, at most three rows of a person"
+    return table((title, "CPU ns a row to bound them", "CPU of counting all pairs with the bound, of that without",
+                  "of counting all triples", "peak memory"), *lines)  # fmt: skip
+
+
 def cluster_cost(found: Figures) -> str:
     what = {
         "threads": "threads, files",
