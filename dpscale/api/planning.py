@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +150,10 @@ class ReleasePlan:
         return "ReleasePlan(" + "; ".join(f"{name}: {value}" for name, value in self._facts()) + ")"
 
     def _repr_html_(self) -> str:
-        return glance("Plan of a release", self._facts()) + f"<p>{escape('Run it with dp.run(plan, data=…).')}</p>"
+        from dpscale.api.notebook import errors_html
+
+        facts = [one for one in self._facts() if not one[0].startswith("error")]
+        return glance("Plan of a release", facts) + errors_html(self._families) + "<p>Run it: dp.run(plan, data=…)</p>"
 
 
 def plan(

@@ -18,7 +18,6 @@ from dpscale.api.growing import GrowingRelease
 from dpscale.api.statistics import ReleaseStatistics
 from dpscale.api.tables import PairRows, chosen_join, cut_share, named_attributes, read_rows
 from dpscale.base.arrow import pq
-from dpscale.base.display import glance
 from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -374,10 +373,11 @@ class Release(GrowingRelease, ReleaseStatistics):
         return f"Release({self.manifest['release'][:8]}, {over}, {self.path})"
 
     def _repr_html_(self) -> str:
-        return glance(repr(self), {
-            name: f"{one.workload.query_count:,} queries over {', '.join(one.domain.names)}, by {one.job.method.name}"
-            for name, one in self._run.tables.items()
-        } | {"answers": "release.table([…]), .total(), .quantile(…)"})  # fmt: skip
+        from dpscale.api.notebook import release_html
+
+        several = {} if self.horizon else self.tables | self.joins
+        answered = {name: one.answered for name, one in several.items()}
+        return release_html(self._run, answered, self.periods, len(self.horizon))
 
     def synthetic(self) -> Any:
         """Return synthetic rows.
