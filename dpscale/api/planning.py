@@ -314,8 +314,9 @@ def _part_table(part: Any) -> dict[str, Any]:
         return _listed_table(part)
     weights = [float(weight) for weight in part.weights]
     weight = weights[0] if len(set(weights)) == 1 else weights
-    return {"family": family.name, "attributes": [list(names) for names in part.sets], "weight": weight,
-            **family.parameters}  # fmt: skip
+    number = family.parameters.get("of")  # is the last of the names of a set, and no attribute of a job
+    sets = [[name for name in names if name != number] for names in part.sets]
+    return {"family": family.name, "attributes": sets, "weight": weight, **family.parameters}
 
 
 def _listed_table(part: Any) -> dict[str, Any]:
