@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -312,7 +313,8 @@ def _part_table(part: Any) -> dict[str, Any]:
     family = getattr(part, "family", None)
     if family is None:
         return _listed_table(part)
-    weights = [float(weight) for weight in part.weights]
+    units = [math.prod(family.axis(name).unit_weight for name in names) for names in part.sets]
+    weights = [float(f"{weight / unit:.15g}") for weight, unit in zip(part.weights, units, strict=True)]  # as given
     weight = weights[0] if len(set(weights)) == 1 else weights
     number = family.parameters.get("of")  # is the last of the names of a set, and no attribute of a job
     sets = [[name for name in names if name != number] for names in part.sets]

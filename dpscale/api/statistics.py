@@ -22,7 +22,7 @@ from dpscale.answers.number_statistics import (
 from dpscale.answers.quantiles import quantile
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import STATISTICS, Answered, column, framed, label_name
+from dpscale.answers.tables import STATISTICS, Answered, checked_names, column, framed, label_name
 from dpscale.domain import Domain
 from dpscale.workload import MARGINAL, PREFIX
 
@@ -288,12 +288,12 @@ class ReleaseStatistics(ABC):
         listed = statistics.numeric_attribute(self.answered, attribute).listed
         return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)
 
-    def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
+    def plot(self, attributes: str | Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
         """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
             One or two.
         level : float
             Probability that an interval covers the true value.
@@ -307,7 +307,7 @@ class ReleaseStatistics(ABC):
         if (own := self.over(attributes)) is not self:
             return own.plot(attributes, level=level, joint=joint)
         table = self.answered.table(attributes, MARGINAL.name, level, joint)
-        return table_figure(table, self.domain, tuple(attributes))
+        return table_figure(table, self.domain, checked_names(attributes))
 
     def _grouped(
         self, table: Callable[[Sequence[str], float], Any], by: str | Sequence[str] | None, level: float

@@ -55,7 +55,9 @@ def _is_short(text: str) -> bool:
 
 
 MOST = 20
-LEFT = "style='text-align: left'"  # notebooks align cells to the right
+PADDED = "padding: 0.1em 0.6em; text-align:"  # as notebooks, on pages whose tables have no style
+SPACED = "style='margin: 0 0 1em'"
+LEFT, RIGHT = f"style='{PADDED} left'", f"style='{PADDED} right'"
 
 
 def glance(title: str, facts: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
@@ -64,7 +66,7 @@ def glance(title: str, facts: Mapping[str, str] | Iterable[tuple[str, str]]) -> 
     rows = [f"<tr><th scope='row' {LEFT}>{escape(name)}</th><td {LEFT}>{escape(value)}</td></tr>"
             for name, value in pairs[:MOST]]  # fmt: skip
     more = [f"<tr><td colspan='2'>and {len(pairs) - MOST:,} more</td></tr>"] if len(pairs) > MOST else []
-    return f"<strong>{escape(title)}</strong><table>{''.join(rows + more)}</table>"
+    return f"<strong>{escape(title)}</strong><table {SPACED}>{''.join(rows + more)}</table>"
 
 
 def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], labels: int = 1) -> str:
@@ -79,12 +81,14 @@ def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     labels : int
         Number of columns at the left that contain text; numbers are aligned to the right.
     """
-    styles = [f" {LEFT}" if place < labels else "" for place in range(len(columns))]
-    head = "".join(f"<th scope='col'{own}>{escape(name)}</th>" for name, own in zip(columns, styles, strict=True))
-    body = ["".join(f"<td{own}>{escape(str(value))}</td>" for value, own in zip(row, styles, strict=True))
+    styles = [LEFT if place < labels else RIGHT for place in range(len(columns))]
+    head = "".join(f"<th scope='col' {own}>{escape(name)}</th>" for name, own in zip(columns, styles, strict=True))
+    body = ["".join(f"<td {own}>{escape(str(value))}</td>" for value, own in zip(row, styles, strict=True))
             for row in rows]  # fmt: skip
     lines = "".join(f"<tr>{line}</tr>" for line in body)
-    return f"<strong>{escape(title)}</strong><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    return (
+        f"<strong>{escape(title)}</strong><table {SPACED}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    )
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in a spreadsheet

@@ -58,7 +58,8 @@ def statement_html(summary: Mapping[str, Any]) -> str:
              for name, one in datasets.items()]  # fmt: skip
     columns = ("dataset", "releases", "spent", "cap", "remains")
     found = [html_table(f"Ledger {summary['ledger']}", columns, lines[:MOST_LISTED])]
-    for name, one in datasets.items() if len(datasets) <= FEW else ():
+    charged = {name: one for name, one in datasets.items() if one["releases"]}
+    for name, one in charged.items() if len(charged) <= FEW else ():
         last = [(row["release"][:8], row["reserved_at"][:10], row["state"], _pair(row["own"]))
                 for row in one["releases"][-MOST_LISTED:]]  # fmt: skip
         found.append(html_table(f"Last releases of {name}", ("release", "day", "state", "cost"), last, labels=3))

@@ -29,7 +29,12 @@ from dpscale.workload import families
 from tests.docs.snippets import ROOT, snippets, snippets_of
 
 KNOWN = {"console", "python", "r", "sql", "text", "toml", "yaml"}
-SITE = ("docs/index.md", "docs/notebook.md", "docs/reference/", "docs/around/")  # whose blocks are the site's own directives
+SITE = (
+    "docs/index.md",
+    "docs/notebook.md",
+    "docs/reference/",
+    "docs/around/",
+)  # with the site's own directives
 NAMES = "docs/contract.md"  # lists names and what they give: no program
 ELSEWHERE = ("docs/tutorial.md", "docs/places.md", "docs/growing.md", "docs/databases.md")  # each run whole by a test
 PYTHON = [one for one in snippets_of("python") if one.page != NAMES]
