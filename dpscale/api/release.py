@@ -8,12 +8,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import Answered, checked_names, framed
+from dpscale.answers.tables import Answered
 from dpscale.answers.unit_counts import in_order
+from dpscale.api.answers import ReleaseAnswers
 from dpscale.api.growing import GrowingRelease
 from dpscale.api.statistics import ReleaseStatistics
 from dpscale.api.tables import PairRows, chosen_join, cut_share, named_attributes, read_rows
@@ -29,10 +27,14 @@ from dpscale.runs.searches import summarize_searches
 from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
+    from dask.dataframe import DataFrame as DaskFrame
     from pandas import DataFrame
+    from pgmpy.models import DiscreteBayesianNetwork, DiscreteMarkovNetwork
+
+    from dpscale.plans.plan import Plan
 
 
-class Release(GrowingRelease, ReleaseStatistics):
+class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
     """Private answers of a run. Reading it costs no budget: everything is post-processing.
 
     Parameters
@@ -48,7 +50,7 @@ class Release(GrowingRelease, ReleaseStatistics):
     release of several tables answers queries over the attributes of a join, `TABLE.ATTRIBUTE`, and refuses others.
     """
 
-    def __init__(self, run: Run, rows: Callable[[], Any] | None = None) -> None:
+    def __init__(self, run: Run, rows: Callable[[], DaskFrame] | None = None) -> None:
         run.require("measure")
         super().__init__(run)
         self._rows = rows
@@ -113,8 +115,10 @@ class Release(GrowingRelease, ReleaseStatistics):
         """
         return cut_share(self.joins, join, level)
 
-    def _rows_of(self, name: str) -> Any:
-        return self.synthetic()[name]
+    def _rows_of(self, name: str) -> DaskFrame:
+        tables = self.synthetic()
+        assert isinstance(tables, dict)
+        return tables[name]
 
     @cached_property
     def _estimates(self) -> Estimates:
@@ -213,136 +217,24 @@ class Release(GrowingRelease, ReleaseStatistics):
         return found
 
     @cached_property
-    def plan(self) -> Any:
+    def plan(self) -> Plan | MeasurementPlan:
         """Measurement plan: a `Plan` for a matrix mechanism, otherwise a summary of candidates and costs."""
         measurement_plan: MeasurementPlan = self._run.table.measurement_plan
-        return measurement_plan.public_plan
+        found: Plan | MeasurementPlan = measurement_plan.public_plan
+        return found
 
     @property
     def manifest(self) -> dict[str, Any]:
         return self._run.manifest
-
-    def marginal(
-        self, attributes: str | Sequence[str], period: str | int | None = None, kind: str = "period"
-    ) -> NDArray[np.float64]:
-        """Return estimated counts of all cells of an attribute set.
-
-        Estimates of least squares are unbiased and may be negative; those of maximum entropy are non-negative and
-        biased.
-
-        Parameters
-        ----------
-        attributes : str or sequence of str
-        period : str or int, optional
-            Period of a growing table; see `at`.
-        kind : {"period", "cumulative", "window"}
-
-        Returns
-        -------
-        ndarray of float
-            One axis per attribute in the given order, in records.
-
-        Raises
-        ------
-        PlanError
-            If some cells lie outside the row space of the measurements.
-        """
-        if period is not None:
-            return self.at(period, kind).marginal(attributes)
-        return self.over(attributes)._estimates.marginal(checked_names(attributes))
-
-    def answer(
-        self, attributes: str | Sequence[str], query: ArrayLike, period: str | int | None = None, kind: str = "period"
-    ) -> tuple[float, float]:
-        """Return the estimate and the standard error of a linear query.
-
-        Parameters
-        ----------
-        attributes : str or sequence of str
-        query : array_like, one axis per attribute
-            Coefficient of each cell.
-        period : str or int, optional
-            Period of a growing table; see `at`.
-        kind : {"period", "cumulative", "window"}
-
-        Returns
-        -------
-        estimate, standard error : float
-            In records. The error is nan if it is unknown: for models without simulated errors.
-
-        Raises
-        ------
-        PlanError
-            If the query lies outside the row space of the measurements.
-        """
-        if period is not None:
-            return self.at(period, kind).answer(attributes, query)
-        return self.over(attributes)._estimates.answer(checked_names(attributes), query)
-
-    def extrapolates(self, attributes: str | Sequence[str]) -> bool:
-        """Return whether a model answers queries over these attributes beyond the row space of the measurements.
-
-        Least squares refuses such queries. A model (maximum entropy, graphical, adaptive) answers them without a
-        standard error, or with a simulated one.
-
-        Parameters
-        ----------
-        attributes : str or sequence of str
-
-        Returns
-        -------
-        bool
-        """
-        return bool(self.over(attributes)._estimates.extrapolates(checked_names(attributes)))
 
     @cached_property
     def answered(self) -> Answered:
         """Estimates with the public id of the release, from which tables and statistics are computed."""
         return Answered(self._estimates, str(self.manifest["release"]))
 
-    def table(
-        self,
-        attributes: str | Sequence[str],
-        family: str | None = None,
-        *,
-        level: float = 0.95,
-        joint: bool = False,
-        frame: str = "pandas",
-        period: str | int | None = None,
-        kind: str = "period",
-    ) -> Any:
-        """Return answers with labels, standard errors and intervals, one row per query.
-
-        Parameters
-        ----------
-        attributes : str or sequence of str
-        family : str, optional
-            Query family; default: the cells if they are estimated, otherwise the workload's first family over the set.
-        level : float
-            Probability that an interval covers the true value.
-        joint : bool
-            Make all intervals of the table cover simultaneously; requires least squares or simulated errors.
-        frame : {"pandas", "arrow", "polars"}
-        period : str or int, optional
-            Period of a growing table; see `at`.
-        kind : {"period", "cumulative", "window"}
-
-        Returns
-        -------
-        DataFrame or pyarrow Table
-            Columns that identify the query (`age`; `age_at_most` for prefixes; `age_from`, `age_to` for ranges), then
-            `estimate`, `std_error`, `low`, `high` in records (nan if unknown), and `extrapolated` for a model.
-
-        Raises
-        ------
-        PlanError
-            If the queries lie outside the row space of the measurements.
-        """
-        if period is not None:
-            return self.at(period, kind).table(attributes, family, level=level, joint=joint, frame=frame)
-        return framed(self.over(attributes).answered.table(attributes, family, level, joint), frame)
-
-    def graphical_model(self, kind: Literal["bayesian", "markov"] = "bayesian") -> Any:
+    def graphical_model(
+        self, kind: Literal["bayesian", "markov"] = "bayesian"
+    ) -> DiscreteBayesianNetwork | DiscreteMarkovNetwork:
         """Return the fitted graphical model as a network of pgmpy (pip install 'dpscale[graphical]').
 
         The states of a variable are the labels of its cells, in the order of the domain, and "null" for missing values.
@@ -379,7 +271,7 @@ class Release(GrowingRelease, ReleaseStatistics):
         answered = {name: one.answered for name, one in several.items()}
         return release_html(self._run, answered, self.periods, len(self.horizon))
 
-    def synthetic(self) -> Any:
+    def synthetic(self) -> DaskFrame | dict[str, DaskFrame]:
         """Return synthetic rows.
 
         Returns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -27,8 +27,12 @@ from dpscale.domain import Domain
 from dpscale.workload import MARGINAL, PREFIX
 
 if TYPE_CHECKING:
+    import polars
+    import pyarrow as pa
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from dpscale.api.answers import AnyFrame
 
 
 class ReleaseStatistics(ABC):
@@ -265,7 +269,27 @@ class ReleaseStatistics(ABC):
         statistic = partial(statistics.mean, self.answered, attribute, level)
         return statistic() if by is None else self._each([statistic], by)
 
-    def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas") -> Any:
+    @overload
+    def cumulative(
+        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["pandas"] = "pandas"
+    ) -> DataFrame: ...
+
+    @overload
+    def cumulative(
+        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["arrow"]
+    ) -> pa.Table: ...
+
+    @overload
+    def cumulative(
+        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["polars"]
+    ) -> polars.DataFrame: ...
+
+    @overload
+    def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str) -> AnyFrame: ...
+
+    def cumulative(
+        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas"
+    ) -> AnyFrame:
         """Return the number of records with at most each value of an attribute of numbers.
 
         Missing values and values outside the domain are not counted.

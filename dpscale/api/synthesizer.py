@@ -186,7 +186,10 @@ class Synthesizer:
         opened = open_run(self.release_.path)
         request_rows(opened.table, max(1, round(self.release_.total().estimate)) if n is None else n)
         run_stages(opened, only="synthesize")
-        return Release(opened).synthetic().compute(scheduler="threads")
+        rows = Release(opened).synthetic()
+        assert not isinstance(rows, dict)
+        sampled: DataFrame = rows.compute(scheduler="threads")
+        return sampled
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items() if name != "domain")
