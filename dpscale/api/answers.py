@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscale.answers import statistics
 from dpscale.answers.tables import Answered, checked_names, framed
+from dpscale.workload import PREFIX
 
 if TYPE_CHECKING:
     import polars
@@ -59,6 +61,11 @@ class ReleaseAnswers(ABC):
         ------
         PlanError
             If some cells lie outside the row space of the measurements.
+
+        Examples
+        --------
+        >>> release.marginal("borough").shape
+        (2,)
         """
         if period is not None:
             return self.at(period, kind).marginal(attributes)
@@ -87,6 +94,12 @@ class ReleaseAnswers(ABC):
         ------
         PlanError
             If the query lies outside the row space of the measurements.
+
+        Examples
+        --------
+        >>> estimate, error = release.answer("borough", [1, -1])  # Bronx less Queens
+        >>> error > 0
+        True
         """
         if period is not None:
             return self.at(period, kind).answer(attributes, query)
@@ -105,6 +118,11 @@ class ReleaseAnswers(ABC):
         Returns
         -------
         bool
+
+        Examples
+        --------
+        >>> release.extrapolates(["borough", "fare"])
+        False
         """
         return bool(self.over(attributes).answered.estimates.extrapolates(checked_names(attributes)))
 
@@ -197,7 +215,62 @@ class ReleaseAnswers(ABC):
         ------
         PlanError
             If the queries lie outside the row space of the measurements.
+
+        Examples
+        --------
+        >>> release.table("borough").columns.tolist()
+        ['borough', 'estimate', 'std_error', 'low', 'high']
+        >>> release.table("day", frame="arrow").num_rows
+        3
         """
         if period is not None:
             return self.at(period, kind).table(attributes, family, level=level, joint=joint, frame=frame)
         return framed(self.over(attributes).answered.table(attributes, family, level, joint), frame)
+
+    @overload
+    def cumulative(
+        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["pandas"] = "pandas"
+    ) -> DataFrame: ...
+
+    @overload
+    def cumulative(
+        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["arrow"]
+    ) -> pa.Table: ...
+
+    @overload
+    def cumulative(
+        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["polars"]
+    ) -> polars.DataFrame: ...
+
+    @overload
+    def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str) -> AnyFrame: ...
+
+    def cumulative(
+        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas"
+    ) -> AnyFrame:
+        """Return the number of records with at most each value of an attribute of numbers.
+
+        Missing values and values outside the domain are not counted.
+
+        Parameters
+        ----------
+        attribute : str
+        level : float
+            Probability that an interval covers the true value.
+        joint : bool
+            Make all intervals cover simultaneously.
+        frame : {"pandas", "arrow", "polars"}
+
+        Returns
+        -------
+        DataFrame or pyarrow Table
+
+        Examples
+        --------
+        >>> release.cumulative("fare")["fare_at_most"].tolist()
+        ['[0, 25)', '[25, 50)', '[50, 75)', '[75, 100]']
+        """
+        if (own := self.over(attribute)) is not self:
+            return own.cumulative(attribute, level=level, joint=joint, frame=frame)
+        listed = statistics.numeric_attribute(self.answered, attribute).listed
+        return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)

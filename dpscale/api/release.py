@@ -48,6 +48,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
     -----
     `tables` contains a release of each private table. Methods that answer queries are those of the only table. A
     release of several tables answers queries over the attributes of a join, `TABLE.ATTRIBUTE`, and refuses others.
+
+    Examples
+    --------
+    >>> dp.Release.open(release.path).total().estimate > 0
+    True
     """
 
     def __init__(self, run: Run, rows: Callable[[], DaskFrame] | None = None) -> None:
@@ -57,18 +62,36 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
 
     @cached_property
     def tables(self) -> dict[str, Release]:
-        """Release of each private table, by name; of a job with `[data]` its own release, by the name "data"."""
+        """Release of each private table, by name; of a job with `[data]` its own release, by the name "data".
+
+        Examples
+        --------
+        >>> list(database.tables)
+        ['persons', 'orders']
+        """
         return {name: self if one is self._run else Release(one, partial(self._rows_of, name))
                 for name, one in self._run.tables.items()}  # fmt: skip
 
     @cached_property
     def links(self) -> dict[str, PairRows]:
-        """Synthetic links of each table of pairs, by its name; foreign keys are columns of their tables."""
+        """Synthetic links of each table of pairs, by its name; foreign keys are columns of their tables.
+
+        Examples
+        --------
+        >>> list(database.links)
+        ['ratings']
+        """
         return {name: PairRows(partial(self._rows_of, name)) for name in self._run.pair_tables}
 
     @cached_property
     def joins(self) -> dict[str, Release]:
-        """Release of each join of several tables, by its name."""
+        """Release of each join of several tables, by its name.
+
+        Examples
+        --------
+        >>> len(database.joins) > 1
+        True
+        """
         return {name: Release(one) for name, one in self._run.joins.items()}
 
     def over(self, *names: str | Sequence[str] | None, number: bool = False) -> Release:
@@ -89,6 +112,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         ------
         PlanError
             If no join, or more than one, has these attributes.
+
+        Examples
+        --------
+        >>> database.over("persons.sex", "orders.month").marginal(["persons.sex", "orders.month"]).ndim
+        2
         """
         if not self._run.joins:
             return self
@@ -112,6 +140,12 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         ------
         PlanError
             If the rows beyond the bound were not measured, or the number of rows cannot be distinguished from zero.
+
+        Examples
+        --------
+        >>> share = database.cut("ratings-persons-products")
+        >>> bool(share.low < share.estimate < share.high)
+        True
         """
         return cut_share(self.joins, join, level)
 
@@ -140,6 +174,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         ------
         JobError
             If the directory is not such a run.
+
+        Examples
+        --------
+        >>> dp.Release.open(release.path).domain.names == release.domain.names
+        True
         """
         return cls(open_run(run_dir))
 
@@ -167,6 +206,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         ------
         PlanError
             If the units of this set were not counted.
+
+        Examples
+        --------
+        >>> release.units("borough").columns.tolist()
+        ['borough', 'estimate', 'std_error', 'low', 'high']
         """
         run, names = self._run.table, [attributes] if isinstance(attributes, str) else list(attributes)
         ordered = run.domain.ordered(names)
@@ -198,6 +242,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         ------
         DomainError
             If the cells of the attribute are public.
+
+        Examples
+        --------
+        >>> sorted(found.found("borough")["cell"])
+        ['Bronx', 'Queens']
         """
         import pandas as pd
 
@@ -212,13 +261,25 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
 
     @property
     def searched(self) -> Mapping[str, Any]:
-        """Released values of the searches for cells, by attribute; empty if all cells are public."""
+        """Released values of the searches for cells, by attribute; empty if all cells are public.
+
+        Examples
+        --------
+        >>> list(found.searched)
+        ['borough']
+        """
         found: Mapping[str, Any] = self._run.table.searched
         return found
 
     @cached_property
     def plan(self) -> Plan | MeasurementPlan:
-        """Measurement plan: a `Plan` for a matrix mechanism, otherwise a summary of candidates and costs."""
+        """Measurement plan: a `Plan` for a matrix mechanism, otherwise a summary of candidates and costs.
+
+        Examples
+        --------
+        >>> release.plan.query_count > 10
+        True
+        """
         measurement_plan: MeasurementPlan = self._run.table.measurement_plan
         found: Plan | MeasurementPlan = measurement_plan.public_plan
         return found
@@ -229,7 +290,13 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
 
     @cached_property
     def answered(self) -> Answered:
-        """Estimates with the public id of the release, from which tables and statistics are computed."""
+        """Estimates with the public id of the release, from which tables and statistics are computed.
+
+        Examples
+        --------
+        >>> release.answered.release == release.manifest["release"]
+        True
+        """
         return Answered(self._estimates, str(self.manifest["release"]))
 
     def graphical_model(
@@ -255,6 +322,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
             If the estimates of the release are not those of a graphical model, or pgmpy is missing.
         JobError
             If `kind` is another one.
+
+        Examples
+        --------
+        >>> sorted(model.graphical_model().nodes)
+        ['a', 'borough']
         """
         model, labels = graphical_model_of(self._run.table)
         return model.to_pgmpy(kind, labels)
@@ -284,6 +356,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         ------
         JobError
             If the run has no synthetic rows.
+
+        Examples
+        --------
+        >>> release.synthetic().compute().shape
+        (500, 4)
         """
         if self._rows is None and not self._run.done("synthesize"):
             raise JobError("synthesize", f"no rows in {self.path}", "a run with synthetic rows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,17 +22,13 @@ from dpscale.answers.number_statistics import (
 from dpscale.answers.quantiles import quantile
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import STATISTICS, Answered, checked_names, column, framed, label_name
+from dpscale.answers.tables import STATISTICS, Answered, checked_names, column, label_name
 from dpscale.domain import Domain
-from dpscale.workload import MARGINAL, PREFIX
+from dpscale.workload import MARGINAL
 
 if TYPE_CHECKING:
-    import polars
-    import pyarrow as pa
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-    from dpscale.api.answers import AnyFrame
 
 
 class ReleaseStatistics(ABC):
@@ -68,6 +64,12 @@ class ReleaseStatistics(ABC):
         Returns
         -------
         Estimate
+
+        Examples
+        --------
+        >>> total = release.total()
+        >>> total.low < total.estimate < total.high
+        True
         """
         return statistics.total(self.answered, level)
 
@@ -81,8 +83,6 @@ class ReleaseStatistics(ABC):
         level: float = 0.95,
     ) -> AreaEstimate:
         """Return the number of records in any union of nodes of a hierarchy, or its difference from another union.
-
-        >>> release.area(["AT-9", "AT-3"], "age >= 65")  # doctest: +SKIP
 
         Parameters
         ----------
@@ -108,6 +108,11 @@ class ReleaseStatistics(ABC):
             If a label is unknown or names several nodes.
         PlanError
             If the query was not measured at the level of the nodes.
+
+        Examples
+        --------
+        >>> places.area(["AT"], minus=["Graz"]).std_error > 0
+        True
         """
         return area(self.answered, nodes, query, level, minus, hierarchy)
 
@@ -131,6 +136,11 @@ class ReleaseStatistics(ABC):
         -------
         Estimate, or pandas.DataFrame with `by` or with a list of quantiles
             The frame has the columns of `by`, `q` with a list, and `estimate`, `low` and `high`.
+
+        Examples
+        --------
+        >>> release.quantile("fare", [0.25, 0.5, 0.75], by="borough").shape
+        (6, 5)
         """
         if (own := self.over(attribute, by)) is not self:
             return own.quantile(attribute, q, by, level)
@@ -165,6 +175,11 @@ class ReleaseStatistics(ABC):
         ------
         PlanError
             If the sum was not measured.
+
+        Examples
+        --------
+        >>> release.sum("fare", by="borough").columns.tolist()
+        ['borough', 'estimate', 'low', 'high']
         """
         if (own := self.over(number, by, number=True)) is not self:
             return own.sum(number, by, level)
@@ -196,6 +211,12 @@ class ReleaseStatistics(ABC):
         ------
         PlanError
             If a sum was not measured.
+
+        Examples
+        --------
+        >>> ratio = release.ratio("tip", "records")
+        >>> ratio.low < ratio.estimate < ratio.high
+        True
         """
         if (own := self.over(number, other, by, number=True)) is not self:
             return own.ratio(number, other, by, level)
@@ -222,6 +243,11 @@ class ReleaseStatistics(ABC):
         ------
         PlanError
             If variances were not measured.
+
+        Examples
+        --------
+        >>> release.std("tip").estimate > 0
+        True
         """
         if (own := self.over(number, by, number=True)) is not self:
             return own.std(number, by, level)
@@ -258,6 +284,11 @@ class ReleaseStatistics(ABC):
         ------
         PlanError
             If the number of records is not distinguishable from zero.
+
+        Examples
+        --------
+        >>> release.mean("tip", by="borough")["borough"].tolist()
+        ['Bronx', 'Queens']
         """
         if (own := self.over(attribute, by, number=True)) is not self:
             return own.mean(attribute, by, level, bias=bias)
@@ -268,49 +299,6 @@ class ReleaseStatistics(ABC):
             return self._grouped(partial(mean_table, self.answered, attribute), by, level)
         statistic = partial(statistics.mean, self.answered, attribute, level)
         return statistic() if by is None else self._each([statistic], by)
-
-    @overload
-    def cumulative(
-        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["pandas"] = "pandas"
-    ) -> DataFrame: ...
-
-    @overload
-    def cumulative(
-        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["arrow"]
-    ) -> pa.Table: ...
-
-    @overload
-    def cumulative(
-        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["polars"]
-    ) -> polars.DataFrame: ...
-
-    @overload
-    def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str) -> AnyFrame: ...
-
-    def cumulative(
-        self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas"
-    ) -> AnyFrame:
-        """Return the number of records with at most each value of an attribute of numbers.
-
-        Missing values and values outside the domain are not counted.
-
-        Parameters
-        ----------
-        attribute : str
-        level : float
-            Probability that an interval covers the true value.
-        joint : bool
-            Make all intervals cover simultaneously.
-        frame : {"pandas", "arrow", "polars"}
-
-        Returns
-        -------
-        DataFrame or pyarrow Table
-        """
-        if (own := self.over(attribute)) is not self:
-            return own.cumulative(attribute, level=level, joint=joint, frame=frame)
-        listed = statistics.numeric_attribute(self.answered, attribute).listed
-        return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)
 
     def plot(self, attributes: str | Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
         """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
@@ -327,6 +315,10 @@ class ReleaseStatistics(ABC):
         Returns
         -------
         matplotlib.figure.Figure
+
+        Examples
+        --------
+        >>> release.plot("day").savefig("days.png")
         """
         if (own := self.over(attributes)) is not self:
             return own.plot(attributes, level=level, joint=joint)
