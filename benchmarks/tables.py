@@ -25,7 +25,21 @@ from release_blocks import adaptive, ahead, aim_grem, declared_parents, graphica
 from results import load
 from rival_blocks import rivals, wide_rivals
 from rounding import ratio, significant, table, times
-from speed_blocks import commands, counting, growth, large_job, main_job, many_sets, noise, reading, scaling, shares
+from speed_blocks import (
+    cluster_cost,
+    commands,
+    counting,
+    growth,
+    large_job,
+    main_job,
+    many_rows,
+    many_sets,
+    noise,
+    reading,
+    scaling,
+    shares,
+    units,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BLOCK = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -143,7 +157,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
                  relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
-                 rivals, wide_rivals, commands)
+                 rivals, wide_rivals, commands, many_rows, cluster_cost, units)
 }  # fmt: skip
 
 

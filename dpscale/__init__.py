@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dpscale.ledger import Ledger
     from dpscale.mechanisms import Plan
     from dpscale.records import Table
+    from dpscale.records.sketch import Sketch, sketch_domain
     from dpscale.workload import Workload
 
 __version__ = VERSION
@@ -61,6 +62,8 @@ _HOMES = {
     "plan": "dpscale.api.planning",
     "refine": "dpscale.api.refine",
     "run": "dpscale.api.public",
+    "Sketch": "dpscale.records.sketch",
+    "sketch_domain": "dpscale.records.sketch",
 }
 
 __all__ = [
@@ -78,6 +81,7 @@ __all__ = [
     "Release",
     "ReleasePlan",
     "ReportError",
+    "Sketch",
     "Synthesizer",
     "Table",
     "TransientError",
@@ -89,6 +93,7 @@ __all__ = [
     "privacy",
     "refine",
     "run",
+    "sketch_domain",
 ]
 
 old_modules.install()

@@ -115,8 +115,10 @@ def warn_spent(job: TableJob) -> None:
     with Ledger.open(job.privacy.ledger, create=False) as ledger:
         spent = ledger.summary()["datasets"][canonical(job.dataset)]["spent"]
     epsilon = "infinite" if spent["epsilon"] is None else f"{spent['epsilon']:.6g}"
-    warnings.warn(f"dataset {job.dataset!r} has spent epsilon {epsilon} at delta {spent['delta']:.6g} in total, by the"
-                  f" ledger {job.privacy.ledger}; dataset= names other data", SpentWarning, stacklevel=3)  # fmt: skip
+    said = (f"dataset {job.dataset!r} has spent epsilon {epsilon} at delta {spent['delta']:.6g} in total, by the "
+            f"ledger {job.privacy.ledger}; a changed frame is a new release with a new charge, dataset= names other "
+            "data, and `dpscale help frames the-budget` says more")  # fmt: skip
+    warnings.warn(said, SpentWarning, stacklevel=3)
 
 
 def framed_job(job: str | Path | Mapping[str, Any]) -> TableJob:

@@ -10,9 +10,23 @@ its text, which may contain records. The user who sets it is responsible for the
 from __future__ import annotations
 
 import os
+import re
 from traceback import format_exception
 from typing import Any
 
+PAGES = {  # tables of files by the page that lists their keys
+    "jobs": ("data", "time", "privacy", "discover", "units", "totals", "workload", "mechanism", "reconstruct", "engine",
+             "output", "synthesize", "attributes", "numbers"),
+    "databases": ("tables", "link", "joins", "allocation"),
+}  # fmt: skip
+SECTIONS = {  # other fields by the section on them
+    "data column": "jobs domain-file", "data columns": "jobs domain-file", "domain": "jobs domain-file",
+    "reviewed": "jobs domain-file", "run directory": "jobs run-directory", "period": "growing", "plan": "frames",
+    "run": "frames", "bins": "frames", "Synthesizer": "frames", "frame": "frames", "client": "cluster",
+    "release": "answers", "query": "answers", "impossible": "rows structural-zeros",
+    "cap": "ledger cap", "columns": "domain sketch", "found": "jobs cells-that-are-not-public",
+    "scikit": "rows", "of": "jobs sums-and-means", "evidence": "privacy evidence-for-auditors",
+}  # fmt: skip
 DEBUG = "DPSCALE_DEBUG"
 DEBUG_WARNING = f"{DEBUG} is set: errors are shown with their causes, which may show records. This output is PRIVATE."
 
@@ -42,15 +56,31 @@ class DpscaleError(Exception):
         Exit code of a command that ends with this error.
     state : str
         State of a stage or run that ends with this error.
+    topic : str
+        Page of the documentation for fields that have none of their own.
     """
 
     exit_code = 2
     state = "failed"
+    topic = "jobs"
 
     def __init__(self, field: str, got: str, takes: str = "", remedy: str = "") -> None:
         self.field, self.got, self.takes, self.remedy = field, got, takes, remedy
-        parts = [f"{field}: {got}", f"expected {takes}" if takes else "", remedy]
+        listed = remedy.removeprefix("there are: ").removesuffix(", …").split(", ")
+        repeats = remedy.startswith("there are: ") and set(listed) <= set(takes.split(": ")[-1].split(", "))
+        parts = [f"{field}: {got}", f"expected {takes}" if takes else "", "name one of them" if repeats else remedy]
         super().__init__("; ".join(part for part in parts if part))
+        self.add_note(f"more: {self.more}")
+
+    @property
+    def more(self) -> str:
+        """Command that prints the part of the documentation on the field at fault."""
+        first, *rest = re.findall(r"^[A-Za-z_ ]+|(?<=\.)[a-z_]+(?=\.\d+$|$)", self.field) or [""]
+        first, word = first.strip(), first.split(" ")[0]
+        page = next((page for page, words in PAGES.items() if word in words and first not in SECTIONS), None)
+        if page is None:
+            return f"dpscale help {SECTIONS.get(first, SECTIONS.get(word, self.topic))}"
+        return f"dpscale help {page} {'.'.join([word, *rest])}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the cause; in debug mode with its text."""
@@ -84,6 +114,8 @@ class DomainError(DpscaleError):
         See `DpscaleError`.
     """
 
+    topic = "jobs domain-file"
+
 
 class DataError(DpscaleError):
     """The data cannot be read, or do not fit the domain.
@@ -93,6 +125,8 @@ class DataError(DpscaleError):
     field, got, takes, remedy : str
         See `DpscaleError`.
     """
+
+    topic = "jobs the-data"
 
 
 class RefusedValue(DataError):
@@ -114,6 +148,8 @@ class PlanError(DpscaleError):
         See `DpscaleError`.
     """
 
+    topic = "mechanisms"
+
 
 class BudgetError(DpscaleError):
     """The ledger refuses the charge, because the budget is spent or the ledger cannot be trusted.
@@ -124,6 +160,7 @@ class BudgetError(DpscaleError):
         See `DpscaleError`.
     """
 
+    topic = "privacy budgets-by-period"
     exit_code = 3
 
 
@@ -136,6 +173,7 @@ class TransientError(DpscaleError):
         See `DpscaleError`.
     """
 
+    topic = "faq"
     exit_code = 75
 
 
@@ -160,4 +198,5 @@ class ReportError(DpscaleError):
         See `DpscaleError`.
     """
 
+    topic = "jobs run-directory"
     exit_code = 70  # EX_SOFTWARE of sysexits.h (75 is EX_TEMPFAIL): a fault of dpscale, not of the job

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpscale.base.display import display_path
+from dpscale.base.errors import JobError
 from dpscale.cli.group import json_option, main, scheduler_option
 
 if TYPE_CHECKING:
@@ -50,14 +54,60 @@ def _origin(path: str, written: dict[str, Any]) -> Origin:
 
 @domain.command("sketch")
 @click.argument("data")
+@click.option("--columns", multiple=True, metavar="A,B", help="Only these columns; repeatable.")
+@click.option("--output", metavar="FILE", help="Write the draft to a new file.")
+@click.option(
+    "--job", "job_file", metavar="FILE", help="With --output: also write a job of one-way tables to a new file."
+)
 @_written
-def domain_sketch(data: str, **written: Any) -> None:
-    """Draft a domain file from data. The draft is PRIVATE: it contains values of single records."""
-    from dpscale.records.sketch import WARNING, sketch
+def domain_sketch(
+    data: str, columns: tuple[str, ...], output: str | None, job_file: str | None, **written: Any
+) -> None:
+    """Draft a domain file from data. The draft is PRIVATE: it contains values of single records.
 
+    It proposes a privacy unit, and omits names and free text with a reason. Review it and set reviewed = true: a job
+    refuses it before.
+    """
+    from dpscale.records.sketch import WARNING, make_sketch, sketch_job
+
+    _check_new("--output", output)
+    _check_new("--job", job_file)
+    if job_file and not output:
+        raise JobError("--job", "given without --output", "--output FILE as well", "name the domain file")
     click.echo(WARNING, err=True)
     origin = _origin(data, written)
-    click.echo(sketch(data, origin.dialect, origin.format))
+    draft = make_sketch(data, origin.dialect, origin.format, _names(columns))
+    if output is None:
+        click.echo(draft.text())
+        return
+    Path(output).write_text(draft.text())
+    click.echo(f"domain: {output}; review it, then set reviewed = true")
+    if job_file:
+        folder = Path(job_file).absolute().parent
+        dataset = Path(data.rstrip("/")).name.split(".")[0] or "data"
+        given: dict[str, Any] = {
+            key: list(one) if isinstance(one, tuple) else one for key, one in written.items() if one
+        }
+        Path(job_file).write_text(sketch_job(draft, _near(data, folder), _near(output, folder), dataset, given))
+        click.echo(f"job: {job_file}; next: dpscale plan {job_file}, then dpscale run {job_file}")
+
+
+def _check_new(option: str, path: str | None) -> None:
+    """Raise JobError for a file that exists."""
+    if path is not None and Path(path).exists():
+        raise JobError(option, f"{display_path(path)}, which exists", "a new file", "name another one, or remove it")
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise JobError(option, f"{display_path(path)}, whose folder does not exist", "a new file", "create the folder")
+
+
+def _names(columns: tuple[str, ...]) -> list[str]:
+    """Return the names in lists that are separated by commas."""
+    return [name.strip() for one in columns for name in one.split(",") if name.strip()]
+
+
+def _near(path: str, folder: Path) -> str:
+    """Return a path as a job in a folder names it: relative, unless it is an address."""
+    return path if "://" in path else os.path.relpath(path, folder)
 
 
 @domain.command("check")

@@ -38,7 +38,7 @@ class _Group(click.Group):
                 return super().invoke(context)
         except DpscaleError as error:
             show_cause(error)
-            click.echo(f"dpscale: {error}", err=True)
+            click.echo(f"dpscale: {error}{_more(context, error)}", err=True)
             context.exit(error.exit_code)
         except MemoryError as error:  # its text may reveal the number of records
             show_cause(error)
@@ -47,6 +47,15 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             click.echo(STOPPED, err=True)
             context.exit(TransientError.exit_code)
+
+
+def _more(context: click.Context, error: DpscaleError) -> str:
+    """Return the command that prints more about an error, unless its text names one."""
+    if "dpscale help" in str(error):
+        return ""
+    return (
+        f"; more: dpscale help {context.invoked_subcommand}" if error.field.startswith("-") else f"; more: {error.more}"
+    )
 
 
 @contextmanager

@@ -35,12 +35,31 @@ RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it 
 @quiet_option
 @json_option
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    """Run all stages of a job; an interrupted run resumes."""
+    """Run all stages of a job; an interrupted run resumes.
+
+    The same job again costs nothing. Changed data, or --fresh, are a new release with a charge of its own, and squared
+    mu adds over the releases of a dataset. `dpscale end DIR` retires a run that will not resume. Who removes its
+    directory loses the answers, not the charge: the ledger keeps the entry.
+    """
     directory = opening.begin_run(opening.read_job(job), run_dir, fresh)
     repeated = runner.check_repeat(directory)
     with runner.remove_on_error(directory), Bars(quiet) as progress:
         runner.run_stages(directory, scheduler=scheduler, progress=progress)
-    print_run(directory, repeated, as_json)
+    print_run(directory, repeated, as_json, sentence="" if as_json else _spent(directory))
+
+
+def _spent(run: Run) -> str:
+    """Return a sentence on the budget that the dataset of a run has spent; empty without a readable ledger."""
+    from dpscale.base.errors import DpscaleError
+
+    with suppress(DpscaleError, OSError):
+        if found := runner.ledger_dataset(run):
+            spent, dataset = found["spent"], run.manifest["privacy"]["dataset"]
+            epsilon = "infinite" if spent["epsilon"] is None else f"{spent['epsilon']:.6g}"
+            return (f"spent: epsilon {epsilon} at delta {spent['delta']:.6g} by all releases of {dataset!r}; changed "
+                    "data are a new release with a new charge, and `dpscale help faq deleted` says how a run is ended "
+                    "or deleted")  # fmt: skip
+    return ""
 
 
 def print_run(

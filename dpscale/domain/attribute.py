@@ -126,6 +126,8 @@ class Attribute:
         Calendar period of a date.
     zone : str
         Time zone in which times with a zone are converted to days.
+    format : str
+        Format of dates in texts, such as %d/%m/%Y; default: ISO 8601.
     groups : tuple of tuple
         Column values of each entry of `values`, if they differ from it.
     source : str
@@ -149,6 +151,7 @@ class Attribute:
     length: int = 0
     by: str = ""
     zone: str = ""
+    format: str = ""
     groups: tuple[tuple[Any, ...], ...] = ()
     source: str = ""
     search: Search | None = None
@@ -299,8 +302,8 @@ class Attribute:
             groups = zip(self.values, map(list, self.groups), strict=False)
             return {**size, **({"map": dict(groups)} if self.groups else {"values": list(self.values)})}
         if self.kind == "date":
-            zone = {"zone": self.zone} if self.zone else {}
-            return {"by": self.by, "low": name_of(self.by, self.low), "high": name_of(self.by, self.high), **zone}
+            more = {key: value for key, value in (("zone", self.zone), ("format", self.format)) if value}
+            return {"by": self.by, "low": name_of(self.by, self.low), "high": name_of(self.by, self.high), **more}
         rounded = {"round": self.step} if self.step > 1 else {}
         kinds: dict[str, dict[str, Any]] = {"bins": {"edges": list(self.edges)}, "coded": {"size": self.listed}}
         return kinds.get(self.kind, {} if self.values else {"low": self.low, "high": self.high, **rounded})

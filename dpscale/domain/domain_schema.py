@@ -1,7 +1,8 @@
 """Parser of the tables [attributes.NAME] of a domain file: attributes and the parents defined by their values.
 
-An attribute may be derived from another column (`from`), by grouping its values (`map`), by bins of its logarithm
-(`log`) or by rounding to multiples (`round`). All of this is public and depends on one value of one row.
+Several attributes may share a table (`also`). An attribute may be derived from another column (`from`), by grouping its
+values (`map`), by bins of its logarithm (`log`) or by rounding to multiples (`round`). All of this is public and
+depends on one value of one row.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, SupportsIndex, TypeGuard
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, Attribute, read_period
+from dpscale.domain.date_format import EXPECTED, WITHOUT_DAY, date_pattern, has_day
 from dpscale.domain.schema_values import check_keys, check_values, read_policy, read_source
 from dpscale.domain.search import PRIVATE
 from dpscale.domain.search_schema import BIN_KEYS, DISCOVER_KEYS, read_discover, read_private_edges
@@ -25,6 +27,7 @@ from dpscale.domain.tree import TreeLevel
 from dpscale.domain.tree_file import MORE_TREE_KEYS, TREE_KEYS, read_hierarchy
 
 EXAMPLE = 'kind = "coded" and size = 4'
+ALSO = "also"
 KINDS = {
     "integer": {"low", "high"},
     "categories": {"values"},
@@ -40,7 +43,7 @@ MORE = {
     "integer": {"round"},
     "categories": {"map"},
     "bins": {"log", *BIN_KEYS},
-    "date": {"zone"},
+    "date": {"zone", "format"},
     "text-prefix": {"map"},
     "discover": DISCOVER_KEYS,
     "hierarchy": MORE_TREE_KEYS,
@@ -70,13 +73,31 @@ def from_tables(tables: Mapping[str, Any], folder: Path | None = None) -> list[A
     folder : Path, optional
         Folder from which relative paths of public trees start; default: the current one.
     """
-    found = [one for name, table in tables.items() for one in _family(name, table, folder)]
+    found = [one for name, table in _single_tables(tables).items() for one in _family(name, table, folder)]
     names = [one.name for one in found]
     for one in found:
         if one.level is not None and not one.level.is_leaf and names.count(one.name) > 1:
             leaf = next(own.name for own in found if own.level is not None and own.level.tree is one.level.tree)
             raise DomainError(f"attributes.{leaf}.levels", f"{one.name!r}, the name of another attribute",
                               "distinct names", "rename the attribute, or the column of the file")  # fmt: skip
+    return found
+
+
+def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table for each attribute: those that a table lists in `also` follow it and have its other keys."""
+    found: dict[str, Any] = {}
+    for name, table in tables.items():
+        alike = table.get(ALSO, []) if isinstance(table, Mapping) else []
+        field = f"attributes.{name}.{ALSO}"
+        if not isinstance(alike, list | tuple) or not all(isinstance(one, str) and one for one in alike):
+            raise DomainError(field, safe_repr(alike), "a list of columns with the same values", "fix it")
+        if alike and ({"from", "parent"} & set(table) or table.get("kind") == "hierarchy"):
+            raise DomainError(field, "given with from, with a parent or for a hierarchy", "a plain attribute",
+                              "write a table for each attribute")  # fmt: skip
+        if twice := [one for one in alike if one in found or one in tables or alike.count(one) > 1]:
+            raise DomainError(field, f"{twice[0]!r}, which has a table already", "each attribute once", "remove it")
+        own = {key: value for key, value in table.items() if key != ALSO} if alike else table
+        found |= dict.fromkeys((name, *alike), own)
     return found
 
 
@@ -167,7 +188,7 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
         raise DomainError(f"attributes.{name}.kind", got, ", ".join(KINDS), nearest(told, KINDS))
     more = MORE.get(kind, set())
     policies = HIERARCHY_POLICIES if kind == "hierarchy" else POLICIES
-    check_keys(table, {"kind", "from", *policies} | KINDS[kind] | more, f"attributes.{name}")
+    check_keys(table, {"kind", "from", ALSO, *policies} | KINDS[kind] | more, f"attributes.{name}")
     needs = KINDS[kind] - ({"values"} if "map" in table else set())
     for key in sorted(needs - set(table)):
         raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")
@@ -265,7 +286,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         raise DomainError(f"attributes.{name}.{given[0]}", "given with public edges", f'edges = "{PRIVATE}" only',
                           "remove it")  # fmt: skip
     if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
-        raise DomainError(field, "not a list of numbers", "finite numbers", "fix it")
+        raise DomainError(field, "not a list of numbers", f'finite numbers, or "{PRIVATE}"', "fix it")
     edges = [_raised(name, table["log"], edge) if "log" in table else float(edge) for edge in edges]
     if any(b <= a for a, b in pairwise(edges)) or len(edges) < 2:
         raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them and remove repeats")
@@ -300,7 +321,21 @@ def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     low, high = (_period(name, by, key, table[key]) for key in ("low", "high"))
     if high < low:
         raise DomainError(f"attributes.{name}.high", "before low", "a period at or after low", "swap them")
-    return {"by": by, "low": low, "high": high, "zone": _zone(name, table.get("zone", ""))}
+    zone, form = _zone(name, table.get("zone", "")), _date_format(name, by, table.get("format", ""))
+    return {"by": by, "low": low, "high": high, "zone": zone, "format": form}
+
+
+def _date_format(name: str, by: str, form: Any) -> str:
+    """Return the format of dates in texts. Raises DomainError if it is none, or names no day although `by` needs it."""
+    field = f"attributes.{name}.format"
+    with suppress(ValueError, TypeError):
+        if not form or date_pattern(form):
+            if not has_day(form) and by not in WITHOUT_DAY:
+                raise DomainError(
+                    field, safe_repr(form), f"a format with %d, for dates by {by}", 'add %d, or set by = "month"'
+                )
+            return form or ""
+    raise DomainError(field, safe_repr(form), EXPECTED, "fix it, or leave it out for dates such as 2025-01-31")
 
 
 def _period(name: str, by: str, key: str, value: object) -> int:

@@ -43,7 +43,8 @@ def read_source(field: str, name: str, table: Mapping[str, Any]) -> str:
 def check_values(field: str, values: object) -> None:
     """Raise DomainError unless the values are a list of distinct texts, distinct numbers, or booleans."""
     if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
-        raise DomainError(field, "not a list of texts or numbers", "a list of texts or numbers", "fix it")
+        got = "an empty list" if isinstance(values, list | tuple) and not values else "not such a list"
+        raise DomainError(field, got, "a list of texts or numbers", "fix it")
     if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
         raise DomainError(field, "texts, numbers and booleans mixed", "values of one type", "quote the numbers")
     if not isinstance(values[0], str) and not all(abs(v) < EXACT for v in values):
@@ -67,4 +68,5 @@ def check_names(names: Sequence[Any]) -> None:
         if any("\ud800" <= letter <= "\udfff" for letter in name):  # not encodable in UTF-8
             raise DomainError("attributes", f"the name {name!a}", "valid Unicode texts", "fix its encoding")
     if len(set(names)) != len(names):
-        raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise DomainError("attributes", f"a name twice, {safe_repr(twice)}", "distinct names", "drop the repeat")

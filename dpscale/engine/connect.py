@@ -30,7 +30,7 @@ SAMPLE = 100  # files that every worker checks
 BASE = 1 << 28  # bytes of a worker process after all libraries are loaded
 ENDS = 1 << 16  # bytes read at each end of a file; they include most of a Parquet footer
 FILE_PROBLEMS = ("read the file", "see the file")
-VERSION_REMEDY = "install the same versions everywhere: see cluster/README.md"
+VERSION_REMEDY = "install the same versions everywhere: see `dpscale help cluster-setup`"
 
 
 def check_versions(client: Client, workers: list[str] | None = None) -> None:
@@ -191,7 +191,7 @@ def _describe_workers(findings: Mapping[str, Sequence[str]], verb: str) -> str:
 SCHEDULER_FIELD = "engine.scheduler"
 CONNECT_SECONDS = 20
 TLS = "distributed.comm.tls"
-CLUSTER_DOCS = "see cluster/README.md"
+CLUSTER_DOCS = "see `dpscale help cluster-setup several-machines-with-tls`"
 ADDRESSES = "tcp://HOST:PORT or tls://HOST:PORT"
 ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]+)):(?P<port>[0-9]{1,5})")
 
@@ -274,7 +274,7 @@ def _security() -> Security:
 
 def _certificate_error(got: str) -> JobError:
     return JobError(SCHEDULER_FIELD, got, "files of a certificate authority, a client certificate and its key",
-                    "create them with cluster/certificates.py and set them in Dask's configuration: "
+                    "create them and set them in Dask's configuration: "
                     f"{CLUSTER_DOCS}")  # fmt: skip
 
 

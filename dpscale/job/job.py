@@ -133,7 +133,7 @@ class TableJob(Settings):
         if name != "auto" and name not in has:
             names = dict.fromkeys(["auto", *has, *self.method.aliases])
             raise JobError("reconstruct.method", f"{name!r} for {self.method.name} with these options",
-                           " or ".join(names), self._remedy(name))  # fmt: skip
+                           ", ".join(names), self._remedy(name))  # fmt: skip
         return reconstruction(has[0] if name == "auto" else name)
 
     @property
@@ -346,7 +346,7 @@ def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]],
         return JobError(where, safe_repr(fault["input"]), "a list of attribute sets, each a list of names",
                         'write attributes = [["age", "sex"], ["age"]]')  # fmt: skip
     got = "" if isinstance(fault["input"], Mapping) else f"{safe_repr(fault['input'])}: "
-    return JobError(where, f"{got}{message_of(fault)}", "", "see `dpscale job options`")
+    return JobError(where, f"{got}{message_of(fault)}", "", "fix it" if got else "")
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:

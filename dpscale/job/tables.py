@@ -180,16 +180,16 @@ class CompositeJob(Settings):
         if taken := next((one.called for one in self.link if one.via and one.called in self.tables), None):
             raise JobError("link.name", f"{taken!r}, which is a table", "a different name for a table of pairs",
                            "set name")  # fmt: skip
+        ends = [(link, end) for link in self.foreign_keys for end in (link.parent, link.child)]
+        if absent := next(((link, end) for link, end in ends if end not in self.tables), None):
+            raise JobError(f"link {absent[0].called}", f"a table {absent[1]!r}", ", ".join(self.tables),
+                           nearest(absent[1], list(self.tables)))  # fmt: skip
         for name in self.tables:
             check_distinct(self, f"tables.{name}.key", self.key(name), name)
         check_columns(self)
         check_searches(self)
         for at, link in enumerate(self.foreign_keys):
             check_counts(self, link, names[:at])
-            for end in (link.parent, link.child):
-                if end not in self.tables:
-                    raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
-                                   nearest(end, list(self.tables)))  # fmt: skip
             check_keys(self, link)
             check_history(self, link, names[:at])
             if link.via is None:

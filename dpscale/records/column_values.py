@@ -2,8 +2,8 @@
 
 A date is its own day. A time without a time zone belongs to the day that it states; one with a time zone belongs to
 the day of that instant in the attribute's zone, or in UTC if the attribute has none. Texts are parsed by a fixed
-grammar (ISO 8601): 2025-01-31, optionally with a time after a T or a blank, 2025-01-31T12:30:00.5+02:00. Texts that
-denote a missing value are nulls; all others are foreign.
+grammar (ISO 8601): 2025-01-31, optionally with a time after a T or a blank, 2025-01-31T12:30:00.5+02:00; or by the
+format of the attribute. Texts that denote a missing value are nulls; all others are foreign.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dpscale.base.arrow import is_text, pa, pc, types
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers, NDArray
 from dpscale.domain.attribute import Attribute
+from dpscale.domain.date_format import CENTURY, date_pattern, month_numbers
 from dpscale.records import tree_cells
 
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
@@ -109,11 +110,20 @@ DAY = 86_400
 A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def days(column: pa.Array, zone: str = "") -> Numbers | None:
-    """Return days since 1 January 1970 (0 where there is none); None if the column's type contains no dates."""
+def days(column: pa.Array, zone: str = "", form: str = "") -> Numbers | None:
+    """Return days since 1 January 1970 (0 where there is none); None if the column's type contains no dates.
+
+    Parameters
+    ----------
+    column : pyarrow Array
+    zone : str
+        Time zone in which times with a zone are converted to days; default: UTC.
+    form : str
+        Format of texts; default: ISO 8601.
+    """
     kind = column.type
     if is_text(kind):
-        return _parsed(column.cast(pa.large_string()), zone)
+        return _parsed(column.cast(pa.large_string()), zone, form)
     if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_null(kind)):
         return None
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
@@ -137,11 +147,11 @@ def _whole(column: pa.Array) -> Integers:
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
-def _parsed(texts: pa.Array, zone: str) -> Numbers:
+def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
     words = pc.ascii_trim_whitespace(texts)
     nothing = pc.is_in(pc.ascii_lower(words), value_set=pa.array([*NOTHING, None], pa.large_string()))
-    fields = pc.extract_regex(pc.if_else(nothing, "", words), MOMENT)
-    part = {name: _number(pc.struct_field(fields, name)) for name in "ymdhis"}
+    fields = pc.extract_regex(pc.if_else(nothing, "", words), date_pattern(form) if form else MOMENT)
+    part = _date_parts(fields)
     missing = np.asarray(nothing.to_numpy(zero_copy_only=False), dtype=bool)
     found = _civil(part["y"], part["m"], part["d"])
     right = _is_day(part, found) & ~missing
@@ -152,6 +162,19 @@ def _parsed(texts: pa.Array, zone: str) -> Numbers:
         instants = pa.array(seconds[away], pa.timestamp("s", "UTC"))
         found[away] = _known(instants, zone)
     return Numbers(np.where(right, found, 0), missing, ~(right | missing))
+
+
+def _date_parts(fields: pa.StructArray) -> dict[str, Integers]:
+    """Return year, month, day, hour, minute and second of parsed texts; the year is 0 where there is no date."""
+    names = {field.name for field in fields.type}
+    part = {name: _number(pc.struct_field(fields, name)) for name in "ymdhis" if name in names}
+    if "b" in names:
+        months = month_numbers()
+        place = pc.index_in(pc.ascii_lower(pc.struct_field(fields, "b")), pa.array(list(months), pa.large_string()))
+        part["m"] = np.array([*months.values(), 0])[np.asarray(place.fill_null(len(months)))]
+    digits = np.asarray(pc.binary_length(pc.struct_field(fields, "y")).fill_null(0))
+    part["y"] = part["y"] + np.where(digits == 2, np.where(part["y"] < CENTURY, 2000, 1900), 0)
+    return {"d": np.ones(len(fields), np.int64), **part}
 
 
 def _number(field: pa.Array) -> Integers:

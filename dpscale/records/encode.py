@@ -212,7 +212,7 @@ def _cells(attribute: Attribute, column: pa.Array) -> Integers:
 def _parsed(attribute: Attribute, column: pa.Array) -> Numbers | None:
     """Return the column as numbers or days; None if its type contains none."""
     if attribute.kind == "date":
-        return days(column, attribute.zone)
+        return days(column, attribute.zone, attribute.format)
     return numbers(_answers(column) if attribute.kind == "boolean" else column)
 
 

@@ -125,6 +125,17 @@ def read_stream(frame: object) -> object:
     return frame if own or not hasattr(frame, "__arrow_c_stream__") else pa.table(frame)
 
 
+def frame_columns(frame: Any) -> list[str]:
+    """Return the names of a frame's columns. Raises DataError for other objects."""
+    if isinstance(frame, pa.Table | pa.RecordBatch):
+        return list(frame.schema.names)
+    schema = frame.collect_schema().names() if hasattr(frame, "collect_schema") else getattr(frame, "columns", None)
+    if schema is None:
+        raise DataError(FIELD, f"a {type(frame).__name__}", "a pandas, Polars or Dask DataFrame, or Arrow data",
+                        "convert it, or pass the path of files")  # fmt: skip
+    return list(schema)
+
+
 def as_arrow(frame: object, names: Sequence[str]) -> pa.Table:
     """Return columns of a pandas, Polars or pyarrow table as a pyarrow Table.
 

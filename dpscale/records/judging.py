@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrow import is_text, pa, pc
+from dpscale.base.display import nearest
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
@@ -103,7 +104,8 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
     columns = domain.columns(domain.axis_names)
     present = set(partition.columns() if partition.format.lists_columns else columns)
     for one in domain.axes:
-        fault = _column_fault(partition, one) if present.issuperset(one.columns) else ABSENT
+        absent = next((name for name in one.columns if name not in present), None)
+        fault = _column_fault(partition, one) if absent is None else _absence(absent, present)
         if fault:
             found.add((one.name, fault), Tally(files={partition.path}))
         else:
@@ -114,6 +116,12 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
             for fault, tally in _value_faults(one, column_of(one, batch)):
                 found.add((one.name, fault), tally)
     return found
+
+
+def _absence(name: str, present: Iterable[str]) -> str:
+    """Return the fault of a column that a file lacks, with the name of one that may be meant."""
+    close = nearest(name, present)
+    return f"{ABSENT}; {close}" if close.startswith("did you mean") else ABSENT
 
 
 def _column_fault(partition: Partition, attribute: Attribute) -> str:

@@ -2,49 +2,127 @@
 
 The draft is complete: once a person has replaced its bounds and values by public ones and set `reviewed = true`, it is
 a valid domain file. Columns that a domain cannot represent (nested columns, too many texts, only nulls) and columns
-that look like identifiers are omitted with a comment.
+that look like identifiers, names or free text are omitted with a comment that states the reason.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
-from numpy.typing import NDArray
 
-from dpscale.base.arrow import is_text, pa, pc
-from dpscale.base.errors import DataError
+from dpscale.base.display import display_path, nearest
+from dpscale.base.errors import DataError, DomainError
 from dpscale.domain import Domain
-from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, name_of, numbered
-from dpscale.records.column_values import Numbers, days, numbers
+from dpscale.domain.attribute import NULL_LABEL, OUTSIDE_LABEL
+from dpscale.domain.domain_schema import ALSO
+from dpscale.records.column_summary import (
+    EMAIL,
+    MOST_VALUES,
+    SHORT_CODE,
+    ColumnSummary,
+)
 from dpscale.records.files import other_delimiter
 from dpscale.records.formats import PLAIN, Dialect
+from dpscale.records.frames import as_arrow, frame_columns, read_stream
 from dpscale.records.origin import Origin
+from dpscale.storage.files import is_path
 
 WARNING = (
     "This draft is PRIVATE: it was read off the records. Replace its bounds and values by ones that are known without "
     "the data (a code book, a law, common sense), then set reviewed = true: no release takes it before. "
     "Do not publish it."
 )
-MOST_VALUES = 64
-MOST_INTEGERS = 1000
-BINS = 16
-CODE = r"^[+-]?0\d"  # a text such as 01 is a code, not a number
-MOST_LETTERS = 4  # of a prefix
-MOST_PERIODS = 400
-CALENDAR = (-719_162, 2_932_530)  # the first days of the years 1 and 9999
-FEWEST_IDS, MOST_IDS = (
-    20,
-    100_000,
-)  # rows: with fewer, distinct values do not indicate an id; with more, only the first are examined
-FEW = 0.1  # of a column's texts: a smaller share of non-numbers counts as typing errors
-WRITTEN = r"\s*\d{1,4}[./]\d{1,2}[./]\d{2,4}\s*"  # a day not written as 2025-01-31
-TRUTH = {"true", "false", "yes", "no", "y", "n", "t", "f"}
+MOST_LINES, WIDTH = 150, 110
+GROUPED = 100_000  # integers from which digits are grouped
+FEWEST_IDS = 20  # rows: with fewer, distinct values do not indicate an id
+NEARLY_ALL = 0.5  # distinct texts per row
+WORDS = 3  # of a text, on average: more are free text
+PERSONS = ("person|patient|customer|user|member|client|subject|participant|respondent|household|family|employee|"
+           "student|account|resident|citizen|driver|device|tailnum|vin|ssn")  # fmt: skip
+ID_NAME = re.compile(rf"(.*_)?(id|ids|uuid|guid|ssn)|({PERSONS})(_?(id|key|no|nr|num|number|code))?")
+PERSON_NAME = re.compile(
+    r"(.*_)?(name|names|title|author|director|e?_?mail|phone|address|street|url|comment|comments|notes?|description)"
+)
 
 
-def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
+@dataclass(frozen=True)
+class Sketch:
+    """Draft of a domain file. It is private: it contains bounds and values of records.
+
+    Parameters
+    ----------
+    attributes : mapping of str to dict
+        Tables of the attributes by name.
+    omitted : mapping of str to str
+        Reason why a column has no attribute, by its name.
+    notes : tuple of str
+        Comments on columns.
+    units : tuple of str
+        Columns that may identify the privacy unit, the best proposal first.
+    """
+
+    attributes: Mapping[str, Any]
+    omitted: Mapping[str, str]
+    notes: tuple[str, ...]
+    units: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return the domain file, with a privacy warning at the top and at most 150 lines for 120 columns.
+
+        Returns
+        -------
+        str
+        """
+        warning = WARNING.replace(". ", ".\n").split("\n")
+        reasons: dict[str, list[str]] = {}
+        for name, why in self.omitted.items():
+            reasons.setdefault(why, []).append(repr(name))
+        left_out = [f"left out: {', '.join(names)} ({why})" for why, names in reasons.items()]
+        proposal = [self.unit_proposal] if self.units else []
+        comments = [f"# {line}" for line in (*warning, *left_out, *self.notes, *proposal)]
+        for written in (_tables(self.attributes), _tables(alike(self.attributes)), _rows(alike(self.attributes))):
+            if len(written) + len(comments) + 3 <= MOST_LINES:
+                break
+        return "\n".join([*comments, "", "reviewed = false", "", *written, ""])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"Sketch({len(self.attributes)} attributes, {len(self.omitted)} columns omitted; private)"
+
+    def write(self, path: str | Path) -> None:
+        """Write the domain file. A job and `plan` refuse it until a person has set `reviewed = true` in it.
+
+        Parameters
+        ----------
+        path : str or Path
+            A new file.
+
+        Raises
+        ------
+        DomainError
+            If the file exists.
+        """
+        if Path(path).exists():
+            raise DomainError(
+                "path", f"{display_path(path)}, which exists", "a new file", "name another one, or remove it"
+            )
+        Path(path).write_text(self.text())
+
+    @property
+    def unit_proposal(self) -> str:
+        """Sentence that proposes a privacy unit for the job."""
+        others = f" (or {', '.join(map(repr, self.units[1:3]))})" if self.units[1:] else ""
+        return f"privacy unit, a proposal: privacy_unit = {_value(self.units[0])} in [data] of the job{others}"
+
+
+def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Sequence[str] = ()) -> str:
     """Return a draft domain file for the table at `path`, with a privacy warning at the top.
 
     Parameters
@@ -54,10 +132,114 @@ def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
         Format of the files.
     lake : str
         Format of a table with a log; empty for plain files.
+    columns : sequence of str
+        Columns to describe; default: all.
     """
+    return make_sketch(path, dialect, lake, columns).text()
+
+
+def sketch_job(draft: Sketch, path: str, domain: str, dataset: str, written: Mapping[str, Any]) -> str:
+    """Return the draft of a job with all one-way tables of a sketch.
+
+    Parameters
+    ----------
+    draft : Sketch
+    path, domain : str
+        Data and domain file, as the job names them.
+    dataset : str
+        Name of the data in the ledger.
+    written : mapping
+        Keys of [data] that state how files are written.
+    """
+    data = [f"{key} = {_value(value)}" for key, value in {"path": path, "domain": domain, **written}.items()]
+    unit = draft.units[0] if draft.units else ""
+    proposal = [
+        "# A proposal, if a person (or household, …) may have several rows; max_rows_per_unit from public knowledge:",
+        f"# privacy_unit = {_value(unit)}",
+        "# max_rows_per_unit = 1",
+    ]
+    return "\n".join([
+        "# A draft: choose the budget, the protected unit and the queries. `dpscale plan` prints the errors.", "[data]",
+        *data, *(proposal if unit else ["# one row is protected; privacy_unit and max_rows_per_unit protect persons"]),
+        "", "[privacy]", "epsilon = 1.0", "delta = 1e-9", f"dataset = {_value(dataset)}", "", "[[workload]]",
+        'family = "marginal"', "degree = 1  # a table for each attribute; 2 for each pair", "",
+    ])  # fmt: skip
+
+
+def make_sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Sequence[str] = ()) -> Sketch:
+    """Return the draft of a domain file for the table at `path`. The parameters are those of `sketch`.
+
+    Raises
+    ------
+    DataError
+        If the table cannot be read, has no such column, or none that a domain can describe.
+    """
+    return _sketched(_file_summaries(path, dialect, lake, columns), {})
+
+
+def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
+    """Draft a domain from data. The draft is not private: it contains bounds and values of records.
+
+    Parameters
+    ----------
+    data : str, Path, DataFrame or Arrow data
+        Path of files, or a frame of pandas, Polars, Dask or pyarrow.
+    columns : sequence of str
+        Columns to describe; default: all.
+
+    Returns
+    -------
+    Sketch
+        `print` shows the domain file, `write` writes it.
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read, have no such column, or none that a domain can describe.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> sketch_domain(pa.table({"age": [18, 40, 44]})).attributes
+    {'age': {'kind': 'integer', 'low': 18, 'high': 44, 'outside': 'clip', 'nulls': 'reject'}}
+    """
+    if is_path(data):
+        return make_sketch(str(data), columns=columns)
+    frame: Any = read_stream(data)
+    parts = [frame.get_partition(i) for i in range(frame.npartitions)] if hasattr(frame, "npartitions") else [frame]
+    names = [str(name) for name in frame_columns(frame)]
+    _check_columns(columns, names)
+    seen, mixed = {name: ColumnSummary() for name in columns or names}, dict[str, str]()
+    for part in parts:
+        whole = part.compute() if len(parts) > 1 or part is not frame else part
+        for name, one in seen.items():
+            try:
+                one.add(as_arrow(whole, [name]).column(0).combine_chunks())
+            except DataError as error:
+                mixed[name] = error.got
+    return _sketched({name: one for name, one in seen.items() if name not in mixed}, mixed)
+
+
+def _sketched(seen: Mapping[str, ColumnSummary], unread: Mapping[str, str]) -> Sketch:
+    """Return the draft of columns; `unread` has the reasons why other columns cannot be read."""
+    drafts = {name: draft_attribute(name, one) for name, one in seen.items()}
+    attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
+    if not attributes:
+        raise DataError("data.path", "no column that a domain can describe", "numbers or texts", "convert some columns")
+    notes = [f"{name!r} has only one value: add its other possible values, or omit it"
+             for name in attributes if seen[name].constant]  # fmt: skip
+    for name, draft in attributes.items():
+        if draft["kind"] == "date" and len(forms := [one.form for one in seen[name].best_dates]) > 1:
+            notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
+    omitted = {name: why for name, why in drafts.items() if isinstance(why, str)} | dict(unread)
+    return Sketch(attributes, omitted, tuple(notes), _units(seen))
+
+
+def _file_summaries(path: str, dialect: Dialect, lake: str, columns: Sequence[str]) -> dict[str, ColumnSummary]:
+    """Read the table once and return the summary of each column."""
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     listing = table.partitions[: 1 if table.partitions[0].format.lists_columns else None]
-    seen = {name: _Seen() for partition in listing for name in partition.columns() if name}
+    seen = {name: ColumnSummary() for partition in listing for name in partition.columns() if name}
     if len(seen) == 1 and not dialect.delimiter and (mark := other_delimiter(table.partitions[0].path, dialect.format)):
         raise DataError(
             "data.path",
@@ -65,168 +247,149 @@ def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
             "fields separated by commas",
             f"set --delimiter {mark!r} here, and delimiter in [data]",
         )
+    _check_columns(columns, list(seen))
+    seen = {name: seen[name] for name in columns or seen}
     for partition in table.partitions:
         for batch in partition.batches(list(seen)):
             for name, one in seen.items():
                 one.add(batch[name])
-    drafts = {name: one.draft() for name, one in seen.items()}
-    attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
-    if not attributes:
-        raise DataError(
-            "data.path", f"no column in {path} that a domain can describe", "numbers or texts", "convert some columns"
-        )
-    warning = [f"# {line}" for line in WARNING.replace(". ", ".\n").split("\n")]
-    left_out = [f"# left out: {name!r} ({why})" for name, why in drafts.items() if isinstance(why, str)]
-    constant = [f"# {name!r} has only one value: add its other possible values, or omit it"
-                for name in attributes if seen[name].constant]  # fmt: skip
-    return "\n".join([*warning, *left_out, *constant, "", tomli_w.dumps({"reviewed": False, "attributes": attributes})])
+    return seen
 
 
-class _Seen:
-    """Summary of one column: a range, and a bounded number of texts."""
-
-    def __init__(self) -> None:
-        self.texts: set[str] = set()
-        self.low, self.high = float("inf"), float("-inf")
-        self.whole = self.numeric = self.textual = True
-        self.null_text = self.null_number = False
-        self.foreign_type = ""
-        self.days, self.truths = _Days(), True
-        self.prefixes: dict[int, set[str]] = {length: set() for length in range(1, MOST_LETTERS + 1)}
-        self.rows, self.distinct = 0, set[Any]()
-        self.told = self.slips = 0
-        self.coded = False
-
-    def add(self, column: pa.Array) -> None:
-        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        self.days.add(column)
-        self._add_distinct(column)
-        parsed = numbers(column)
-        if parsed is None:
-            self.foreign_type = "" if self.days.all_dates else str(column.type)
-            self.numeric = self.textual = self.truths = False
-            return
-        self._add_numbers(parsed)
-        if not (is_text(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
-            self.truths = False
-        if is_text(column.type):
-            self._add_texts(column)
-        elif not pa.types.is_null(column.type):
-            self.textual = False
-        self.null_text |= bool(column.null_count)
-
-    def _add_distinct(self, column: pa.Array) -> None:
-        """Collect distinct values of the first rows, from which ids are recognised; floats are ignored."""
-        if self.rows >= MOST_IDS or not (is_text(column.type) or pa.types.is_integer(column.type)):
-            return
-        first = column.slice(0, MOST_IDS - self.rows).drop_null()
-        self.rows += len(first)
-        self.distinct.update(first.cast(pa.large_binary()).to_pylist() if is_text(column.type) else first.to_pylist())
-
-    @property
-    def constant(self) -> bool:
-        """Whether the column has a single value."""
-        return len(self.texts) == 1 if self.textual and self.texts else self.low == self.high
-
-    def _add_numbers(self, parsed: Numbers) -> None:
-        self.numeric &= not parsed.foreign.any()
-        self.slips += int(parsed.foreign.sum())
-        self.told += int((~parsed.missing).sum())
-        self.null_number |= bool(parsed.missing.any())
-        values = parsed.values[~(parsed.missing | parsed.foreign) & np.isfinite(parsed.values)]
-        if len(values):
-            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
-            self.whole &= bool((values == np.rint(values)).all())
-
-    def _add_texts(self, column: pa.Array) -> None:
-        try:
-            distinct = pc.unique(column).drop_null().cast(pa.large_binary()).cast(pa.large_string())
-        except pa.ArrowInvalid:
-            self.foreign_type = "text that is not UTF-8"
-            return
-        self.coded |= bool(pc.any(pc.match_substring_regex(distinct, CODE)).as_py())
-        self.truths &= {text.lower() for text in distinct.slice(0, len(TRUTH) * 2).to_pylist()} <= TRUTH
-        for length, known in self.prefixes.items():
-            if len(known) <= MOST_VALUES:
-                known.update(pc.unique(pc.utf8_slice_codeunits(distinct, 0, length)).to_pylist())
-        self.texts.update(distinct.slice(0, MOST_VALUES + 1 if len(self.texts) <= MOST_VALUES else 0).to_pylist())
-
-    def draft(self) -> dict[str, Any] | str:
-        """Return the attribute's table of the domain file, or the reason why the column is omitted."""
-        if self.foreign_type:
-            return f"type {self.foreign_type}"
-        if self.days.any and self.days.all_dates:
-            return {**self.days.draft(), "outside": "clip", "nulls": "category" if self.days.nulls else "reject"}
-        if self.rows >= FEWEST_IDS and len(self.distinct) == self.rows:
-            return "an id: a value for every row; it may be the privacy_unit of a job"
-        if self.truths and (self.texts or self.low <= self.high):
-            nulls = "category" if self.null_text else "reject"
-            return {"kind": "boolean", "outside": "category", "nulls": nulls}
-        few = self.numeric or (self.textual and self.slips < FEW * self.told)
-        if few and not self.coded and self.low <= self.high:
-            nulls = "category" if self.null_number else "reject"
-            slips = {} if self.numeric else {"unparsable": "category"}
-            return {**self._numeric_kind(), "outside": "clip", "nulls": nulls, **slips}
-        if not self.textual:
-            return "nothing but nulls" if self.numeric else "numbers in one file, texts in another"
-        if self.texts and all(re.fullmatch(WRITTEN, text) for text in self.texts):
-            return "days that are not written as 2025-01-31: write them so, for kind date"
-        texts, nulls = sorted(self.texts - {OUTSIDE_LABEL, NULL_LABEL}), "category" if self.null_text else "reject"
-        if len(texts) > MOST_VALUES:
-            return self._prefix_kind(nulls)
-        if not texts:
-            return "nothing but nulls"
-        return {"kind": "categories", "values": texts, "outside": "category", "nulls": nulls}
-
-    def _prefix_kind(self, nulls: str) -> dict[str, Any] | str:
-        """Return a prefix attribute with the longest prefixes that have few distinct values."""
-        for length in sorted(self.prefixes, reverse=True):
-            values = sorted(self.prefixes[length] - {OUTSIDE_LABEL, NULL_LABEL, ""})
-            if 1 < len(values) <= MOST_VALUES:
-                return {"kind": "text-prefix", "length": length, "values": values, "outside": "category",
-                        "nulls": nulls}  # fmt: skip
-        return f"more than {MOST_VALUES} texts: list them by hand; if they name persons, make it the job's privacy_unit"
-
-    def _numeric_kind(self) -> dict[str, Any]:
-        if self.whole and self.high - self.low < MOST_INTEGERS and max(-self.low, self.high) < EXACT - 1:
-            return {"kind": "integer", "low": int(self.low), "high": int(max(self.high, self.low + 1))}
-        return {"kind": "bins", "edges": _edges(self.low, self.high).tolist()}
+def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
+    """Raise DataError for a column that the data lack."""
+    if absent := [name for name in columns if name not in known]:
+        raise DataError("columns", f"{absent[0]!r}", "columns of the data", nearest(absent[0], known))
 
 
-class _Days:
-    """Summary of a column's dates."""
-
-    def __init__(self) -> None:
-        self.all_dates, self.any, self.nulls = True, False, False
-        self.low, self.high = np.int64(2**62), np.int64(-(2**62))
-
-    def add(self, column: pa.Array) -> None:
-        parsed = days(column) if self.all_dates else None
-        self.all_dates = parsed is not None and not parsed.foreign.any()
-        if parsed is None:
-            return
-        self.nulls |= bool(parsed.missing.any())
-        found = parsed.values[~(parsed.missing | parsed.foreign)]
-        if len(found):
-            self.any = True
-            self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
-
-    def draft(self) -> dict[str, Any]:
-        """Return a date attribute with the shortest period that has few enough cells."""
-        ends = np.clip(np.array([self.low, self.high]), *CALENDAR)
-        spans = {by: numbered(by, ends).tolist() for by in PERIODS if by != "week"}
-        by = next((by for by, (low, high) in spans.items() if high - low < MOST_PERIODS), "year")
-        low, high = spans[by]
-        return {"kind": "date", "by": by, "low": name_of(by, low), "high": name_of(by, max(high, low + 1))}
+def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
+    """Return the attribute's table of the domain file, or the reason why the column is omitted."""
+    if seen.foreign_type:
+        return f"type {seen.foreign_type}"
+    if seen.best_dates:
+        return seen.best_dates[0].draft()
+    if prose := _prose(seen):
+        return prose
+    if _is_unique(name, seen):
+        return "an id: a value for every row; it may be the privacy_unit of a job"
+    if _names_units(name, seen):
+        return "named like an id: it may be the privacy_unit of a job"
+    if seen.truths and (seen.texts or seen.low <= seen.high):
+        return {"kind": "boolean", "outside": "category", "nulls": "category" if seen.null_text else "reject"}
+    if seen.mostly_numbers:
+        slips = {} if seen.numeric else {"unparsable": "category"}
+        nulls = "category" if seen.null_number else "reject"
+        return {**seen.numeric_kind(), "outside": "clip", "nulls": nulls, **slips}
+    if not seen.textual:
+        return "nothing but nulls" if seen.numeric else "numbers in one file, texts in another"
+    return _draft_texts(name, seen)
 
 
-def _edges(low: float, high: float) -> NDArray[np.float64]:
-    """Return the edges of equal bins; fewer if floats cannot distinguish them."""
-    if low == high:
-        with np.errstate(
-            over="ignore"
-        ):  # the largest float overflows; take two steps because it has a neighbour on one side only
-            low = max(np.nextafter(np.nextafter(low, -np.inf), -np.inf), -LARGEST)
-            high = min(np.nextafter(np.nextafter(high, np.inf), np.inf), LARGEST)
-    parts = np.arange(BINS + 1) / BINS
-    return np.unique(low * (1 - parts) + high * parts)
+def _draft_texts(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
+    """Return an attribute of texts, or the reason why they cannot be one."""
+    values, nulls = sorted(seen.texts - {OUTSIDE_LABEL, NULL_LABEL}), "category" if seen.null_text else "reject"
+    if not values:
+        return "nothing but nulls"
+    many, codes = len(values) >= FEWEST_IDS, seen.share(SHORT_CODE) > NEARLY_ALL
+    if many and PERSON_NAME.fullmatch(_snake(name)):
+        return "named like names or free text, with many values"
+    if many and not codes and len(seen.distinct) > NEARLY_ALL * seen.rows:
+        return "names or free text: different in most rows"
+    if len(values) <= MOST_VALUES:
+        return {"kind": "categories", "values": values, "outside": "category", "nulls": nulls}
+    for length in sorted(seen.prefixes, reverse=True) if codes else ():
+        prefixes = sorted(seen.prefixes[length] - {OUTSIDE_LABEL, NULL_LABEL, ""})
+        if 1 < len(prefixes) <= MOST_VALUES:
+            return {"kind": "text-prefix", "length": length, "values": prefixes, "outside": "category", "nulls": nulls}
+    return (f"more than {MOST_VALUES} texts: list them from a code book, or find them privately with "
+            'kind = "discover"')  # fmt: skip
+
+
+def _prose(seen: ColumnSummary) -> str:
+    """Return the reason why the texts of a column name persons or are free; empty if they seem to be values."""
+    if len(seen.texts) < FEWEST_IDS:
+        return ""
+    if seen.share(EMAIL) > NEARLY_ALL:
+        return "e-mail addresses"
+    words = sum(len(text.split()) for text in seen.sampled)
+    free = words > WORDS * len(seen.sampled) and seen.share(SHORT_CODE) <= NEARLY_ALL
+    return f"free text: more than {WORDS} words on average" if free else ""
+
+
+def _snake(name: str) -> str:
+    """Return a column name in lower case, with _ between its words."""
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
+
+
+def _is_unique(name: str, seen: ColumnSummary) -> bool:
+    """Return whether a column has a different value in every row and is no measurement."""
+    if seen.rows < FEWEST_IDS or len(seen.distinct) < seen.rows:
+        return False
+    if _prose(seen):
+        return False
+    dense = seen.high - seen.low < 2 * seen.rows and not seen.null_number
+    return bool(ID_NAME.fullmatch(_snake(name))) or not seen.mostly_numbers or seen.coded or (seen.whole and dense)
+
+
+def _names_units(name: str, seen: ColumnSummary) -> bool:
+    """Return whether a column is named like an id and has many values."""
+    many = len(seen.distinct) > min(MOST_VALUES, max(FEWEST_IDS, seen.rows / 10))
+    return bool(ID_NAME.fullmatch(_snake(name))) and many
+
+
+def _units(seen: Mapping[str, ColumnSummary]) -> tuple[str, ...]:
+    """Return columns that may identify the privacy unit: first those whose values repeat, then ids of rows."""
+    named = [name for name, one in seen.items() if _names_units(name, one) and not one.foreign_type]
+    repeated = [name for name in named if len(seen[name].distinct) < seen[name].rows]
+    unique = [name for name, one in seen.items() if _is_unique(name, one) and not one.best_dates]
+    own = [name for name in unique if ID_NAME.fullmatch(_snake(name))]
+    return tuple(dict.fromkeys([*repeated, *own, *unique]))
+
+
+def alike(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of attributes, one for all attributes with equal keys."""
+    groups: dict[str, list[str]] = {}
+    for name, table in attributes.items():
+        groups.setdefault(tomli_w.dumps(table), []).append(name)
+    return {names[0]: {**attributes[names[0]], **({ALSO: names[1:]} if names[1:] else {})} for names in groups.values()}
+
+
+def _tables(attributes: Mapping[str, Any]) -> list[str]:
+    """Return lines with a table for each attribute and a key on each line."""
+    return "\n\n".join(
+        "\n".join([f"[attributes.{_key(name)}]", *(_wrapped(key, value) for key, value in table.items())])
+        for name, table in attributes.items()
+    ).split("\n")
+
+
+def _rows(attributes: Mapping[str, Any]) -> list[str]:
+    """Return lines with one attribute each."""
+    rows = [f"{_key(name)} = {{ {', '.join(f'{key} = {_value(value)}' for key, value in table.items())} }}"
+            for name, table in attributes.items()]  # fmt: skip
+    return ["[attributes]", *rows]
+
+
+def _wrapped(key: str, value: Any) -> str:
+    """Return a key with its value, a long list on several lines."""
+    line = f"{key} = {_value(value)}"
+    if not isinstance(value, list) or len(line) <= WIDTH:
+        return line
+    lines = ["   "]
+    for one in map(_value, value):
+        if len(lines[-1]) + len(one) > WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {one},"
+    return "\n".join([f"{key} = [", *lines, "]"])
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:_}" if abs(value) >= GROUPED else f"{value}"
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").removesuffix("\n")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)

@@ -130,7 +130,7 @@ def test_run_names_all_refused_columns_on_every_engine(place, kind, unit):
         assert result.exit_code == 2, result.output
         assert not any(secret in result.output for secret in SECRETS)
         messages.add(result.stderr)
-    assert messages == {f"dpscale: {WANTED}\n"}
+    assert messages == {f"dpscale: {WANTED}; more: dpscale help jobs domain-file\n"}
 
 
 def test_columns_outside_workload_are_not_named(place):
@@ -155,3 +155,9 @@ def test_counts_and_frames_name_all_refused_columns(place):
     with pytest.raises(dp.DataError) as caught:
         dp.run(job_dict, place / "run", data=frame)
     assert str(caught.value).startswith(f"data columns: {reasons}; expected")
+
+
+def test_name_of_an_absent_column_is_compared_with_those_of_the_data(tmp_path, domain_file):
+    data = write_partitions(tmp_path / "data", table().rename(columns={"income": "incme"}), "csv")
+    result = run_command("domain", "check", domain_file, data)
+    assert "'income': no such column; did you mean 'incme'?, in 5 files" in result.stdout.splitlines()

@@ -26,7 +26,7 @@ def test_invalid_setting_is_refused_without_charge(tmp_path, changes):
 def test_option_together_with_published_is_refused_by_name(tmp_path, other):
     [name] = other
     message = (
-        rf"^mechanism\.{name}: given together with published = true; expected the paper's own settings; leave it out$"
+        rf"^mechanism\.{name}: given together with published = true; expected the paper's own settings; leave it out\n"
     )
     with pytest.raises(dp.JobError, match=message):
         dp.run(write(tmp_path, mechanism={"name": "aim-grem", "published": True} | other), tmp_path / "run")

@@ -68,7 +68,7 @@ def test_worker_with_other_versions_is_refused(bare_scheduler, tmp_path):
                 JobError,
                 "has numpy 1.0.0 (here",
                 "pyarrow missing",
-                "cluster/README.md",
+                "dpscale help cluster-setup",
                 scheduler=bare_scheduler.address,
             )
         assert text.count("worker tcp://") == 1

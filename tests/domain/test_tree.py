@@ -249,8 +249,7 @@ def test_wrong_files_are_refused_in_one_sentence(tmp_path):
     refuse(write(tmp_path, []), f"{field}.file: no rows; expected a row for each leaf; add them")
     refuse(
         write(tmp_path, PLACES),
-        f"{field}.levels: no column 'land' in places.csv; expected country, region, place; there are: country, place, "
-        "region",
+        f"{field}.levels: no column 'land' in places.csv; expected country, region, place; name one of them",
         levels=["land", "region"],
     )
     refuse(

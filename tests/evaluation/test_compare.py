@@ -185,9 +185,9 @@ def test_missing_scikit_learn_is_reported_with_remedy(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     message = expect_refusal(tmp_path / "no-run", tmp_path / "no-data", "--out", tmp_path / "out")
-    assert (
-        message
-        == "dpscale: scikit-learn: not installed; expected version 1.4 or later; pip install 'dpscale[compare]'\n"
+    assert message == (
+        "dpscale: scikit-learn: not installed; expected version 1.4 or later; pip install 'dpscale[compare]'; "
+        "more: dpscale help rows\n"
     )
     assert not (tmp_path / "out").exists()
 

@@ -166,7 +166,9 @@ def test_plan_file_states_option_only_if_it_is_not_the_default(tmp_path):
 
 
 def test_other_option_together_with_published_is_refused():
-    with pytest.raises(dp.JobError, match=r"^mechanism\.batch: given together with published = true; .* leave it out$"):
+    with pytest.raises(
+        dp.JobError, match=r"^mechanism\.batch: given together with published = true; .* leave it out\n"
+    ):
         checked(aim_pgm.Options, {"published": True, "batch": 1}, "mechanism", "aim-pgm")
     with pytest.raises(dp.JobError, match=r"^mechanism\.published: "):
         checked(aim_pgm.Options, {"published": "yes"}, "mechanism", "aim-pgm")

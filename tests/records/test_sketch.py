@@ -6,14 +6,22 @@ import datetime
 import sys
 import tomllib
 from decimal import Decimal
+from itertools import pairwise
 
+import dask.dataframe
 import numpy as np
+import pandas as pd
+import polars
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given, settings, strategies as st
 
 import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.records.column_summary import growing_edges, round_edges
 from dpscale.records.formats import Dialect
 from dpscale.records.sketch import WARNING, sketch
 
@@ -72,7 +80,7 @@ def test_columns_that_change_type_between_files(tmp_path):
 
 def test_table_without_usable_column_is_refused(tmp_path):
     (tmp_path / "x.csv").write_text("a\n")
-    with pytest.raises(dp.DataError, match="no column in"):
+    with pytest.raises(dp.DataError, match="no column that a domain can describe"):
         sketch(str(tmp_path))
 
 
@@ -91,10 +99,12 @@ def test_irregular_csv_is_explained(tmp_path):
         sketch(str(tmp_path))
     text = sketch(str(tmp_path), Dialect(";"))
     attributes = tomllib.loads(text)["attributes"]
-    assert (attributes["age"]["kind"], attributes["age"]["unparsable"]) == ("integer", "category")
-    assert "# left out: 'day' (days that are not written as 2025-01-31" in text
+    assert (attributes["age"]["kind"], attributes["age"]["unparsable"]) == ("bins", "category")
+    assert (attributes["day"]["by"], attributes["day"]["format"]) == ("month", "%d.%m.%Y")
+    assert attributes["age"]["edges"][:2] == [0, 50]
     assert "# left out: 'number' (an id" in text
-    assert attributes["person"]["kind"] == "text-prefix"
+    assert "# left out: 'person' (named like an id" in text
+    assert '# privacy unit, a proposal: privacy_unit = "person"' in text
     domain = dp.Domain.from_dict({"attributes": attributes})
     assert dp.count_marginals(dp.Table.open(tmp_path, domain, dialect=Dialect(";")), [("age",)])["age",].sum() == 400
 
@@ -110,3 +120,149 @@ def test_draft_accepts_any_floats_and_texts(tmp_path_factory, floats, texts):
     for name in domain.names:
         counts = dp.count_marginals(dp.Table.open(path, domain), [(name,)])
         assert counts[name,].sum() == len(floats)
+
+
+def write_made_table(path, rows=300):
+    """Write a CSV with the awkward features of public tables: ids, names, free text, dates as text, money, nulls."""
+    rng = np.random.default_rng(3)
+    days = np.datetime64("2019-01-05") + rng.integers(0, 500, rows).astype("timedelta64[D]")
+    calendar = [day.astype(object) for day in days]
+    columns = {
+        "RideID": [f"r-{i:05}" for i in range(rows)],
+        "customer": rng.integers(1000, 1080, rows),
+        "Director": [f"Jane {chr(65 + i % 13)}. {chr(65 + i % 11)}ohnson" for i in range(rows)],
+        "remark": [f"The driver was late and left at gate {i % 97} again" for i in range(rows)],
+        "mail": [f"p{i}@example.org" for i in range(rows)],
+        "zone": [f"Zone {i % 120} West" for i in range(rows)],
+        "made": [f"{day:%b %d %Y}" for day in calendar],
+        "paid": [f"{day.day}/{day.month}/{day.year} 10:05 PM" for day in calendar],
+        "sent": [f"{day:%m/%d/%Y}" for day in calendar],
+        "month": [f"{day:%Y-%m}" for day in calendar],
+        "stamp": [f"{day} 08:15:00" for day in calendar],
+        "fare": np.round(rng.gamma(2, 9, rows), 2),
+        "gross": [None if i % 9 == 0 else round(float(x), 2) for i, x in enumerate(rng.lognormal(8, 3, rows))],
+        "seats": rng.integers(1, 7, rows),
+        "horsepower": ["?" if i % 50 == 3 else int(x) for i, x in enumerate(rng.integers(46, 230, rows))],
+        "postcode": [f"0{i % 7}1{i % 31:02}" for i in range(rows)],
+        "alone": rng.choice(["yes", "no"], rows),
+        "deck": [["A", "B", None][i % 3] for i in range(rows)],
+    }
+    pa.csv.write_csv(pa.table({name: pa.array([None if one is None else str(one) for one in values])
+                               for name, values in columns.items()}), path)  # fmt: skip
+    return columns
+
+
+def test_awkward_columns_of_public_tables(tmp_path):
+    columns = write_made_table(tmp_path / "x.csv")
+    text, domain = make_draft(tmp_path)
+    omitted = {
+        name: line for line in text.splitlines() for name in columns if f"'{name}'" in line and "left out" in line
+    }
+    reasons = {"RideID": "an id", "customer": "named like an id", "Director": "names", "remark": "free text",
+               "mail": "e-mail", "zone": "more than 64 texts"}  # fmt: skip
+    assert set(omitted) == set(reasons)
+    assert all(reason in omitted[name] for name, reason in reasons.items())
+    assert "privacy_unit = \"customer\" in [data] of the job (or 'RideID')" in text
+    formats = {"made": "%b %d %Y", "paid": "%d/%m/%Y", "sent": "%m/%d/%Y", "month": "%Y-%m", "stamp": ""}
+    assert {name: domain[name].format for name in formats} == formats
+    assert {domain[name].kind for name in formats} == {"date"}
+    assert (domain["seats"].low, domain["seats"].high) == (1, 6)
+    assert domain["horsepower"].foreign == "category"
+    assert domain["postcode"].kind == "text-prefix"
+    assert domain["alone"].kind == "boolean"
+    for name in domain.names:
+        assert dp.count_marginals(dp.Table.open(tmp_path, domain), [(name,)])[name,].sum() == 300
+
+
+@pytest.mark.parametrize("numbers", [[3.1, 48.2], [0.02, 0.11], [-7.5, 1200], [1, 10_000_000], [0.0, 0.0], [1.5, 1.5]])
+def test_edges_are_round_and_cover_the_numbers(numbers):
+    edges = round_edges(*numbers)
+    assert 3 <= len(edges) <= 17
+    assert edges[0] <= numbers[0]
+    assert edges[-1] >= numbers[1]
+    steps = {Decimal(repr(b)) - Decimal(repr(a)) for a, b in pairwise(edges)}
+    assert len(steps) == 1
+    assert steps.pop().normalize().as_tuple().digits in {(1,), (2,), (5,)}
+
+
+def test_edges_of_a_skewed_column_grow():
+    sizes = np.random.default_rng(1).lognormal(8, 3, 5000)
+    edges = growing_edges(sizes, float(sizes.min()), float(sizes.max()))
+    assert len(edges) <= 25
+    assert {str(edge)[0] for edge in edges[1:]} <= {"1", "2", "5"}
+    assert np.histogram(sizes, edges)[0].max() < 0.5 * len(sizes)
+
+
+def test_edges_of_integers_are_integers():
+    assert all(isinstance(edge, int) for edge in round_edges(104, 622, whole=True))
+
+
+def test_wide_table_has_few_lines(tmp_path):
+    rng = np.random.default_rng(2)
+    answers = {f"q{i}": rng.integers(1, 6, 200) for i in range(80)}
+    others = {f"x{i}": np.round(rng.gamma(2, i + 1, 200), 2) for i in range(40)}
+    pq.write_table(pa.table(answers | others), tmp_path / "x.parquet")
+    text, domain = make_draft(tmp_path)
+    assert text.count("\n") <= 150
+    assert set(domain.names) == {*answers, *others}
+    assert [domain[name].high for name in ("q0", "q79")] == [5, 5]
+
+
+def test_chosen_columns(tmp_path):
+    write_made_table(tmp_path / "x.csv")
+    attributes = tomllib.loads(sketch(str(tmp_path), columns=["seats", "fare"]))["attributes"]
+    assert list(attributes) == ["seats", "fare"]
+    with pytest.raises(dp.DataError, match="columns: 'faer'; expected columns of the data; did you mean 'fare'"):
+        sketch(str(tmp_path), columns=["faer"])
+
+
+def test_three_commands_release_a_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_made_table(tmp_path / "rides.csv")
+    invoke = CliRunner().invoke
+    drafted = invoke(main, ["domain", "sketch", "rides.csv", "--output", "d.toml", "--job", "job.toml"])
+    assert drafted.exit_code == 0, drafted.output
+    again = invoke(main, ["domain", "sketch", "rides.csv", "--output", "d.toml"])
+    assert (again.exit_code, "--output: d.toml, which exists" in again.stderr) == (2, True)
+    unreviewed = invoke(main, ["run", "job.toml"])
+    assert (unreviewed.exit_code, "reviewed" in unreviewed.stderr) == (2, True)
+    draft = tmp_path / "d.toml"
+    draft.write_text(draft.read_text().replace("reviewed = false", "reviewed = true"))
+    assert invoke(main, ["plan", "job.toml"]).exit_code == 0
+    result = invoke(main, ["run", "job.toml", "--run-dir", "release", "--scheduler", "synchronous"])
+    assert result.exit_code == 0, result.output
+    assert len(dp.Release.open("release").table("paid")) == 17
+
+
+def test_frames_have_the_draft_of_their_file(tmp_path):
+    write_made_table(tmp_path / "x.csv")
+    table = pa.csv.read_csv(tmp_path / "x.csv", convert_options=pa.csv.ConvertOptions(strings_can_be_null=True))
+    columns = ["customer", "made", "fare", "seats", "alone", "deck", "zone"]
+    frames = [table, table.to_pandas(), polars.from_arrow(table), polars.from_arrow(table).lazy(),
+              dask.dataframe.from_pandas(table.to_pandas(), npartitions=3)]  # fmt: skip
+    expected = dp.sketch_domain(tmp_path / "x.csv", columns)
+    for frame in frames:
+        draft = dp.sketch_domain(frame, columns)
+        assert draft.attributes == expected.attributes
+        assert (set(draft.omitted), draft.units) == ({"customer", "zone"}, ("customer",))
+    assert "p1" not in repr(expected)
+
+
+def test_columns_of_several_types_are_omitted():
+    draft = dp.sketch_domain(pd.DataFrame({"a": [1, 2], "b": [1, "x"]}))
+    assert draft.omitted == {"b": "a column with values of several types"}
+
+
+def test_draft_of_a_frame_is_written_and_refused_until_reviewed(tmp_path):
+    draft = dp.sketch_domain(pd.DataFrame({"a": [1, 2, 3]}))
+    draft.write(tmp_path / "d.toml")
+    with pytest.raises(dp.DomainError, match="reviewed"):
+        dp.plan([["a"]], tmp_path / "d.toml", epsilon=1.0)
+    with pytest.raises(dp.DomainError, match=r"d\.toml, which exists"):
+        draft.write(tmp_path / "d.toml")
+
+
+@pytest.mark.parametrize("data", [None, 3, [1, 2], {"a": [1]}])
+def test_other_objects_are_refused(data):
+    with pytest.raises(dp.DataError, match="convert it, or pass the path of files"):
+        dp.sketch_domain(data)
