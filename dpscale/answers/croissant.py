@@ -3,7 +3,7 @@
 Croissant (MLCommons, version 1.0) is a JSON-LD vocabulary on top of schema.org. A publication is a `Dataset` whose
 `distribution` lists the files with their SHA-256, and whose `recordSet` describes the columns of each table, with types
 of schema.org. The description contains names of files and columns only, which the publication shows as well. It has no
-address and no licence: the publisher adds `url` and `license`, which are theirs to choose.
+web address and no licence, which the publisher adds.
 """
 
 from __future__ import annotations
