@@ -5,7 +5,7 @@ and two workers run in their own processes, started before; their CPU time durin
 command. Object stores are a server of the S3 protocol (moto) on this machine, whose own time is not counted: first the
 data are there, then the run directory. Every row is printed as a ratio to threads with files, in the same run.
 
-    python benchmarks/cluster_cost.py [--rows 4000000] [--save]
+    python benchmarks/cluster_cost.py [--rows 12000000] [--save]
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def run_with_store(place: Path, table: Path) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rows", type=int, default=12_000_000)
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     os.environ["DPSCALE_STORE"] = "off"

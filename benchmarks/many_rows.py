@@ -1,9 +1,9 @@
 """Very many synthetic rows: a run on Adult, then rows drawn from it by two worker processes of a Dask cluster.
 
-Prints rows per second and core, seconds, bytes written, and the peak memory of a worker and of the driver: files have
-100,000 rows, so that memory does not grow with their number. `--rows 100000000` takes at least a quarter of an hour.
+Prints CPU microseconds of workers and driver per row, seconds, bytes written, and the peak memory of a worker and of
+the driver: files have at most a million rows, so that memory does not grow with their number.
 
-    python benchmarks/many_rows.py [--rows 10000000] [--data FOLDER]
+    python benchmarks/many_rows.py [--rows 100000000] [--data FOLDER] [--save]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import results
 import tomli_w
 from marginal_tables import DATA, Table, load_table
 
@@ -44,8 +45,9 @@ def run_job(table: Table, place: Path) -> TableRun:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--save", action="store_true")
     arguments = parser.parse_args()
     table = load_table("adult", arguments.data)
     if table is None:
@@ -56,16 +58,21 @@ def main() -> None:
         run = run_job(table, Path(folder))
         run.request_rows(SynthesizeTable(rows=arguments.rows))
         with LocalCluster(WORKERS, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
-            began = time.perf_counter()
+            began, before, own = time.perf_counter(), sum(client.run(time.process_time).values()), time.process_time()
             run_stages(run, client, only="synthesize")
             seconds = time.perf_counter() - began
+            busy = sum(client.run(time.process_time).values()) - before + time.process_time() - own
             peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20).values()
-        size = sum(file.stat().st_size for file in (run.path / "synthetic").iterdir())
+        sizes = [file.stat().st_size for file in (run.path / "synthetic").glob("part-*")]
+        size, files = sum(sizes), len(sizes)
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    rate = arguments.rows / seconds
-    print(f"{arguments.rows:,} rows of {len(table.names)} attributes in {seconds:.1f} s: {rate:,.0f} rows/s, "
-          f"{rate / WORKERS:,.0f} a core; {size / 2**30:.2f} GiB written; peak {max(peaks):.2f} GiB a worker, "
-          f"{own:.2f} GiB the driver; 10^8 rows at this rate: {1e8 / rate / 60:.1f} min")  # fmt: skip
+    figures = {"rows": arguments.rows, "attributes": len(table.names), "seconds": seconds, "CPU seconds": busy,
+               "files": files, "GiB": size / 2**30, "worker, GiB": max(peaks), "driver, GiB": own}  # fmt: skip
+    print(f"{arguments.rows:,} rows of {len(table.names)} attributes in {seconds:.1f} s and {busy:.1f} CPU s: "
+          f"{1e6 * busy / arguments.rows:.2f} CPU µs a row; {size / 2**30:.2f} GiB in {files} files; peak "
+          f"{max(peaks):.2f} GiB a worker, {own:.2f} GiB the driver")  # fmt: skip
+    if arguments.save:
+        results.save("many_rows", figures)
 
 
 if __name__ == "__main__":

@@ -94,22 +94,65 @@ limited by the driver's share and the scheduler."""
 
 def shares(found: Figures) -> str:
     what = {
-        "wide": "300 attributes of four values, all pairs; predicted for 10⁸ rows",
-        "triples": "20 attributes of mixed sizes, 3-way; predicted for 10⁸ rows",
-        "adaptive": "`aim-grem`, 20 attributes, 3-way; predicted for 10⁸ rows",
-        "adaptive66": "`aim-grem`, 66 attributes, 2-way; predicted for 10⁶ rows",
+        "wide": "300 attributes of four values, all pairs",
+        "triples": "20 attributes of mixed sizes, 3-way",
+        "adaptive": "`aim-grem`, 20 attributes, 3-way",
+        "adaptive66": "`aim-grem`, 66 attributes, 2-way",
     }
-    columns = ("seconds", "driver", "10", "100", "1000", "told at 100")
-    heads = ("seconds on one worker, as measured", "of them on the driver", "speed-up predicted at 10", "at 100",
-             "at 1,000", "seconds predicted at 100")  # fmt: skip
-    lines = ([label, *(significant(found[f"{name}, {one}"], 2) for one in columns)] for name, label in what.items())
-    predicted = table(("`benchmarks/shares.py`: whole jobs, from plan to report", *heads), *lines)
-    return f"""{predicted}
+    heads = ("s on one worker, as measured", "of them driver", "on two: measured", "predicted",
+             *(f"{rows} rows: {n} workers" for rows in ("10⁸", "10⁹", "10¹⁰") for n in ("100", "1,000")))  # fmt: skip
+    lines = []
+    for name, label in what.items():
+        measured = [significant(found[f"{name}, {one}"], 2) for one in ("seconds", "driver", "on 2", "predicted on 2")]
+        predicted = [f"{significant(found[f'{name}, {rows}, {n}, seconds'], 2)} s, "
+                     f"{significant(found[f'{name}, {rows}, {n}, times'], 2)} ×"
+                     for rows in ("1e+08", "1e+09", "1e+10") for n in ("100", "1000")]  # fmt: skip
+        lines.append([label, *measured, *predicted])
+    body = table(
+        ("`benchmarks/shares.py`: whole jobs, from plan to report, and the model's prediction", *heads), *lines
+    )
+    return f"""{body}
 
-The model uses the engine's graphs, call by call, with the calls of a round in sequence. Of the \
-{significant(found["task, ms"], 2)} ms of an empty task,
-at most {significant(found["scheduler, ms"], 2)} belong to the scheduler, which handles tasks in sequence; \
-the rest belongs to the worker."""
+× is the speed-up over one worker. The model uses the engine's graphs, call by call, with the calls of a round in \
+sequence. Of the {significant(found["task, ms"], 2)} ms of an empty task,
+{significant(found["scheduler, ms"], 2)} are CPU time of the scheduler, which handles tasks in sequence; the slowest \
+of 64 equal tasks took {ratio(found["slowest"])} of their mean.
+The two measured workers share two cores with driver and scheduler."""
+
+
+def many_rows(found: Figures) -> str:
+    return f"""\
+`benchmarks/many_rows.py`: {found["rows"]:,.0f} synthetic rows of {found["attributes"]:.0f} attributes on a cluster of \
+two workers: {significant(1e6 * found["CPU seconds"] / found["rows"], 2)} CPU µs a row,
+{found["files"]:,.0f} files of {found["GiB"]:.1f} GiB in all; peak {found["worker, GiB"]:.2f} GiB a worker, \
+{found["driver, GiB"]:.2f} GiB the driver."""
+
+
+def units(found: Figures) -> str:
+    lines = []
+    for kind, label in (("int", "integer ids"), ("text", "text ids")):
+        for memory in ("4GiB", "256MiB"):
+            own = {
+                name: found[f"{kind}, {memory}, {name}"] for name in ("ns a row", "2-way ratio", "3-way ratio", "GiB")
+            }
+            lines.append([f"{label}, `memory = \"{memory}\"`", f"{own['ns a row']:.0f}", ratio(own["2-way ratio"]),
+                          ratio(own["3-way ratio"]), f"{own['GiB']:.2f} GiB"])  # fmt: skip
+    title = f"`benchmarks/units.py`: {found['rows']:,.0f} rows, at most three rows of a person"
+    return table((title, "CPU ns a row to bound them", "CPU of counting all pairs with the bound, of that without",
+                  "of counting all triples", "peak memory"), *lines)  # fmt: skip
+
+
+def cluster_cost(found: Figures) -> str:
+    what = {
+        "threads": "threads, files",
+        "cluster": "cluster of two workers, files",
+        "data in S3": "threads, data in S3",
+        "run directory in S3": "threads, run directory in S3",
+    }
+    lines = [[label, f"{found[f'{name}, CPU']:.0f}", ratio(found[f"{name}, CPU ratio"]),
+              ratio(found[f"{name}, wall ratio"])] for name, label in what.items()]  # fmt: skip
+    title = f"`benchmarks/cluster_cost.py`: all pairs of 300 attributes, {found['rows']:,.0f} rows"
+    return table((title, "CPU s", "CPU, of threads with files", "time, of threads with files"), *lines)
 
 
 def large_job(found: Figures) -> str:

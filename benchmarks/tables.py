@@ -26,17 +26,20 @@ from results import load
 from rival_blocks import rivals, wide_rivals
 from rounding import ratio, significant, table, times
 from speed_blocks import (
+    cluster_cost,
     cluster_kills,
     commands,
     counting,
     growth,
     large_job,
     main_job,
+    many_rows,
     many_sets,
     noise,
     reading,
     scaling,
     shares,
+    units,
 )
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -155,7 +158,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
                  relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
-                 rivals, wide_rivals, commands)
+                 rivals, wide_rivals, commands, many_rows, cluster_cost, units)
 }  # fmt: skip
 
 

@@ -6,17 +6,19 @@ together to counting without units, and peak memory. On a cluster of processes i
 the scheduler or client received.
 
     python benchmarks/units.py [--rows 1e7] [--files 8] [--kind int text] [--memory 4GiB 256MiB] [--cluster 2GiB]
-                               [--degrees 2 3]
+                               [--degrees 2 3] [--save]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from itertools import combinations
 from pathlib import Path
 from time import perf_counter
@@ -25,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import results
 
 from dpscale import Domain, Table
 from dpscale.engine import resolve
@@ -78,7 +81,7 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def measure_units(place: Path, rows: int, memory: int, degrees: list[int], client: Any = None) -> None:
+def measure_units(place: Path, rows: int, memory: int, degrees: list[int], client: Any = None) -> dict[str, float]:
     engine = resolve(client) if client else resolve(scheduler="threads")
     table, clock, found = Table.open(place, DOMAIN).split(), Stopwatch(client), dict[str, tuple[float, float]]()
     groups, names = partition_groups(table.partitions, engine.workers), DOMAIN.names
@@ -97,6 +100,20 @@ def measure_units(place: Path, rows: int, memory: int, degrees: list[int], clien
     memory_used = max(client.run(peak_memory).values()) if client else peak_memory()
     print(f"  {text}\n  with units over without: {ratios}; {found['units'][1] / rows * 1e9:.0f} ns a row; "
           f"peak {memory_used:.2f} GiB", flush=True)  # fmt: skip
+    return {"ns a row": found["units"][1] / rows * 1e9, "GiB": memory_used,
+            **{f"{degree}-way ratio": ratio(found, degree, 1) for degree in degrees}}  # fmt: skip
+
+
+def measure_separately(place: Path, rows: int, memory: str, degrees: list[int]) -> dict[str, float]:
+    """Measure in a new process, so that peak memory is that of this memory setting."""
+    given = [str(place), rows, parse_size(memory), degrees]
+    figures = results.run_separately(__file__, given)
+    ratios = ", ".join(f"{degree}-way {figures[f'{degree}-way ratio']:.2f}" for degree in degrees)
+    print(
+        f"  {figures['ns a row']:.0f} CPU ns a row, peak {figures['GiB']:.2f} GiB; CPU over no units: {ratios}",
+        flush=True,
+    )
+    return figures
 
 
 def ratio(found: dict[str, tuple[float, float]], degree: int, which: int) -> float:
@@ -147,7 +164,16 @@ def main() -> None:
     parser.add_argument("--cluster", default="", help="memory limit of each of two workers; none without")
     parser.add_argument("--degrees", nargs="+", type=int, default=[2, 3])
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "dpscale-units"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--save", action="store_true")
     args = parser.parse_args()
+    if args.one:
+        folder, rows, memory, degrees = json.loads(args.one)
+        with redirect_stdout(sys.stderr):
+            figures = measure_units(Path(folder), rows, memory, degrees)
+        print(json.dumps(figures))
+        return
+    saved: dict[str, float] = {"rows": args.rows}
     for kind in args.kind:
         place = write_table(args.folder, int(args.rows), args.files, kind)
         for memory in args.memory:
@@ -155,7 +181,10 @@ def main() -> None:
             if args.cluster:
                 run_on_cluster(place, int(args.rows), parse_size(memory), args.degrees, args.cluster)
             else:
-                measure_units(place, int(args.rows), parse_size(memory), args.degrees)
+                found = measure_separately(place, int(args.rows), memory, args.degrees)
+                saved |= {f"{kind}, {memory}, {name}": value for name, value in found.items()}
+    if args.save:
+        results.save("units", saved)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpscale.counting import count_marginals
     from dpscale.domain import Attribute, Domain
     from dpscale.domain.columns import bins, dates
+    from dpscale.ledger import Ledger
     from dpscale.mechanisms import Plan
     from dpscale.records import Table
     from dpscale.records.sketch import Sketch, sketch_domain
@@ -45,6 +46,7 @@ _HOMES = {
     "DpscaleError": "dpscale.base.errors",
     "Estimate": "dpscale.answers.statistics",
     "JobError": "dpscale.base.errors",
+    "Ledger": "dpscale.ledger",
     "Plan": "dpscale.plans.plan",
     "PlanError": "dpscale.base.errors",
     "Release": "dpscale.api.release",
@@ -73,6 +75,7 @@ __all__ = [
     "DpscaleError",
     "Estimate",
     "JobError",
+    "Ledger",
     "Plan",
     "PlanError",
     "Release",

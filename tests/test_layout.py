@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -101,8 +102,6 @@ def test_job_files_of_pipelines_run(pipelines, name):
 
 
 def test_main_pipeline_is_the_demo_job():
-    import tomllib
-
     ours = tomllib.loads((ROOT / "pipelines" / "main.toml").read_text())
     demo = tomllib.loads((ROOT / "dpscale" / "cli" / "demo" / "job.toml").read_text())
     assert ours["workload"] == demo["workload"]
@@ -143,3 +142,18 @@ def test_citation_and_workflows_agree_with_the_project():
     assert all((ROOT / script).exists() for script in scripts)
     for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
         assert yaml.safe_load(form.read_text())
+
+
+def test_conda_recipe_agrees_with_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((ROOT / ".ci" / "conda" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == dpscale.__version__
+    assert recipe["about"]["license"] == project["license"]
+    assert recipe["about"]["summary"] == project["description"]
+    names = {"matplotlib-base": "matplotlib"}  # the package without a graphical interface
+    required = [line.split(" ", 1) for line in recipe["requirements"]["run"]]
+    assert [names.get(name, name) + limits for name, limits in required] == [
+        "python" + project["requires-python"], *project["dependencies"]]  # fmt: skip
+    [script] = project["scripts"].items()
+    assert recipe["build"]["python"]["entry_points"] == [" = ".join(script)]
+    assert (ROOT / ".ci" / "conda" / recipe["source"]["path"]).resolve() == ROOT

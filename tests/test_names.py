@@ -46,7 +46,7 @@ HOMONYMS = {
     # a mechanism states which other name a reconstruction has for its evidence, or the option that enables it
     "grem": ("mechanisms/fixed_plan.py", "mechanisms/aim_grem.py"),
     "least-squares": ("mechanisms/fixed_plan.py",),
-    "arrow": ("answers/tables.py",),  # a kind of frame
+    "arrow": ("answers/tables.py", "api/answers.py"),  # a kind of frame
     # formats of published tables and of synthetic rows; an old module
     "csv": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
     # a statistic of an attribute, of degrees and of errors; a summed quantity; a parameter of noise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers import statistics
+from dpscale.answers import croissant, statistics
 from dpscale.answers.controlled_rounding import adjust_to_constraints
 from dpscale.answers.published_numbers import (
     STATISTIC,
@@ -185,6 +186,13 @@ def write_published(
         FORMATS[kind](folder, tables, release)
     _csv(folder / CODEBOOK, codebook(domain, published))
     write_whole(folder / README, readme(published, release, limit, dict(_names(published.tables))).encode())
+    files = _files(folder)
+    described = croissant.describe(folder, files, tables, release, DESCRIPTION)
+    write_whole(folder / croissant.FILE, json.dumps(described, indent=1, ensure_ascii=False).encode())
+    return _files(folder)
+
+
+def _files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 

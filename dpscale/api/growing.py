@@ -19,18 +19,36 @@ class GrowingRelease:
 
     @property
     def path(self) -> Path:
-        """Run directory."""
+        """Run directory.
+
+        Examples
+        --------
+        >>> release.path.is_dir()
+        True
+        """
         found: Path = self._run.path
         return found
 
     @property
     def horizon(self) -> list[str]:
-        """All periods of the horizon of a growing table, released or not; empty for a release of one moment."""
+        """All periods of the horizon of a growing table, released or not; empty for a release of one moment.
+
+        Examples
+        --------
+        >>> len(growing.horizon)
+        6
+        """
         return list(getattr(self._run, "labels", []))
 
     @property
     def periods(self) -> list[str]:
-        """Released periods of a growing table, in order; empty for a release of one moment."""
+        """Released periods of a growing table, in order; empty for a release of one moment.
+
+        Examples
+        --------
+        >>> growing.periods
+        ['2026-01', '2026-02']
+        """
         return list(getattr(self._run, "released", []))
 
     def at(self, period: str | int, kind: str = "period") -> Self:
@@ -54,8 +72,8 @@ class GrowingRelease:
 
         Examples
         --------
-        >>> release = dp.Release.open("release")  # doctest: +SKIP
-        >>> release.at("2026-02", kind="cumulative").total()  # doctest: +SKIP
+        >>> growing.at("2026-02", kind="cumulative").marginal("a").shape
+        (3,)
         """
         if not hasattr(self._run, "answers_at"):
             raise JobError("period", f"{period!r} for {self.path}, a release of one moment",

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,11 @@ class ReleasePlan:
         Folder from which its relative paths start.
     from_python : bool
         Whether `plan` made the job, whose runs are then in the user's data folder.
+
+    Examples
+    --------
+    >>> dp.plan([["day"]], domain, epsilon=1).errors["queries"].tolist()
+    [3]
     """
 
     content: Mapping[str, Any]
@@ -61,13 +66,25 @@ class ReleasePlan:
 
     @cached_property
     def job(self) -> TableJob:
-        """The job, for a frame if it has no path."""
+        """The job, for a frame if it has no path.
+
+        Examples
+        --------
+        >>> dp.plan([["day"]], domain, epsilon=1).job.privacy.epsilon
+        1.0
+        """
         data = self.content.get("data", {})
         return TableJob.parse({**self.content, "data": {"path": FRAME, **data}}, self.folder)
 
     @cached_property
     def measurements(self) -> MeasurementPlan:
-        """Measurements and their cost."""
+        """Measurements and their cost.
+
+        Examples
+        --------
+        >>> dp.plan([["day"]], domain, epsilon=1).measurements.workload.query_count
+        3
+        """
         from dpscale.engine import resolve
         from dpscale.runs.stages.plan import make_plan
 
@@ -84,6 +101,11 @@ class ReleasePlan:
         """Expected errors: a row for each family with its queries, root mean square error and unit.
 
         It has no rows if the mechanism selects its measurements during the run.
+
+        Examples
+        --------
+        >>> dp.plan([["day"]], domain, epsilon=1).errors.columns.tolist()
+        ['family', 'sets', 'queries', 'error', 'unit']
         """
         import pandas as pd
 
@@ -92,7 +114,13 @@ class ReleasePlan:
 
     @property
     def protects(self) -> str:
-        """Protected unit, in words."""
+        """Protected unit, in words.
+
+        Examples
+        --------
+        >>> dp.plan([["day"]], domain, epsilon=1, unit="person", rows_per_unit=5).protects
+        'all rows of one person, of which at most 5 are counted'
+        """
         data = self.job.data
         if data.privacy_unit is None:
             return "one row"
@@ -101,12 +129,24 @@ class ReleasePlan:
 
     @property
     def ledger(self) -> str:
-        """Path or address of the ledger that is charged."""
+        """Path or address of the ledger that is charged.
+
+        Examples
+        --------
+        >>> dp.plan([["day"]], domain, epsilon=1, ledger="budget.sqlite").ledger.endswith("budget.sqlite")
+        True
+        """
         return self.job.privacy.ledger
 
     @property
     def run_dir(self) -> Path | None:
-        """Folder of its runs in the user's data folder; None for a job that is given as a whole."""
+        """Folder of its runs in the user's data folder; None for a job that is given as a whole.
+
+        Examples
+        --------
+        >>> dp.plan([["day"]], domain, epsilon=1).run_dir.parent.name
+        'runs'
+        """
         if not self.from_python:
             return None
         return data_folder() / "runs" / hashlib.sha256(repr(self.content).encode()).hexdigest()[:12]
@@ -118,6 +158,12 @@ class ReleasePlan:
         ----------
         path : str or Path
             TOML file, such as "job.toml".
+
+        Examples
+        --------
+        >>> dp.plan([["day"]], domain, epsilon=1).write("job.toml")
+        >>> dp.plan("job.toml").errors["queries"].tolist()
+        [3]
         """
         import tomli_w
 
@@ -151,7 +197,10 @@ class ReleasePlan:
         return "ReleasePlan(" + "; ".join(f"{name}: {value}" for name, value in self._facts()) + ")"
 
     def _repr_html_(self) -> str:
-        return glance("Plan of a release", self._facts()) + f"<p>{escape('Run it with dp.run(plan, data=…).')}</p>"
+        from dpscale.api.notebook import errors_html
+
+        facts = [one for one in self._facts() if not one[0].startswith("error")]
+        return glance("Plan of a release", facts) + errors_html(self._families) + "<p>Run it: dp.run(plan, data=…)</p>"
 
 
 def plan(
@@ -310,10 +359,12 @@ def _part_table(part: Any) -> dict[str, Any]:
     family = getattr(part, "family", None)
     if family is None:
         return _listed_table(part)
-    weights = [float(weight) for weight in part.weights]
+    units = [math.prod(family.axis(name).unit_weight for name in names) for names in part.sets]
+    weights = [float(f"{weight / unit:.15g}") for weight, unit in zip(part.weights, units, strict=True)]  # as given
     weight = weights[0] if len(set(weights)) == 1 else weights
-    return {"family": family.name, "attributes": [list(names) for names in part.sets], "weight": weight,
-            **family.parameters}  # fmt: skip
+    number = family.parameters.get("of")  # is the last of the names of a set, and no attribute of a job
+    sets = [[name for name in names if name != number] for names in part.sets]
+    return {"family": family.name, "attributes": sets, "weight": weight, **family.parameters}
 
 
 def _listed_table(part: Any) -> dict[str, Any]:

@@ -66,6 +66,12 @@ def run(
         If a section of the report failed; the answers are complete.
     TransientError
         If a retry may succeed.
+
+    Examples
+    --------
+    >>> plan = dp.plan([["day"]], domain, epsilon=1)
+    >>> dp.run(plan, data=trips).table("day").shape
+    (3, 5)
     """
     planned = job if isinstance(job, ReleasePlan) else None
     read, framed = _planned_job(planned, data) if planned is not None else _given_job(job, data)

@@ -61,6 +61,13 @@ def refine(
         If the records differ from those of the release.
     TransientError
         If a retry may succeed.
+
+    Examples
+    --------
+    >>> first = dp.run(dp.plan([["day"]], domain, epsilon=1), data=trips)
+    >>> more = dp.refine(first, epsilon=0.5, data=trips)
+    >>> bool(more.table("day")["std_error"].max() < first.table("day")["std_error"].max())
+    True
     """
     path = release.path if isinstance(release, Release) else release
     opened = start_refinement(plan_refinement(path, epsilon, delta, job), run_dir, data)

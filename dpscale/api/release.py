@@ -8,17 +8,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import Answered, checked_names, framed
+from dpscale.answers.tables import Answered
 from dpscale.answers.unit_counts import in_order
+from dpscale.api.answers import ReleaseAnswers
 from dpscale.api.growing import GrowingRelease
 from dpscale.api.statistics import ReleaseStatistics
 from dpscale.api.tables import PairRows, chosen_join, cut_share, named_attributes, read_rows
 from dpscale.base.arrow import pq
-from dpscale.base.display import glance
 from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -30,10 +27,14 @@ from dpscale.runs.searches import summarize_searches
 from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
+    from dask.dataframe import DataFrame as DaskFrame
     from pandas import DataFrame
+    from pgmpy.models import DiscreteBayesianNetwork, DiscreteMarkovNetwork
+
+    from dpscale.plans.plan import Plan
 
 
-class Release(GrowingRelease, ReleaseStatistics):
+class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
     """Private answers of a run. Reading it costs no budget: everything is post-processing.
 
     Parameters
@@ -47,27 +48,50 @@ class Release(GrowingRelease, ReleaseStatistics):
     -----
     `tables` contains a release of each private table. Methods that answer queries are those of the only table. A
     release of several tables answers queries over the attributes of a join, `TABLE.ATTRIBUTE`, and refuses others.
+
+    Examples
+    --------
+    >>> dp.Release.open(release.path).total().estimate > 0
+    True
     """
 
-    def __init__(self, run: Run, rows: Callable[[], Any] | None = None) -> None:
+    def __init__(self, run: Run, rows: Callable[[], DaskFrame] | None = None) -> None:
         run.require("measure")
         super().__init__(run)
         self._rows = rows
 
     @cached_property
     def tables(self) -> dict[str, Release]:
-        """Release of each private table, by name; of a job with `[data]` its own release, by the name "data"."""
+        """Release of each private table, by name; of a job with `[data]` its own release, by the name "data".
+
+        Examples
+        --------
+        >>> list(database.tables)
+        ['persons', 'orders']
+        """
         return {name: self if one is self._run else Release(one, partial(self._rows_of, name))
                 for name, one in self._run.tables.items()}  # fmt: skip
 
     @cached_property
     def links(self) -> dict[str, PairRows]:
-        """Synthetic links of each table of pairs, by its name; foreign keys are columns of their tables."""
+        """Synthetic links of each table of pairs, by its name; foreign keys are columns of their tables.
+
+        Examples
+        --------
+        >>> list(database.links)
+        ['ratings']
+        """
         return {name: PairRows(partial(self._rows_of, name)) for name in self._run.pair_tables}
 
     @cached_property
     def joins(self) -> dict[str, Release]:
-        """Release of each join of several tables, by its name."""
+        """Release of each join of several tables, by its name.
+
+        Examples
+        --------
+        >>> len(database.joins) > 1
+        True
+        """
         return {name: Release(one) for name, one in self._run.joins.items()}
 
     def over(self, *names: str | Sequence[str] | None, number: bool = False) -> Release:
@@ -88,6 +112,11 @@ class Release(GrowingRelease, ReleaseStatistics):
         ------
         PlanError
             If no join, or more than one, has these attributes.
+
+        Examples
+        --------
+        >>> database.over("persons.sex", "orders.month").marginal(["persons.sex", "orders.month"]).ndim
+        2
         """
         if not self._run.joins:
             return self
@@ -111,11 +140,19 @@ class Release(GrowingRelease, ReleaseStatistics):
         ------
         PlanError
             If the rows beyond the bound were not measured, or the number of rows cannot be distinguished from zero.
+
+        Examples
+        --------
+        >>> share = database.cut("ratings-persons-products")
+        >>> bool(share.low < share.estimate < share.high)
+        True
         """
         return cut_share(self.joins, join, level)
 
-    def _rows_of(self, name: str) -> Any:
-        return self.synthetic()[name]
+    def _rows_of(self, name: str) -> DaskFrame:
+        tables = self.synthetic()
+        assert isinstance(tables, dict)
+        return tables[name]
 
     @cached_property
     def _estimates(self) -> Estimates:
@@ -137,6 +174,11 @@ class Release(GrowingRelease, ReleaseStatistics):
         ------
         JobError
             If the directory is not such a run.
+
+        Examples
+        --------
+        >>> dp.Release.open(release.path).domain.names == release.domain.names
+        True
         """
         return cls(open_run(run_dir))
 
@@ -164,6 +206,11 @@ class Release(GrowingRelease, ReleaseStatistics):
         ------
         PlanError
             If the units of this set were not counted.
+
+        Examples
+        --------
+        >>> release.units("borough").columns.tolist()
+        ['borough', 'estimate', 'std_error', 'low', 'high']
         """
         run, names = self._run.table, [attributes] if isinstance(attributes, str) else list(attributes)
         ordered = run.domain.ordered(names)
@@ -195,6 +242,11 @@ class Release(GrowingRelease, ReleaseStatistics):
         ------
         DomainError
             If the cells of the attribute are public.
+
+        Examples
+        --------
+        >>> sorted(found.found("borough")["cell"])
+        ['Bronx', 'Queens']
         """
         import pandas as pd
 
@@ -209,141 +261,47 @@ class Release(GrowingRelease, ReleaseStatistics):
 
     @property
     def searched(self) -> Mapping[str, Any]:
-        """Released values of the searches for cells, by attribute; empty if all cells are public."""
+        """Released values of the searches for cells, by attribute; empty if all cells are public.
+
+        Examples
+        --------
+        >>> list(found.searched)
+        ['borough']
+        """
         found: Mapping[str, Any] = self._run.table.searched
         return found
 
     @cached_property
-    def plan(self) -> Any:
-        """Measurement plan: a `Plan` for a matrix mechanism, otherwise a summary of candidates and costs."""
+    def plan(self) -> Plan | MeasurementPlan:
+        """Measurement plan: a `Plan` for a matrix mechanism, otherwise a summary of candidates and costs.
+
+        Examples
+        --------
+        >>> release.plan.query_count > 10
+        True
+        """
         measurement_plan: MeasurementPlan = self._run.table.measurement_plan
-        return measurement_plan.public_plan
+        found: Plan | MeasurementPlan = measurement_plan.public_plan
+        return found
 
     @property
     def manifest(self) -> dict[str, Any]:
         return self._run.manifest
 
-    def marginal(
-        self, attributes: str | Sequence[str], period: str | int | None = None, kind: str = "period"
-    ) -> NDArray[np.float64]:
-        """Return estimated counts of all cells of an attribute set.
-
-        Estimates of least squares are unbiased and may be negative; those of maximum entropy are non-negative and
-        biased.
-
-        Parameters
-        ----------
-        attributes : str or sequence of str
-        period : str or int, optional
-            Period of a growing table; see `at`.
-        kind : {"period", "cumulative", "window"}
-
-        Returns
-        -------
-        ndarray of float
-            One axis per attribute in the given order, in records.
-
-        Raises
-        ------
-        PlanError
-            If some cells lie outside the row space of the measurements.
-        """
-        if period is not None:
-            return self.at(period, kind).marginal(attributes)
-        return self.over(attributes)._estimates.marginal(checked_names(attributes))
-
-    def answer(
-        self, attributes: str | Sequence[str], query: ArrayLike, period: str | int | None = None, kind: str = "period"
-    ) -> tuple[float, float]:
-        """Return the estimate and the standard error of a linear query.
-
-        Parameters
-        ----------
-        attributes : str or sequence of str
-        query : array_like, one axis per attribute
-            Coefficient of each cell.
-        period : str or int, optional
-            Period of a growing table; see `at`.
-        kind : {"period", "cumulative", "window"}
-
-        Returns
-        -------
-        estimate, standard error : float
-            In records. The error is nan if it is unknown: for models without simulated errors.
-
-        Raises
-        ------
-        PlanError
-            If the query lies outside the row space of the measurements.
-        """
-        if period is not None:
-            return self.at(period, kind).answer(attributes, query)
-        return self.over(attributes)._estimates.answer(checked_names(attributes), query)
-
-    def extrapolates(self, attributes: str | Sequence[str]) -> bool:
-        """Return whether a model answers queries over these attributes beyond the row space of the measurements.
-
-        Least squares refuses such queries. A model (maximum entropy, graphical, adaptive) answers them without a
-        standard error, or with a simulated one.
-
-        Parameters
-        ----------
-        attributes : str or sequence of str
-
-        Returns
-        -------
-        bool
-        """
-        return bool(self.over(attributes)._estimates.extrapolates(checked_names(attributes)))
-
     @cached_property
     def answered(self) -> Answered:
-        """Estimates with the public id of the release, from which tables and statistics are computed."""
+        """Estimates with the public id of the release, from which tables and statistics are computed.
+
+        Examples
+        --------
+        >>> release.answered.release == release.manifest["release"]
+        True
+        """
         return Answered(self._estimates, str(self.manifest["release"]))
 
-    def table(
-        self,
-        attributes: str | Sequence[str],
-        family: str | None = None,
-        *,
-        level: float = 0.95,
-        joint: bool = False,
-        frame: str = "pandas",
-        period: str | int | None = None,
-        kind: str = "period",
-    ) -> Any:
-        """Return answers with labels, standard errors and intervals, one row per query.
-
-        Parameters
-        ----------
-        attributes : str or sequence of str
-        family : str, optional
-            Query family; default: the cells if they are estimated, otherwise the workload's first family over the set.
-        level : float
-            Probability that an interval covers the true value.
-        joint : bool
-            Make all intervals of the table cover simultaneously; requires least squares or simulated errors.
-        frame : {"pandas", "arrow", "polars"}
-        period : str or int, optional
-            Period of a growing table; see `at`.
-        kind : {"period", "cumulative", "window"}
-
-        Returns
-        -------
-        DataFrame or pyarrow Table
-            Columns that identify the query (`age`; `age_at_most` for prefixes; `age_from`, `age_to` for ranges), then
-            `estimate`, `std_error`, `low`, `high` in records (nan if unknown), and `extrapolated` for a model.
-
-        Raises
-        ------
-        PlanError
-            If the queries lie outside the row space of the measurements.
-        """
-        if period is not None:
-            return self.at(period, kind).table(attributes, family, level=level, joint=joint, frame=frame)
-        return framed(self.over(attributes).answered.table(attributes, family, level, joint), frame)
-
-    def graphical_model(self, kind: Literal["bayesian", "markov"] = "bayesian") -> Any:
+    def graphical_model(
+        self, kind: Literal["bayesian", "markov"] = "bayesian"
+    ) -> DiscreteBayesianNetwork | DiscreteMarkovNetwork:
         """Return the fitted graphical model as a network of pgmpy (pip install 'dpscale[graphical]').
 
         The states of a variable are the labels of its cells, in the order of the domain, and "null" for missing values.
@@ -364,6 +322,11 @@ class Release(GrowingRelease, ReleaseStatistics):
             If the estimates of the release are not those of a graphical model, or pgmpy is missing.
         JobError
             If `kind` is another one.
+
+        Examples
+        --------
+        >>> sorted(model.graphical_model().nodes)
+        ['a', 'borough']
         """
         model, labels = graphical_model_of(self._run.table)
         return model.to_pgmpy(kind, labels)
@@ -374,12 +337,13 @@ class Release(GrowingRelease, ReleaseStatistics):
         return f"Release({self.manifest['release'][:8]}, {over}, {self.path})"
 
     def _repr_html_(self) -> str:
-        return glance(repr(self), {
-            name: f"{one.workload.query_count:,} queries over {', '.join(one.domain.names)}, by {one.job.method.name}"
-            for name, one in self._run.tables.items()
-        } | {"answers": "release.table([…]), .total(), .quantile(…)"})  # fmt: skip
+        from dpscale.api.notebook import release_html
 
-    def synthetic(self) -> Any:
+        several = {} if self.horizon else self.tables | self.joins
+        answered = {name: one.answered for name, one in several.items()}
+        return release_html(self._run, answered, self.periods, len(self.horizon))
+
+    def synthetic(self) -> DaskFrame | dict[str, DaskFrame]:
         """Return synthetic rows.
 
         Returns
@@ -392,6 +356,11 @@ class Release(GrowingRelease, ReleaseStatistics):
         ------
         JobError
             If the run has no synthetic rows.
+
+        Examples
+        --------
+        >>> release.synthetic().compute().shape
+        (500, 4)
         """
         if self._rows is None and not self._run.done("synthesize"):
             raise JobError("synthesize", f"no rows in {self.path}", "a run with synthetic rows",

@@ -22,9 +22,9 @@ from dpscale.answers.number_statistics import (
 from dpscale.answers.quantiles import quantile
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import STATISTICS, Answered, column, framed, label_name
+from dpscale.answers.tables import STATISTICS, Answered, checked_names, column, label_name
 from dpscale.domain import Domain
-from dpscale.workload import MARGINAL, PREFIX
+from dpscale.workload import MARGINAL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +64,12 @@ class ReleaseStatistics(ABC):
         Returns
         -------
         Estimate
+
+        Examples
+        --------
+        >>> total = release.total()
+        >>> total.low < total.estimate < total.high
+        True
         """
         return statistics.total(self.answered, level)
 
@@ -77,8 +83,6 @@ class ReleaseStatistics(ABC):
         level: float = 0.95,
     ) -> AreaEstimate:
         """Return the number of records in any union of nodes of a hierarchy, or its difference from another union.
-
-        >>> release.area(["AT-9", "AT-3"], "age >= 65")  # doctest: +SKIP
 
         Parameters
         ----------
@@ -104,6 +108,11 @@ class ReleaseStatistics(ABC):
             If a label is unknown or names several nodes.
         PlanError
             If the query was not measured at the level of the nodes.
+
+        Examples
+        --------
+        >>> places.area(["AT"], minus=["Graz"]).std_error > 0
+        True
         """
         return area(self.answered, nodes, query, level, minus, hierarchy)
 
@@ -127,6 +136,11 @@ class ReleaseStatistics(ABC):
         -------
         Estimate, or pandas.DataFrame with `by` or with a list of quantiles
             The frame has the columns of `by`, `q` with a list, and `estimate`, `low` and `high`.
+
+        Examples
+        --------
+        >>> release.quantile("fare", [0.25, 0.5, 0.75], by="borough").shape
+        (6, 5)
         """
         if (own := self.over(attribute, by)) is not self:
             return own.quantile(attribute, q, by, level)
@@ -161,6 +175,11 @@ class ReleaseStatistics(ABC):
         ------
         PlanError
             If the sum was not measured.
+
+        Examples
+        --------
+        >>> release.sum("fare", by="borough").columns.tolist()
+        ['borough', 'estimate', 'low', 'high']
         """
         if (own := self.over(number, by, number=True)) is not self:
             return own.sum(number, by, level)
@@ -192,6 +211,12 @@ class ReleaseStatistics(ABC):
         ------
         PlanError
             If a sum was not measured.
+
+        Examples
+        --------
+        >>> ratio = release.ratio("tip", "records")
+        >>> ratio.low < ratio.estimate < ratio.high
+        True
         """
         if (own := self.over(number, other, by, number=True)) is not self:
             return own.ratio(number, other, by, level)
@@ -218,6 +243,11 @@ class ReleaseStatistics(ABC):
         ------
         PlanError
             If variances were not measured.
+
+        Examples
+        --------
+        >>> release.std("tip").estimate > 0
+        True
         """
         if (own := self.over(number, by, number=True)) is not self:
             return own.std(number, by, level)
@@ -254,6 +284,11 @@ class ReleaseStatistics(ABC):
         ------
         PlanError
             If the number of records is not distinguishable from zero.
+
+        Examples
+        --------
+        >>> release.mean("tip", by="borough")["borough"].tolist()
+        ['Bronx', 'Queens']
         """
         if (own := self.over(attribute, by, number=True)) is not self:
             return own.mean(attribute, by, level, bias=bias)
@@ -265,35 +300,12 @@ class ReleaseStatistics(ABC):
         statistic = partial(statistics.mean, self.answered, attribute, level)
         return statistic() if by is None else self._each([statistic], by)
 
-    def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas") -> Any:
-        """Return the number of records with at most each value of an attribute of numbers.
-
-        Missing values and values outside the domain are not counted.
-
-        Parameters
-        ----------
-        attribute : str
-        level : float
-            Probability that an interval covers the true value.
-        joint : bool
-            Make all intervals cover simultaneously.
-        frame : {"pandas", "arrow", "polars"}
-
-        Returns
-        -------
-        DataFrame or pyarrow Table
-        """
-        if (own := self.over(attribute)) is not self:
-            return own.cumulative(attribute, level=level, joint=joint, frame=frame)
-        listed = statistics.numeric_attribute(self.answered, attribute).listed
-        return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)
-
-    def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
+    def plot(self, attributes: str | Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
         """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
             One or two.
         level : float
             Probability that an interval covers the true value.
@@ -303,11 +315,15 @@ class ReleaseStatistics(ABC):
         Returns
         -------
         matplotlib.figure.Figure
+
+        Examples
+        --------
+        >>> release.plot("day").savefig("days.png")
         """
         if (own := self.over(attributes)) is not self:
             return own.plot(attributes, level=level, joint=joint)
         table = self.answered.table(attributes, MARGINAL.name, level, joint)
-        return table_figure(table, self.domain, tuple(attributes))
+        return table_figure(table, self.domain, checked_names(attributes))
 
     def _grouped(
         self, table: Callable[[Sequence[str], float], Any], by: str | Sequence[str] | None, level: float

@@ -92,6 +92,11 @@ class Synthesizer:
         Returns
         -------
         dict of str to object
+
+        Examples
+        --------
+        >>> dp.Synthesizer(domain, epsilon=1.0).get_params()["degree"]
+        3
         """
         return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
@@ -112,6 +117,11 @@ class Synthesizer:
         ------
         JobError
             If a name is unknown.
+
+        Examples
+        --------
+        >>> dp.Synthesizer(domain, epsilon=1.0).set_params(degree=2).degree
+        2
         """
         known = self.get_params()
         if unknown := [name for name in parameters if name not in known]:
@@ -131,6 +141,11 @@ class Synthesizer:
         ------
         JobError
             If a parameter is invalid.
+
+        Examples
+        --------
+        >>> dp.Synthesizer(domain, epsilon=1.0).plan().protects
+        'one row'
         """
         if not isinstance(self.domain, Domain):
             raise JobError("Synthesizer.domain", f"a {type(self.domain).__name__}", "a Domain", "write dp.Domain(a=3)")
@@ -160,6 +175,11 @@ class Synthesizer:
         ------
         JobError, DomainError, DataError, PlanError, BudgetError
             As of `run`.
+
+        Examples
+        --------
+        >>> dp.Synthesizer(domain, epsilon=1.0, degree=2).fit(trips).release_.path.is_dir()
+        True
         """
         self.release_ = run(self.plan(), data=X)
         return self
@@ -180,13 +200,21 @@ class Synthesizer:
         ------
         JobError
             If there was no fit, or the number is invalid.
+
+        Examples
+        --------
+        >>> len(dp.Synthesizer(domain, epsilon=1.0, degree=2).fit(trips).sample(100))
+        100
         """
         if not hasattr(self, "release_"):
             raise JobError("Synthesizer.sample", "no release", "a fitted synthesizer", "call fit first")
         opened = open_run(self.release_.path)
         request_rows(opened.table, max(1, round(self.release_.total().estimate)) if n is None else n)
         run_stages(opened, only="synthesize")
-        return Release(opened).synthetic().compute(scheduler="threads")
+        rows = Release(opened).synthetic()
+        assert not isinstance(rows, dict)
+        sampled: DataFrame = rows.compute(scheduler="threads")
+        return sampled
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items() if name != "domain")

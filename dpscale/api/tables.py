@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from dpscale.answers.joins import CUT_JOIN, excess_of, share_beyond
 from dpscale.answers.statistics import Estimate
 from dpscale.base.display import nearest
 from dpscale.base.errors import PlanError
+
+if TYPE_CHECKING:
+    from dask.dataframe import DataFrame as DaskFrame
 
 
 def named_attributes(*names: str | Sequence[str] | None) -> list[str]:
@@ -80,10 +83,10 @@ class PairRows:
         Returns the links.
     """
 
-    def __init__(self, rows: Callable[[], Any]) -> None:
+    def __init__(self, rows: Callable[[], DaskFrame]) -> None:
         self._rows = rows
 
-    def synthetic(self) -> Any:
+    def synthetic(self) -> DaskFrame:
         """Return the links, a row with two keys each.
 
         Returns
@@ -93,7 +96,7 @@ class PairRows:
         return self._rows()
 
 
-def read_rows(files: list[str]) -> Any:
+def read_rows(files: list[str]) -> DaskFrame:
     """Return the rows in some files as a Dask data frame."""
     import dask.dataframe as dd
 

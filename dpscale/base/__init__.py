@@ -10,6 +10,10 @@ VERSION = "0.2.0"  # of the project; docs/compatibility.md lists the formats of 
 class LazyModule(ModuleType):
     """Module that is imported when one of its attributes is first read."""
 
+    _module: ModuleType | None = None
+
     def __getattr__(self, name: str) -> Any:
         """Return the attribute of the module itself."""
-        return getattr(import_module(self.__name__), name)
+        if self._module is None:
+            self._module = import_module(self.__name__)
+        return getattr(self._module, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 
@@ -55,14 +55,40 @@ def _is_short(text: str) -> bool:
 
 
 MOST = 20
+PADDED = "padding: 0.1em 0.6em; text-align:"  # as notebooks, on pages whose tables have no style
+SPACED = "style='margin: 0 0 1em'"
+LEFT, RIGHT = f"style='{PADDED} left'", f"style='{PADDED} right'"
 
 
 def glance(title: str, facts: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
     """Return an HTML heading and a table of the first facts."""
     pairs = list(facts.items() if isinstance(facts, Mapping) else facts)
-    rows = [f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs[:MOST]]
+    rows = [f"<tr><th scope='row' {LEFT}>{escape(name)}</th><td {LEFT}>{escape(value)}</td></tr>"
+            for name, value in pairs[:MOST]]  # fmt: skip
     more = [f"<tr><td colspan='2'>and {len(pairs) - MOST:,} more</td></tr>"] if len(pairs) > MOST else []
-    return f"<strong>{escape(title)}</strong><table>{''.join(rows + more)}</table>"
+    return f"<strong>{escape(title)}</strong><table {SPACED}>{''.join(rows + more)}</table>"
+
+
+def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], labels: int = 1) -> str:
+    """Return an HTML heading and a table with named columns.
+
+    Parameters
+    ----------
+    title : str
+    columns : sequence of str
+    rows : sequence of sequences
+        Values, which are escaped.
+    labels : int
+        Number of columns at the left that contain text; numbers are aligned to the right.
+    """
+    styles = [LEFT if place < labels else RIGHT for place in range(len(columns))]
+    head = "".join(f"<th scope='col' {own}>{escape(name)}</th>" for name, own in zip(columns, styles, strict=True))
+    body = ["".join(f"<td {own}>{escape(str(value))}</td>" for value, own in zip(row, styles, strict=True))
+            for row in rows]  # fmt: skip
+    lines = "".join(f"<tr>{line}</tr>" for line in body)
+    return (
+        f"<strong>{escape(title)}</strong><table {SPACED}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    )
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in a spreadsheet

@@ -91,6 +91,7 @@ KINDS = ("integer", "categories", "bins", "coded", "boolean", "date", "text-pref
 OUTSIDE_LABEL, NULL_LABEL = "(outside)", "(null)"
 EXACT = 1 << 53  # smaller integers are exact as floats, to which texts and decimals are parsed
 LARGEST = sys.float_info.max
+FEW = 4  # values that a summary names
 MOST_CELLS = 1 << 32  # codes of known cells are at most 32 bits
 MOST_CODES = 1 << 64
 
@@ -261,6 +262,20 @@ class Attribute:
         if self.kind == "date":
             return [name_of(self.by, number) for number in range(self.low, self.high + 1)]
         return list(range(self.low, self.high + 1, self.step))
+
+    @property
+    def extent(self) -> str:
+        """First values, or the ends of the range, in words."""
+        if self.search is not None:
+            return "found by a private search"
+        if self.values:
+            return ", ".join(map(str, self.values[:FEW])) + (", …" if len(self.values) > FEW else "")
+        ends: tuple[object, object] = self.low, self.high
+        if self.kind == "bins":
+            ends = _short(self.edges[0]), _short(self.edges[-1])
+        if self.kind == "date":
+            ends = name_of(self.by, self.low), name_of(self.by, self.high)
+        return f"{ends[0]} to {ends[1]}"
 
     def describe(self) -> dict[str, Any]:
         """Return the attribute as a table of the domain file.

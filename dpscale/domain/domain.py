@@ -18,7 +18,7 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.base.display import display_path, glance, safe_repr
+from dpscale.base.display import MOST, display_path, html_table, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.attribute import Attribute
@@ -392,5 +392,9 @@ class Domain(AxisIndex):
         return f"Domain({{{', '.join(f'{a.name!r}: {a.size}' for a in self.attributes)}}})"
 
     def _repr_html_(self) -> str:
-        return glance(f"Domain of {len(self)} attributes", {a.name: f"{a.kind}, {a.size:,} cells"
-                      for a in self.attributes})  # fmt: skip
+        shown = self.attributes[:MOST]
+        left = f", of which the first {MOST} are" if len(shown) < len(self) else ""
+        rows = [(one.name, one.kind, one.extent, f"{one.size:,}") for one in shown]
+        numbers = [(one.name, one.kind, one.extent, "—") for one in self.numbers[:MOST]]
+        return html_table(f"Domain of {len(self)} attributes{left}", ("name", "kind", "values", "cells"),
+                          rows + numbers, labels=3)  # fmt: skip

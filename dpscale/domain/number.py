@@ -197,6 +197,15 @@ class Number(Attribute):
         return described
 
     @property
+    def extent(self) -> str:
+        """Ends of the range, in words."""
+        return (
+            super().extent
+            if self.search is not None
+            else f"{shown(self.low * self.unit)} to {shown(self.high * self.unit)}"
+        )
+
+    @property
     def _public_keys(self) -> dict[str, Any]:
         """Keys of a number with private ends that are public."""
         assert isinstance(self.search, EndSearch)

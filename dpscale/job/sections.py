@@ -31,7 +31,7 @@ from dpscale.workload.listed import LABEL, is_array_file
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, LONG_PART_ROWS, PART_VALUES = 100_000, 1_000_000, 1 << 25  # of a file by default
-MOST_SHORT_PARTS, MOST_PARTS = 1_000, 10_000  # files of PART_ROWS rows, and of any
+MOST_SHORT_PARTS, MOST_PARTS = 100, 10_000  # files of PART_ROWS rows, and of any
 POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows per record, and rows, above which sampling error is negligible
 MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # larger budgets need allow_weak_privacy = true
 OLD_NAMES = {"allow_weak_privacy": "careless"}  # of [privacy]; digests of a job contain the old names

@@ -16,76 +16,37 @@ same rows and rules. The ledger writes no log; it reports only errors and its su
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import MappingProxyType, TracebackType
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from dpscale.base.errors import BudgetError
-from dpscale.ledger import chain, rows as ledgerrows, transfer
-from dpscale.ledger.account import Account, canonical
+from dpscale.ledger import rows as ledgerrows, transfer
+from dpscale.ledger.account import Account
 from dpscale.ledger.cap import CapChange
 from dpscale.ledger.cap_request import CapRequest
-from dpscale.ledger.chain import Link, chain_of
 from dpscale.ledger.location import resolved
 from dpscale.ledger.periods import checked_periods
-from dpscale.ledger.request import Request, checked_name
-from dpscale.ledger.rows import findings
-from dpscale.ledger.sqlite_schema import VERSION
-from dpscale.ledger.statement import statement, statement_by_period
-from dpscale.ledger.store import FIELD, Database, Result, Store, repeated
-from dpscale.privacy.accounting import Cost, Spending
+from dpscale.ledger.reader import LedgerReader
+from dpscale.ledger.request import Request
+from dpscale.ledger.store import Database, Result, repeated
+from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 
-TIMEOUT = 30.0  # seconds to wait for another process's transaction
-STATED_DELTA = 1e-9  # delta at which spending is displayed without a cap
 ONE_ROW = Protection()
 
 
-class Ledger:
+class Ledger(LedgerReader):
     """Open ledger, usable as a context manager. Open it with `Ledger.open`, once in each process.
 
     All methods raise BudgetError if the ledger refuses or cannot be trusted, TransientError if the same call may
     succeed later (lock, full disk), and JobError for an invalid ledger, cap or name. After an error the ledger is
     unchanged.
+
+    Parameters
+    ----------
+    store : Store
+        Database.
     """
-
-    def __init__(self, store: Store) -> None:
-        self.path = store.path
-        self._store, self._pid, self._lock = store, os.getpid(), threading.RLock()
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], create: bool = True, timeout: float = TIMEOUT) -> Ledger:
-        """Open the ledger at a path or PostgreSQL address.
-
-        Parameters
-        ----------
-        path : str or path-like
-            File, or address `postgresql://HOST/DATABASE`.
-        create : bool
-            Create the ledger if it does not exist.
-        timeout : float
-            Seconds to wait for other processes and for an unreachable server.
-        """
-        return cls(transfer.opened(resolved(os.getcwd(), path), create, timeout))
-
-    @property
-    def name(self) -> str:
-        """Random identifier of the ledger, drawn when it was created and preserved by its copies."""
-        return self._read(ledgerrows.identity)
-
-    def close(self) -> None:
-        """Close the connection; all charges remain."""
-        self._store.close()
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def set_cap(
         self,
@@ -113,6 +74,11 @@ class Ledger:
         period : {"month", "year"}, optional
             Period of the data by which the cap renews: the cap bounds the releases that read each period. It requires
             releases that protect a row, or the rows of a unit in one period. Default: a cap on all releases.
+
+        Returns
+        -------
+        CapChange
+            The new cap, with the former one and the releases that it does not bound.
         """
         request = CapRequest(dataset, epsilon, delta, currency, protects, period)
         return self._change(request.apply)
@@ -183,6 +149,14 @@ class Ledger:
 
         A different decision for the same round, made in a copy of the run directory, is refused, because it would spend
         the same budget twice.
+
+        Parameters
+        ----------
+        release : str
+        number : int
+            Number of the round.
+        digest : str
+            SHA-256 of the decision.
         """
 
         def act(db: Database) -> None:
@@ -199,104 +173,53 @@ class Ledger:
 
         self._change(act)
 
-    def is_decided(self, release: str, number: int) -> bool:
-        """Return whether a decision of a release is recorded; without one nothing was drawn for it."""
-        query = "SELECT digest FROM rounds WHERE release = ? AND round = ?"
-        return bool(self._read(lambda db: db.execute(query, (release, number)).fetchone()))
-
     def commit(self, release: str) -> str:
-        """Record that all noise of a reserved release is drawn; repeating it changes nothing."""
-        return self._advance(release, "reserved", "committed")
-
-    def publish(self, release: str) -> str:
-        """Record that a committed release is published; repeating it changes nothing."""
-        return self._advance(release, "committed", "released")
-
-    def digest_of(self, release: str) -> str:
-        """Return the hash-chain link of a release. Raises BudgetError if the release is not on the ledger."""
-        return self._read(lambda db: chain.digest_of(db, release))
-
-    def check_contains(self, release: str, digest: str) -> None:
-        """Raise BudgetError if the hash chain lacks the link that a run received when it was charged."""
-        if not self._read(lambda db: chain.contains(db, digest)):
-            raise BudgetError(FIELD, f"{self.path} lacks the entry of release {release!r}, which it contained: its"
-                              " history was truncated or replaced", "the whole history, with its -wal file",
-                              "restore it from a copy; do not use this one")  # fmt: skip
-
-    def chain(self, dataset: str) -> list[tuple[Link, str]]:
-        """Return the links of a dataset's hash chain with their digests.
-
-        Raises BudgetError if the ledger is damaged.
-        """
-        self.verify()
-        return self._read(lambda db: chain_of(ledgerrows.history(db).tables, canonical(dataset)))
-
-    def heads(self) -> dict[str, int]:
-        """Return every link of every chain with the number of later links.
-
-        Raises BudgetError if the ledger is damaged.
-        """
-        self.verify()
-        return self._read(chain.heads)
-
-    def summary(self, dataset: str | None = None, by_period: bool = False) -> dict[str, Any]:
-        """Return the spending of one dataset or of all, ready for JSON; an epsilon that is not finite is null.
+        """Record that all noise of a reserved release is drawn; repeating it changes nothing.
 
         Parameters
         ----------
-        dataset : str, optional
-        by_period : bool
-            Whether to add `by_period`, the spending of each month or year of the data.
+        release : str
+            Public id of the release.
+
+        Returns
+        -------
+        str
+            "committed".
         """
+        return self._advance(release, "reserved", "committed")
 
-        def act(db: Database) -> dict[str, Any]:
-            names = {canonical(name) for name in ledgerrows.names(db)}
-            if dataset is not None and canonical(dataset) not in names:
-                raise BudgetError("dataset", f"{dataset!r} is not in {self.path}", "a dataset charged or capped before",
-                                  "check the name with `dpscale ledger show`")  # fmt: skip
-            chosen = names if dataset is None else {canonical(dataset)}
-            datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": chain.head(db, name)[1]}
-                        for name in sorted(chosen)}  # fmt: skip
-            for name, one in datasets.items():
-                if by_period:
-                    one["by_period"] = statement_by_period(ledgerrows.account(db, name), STATED_DELTA)
-                one["notes"] = [*one["notes"], *chain.conditions(db, name)]
-            return {"moved_to": ledgerrows.moved_to(db), "datasets": datasets}
+    def publish(self, release: str) -> str:
+        """Record that a committed release is published; repeating it changes nothing.
 
-        return {"ledger": str(self.path), "schema_version": VERSION} | self._read(act)
+        Parameters
+        ----------
+        release : str
+            Public id of the release.
 
-    def periods(self, dataset: str) -> dict[str, Spending]:
-        """Return the composition of the releases by the period of their cost; empty if no cost has a period.
-
-        Costs without a period, which may concern every period, are under "". The total is spent by all of them.
+        Returns
+        -------
+        str
+            "released".
         """
-        return self._read(lambda db: ledgerrows.account(db, checked_name("dataset", dataset)).periods)
-
-    def verify(self) -> None:
-        """Check the database, its schema and every row. Raises BudgetError for the first fault."""
-
-        def act(db: Database) -> list[str]:
-            wrong = self._store.findings(db)
-            return wrong + findings(ledgerrows.history(db).tables, self._store.numbered(db))
-
-        if wrong := self._read(act):
-            raise BudgetError(
-                FIELD,
-                f"{self.path} is damaged ({' '.join(wrong[0].split())})",
-                "an undamaged ledger",
-                "restore it from a copy",
-            )
+        return self._advance(release, "committed", "released")
 
     def move(self, target: str | os.PathLike[str]) -> int:
-        """Move the history to a new ledger at `target` and close this one permanently. Returns the number of releases.
+        """Move the history to a new ledger at `target` and close this one permanently.
 
         Calling it again finishes an interrupted move; after a complete move it changes nothing.
+
+        Parameters
+        ----------
+        target : str or path-like
+            File, or address `postgresql://HOST/DATABASE`.
+
+        Returns
+        -------
+        int
+            Number of releases.
         """
         self.verify()
         return transfer.move(self._store, lambda: self._transaction(True), resolved(os.getcwd(), target))
-
-    def _read(self, act: Callable[[Database], Result]) -> Result:
-        return repeated(lambda: self._within(False, act), self._store.timeout)
 
     def _change(self, act: Callable[[Database], Result], writes: bool = True) -> Result:
         """Return the result of `act` on an open ledger; `act` may run several times but writes only once."""
@@ -306,19 +229,6 @@ class Ledger:
             return act(db)
 
         return repeated(lambda: self._within(writes, on_open), self._store.timeout)
-
-    def _within(self, writes: bool, act: Callable[[Database], Result]) -> Result:
-        with self._transaction(writes) as db:
-            return act(db)
-
-    @contextmanager
-    def _transaction(self, writes: bool) -> Iterator[Database]:
-        """Run a transaction; a writing one takes the write lock before it reads, so writers are serialised."""
-        if os.getpid() != self._pid:
-            raise BudgetError(FIELD, "was opened in another process", "a ledger opened in this process",
-                              "call Ledger.open after the fork")  # fmt: skip
-        with self._lock, self._store.transaction(writes) as db:
-            yield db
 
     def _advance(self, release: str, before: str, after: str) -> str:
         def act(db: Database) -> str:

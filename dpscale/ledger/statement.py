@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from dpscale.base.display import figure, html_table, power
 from dpscale.ledger.account import Account, Row, cost_from_text, is_public
 from dpscale.ledger.cap import MOST, remaining_epsilon
 from dpscale.ledger.filters import period_accounts, periods_of_row
@@ -14,6 +16,7 @@ from dpscale.ledger.periods import periods_of_text, shown_renewal
 from dpscale.privacy.accounting import CURRENCIES, PURE, Spending, delta_left, float_above
 from dpscale.privacy.conversion import gdp_mu
 
+MOST_LISTED, FEW = 10, 3  # lines of a table, and datasets whose releases are listed
 NEWER = ("span", "period", "periods")
 MOST_DELTA = math.nextafter(1, 0)  # at a delta of 1 nothing is claimed
 
@@ -46,6 +49,36 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
         | ({"periods": periods} if periods else {})
         | ({"period_caps": [_shown(row) for row in account.renewing]} if account.renewing else {})
     )
+
+
+def statement_html(summary: Mapping[str, Any]) -> str:
+    """Return the summary of a ledger as HTML: spent and remaining budget of each dataset, and its last releases."""
+    datasets = summary["datasets"]
+    lines = [(name, f"{len(one['releases']):,}", _pair(one["spent"]), _pair(one["cap"]), _left(one))
+             for name, one in datasets.items()]  # fmt: skip
+    columns = ("dataset", "releases", "spent", "cap", "remains")
+    found = [html_table(f"Ledger {summary['ledger']}", columns, lines[:MOST_LISTED])]
+    charged = {name: one for name, one in datasets.items() if one["releases"]}
+    for name, one in charged.items() if len(charged) <= FEW else ():
+        last = [(row["release"][:8], row["reserved_at"][:10], row["state"], _pair(row["own"]))
+                for row in one["releases"][-MOST_LISTED:]]  # fmt: skip
+        found.append(html_table(f"Last releases of {name}", ("release", "day", "state", "cost"), last, labels=3))
+    return "".join(found)
+
+
+def _left(dataset: Mapping[str, Any]) -> str:
+    """Return the remaining budget of a dataset in words."""
+    if dataset["remaining_epsilon"] is None:
+        return "no cap on the total"
+    return _pair({"epsilon": dataset["remaining_epsilon"], "delta": dataset["cap"]["delta"]})
+
+
+def _pair(figures: Mapping[str, Any] | None) -> str:
+    """Return epsilon and delta in words; a dash for no cap."""
+    if figures is None:
+        return "—"
+    epsilon = "infinite" if figures["epsilon"] is None else figure(figures["epsilon"])
+    return f"ε {epsilon} at δ {power(figures['delta'])}" if figures["delta"] else f"ε {epsilon}"
 
 
 def statement_by_period(account: Account, stated_delta: float) -> dict[str, Any]:

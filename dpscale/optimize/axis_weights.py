@@ -30,7 +30,7 @@ from dpscale.workload.wide import even_cut, is_wide, runs_of
 
 STEPS, FLAT = 12, 2e-6
 TOLERANCE, ON_CURVE, ROUGHLY = 1e-7, 1e-5, 1e-3
-EVALUATIONS, ENOUGH = 24, 1e-6
+EVALUATIONS, FEWEST_EVALUATIONS, ENOUGH = 24, 4, 1e-6  # of J; fewer do not improve a start
 LITTLE, MUCH, AFFORDED = 1e5, 1e8, 2.5e9  # cubes of cells: limits of one evaluation of J, and of all
 TILT = 0.4
 MOVED, NEAR, SINGULAR = 1e-3, 1e-9, 1e-9
@@ -125,7 +125,7 @@ def _starts(demands: Demands, noise: str, curve: ObjectivePoint, work: float) ->
 def _descended(whole: WeightObjective, profiles: Profiles, plain: ObjectivePoint, work: float) -> ObjectivePoint:
     """Descend as far as the cost of one evaluation of J permits; start near the plain mean if that is lower."""
     evaluations, start = int(min(AFFORDED / work, EVALUATIONS)), whole(profiles)
-    if evaluations <= 1:
+    if evaluations < FEWEST_EVALUATIONS:
         return start
     first = start if start.value < plain.value else whole(_off_kinks(whole.demands, plain.profiles))
     return min(start, descend(whole, first, evaluations), key=lambda point: point.value)

@@ -100,7 +100,8 @@ class ColumnSummary:
             return {"kind": "integer", "low": int(low), "high": int(max(high, low + 1))}
         edges, sample = round_edges(low, high, self.whole), np.array(self.numbers)
         if len(edges) > 2 and np.histogram(sample, edges)[0].max() > SKEWED * len(sample):
-            edges = growing_edges(sample, low, high)
+            grown = growing_edges(sample, low, high)
+            edges = grown if len(grown) > 2 else edges
         return {"kind": "bins", "edges": edges}
 
     def share(self, pattern: re.Pattern[str]) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import errno
 import glob
+import mmap
 import os
 import posixpath
 import re
@@ -32,6 +33,7 @@ BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # rows times columns of a batch
 LEAST_ROWS = 1 << 14
 SMALL_BYTES = 1 << 18
+GAP_BYTES = 1 << 20  # between ranges of a file in a store that are fetched together
 REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
 DECODERS = (
     "records/files.py",
@@ -68,6 +70,40 @@ def mapped_bytes(path: str) -> Iterator[Any]:
     """Yield all bytes of a local file, memory-mapped."""
     with pa.memory_map(path) as file:
         yield file.read_buffer()
+
+
+@contextmanager
+def fetched_bytes(path: str, size: int, ranges: Iterable[tuple[int, int]]) -> Iterator[Any]:
+    """Yield a buffer as long as a file in a store, with the bytes of some ranges; the rest is zero and takes no memory.
+
+    Parameters
+    ----------
+    path : str
+    size : int
+        Bytes of the file.
+    ranges : iterable of (int, int)
+        First byte and end of each range. Ranges that are near each other are fetched together.
+    """
+    sparse = mmap.mmap(-1, max(size, 1))
+    with opening(path, ahead=0) as file:
+        for first, end in _joined(ranges):
+            file.seek(first)
+            sparse[first:end] = file.read(end - first)
+    yield pa.py_buffer(sparse)
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield ascending ranges, with gaps below GAP_BYTES closed."""
+    last: tuple[int, int] | None = None
+    for first, end in sorted(ranges):
+        if last is not None and first <= last[1] + GAP_BYTES:
+            last = last[0], max(last[1], end)
+            continue
+        if last is not None:
+            yield last
+        last = first, end
+    if last is not None:
+        yield last
 
 
 def small(path: str) -> pa.Buffer | None:

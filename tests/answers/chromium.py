@@ -31,7 +31,13 @@ def render_page(page: Path, script: str, ways=tuple(WAYS), pictures: Path | None
 
     With a folder `pictures`, a screenshot MODE.png of every mode is written there.
     """
-    return asyncio.run(asyncio.wait_for(_render_page(page, script, ways, pictures), SECONDS))
+    return asyncio.run(asyncio.wait_for(_render_page(page.resolve().as_uri(), script, ways, pictures), SECONDS))
+
+
+def read_page(address: str, script: str):
+    """Return the result of `script` on the page at an address."""
+    found = asyncio.run(asyncio.wait_for(_render_page(address, script, ("desktop",), None), SECONDS))
+    return found["desktop"]["found"]
 
 
 async def _render_page(page, script, ways, pictures):
@@ -87,7 +93,7 @@ async def _render_mode(talk, page, script, way, pictures):
                    deviceScaleFactor=1, mobile=False)  # fmt: skip
     scheme = [{"name": "prefers-color-scheme", "value": display["scheme"]}]
     await talk.send("Emulation.setEmulatedMedia", media=display["media"], features=scheme)
-    await talk.send("Page.navigate", url=page.resolve().as_uri())
+    await talk.send("Page.navigate", url=page)
     await talk.wait_for_event("Page.loadEventFired")
     result = await talk.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
     assert "exceptionDetails" not in result, result["exceptionDetails"]

@@ -130,6 +130,16 @@ def test_workload_job_and_path_are_queries_too(tmp_path):
     assert dp.run(dp.plan(tmp_path / "job.toml"), run_dir="out", data=taxi_frame()).path == tmp_path / "out"
 
 
+@pytest.mark.parametrize("family", ["sum", "mean", "variance"])
+def test_workloads_with_numbers_are_planned(family):
+    domain = dp.Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 3}},
+                                  "numbers": {"pay": {"low": 0, "high": 14}}})  # fmt: skip
+    work = dp.Workload(domain).add("marginal", degree=1).add(family, of="pay", attributes=[["a"], []], weight=3.7)
+    plan = dp.plan(work, epsilon=1.0, delta=1e-9)
+    assert plan.content["workload"][1] | {"attributes": [["a"], []], "weight": 3.7} == plan.content["workload"][1]
+    assert plan.errors["queries"].sum() == work.query_count == 7
+
+
 def test_names_alone_are_sets_of_one_attribute():
     plan = dp.plan(["borough", "day"], taxi_domain(), epsilon=1.0)
     assert plan.errors["sets"].tolist() == [2]

@@ -29,11 +29,17 @@ from dpscale.workload import families
 from tests.docs.snippets import ROOT, snippets, snippets_of
 
 KNOWN = {"console", "python", "r", "sql", "text", "toml", "yaml"}
-SITE = ("docs/index.md", "docs/reference/", "docs/around/")  # whose blocks are the site's own directives
+SITE = (
+    "docs/index.md",
+    "docs/notebook.md",
+    "docs/reference/",
+    "docs/around/",
+)  # with the site's own directives
 NAMES = "docs/contract.md"  # lists names and what they give: no program
 ELSEWHERE = ("docs/tutorial.md", "docs/places.md", "docs/growing.md", "docs/databases.md")  # each run whole by a test
 PYTHON = [one for one in snippets_of("python") if one.page != NAMES]
-RUN = ("docs/answers.md", "docs/frames.md", "docs/refine.md", "README.md")
+COMING = tuple(f"docs/coming/{name}.md" for name in ("opendp", "tumult", "sdv", "sql"))
+RUN = ("docs/answers.md", "docs/frames.md", "docs/refine.md", "docs/index.md", *COMING, "README.md")
 DOMAIN = """
 attributes.age = {kind = "integer", low = 0, high = 90, round = 10}
 attributes.sex = {kind = "categories", values = ["F", "M"]}
@@ -88,9 +94,10 @@ def test_python_blocks_run(page, place, monkeypatch):
     for snippet in snippets_of("toml", page):
         if snippet.file:
             Path(snippet.file).write_text(snippet.text)
-    names = {"query": np.ones((10, 2)), "frame": trips()}
+    names = {"query": np.ones((10, 2)), "frame": trips(), "trips": trips()}
     for snippet in snippets_of("python", page):
-        exec(compile(snippet.text, str(snippet), "exec"), names)
+        if not snippet.file:  # the code of another library has its name
+            exec(compile(snippet.text, str(snippet), "exec"), names)
 
 
 @pytest.mark.parametrize(

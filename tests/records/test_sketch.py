@@ -112,6 +112,7 @@ def test_irregular_csv_is_explained(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats() | st.none(), min_size=1, max_size=5), st.lists(st.text(max_size=4), min_size=5, max_size=5))
 @example([sys.float_info.max], [""] * 5)
+@example([1e-05], [""] * 5)
 def test_draft_accepts_any_floats_and_texts(tmp_path_factory, floats, texts):
     path = tmp_path_factory.mktemp("sketch") / "x.parquet"
     table = pa.table({"x": pa.array(floats, pa.float64()), "s": texts[: len(floats)], "a": [0] * len(floats)})

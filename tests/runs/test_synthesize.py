@@ -198,8 +198,8 @@ def test_damaged_row_request_is_refused(reference: Path, tmp_path: Path, row_req
 
 
 def test_number_of_files_is_bounded() -> None:
-    for rows, columns, parts in ((1, 9, 1), (100_001, 9, 2), (10**8, 9, 1000), (10**9, 9, 1000), (10**9, 100, 2981),
-                                 (10**9, 1000, 10_000), (10**12, 9, 10_000)):  # fmt: skip
+    for rows, columns, parts in ((1, 9, 1), (100_001, 9, 2), (10**7, 9, 100), (10**8, 9, 100), (10**9, 9, 1000),
+                                 (10**9, 100, 2981), (10**9, 1000, 10_000), (10**12, 9, 10_000)):  # fmt: skip
         assert dp_sections.SynthesizeTable().parts_of(rows, columns) == parts
     assert dp_sections.SynthesizeTable(parts=7).parts_of(10**12, 9) == 7
 

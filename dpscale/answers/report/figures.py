@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -218,7 +219,7 @@ MOST_BARS, MOST_TICKS, MOST_SIDE = 60, 16, 64
 
 
 def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figure:
-    """Return the figure of an Arrow table of cells, row-major in the order of `names`.
+    """Return the figure of an Arrow table of cells, row-major in the order of `names`. Notebooks show it.
 
     Raises
     ------
@@ -228,6 +229,7 @@ def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figur
     if len(names) not in (1, 2):
         raise JobError("attributes", f"{len(names)} attributes", "one or two", "use Release.table for more")
     figure, axes = new_figure(3.0 if len(names) == 1 else 3.6)
+    vars(figure)["_repr_png_"] = partial(_png, figure)  # figures without pyplot have no picture of their own
     values = table["estimate"].to_numpy()
     labels = [table[name].to_pylist() for name in table.column_names[: len(names)]]
     if len(names) == 1:
@@ -237,6 +239,12 @@ def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figur
     shown = [[str(one) for one in own] for own in (labels[0][:: shape[1]], labels[1][: shape[1]])]
     _heat(figure, axes, names, shown, values.reshape(shape))
     return figure
+
+
+def _png(figure: Figure) -> bytes:
+    packed = io.BytesIO()
+    figure.savefig(packed, format="png")
+    return packed.getvalue()
 
 
 def _bars(axes: Axes, name: str, labels: Sequence[str], values: Floats, half: Floats) -> None:

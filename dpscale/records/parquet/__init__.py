@@ -7,11 +7,11 @@ from a file. `records.pages` decodes columns to cell numbers by them; other colu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dpscale.base.arrow import is_text, pa, pq
-from dpscale.records.files import batch_rows, mapped, mapped_bytes, small
+from dpscale.records.files import batch_rows, fetched_bytes, file_size, mapped, mapped_bytes, small
 from dpscale.records.formats import Dialect, RecordFormat, Source, check_columns
 from dpscale.storage.objects import is_url
 
@@ -58,18 +58,47 @@ class ParquetSource(Source):
                 domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
         """Yield the columns of the given row groups (default: all); texts except `ids` are dictionary-encoded.
 
-        If a domain is given and the file is local, columns stored with dictionaries are returned as cells.
+        If a domain is given, columns stored with dictionaries are returned as cells.
         """
         from dpscale.records.pages import Decoded, Group
 
         groups = list(row_groups or range(self.metadata.num_row_groups))
-        if domain is None or is_url(self.path) or self.metadata.num_columns != len(self.names):
+        if domain is None or self.metadata.num_columns != len(self.names):
             yield from self._plainly(columns, groups, ids)
             return
-        with nullcontext(self._small) if self._small else mapped_bytes(self.path) as data:
-            for number in groups:
-                group = Group(self, data, number, [name for name in columns if name != ids], domain)
-                yield from self._group(group, Decoded, number, columns, ids)
+        wanted = [name for name in columns if name != ids]
+        for number in groups:
+            with self._bytes(number, wanted) as data:
+                if data is None:
+                    yield from self._plainly(columns, [number], ids)
+                else:
+                    yield from self._group(Group(self, data, number, wanted, domain), Decoded, number, columns, ids)
+
+    @contextmanager
+    def _bytes(self, number: int, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the file's bytes, or those of a row group's columns; None if the store's footer is inconsistent."""
+        if self._small:
+            yield self._small
+        elif not is_url(self.path):
+            with mapped_bytes(self.path) as data:
+                yield data
+        else:
+            size, ranges = file_size(self.path), self._ranges(number, columns)
+            ranges.append((size - TAIL - self.metadata.serialized_size, size))
+            if any(not 0 <= first <= end <= size for first, end in ranges):
+                yield None
+            else:
+                with fetched_bytes(self.path, size, ranges) as data:
+                    yield data
+
+    def _ranges(self, number: int, columns: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the first byte and the end of each column's chunk in a row group, by the footer."""
+        found = []
+        for name in columns:
+            chunk = self.metadata.row_group(number).column(self.places[name])
+            places = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
+            found.append((min(places), min(places) + chunk.total_compressed_size))
+        return found
 
     def _group(
         self, group: Group, make_batch: type[Decoded], number: int, columns: Sequence[str], ids: str

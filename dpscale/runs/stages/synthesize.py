@@ -41,7 +41,7 @@ from dpscale.storage.files import listed, present, write_whole, writing
 from dpscale.synthesis.decode import column, number_column, table_of, type_of
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, split_rows
 from dpscale.synthesis.one_way_rounding import RuleRepair
-from dpscale.synthesis.quality import count_sampled_sets, distance_warning, distances_by_degree
+from dpscale.synthesis.quality import count_sampled_sets, distance_warning, distances_by_degree, sample_sets
 
 
 class RowsWarning(UserWarning):
@@ -50,7 +50,6 @@ class RowsWarning(UserWarning):
 
 INDEX = "_rows.json"  # readers of a folder skip names that begin with an underscore
 Counts = list[np.ndarray]
-Written = tuple[list[str], Counts, list[Floats]]  # files of a part, its counts, and its sums of numbers
 
 
 def request_rows(run: TableRun, rows: int) -> None:
@@ -77,14 +76,26 @@ def perform(run: TableRun, engine: Engine) -> None:
     targets = write_targets(run, sampler, folder) if run.workload.numbers else ()
     if targets and len(parts) > 1 and not settings.weights:
         _count_parts(engine, [(str(run.path), str(folder), name, part) for part in parts])
-    written = engine.map(write_part, [(str(run.path), str(folder), name, settings, part) for part in parts], "rows")
-    description = {"rows": rows, "parts": files, "weights": settings.weights, "method": name,
-                   "tried": distances}  # fmt: skip
+    items = [(str(run.path), str(folder), name, settings, part) for part in parts]
+    sets = len(sample_sets(attribute_sizes(sampler)))
+    # counts are summed on the workers, so that no process has those of all parts
+    written = engine.reduce(write_part, items, sets + len(targets), "rows")
+    counts = engine.map(_same, [(total,) for total in written], "rows")
+    description = {"rows": rows, "parts": files, "weights": settings.weights, "method": name, "tried": distances,
+                   "files": [_file_name(settings, number) for number in range(files)]}  # fmt: skip
     if targets:
-        sums = [np.sum(own, axis=0) for own in zip(*(sums for *_, sums in written), strict=True)]
+        sums = counts[sets:]
         scale = 1.0 if settings.weights else rows / sampler.total
         description["numbers"] = describe_numbers(run, targets, sums, scale)
-    _write_description(run, sampler, description, written)
+    _write_description(run, sampler, description, counts[:sets])
+
+
+def _same(value: Floats) -> Floats:
+    return value
+
+
+def _file_name(settings: SynthesizeTable, number: int) -> str:
+    return f"part-{number:05d}.{settings.format}"
 
 
 def _count_parts(engine: Engine, parts: list[tuple[Any, ...]]) -> None:
@@ -102,11 +113,9 @@ def count_part(path: str, folder: str, name: str, part: RowPart) -> list[Integer
     return [count_groups(Path(folder), rows, sampler)]
 
 
-def _write_description(run: TableRun, sampler: RowSampler, description: dict[str, Any], written: list[Written]) -> None:
+def _write_description(run: TableRun, sampler: RowSampler, description: dict[str, Any], counts: Counts) -> None:
     """Write the description of the rows and their distance from the estimates."""
-    counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts, _ in written), strict=True)]
     content = description | {
-        "files": [file for files, *_ in written for file in files],
         "total": sampler.total,
         "pairs": {"held": sampler.matched_pairs, "of": comb(len(sampler.names), 2)},
         "apart": distances_by_degree(counts, sampler.names, attribute_sizes(sampler), estimates_of(run).marginal),
@@ -137,8 +146,8 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink()
 
 
-def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> Written:
-    """Draw a part and write its files; return their names, the part's counts over some sets, and its sums of numbers.
+def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> Counts:
+    """Draw a part and write its files; return its counts over some sets, then its sums of numbers.
 
     `settings` is an argument because a process with an open run may have older settings.
     """
@@ -147,19 +156,18 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     rows = read_array(stored) if present(stored) else drawn_rows(run, sampler, part)
     weights = sampler.weights(rows, part) if settings.weights and isinstance(sampler, PairwiseSampler) else None
     numbers = number_steps(run, Path(folder), sampler, rows, part, weights) if run.workload.numbers else {}
-    files, start = [], 0
+    start = 0
     for file in part.each:
         inside = slice(start, start + file.count)
         stream = PublicStream(run.manifest["release"], "values", file.rows, file.parts, file.number)
         steps = {number: own[inside] for number, own in numbers.items()}
         table = _decoded(run, sampler, rows[inside], steps, None if weights is None else weights[inside], stream)
-        files.append(f"part-{file.number:05d}.{settings.format}")
-        _write(run.path / "synthetic" / files[-1], table)
+        _write(run.path / "synthetic" / _file_name(settings, file.number), table)
         start += file.count
     sums = row_sums(run, Path(folder), sampler, rows, numbers, weights) if numbers else []
     if present(stored):
         stored.unlink()
-    return files, count_sampled_sets(rows, attribute_sizes(sampler), weights), sums
+    return [*count_sampled_sets(rows, attribute_sizes(sampler), weights), *sums]
 
 
 def drawn_rows(run: TableRun, sampler: RowSampler, part: RowPart) -> Integers32:
