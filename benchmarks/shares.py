@@ -74,13 +74,18 @@ class TaskCounts:
 
 
 def record_stages(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Stream]], dict[int, TaskCounts]]:
-    """Return, by stage, its seconds, the CPU seconds of this process, and its tasks; and the task counts by workers."""
+    """Return, by stage, its seconds, the CPU seconds of this process, and its tasks; and the task counts by workers.
+
+    The ledger of an earlier run is removed.
+    """
     from dpscale.job import TableJob
     from dpscale.runs.stages import STAGES
     from dpscale.runs.stages.runner import run_stages
     from dpscale.runs.table import TableRun
 
     found = {}
+    for ledger in job.parent.glob("ledger.sqlite*"):
+        ledger.unlink()
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:
         run = TableRun.create(TableJob.read(job), Path(folder) / "run")
         for stage in STAGES.values():
@@ -106,7 +111,9 @@ def task_counts(run: Any, workers: int) -> TaskCounts:
 def measure_job(name: str, one: NamedJob, place: Path, client: Any, pace: Pace) -> Figures:
     """Return the shares of one job, and its simulated speed-up."""
     made = generate_table(place, name, one.rows, one.attributes, one.sizes, 32)
-    stages, cuts = record_stages(write_job(made, name, one), client)
+    job = write_job(made, name, one)
+    record_stages(job, client)  # compiles loops
+    stages, cuts = record_stages(job, client)
     costs = {stage: replace(estimate_costs(stream, wall, pace), spread=pace.spread)
              for stage, (wall, _, stream) in stages.items()}  # fmt: skip
     whole = sum(wall for wall, _, _ in stages.values())
@@ -137,8 +144,7 @@ def measure_job(name: str, one: NamedJob, place: Path, client: Any, pace: Pace) 
 
 def check_on_two(name: str, predicted: float, job: Path, pair: Any) -> Figures:
     """Return the seconds of a job on two workers, and print them beside the prediction."""
-    for ledger in job.parent.glob("ledger.sqlite*"):
-        ledger.unlink()
+    record_stages(job, pair)  # compiles loops
     stages, _ = record_stages(job, pair)
     took = sum(wall for wall, _, _ in stages.values())
     print(f"{name:12} on two workers: {took:.2f} s, {predicted:.2f} predicted: {predicted / took - 1:+.0%}", flush=True)
