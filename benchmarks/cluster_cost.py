@@ -145,7 +145,6 @@ def main() -> None:
         print(f"{name}: {seconds['CPU']:.1f} CPU s, {ratios['CPU']:.2f} times threads{limit}; {seconds['wall']:.1f} s, "
               f"{ratios['wall']:.2f} times", flush=True)  # fmt: skip
         figures |= {f"{name}, {kind}": own for kind, own in seconds.items()}
-        figures |= {f"{name}, {kind} ratio": own for kind, own in ratios.items()}
     if given.save:
         results.save("cluster_cost", figures)
 

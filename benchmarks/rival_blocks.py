@@ -83,5 +83,8 @@ def wide_rivals(found: Figures) -> str:
             "table", "ε", "result")  # fmt: skip
     cells = [key.removesuffix(", seconds") for key in found if key.endswith(", seconds")]
     lines = [[LABELS[(own := cell.rsplit(", ", 2))[0]], *own[1:], outcome(found, cell)] for cell in cells]
-    limit = f"Each run is limited to {found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB."
+    limits = f"{found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB"
+    repeated = f"{found['seconds of a repeated run']:g} CPU seconds"
+    limit = (f"Each run is limited to {limits}; those of up to {repeated} are repeated. All took "
+             f"{found['CPU minutes']:.1f} CPU minutes.")  # fmt: skip
     return f"{table(head, *lines)}\n\n{limit}"

@@ -136,7 +136,7 @@ def measure_job(name: str, one: NamedJob, place: Path, client: Any, pace: Pace) 
                 for n in (1, *WORKERS)}  # fmt: skip
         faster = ", ".join(f"{n:,}: {took[n]:.2f} s, {took[1] / took[n]:.1f} times" for n in WORKERS)
         print(f"{name:12} {rows:,} rows: {took[1]:.1f} s on one; {faster}", flush=True)
-        found |= {f"{name}, {rows:.0e}, {n}, {what}": value for n in WORKERS
+        found |= {f"{name}, {rows:.0e}, {n}, {what}": value for n in WORKERS[1:]
                   for what, value in (("seconds", took[n]), ("times", took[1] / took[n]))}  # fmt: skip
     two = sum(simulate(cost, 2) for cost in costs.values())
     return found | {f"{name}, predicted on 2": two}

@@ -123,7 +123,7 @@ The two measured workers share two cores with driver and scheduler."""
 def many_rows(found: Figures) -> str:
     return f"""\
 `benchmarks/many_rows.py`: {found["rows"]:,.0f} synthetic rows of {found["attributes"]:.0f} attributes on a cluster of \
-two workers: {significant(1e6 * found["CPU seconds"] / found["rows"], 2)} CPU µs a row,
+two workers in {found["seconds"]:.0f} s: {significant(1e6 * found["CPU seconds"] / found["rows"], 2)} CPU µs a row,
 {found["files"]:,.0f} files of {found["GiB"]:.1f} GiB in all; peak {found["worker, GiB"]:.2f} GiB a worker, \
 {found["driver, GiB"]:.2f} GiB the driver."""
 
@@ -149,10 +149,12 @@ def cluster_cost(found: Figures) -> str:
         "data in S3": "threads, data in S3",
         "run directory in S3": "threads, run directory in S3",
     }
-    lines = [[label, f"{found[f'{name}, CPU']:.0f}", ratio(found[f"{name}, CPU ratio"]),
-              ratio(found[f"{name}, wall ratio"])] for name, label in what.items()]  # fmt: skip
+    lines = []
+    for name, label in what.items():
+        ratios = [ratio(found[f"{name}, {kind}"] / found[f"threads, {kind}"]) for kind in ("CPU", "wall")]
+        lines.append([label, f"{found[f'{name}, CPU']:.0f}", ratios[0], f"{found[f'{name}, wall']:.0f}", ratios[1]])
     title = f"`benchmarks/cluster_cost.py`: all pairs of 300 attributes, {found['rows']:,.0f} rows"
-    return table((title, "CPU s", "CPU, of threads with files", "time, of threads with files"), *lines)
+    return table((title, "CPU s", "of threads with files", "s", "of threads with files"), *lines)
 
 
 def large_job(found: Figures) -> str:
@@ -241,6 +243,14 @@ def reading(found: Figures) -> str:
     lines = [[kind, *(significant(found[f"{kind}, {one}"], 3) for one in READERS)] for kind in READ]
     small = ["a file of 300 rows, ms", *(f"{found[f'small files, {one}']:.2f}" for one in READERS)]
     return table((f"`benchmarks/reading.py`: {what}", *heads), *lines, small)
+
+
+def profiles(found: Figures) -> str:
+    lines = []
+    for name in dict.fromkeys(key.split(": ")[0] for key in found):
+        parts = {key.split(": ")[1]: share for key, share in found.items() if key.startswith(f"{name}: ")}
+        lines.append([name, ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())])
+    return table(("`benchmarks/profiles.py`: CPU time by part, under a profiler", "largest parts"), *lines)
 
 
 def commands(found: Figures) -> str:

@@ -36,6 +36,7 @@ from speed_blocks import (
     many_rows,
     many_sets,
     noise,
+    profiles,
     reading,
     scaling,
     shares,
@@ -158,7 +159,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
                  relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
-                 rivals, wide_rivals, commands, many_rows, cluster_cost, units)
+                 rivals, wide_rivals, commands, profiles, many_rows, cluster_cost, units)
 }  # fmt: skip
 
 

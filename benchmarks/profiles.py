@@ -1,0 +1,100 @@
+"""Where the CPU time of whole commands goes: the demo and an adaptive job, by part of the package and by library.
+
+A command runs in one process on one thread, without stored plans, under `cProfile`, after a run that compiles loops.
+The own time of every function is added to the part that its file belongs to; that of built-in functions to the file
+that calls them. The profiler makes calls of Python dearer than loops, so shares of parts with many small calls are
+overstated.
+
+    python benchmarks/profiles.py [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pstats
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import results
+from commands import ROOT
+from job_time import JOB
+from main_job import write_inputs
+from marginal_tables import DATA
+
+SHOWN = 8
+PROFILED = """import cProfile, sys
+profile = cProfile.Profile()
+profile.enable()
+from dpscale.__main__ import main
+try:
+    main({arguments!r}, standalone_mode=False)
+except SystemExit:
+    pass
+profile.disable()
+profile.dump_stats({output!r})
+"""
+
+
+def run(arguments: list[str], place: Path, output: Path) -> None:
+    code = PROFILED.format(arguments=arguments, output=str(output))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "DPSCALE_STORE": "off", "DPSCALE_STATE": str(place / "state")}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=place, env=environment, stdout=subprocess.DEVNULL)
+
+
+def part_of(file: str) -> str:
+    """Return the part that a file belongs to: a package of dpscale, a library, or Python."""
+    for root, kind in ((f"{ROOT}/dpscale/", "dpscale."), ("site-packages/", "")):
+        if root in file:
+            name = file.split(root, 1)[1].split("/")[0].removesuffix(".py")
+            return kind + name
+    return "Python"
+
+
+def shares(output: Path) -> dict[str, float]:
+    """Return the share of each part in all own time of a profile."""
+    spent: Counter[str] = Counter()
+    for (file, _, _), (_, _, own, _, callers) in pstats.Stats(str(output)).stats.items():  # type: ignore[attr-defined]
+        if file == "~" and callers:
+            for (caller, _, _), (_, _, share, _) in callers.items():
+                spent[part_of(caller)] += share
+        else:
+            spent[part_of(file)] += own
+    whole = sum(spent.values())
+    return {name: seconds / whole for name, seconds in spent.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "adult").mkdir()
+        write_inputs(given.data / "adult", place / "adult")
+        job = JOB.format(epsilon=1.0, errors="auto") + '[engine]\nscheduler = "synchronous"\n'
+        (place / "adult" / "job.toml").write_text(job)
+        commands = {"demo": ["demo", "--folder", "demo", "--quiet"],
+                    "adaptive Adult": ["run", "adult/job.toml", "--run-dir", "run", "--fresh", "--quiet"]}  # fmt: skip
+        for name, arguments in commands.items():
+            for turn in range(2):
+                output = place / f"{turn}.profile"
+                (place / "demo").rename(place / f"demo {turn}") if (place / "demo").exists() else None
+                run(arguments, place, output)
+            found[name] = shares(output)
+    figures: dict[str, float] = {}
+    for name, parts in found.items():
+        largest = sorted(parts, key=parts.__getitem__, reverse=True)[:SHOWN]
+        figures |= {f"{name}: {part}": parts[part] for part in largest}
+        print(f"{name}: " + ", ".join(f"{part} {parts[part]:.0%}" for part in largest), flush=True)
+    if given.save:
+        results.save("profiles", figures)
+
+
+if __name__ == "__main__":
+    main()
