@@ -77,15 +77,14 @@ def main() -> None:
         place = Path(folder)
         (place / "adult").mkdir()
         write_inputs(given.data / "adult", place / "adult")
-        job = JOB.format(epsilon=1.0, errors="auto") + '[engine]\nscheduler = "synchronous"\n'
-        (place / "adult" / "job.toml").write_text(job)
-        commands = {"demo": ["demo", "--folder", "demo", "--quiet"],
-                    "adaptive Adult": ["run", "adult/job.toml", "--run-dir", "run", "--fresh", "--quiet"]}  # fmt: skip
-        for name, arguments in commands.items():
+        (place / "adult" / "job.toml").write_text(JOB.format(epsilon=1.0, errors="auto"))
+        output = place / "output.profile"
+        run(["demo", "--folder", "demo", "--quiet"], place, output)  # writes the job
+        for name, job in {"demo": "demo/job.toml", "adaptive Adult": "adult/job.toml"}.items():
+            with open(place / job, "a") as file:
+                file.write('\n[engine]\nscheduler = "synchronous"\n')
             for turn in range(2):
-                output = place / f"{turn}.profile"
-                (place / "demo").rename(place / f"demo {turn}") if (place / "demo").exists() else None
-                run(arguments, place, output)
+                run(["run", job, "--run-dir", f"run-{turn}", "--fresh", "--quiet"], place, output)
             found[name] = shares(output)
     figures: dict[str, float] = {}
     for name, parts in found.items():
