@@ -30,12 +30,14 @@ PROFILED = """import cProfile, sys
 profile = cProfile.Profile()
 profile.enable()
 from dpscale.__main__ import main
+code = 0
 try:
     main({arguments!r}, standalone_mode=False)
-except SystemExit:
-    pass
+except SystemExit as exit:
+    code = exit.code
 profile.disable()
 profile.dump_stats({output!r})
+sys.exit(code)
 """
 
 
@@ -84,7 +86,7 @@ def main() -> None:
             with open(place / job, "a") as file:
                 file.write('\n[engine]\nscheduler = "synchronous"\n')
             for turn in range(2):
-                run(["run", job, "--run-dir", f"run-{turn}", "--fresh", "--quiet"], place, output)
+                run(["run", job, "--run-dir", f"{Path(job).parent}-run-{turn}", "--fresh", "--quiet"], place, output)
             found[name] = shares(output)
     figures: dict[str, float] = {}
     for name, parts in found.items():
