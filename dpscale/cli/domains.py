@@ -68,10 +68,12 @@ def domain_sketch(
     It proposes a privacy unit, and omits names and free text with a reason. Review it and set reviewed = true: a job
     refuses it before.
     """
-    from dpscale.records.sketch import WARNING, make_sketch, sketch_job
+    from dpscale.records.sketch import WARNING, make_sketch, sketch_job, write_private
 
     _check_new("--output", output)
     _check_new("--job", job_file)
+    if job_file and output and Path(job_file).absolute() == Path(output).absolute():
+        raise JobError("--job", "the file of --output", "another file", "name two files")
     if job_file and not output:
         raise JobError("--job", "given without --output", "--output FILE as well", "name the domain file")
     click.echo(WARNING, err=True)
@@ -80,7 +82,7 @@ def domain_sketch(
     if output is None:
         click.echo(draft.text())
         return
-    Path(output).write_text(draft.text())
+    write_private(output, draft.text())
     click.echo(f"domain: {output}; review it, then set reviewed = true")
     if job_file:
         folder = Path(job_file).absolute().parent

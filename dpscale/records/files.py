@@ -33,7 +33,7 @@ BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # rows times columns of a batch
 LEAST_ROWS = 1 << 14
 SMALL_BYTES = 1 << 18
-GAP_BYTES = 1 << 20  # between ranges of a file in a store that are fetched together
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # of Linux; Python names it from 3.13 on
 REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
 DECODERS = (
     "records/files.py",
@@ -82,28 +82,19 @@ def fetched_bytes(path: str, size: int, ranges: Iterable[tuple[int, int]]) -> It
     size : int
         Bytes of the file.
     ranges : iterable of (int, int)
-        First byte and end of each range. Ranges that are near each other are fetched together.
+        First byte and end of each range.
     """
-    sparse = mmap.mmap(-1, max(size, 1))
+    # not reserved: pages that are never written take no memory, also in a file larger than the machine's
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+    sparse = mmap.mmap(-1, max(size, 1), flags=flags)
     with opening(path, ahead=0) as file:
-        for first, end in _joined(ranges):
+        for first, end in ranges:
             file.seek(first)
-            sparse[first:end] = file.read(end - first)
+            found = file.read(end - first)
+            if len(found) != end - first:
+                raise OSError(errno.EIO, "the file ends too early")
+            sparse[first:end] = found
     yield pa.py_buffer(sparse)
-
-
-def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield ascending ranges, with gaps below GAP_BYTES closed."""
-    last: tuple[int, int] | None = None
-    for first, end in sorted(ranges):
-        if last is not None and first <= last[1] + GAP_BYTES:
-            last = last[0], max(last[1], end)
-            continue
-        if last is not None:
-            yield last
-        last = first, end
-    if last is not None:
-        yield last
 
 
 def small(path: str) -> pa.Buffer | None:

@@ -7,6 +7,7 @@ that look like identifiers, names or free text are omitted with a comment that s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,17 +110,24 @@ class Sketch:
         DomainError
             If the file exists.
         """
-        if Path(path).exists():
+        try:
+            write_private(path, self.text())
+        except FileExistsError:
             raise DomainError(
                 "path", f"{display_path(path)}, which exists", "a new file", "name another one, or remove it"
-            )
-        Path(path).write_text(self.text())
+            ) from None
 
     @property
     def unit_proposal(self) -> str:
         """Sentence that proposes a privacy unit for the job."""
         others = f" (or {', '.join(map(repr, self.units[1:3]))})" if self.units[1:] else ""
         return f"privacy unit, a proposal: privacy_unit = {_value(self.units[0])} in [data] of the job{others}"
+
+
+def write_private(path: str | Path, text: str) -> None:
+    """Write a new file that only its owner can read. Raises FileExistsError."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Sequence[str] = ()) -> str:
@@ -257,9 +265,11 @@ def _file_summaries(path: str, dialect: Dialect, lake: str, columns: Sequence[st
 
 
 def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
-    """Raise DataError for a column that the data lack."""
+    """Raise DataError for a column that the data lack; without a header, the first line of a CSV file is a record."""
     if absent := [name for name in columns if name not in known]:
-        raise DataError("columns", f"{absent[0]!r}", "columns of the data", nearest(absent[0], known))
+        close = nearest(absent[0], known)
+        remedy = close if close.startswith("did you mean") else "check the name and the header"
+        raise DataError("columns", f"{absent[0]!r}", "columns of the data", remedy)
 
 
 def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:

@@ -208,10 +208,16 @@ class Run(ABC):
         """Cost of all draws."""
 
     @property
+    def pooled_cost(self) -> Cost:
+        """Cost of all draws that the answers use: of the run, and of the earlier releases that it refines."""
+        earlier = (self.manifest.get("refines") or {}).get("releases", ())
+        return sum((Cost.from_dict(one["cost"]) for one in earlier), self.spent)
+
+    @property
     def attack_risk(self) -> AttackRisk:
-        """Attack risk of what the run has spent; condition on public totals of the same records included."""
+        """Attack risk of the answers; condition on public totals of the same records included."""
         swaps = any(condition_of(one.domain.public_totals) for one in self.tables.values())
-        return AttackRisk.of(self.spent, self.protects, swaps, self.manifest["private"])
+        return AttackRisk.of(self.pooled_cost, self.protects, swaps, self.manifest["private"])
 
     @property
     def public_domains(self) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections import Counter
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LINES, MOST_POINTS = 8, 1000
 LARGEST_CIRCLE, CIRCLES, MOST_LETTERS = 260, 16, 18  # area in square points, sizes, and letters of a name on a map
+IDENTIFIER = re.compile(r'(?<=\bid=")[^"]+|(?<=url\(#)[^)]+|(?<=href="#)[^"]+')
 GROUP = re.compile(r'<g id="[^"]*"')  # names of groups, which are equal in all figures of a page
 FEW_POWERS = 8  # ratio of the ends of a logarithmic axis below which its minor ticks have labels
 PLACES = 2  # decimals of a logarithm, finer than a point is
@@ -184,7 +186,7 @@ def new_figure(height: float = 3.4, columns: int = 1, numeric: bool = False) -> 
 def svg(figure: Figure) -> str:
     """Return the figure as SVG text whose texts are not outlined and whose colours follow the page, light or dark.
 
-    Equal figures are equal texts: the identifiers in it are hashes of what they name, not random.
+    Equal figures are equal texts: the identifiers in it are hashes of what they name and of the figure, not random.
     """
     from matplotlib import rc_context
 
@@ -192,6 +194,8 @@ def svg(figure: Figure) -> str:
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dpscale"}):
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     drawn = GROUP.sub("<g", out.getvalue()[out.getvalue().index("<svg") :])
+    own = hashlib.sha256(drawn.encode()).hexdigest()[:8]  # figures of one page have markers and clips in common
+    drawn = IDENTIFIER.sub(rf"\g<0>-{own}", drawn)
     for number, colour in enumerate(COLOURS):
         drawn = drawn.replace(colour, f"var(--c{number})")
     return drawn.replace("#000000", "currentColor").replace("#262626", "currentColor")

@@ -94,7 +94,8 @@ def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | 
 
 def _risk_text(run: Run, ledger: Fields) -> str:
     """Return the attack risk of the release and of all releases of its dataset, for the readme."""
-    together = rates_text(total_bounds(ledger["spent"], swaps=run.attack_risk.swaps))
+    swaps = run.attack_risk.swaps or bool(ledger.get("notes"))  # another release may have a condition on public totals
+    together = rates_text(total_bounds(ledger["spent"], swaps=swaps))
     return f"\n## Attack risk\n\n{run.attack_risk.sentence}\n\n{RISK_README.format(together=together)}"
 
 

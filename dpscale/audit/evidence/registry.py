@@ -65,7 +65,7 @@ def registry_entry(run: Run) -> dict[str, Any]:
         "unit": _unit(run),
         "guarantee": _guarantee(run, run.job.privacy.delta or dataset["spent"]["delta"]),
         "attack_risk": run.attack_risk.describe(),
-        "ledger": _ledger(dataset, run.attack_risk.swaps),
+        "ledger": _ledger(dataset, run.attack_risk.swaps or bool(dataset["notes"])),
         "references": REFERENCES,
     }  # fmt: skip
 
@@ -94,8 +94,8 @@ def _unit(run: Run) -> dict[str, Any]:
 
 
 def _guarantee(run: Run, delta: float) -> dict[str, Any]:
-    """Return the guarantee of the release alone; rho is null if there is an additive delta."""
-    cost: Cost = run.spent
+    """Return the guarantee of the release, with the earlier ones that it refines; rho is null beside additive delta."""
+    cost: Cost = run.pooled_cost
     delta = float_above(cost.delta) if cost.is_pure else delta
     squared = float_above(cost.squared_mu)
     figures = {
@@ -113,7 +113,10 @@ def _guarantee(run: Run, delta: float) -> dict[str, Any]:
 
 
 def _ledger(dataset: Mapping[str, Any], swaps: bool) -> dict[str, Any]:
-    """Return the totals of all releases of the dataset."""
+    """Return the totals of all releases of the dataset.
+
+    `swaps` doubles the distance: notes of the ledger may be conditions on public totals that another release has.
+    """
     bounds = [{"false_positive_rate": level, "true_positive_rate": bound}
               for level, bound in total_bounds(dataset["spent"], swaps=swaps).items()]  # fmt: skip
     return {"releases": len(dataset["releases"]), "protects": dataset["protects"], **dataset["spent"],

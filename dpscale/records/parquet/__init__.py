@@ -76,29 +76,35 @@ class ParquetSource(Source):
 
     @contextmanager
     def _bytes(self, number: int, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the file's bytes, or those of a row group's columns; None if the store's footer is inconsistent."""
+        """Yield the file's bytes, from a store those of a row group; None if pyarrow has to read the columns."""
         if self._small:
             yield self._small
         elif not is_url(self.path):
             with mapped_bytes(self.path) as data:
                 yield data
+        elif (span := self._span(number, columns)) is None:
+            yield None
         else:
-            size, ranges = file_size(self.path), self._ranges(number, columns)
-            ranges.append((size - TAIL - self.metadata.serialized_size, size))
-            if any(not 0 <= first <= end <= size for first, end in ranges):
-                yield None
-            else:
-                with fetched_bytes(self.path, size, ranges) as data:
-                    yield data
+            size = file_size(self.path)
+            with fetched_bytes(self.path, size, [span, (size - TAIL - self.metadata.serialized_size, size)]) as data:
+                yield data
 
-    def _ranges(self, number: int, columns: Sequence[str]) -> list[tuple[int, int]]:
-        """Return the first byte and the end of each column's chunk in a row group, by the footer."""
-        found = []
-        for name in columns:
-            chunk = self.metadata.row_group(number).column(self.places[name])
-            places = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
-            found.append((min(places), min(places) + chunk.total_compressed_size))
-        return found
+    def _span(self, number: int, columns: Sequence[str]) -> tuple[int, int] | None:
+        """Return the first byte of a row group's columns and the end of the group, between which no byte is left out.
+
+        Pages are followed to their own end, which a wrong size in the footer may understate. None if the columns are
+        less than half of the bytes, or if row groups are not in order.
+        """
+        group, last = self.metadata.row_group(number), number + 1 == self.metadata.num_row_groups
+        wanted = [group.column(self.places[name]) for name in columns]
+        first = min(map(_start_of, wanted), default=0)
+        if last:
+            end = file_size(self.path) - TAIL - self.metadata.serialized_size
+        else:
+            after = self.metadata.row_group(number + 1)
+            end = min(_start_of(after.column(place)) for place in range(after.num_columns))
+        known = sum(chunk.total_compressed_size for chunk in wanted)
+        return (first, end) if 0 < first < end and 2 * known >= end - first else None
 
     def _group(
         self, group: Group, make_batch: type[Decoded], number: int, columns: Sequence[str], ids: str
@@ -143,6 +149,11 @@ class ParquetSource(Source):
                                 pre_buffer=far) as file:  # fmt: skip
                 yield from file.iter_batches(rows or batch_rows(len(columns)), row_groups=list(groups),
                                              columns=list(columns), use_threads=False)  # fmt: skip
+
+
+def _start_of(chunk: pq.ColumnChunkMetaData) -> int:
+    """Return the first byte of a column chunk."""
+    return int(min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset))
 
 
 def _with_dictionaries(batch: pa.RecordBatch, texts: Sequence[str]) -> pa.RecordBatch:
