@@ -68,7 +68,8 @@ def domain_sketch(
     It proposes a privacy unit, and omits names and free text with a reason. Review it and set reviewed = true: a job
     refuses it before.
     """
-    from dpscale.records.sketch import WARNING, make_sketch, sketch_job, write_private
+    from dpscale.records.sketch import WARNING, make_sketch, sketch_job
+    from dpscale.storage.files import write_private
 
     _check_new("--output", output)
     _check_new("--job", job_file)

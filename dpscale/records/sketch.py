@@ -7,7 +7,6 @@ that look like identifiers, names or free text are omitted with a comment that s
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from dpscale.records.files import other_delimiter
 from dpscale.records.formats import PLAIN, Dialect
 from dpscale.records.frames import as_arrow, frame_columns, read_stream
 from dpscale.records.origin import Origin
-from dpscale.storage.files import is_path
+from dpscale.storage.files import is_path, write_private
 
 WARNING = (
     "This draft is PRIVATE: it was read off the records. Replace its bounds and values by ones that are known without "
@@ -122,12 +121,6 @@ class Sketch:
         """Sentence that proposes a privacy unit for the job."""
         others = f" (or {', '.join(map(repr, self.units[1:3]))})" if self.units[1:] else ""
         return f"privacy unit, a proposal: privacy_unit = {_value(self.units[0])} in [data] of the job{others}"
-
-
-def write_private(path: str | Path, text: str) -> None:
-    """Write a new file that only its owner can read. Raises FileExistsError."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Sequence[str] = ()) -> str:

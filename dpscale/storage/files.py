@@ -250,6 +250,12 @@ def create(path: Path, content: bytes) -> bool:
     return True
 
 
+def write_private(path: str | Path, text: str) -> None:
+    """Write a new file that only its owner can read. Raises FileExistsError."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def _new_object(path: Any) -> BinaryIO:
     try:
         return cast(BinaryIO, path.fs.open(path.path, "xb"))  # a driver without this mode raises here

@@ -267,3 +267,19 @@ def test_draft_of_a_frame_is_written_and_refused_until_reviewed(tmp_path):
 def test_other_objects_are_refused(data):
     with pytest.raises(dp.DataError, match="convert it, or pass the path of files"):
         dp.sketch_domain(data)
+
+
+def test_private_files_are_new_and_readable_by_their_owner_only(tmp_path):
+    from dpscale.storage.files import write_private
+
+    write_private(tmp_path / "draft.toml", "reviewed = false\n")
+    assert (tmp_path / "draft.toml").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        write_private(tmp_path / "draft.toml", "other")
+
+
+def test_absent_column_of_a_file_without_header_shows_no_record(tmp_path):
+    (tmp_path / "x.csv").write_text("43,Alice,m\n44,Bob,f\n")
+    with pytest.raises(dp.DataError) as caught:
+        sketch(str(tmp_path / "x.csv"), columns=["age"])
+    assert "Alice" not in str(caught.value)
