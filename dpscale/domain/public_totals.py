@@ -149,6 +149,11 @@ def condition_of(totals: Iterable[PublicTotal]) -> str:
     return f"; the guarantee holds {AGREE} {', '.join(named)}{TWICE}" if named else ""
 
 
+def is_condition(note: str) -> bool:
+    """Return whether a note of a ledger is a condition that `condition_of` made for one of its releases."""
+    return AGREE in note
+
+
 def total_name(digest: str) -> str:
     """Return the name of the copy of a total's file in a run directory."""
     return f"totals-{digest[:16]}.parquet"

@@ -23,3 +23,15 @@ def test_risk_of_refined_release_includes_the_earlier_one(tmp_path):
     entry = registry_entry(run)
     assert entry["guarantee"]["mu"] ** 2 >= float(before.spent.squared_mu)
     assert json.dumps(entry)
+
+
+def test_conditions_on_public_totals_are_recognised_among_notes():
+    from types import SimpleNamespace
+
+    from dpscale.domain.public_totals import SAME, condition_of, is_condition
+
+    made = condition_of([SimpleNamespace(names=("a", "b"), origin=SAME)]).removeprefix("; ")
+    assert is_condition(made)
+    assert not is_condition(
+        "no cap: the epsilon is an odometer's, true if every budget was fixed before the first release"
+    )

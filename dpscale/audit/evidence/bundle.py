@@ -22,6 +22,7 @@ from dpscale.audit.evidence.growing import check_fixed, check_periods
 from dpscale.audit.evidence.link_draws import first_draws, is_allocated
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError, JobError
+from dpscale.domain.public_totals import is_condition
 from dpscale.job.join_job import cut_share
 from dpscale.job.neighbours import describe_sides
 from dpscale.ledger.chain import Link
@@ -94,7 +95,7 @@ def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | 
 
 def _risk_text(run: Run, ledger: Fields) -> str:
     """Return the attack risk of the release and of all releases of its dataset, for the readme."""
-    swaps = run.attack_risk.swaps or bool(ledger.get("notes"))  # another release may have a condition on public totals
+    swaps = run.attack_risk.swaps or any(map(is_condition, ledger.get("notes") or ()))  # also of another release
     together = rates_text(total_bounds(ledger["spent"], swaps=swaps))
     return f"\n## Attack risk\n\n{run.attack_risk.sentence}\n\n{RISK_README.format(together=together)}"
 

@@ -15,7 +15,7 @@ from dpscale.answers.report.page import public_name
 from dpscale.audit.evidence.checklist import NEIGHBOURS, REPLACED
 from dpscale.audit.evidence.growing import measured_tables
 from dpscale.base.errors import BudgetError
-from dpscale.domain.public_totals import condition_of
+from dpscale.domain.public_totals import condition_of, is_condition
 from dpscale.privacy.accounting import Cost, float_above, root_above
 from dpscale.privacy.attack_risk import total_bounds
 from dpscale.privacy.protection import REPLACE
@@ -65,7 +65,7 @@ def registry_entry(run: Run) -> dict[str, Any]:
         "unit": _unit(run),
         "guarantee": _guarantee(run, run.job.privacy.delta or dataset["spent"]["delta"]),
         "attack_risk": run.attack_risk.describe(),
-        "ledger": _ledger(dataset, run.attack_risk.swaps or bool(dataset["notes"])),
+        "ledger": _ledger(dataset, run.attack_risk.swaps or any(map(is_condition, dataset["notes"]))),
         "references": REFERENCES,
     }  # fmt: skip
 
@@ -115,7 +115,7 @@ def _guarantee(run: Run, delta: float) -> dict[str, Any]:
 def _ledger(dataset: Mapping[str, Any], swaps: bool) -> dict[str, Any]:
     """Return the totals of all releases of the dataset.
 
-    `swaps` doubles the distance: notes of the ledger may be conditions on public totals that another release has.
+    `swaps` doubles the distance, also if only another release has a condition on public totals.
     """
     bounds = [{"false_positive_rate": level, "true_positive_rate": bound}
               for level, bound in total_bounds(dataset["spent"], swaps=swaps).items()]  # fmt: skip
