@@ -96,6 +96,7 @@ def check_file_access(client: Client, folder: Path, files: Sequence[str]) -> Non
 def _written_token(folder: Path, content: bytes) -> Iterator[Path]:
     """Write a token, yield its path and remove it, with those of killed drivers: a live driver locks its own."""
     token = folder / f"{TOKEN}{secrets.token_hex(8)}"
+    _own_tokens.add(token.name)
     try:
         if not is_local(token):
             write_whole(token, content)
@@ -112,11 +113,15 @@ def _written_token(folder: Path, content: bytes) -> Iterator[Path]:
             yield token
     finally:
         token.unlink(missing_ok=True)
+        _own_tokens.discard(token.name)
+
+
+_own_tokens: set[str] = set()  # of this process, which would get the locks of its own files
 
 
 def _remove_tokens(folder: Path) -> None:
     """Remove the tokens of killed drivers, whose lock is free; none where there are no locks."""
-    for token in folder.glob(f"{TOKEN}*"):
+    for token in (path for path in folder.glob(f"{TOKEN}*") if path.name not in _own_tokens):
         with suppress(OSError), open(token, "r+b") as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, LOCKED_BYTE)
             if os.fstat(file.fileno()).st_size:  # an empty one is about to be locked

@@ -1,8 +1,8 @@
 """Entry of a release for registries of deployments of differential privacy, and its JSON Schema.
 
-It has what such a registry asks: what is protected, by which mechanism, at which cost, alone and with all releases of
-the dataset on the ledger. It has no record, no count and no path. A public domain is described by names, kinds and
-numbers of cells.
+The entry states the protected unit, the mechanism, and the cost of the release alone and of all releases of the dataset
+on the ledger. It contains no record, no count and no path. A public domain is described by names, kinds and numbers of
+cells.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _unit(run: Run) -> dict[str, Any]:
 
 
 def _guarantee(run: Run, delta: float) -> dict[str, Any]:
-    """Return the guarantee of the release, with the earlier ones that it refines; rho is null beside additive delta."""
+    """Return the guarantee of the release with those that it refines; rho is null with an additive delta."""
     cost: Cost = run.pooled_cost
     delta = float_above(cost.delta) if cost.is_pure else delta
     squared = float_above(cost.squared_mu)
