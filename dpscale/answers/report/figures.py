@@ -1,12 +1,11 @@
-"""Plots of the report, as inline SVG."""
+"""Plots by matplotlib, as inline SVG: numbers, maps, degrees of links, and figures of tables for notebooks."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -27,89 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-LINES, MOST_POINTS = 8, 1000
 LARGEST_CIRCLE, CIRCLES, MOST_LETTERS = 260, 16, 18  # area in square points, sizes, and letters of a name on a map
 IDENTIFIER = re.compile(r'(?<=\bid=")[^"]+|(?<=url\(#)[^)]+|(?<=href="#)[^"]+')
 GROUP = re.compile(r'<g id="[^"]*"')  # names of groups, which are equal in all figures of a page
-FEW_POWERS = 8  # ratio of the ends of a logarithmic axis below which its minor ticks have labels
-PLACES = 2  # decimals of a logarithm, finer than a point is
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
-
-
-def error_plot(errors_by_set: Mapping[str, tuple[Floats, Floats]]) -> str:
-    """Plot root mean square standard errors of sets against their numbers of queries, by family; "" without any.
-
-    Points that would cover each other are drawn once.
-    """
-    if not errors_by_set:
-        return ""
-    figure, axes = new_figure(numeric=True)
-    for colour, (family, points) in zip(COLOURS * len(errors_by_set), errors_by_set.items(), strict=False):
-        queries, errors = 10.0 ** np.unique(np.round(np.log10(np.array(points, float)), PLACES), axis=1)
-        axes.scatter(queries, errors, s=14, alpha=0.7, color=colour, label=family, linewidths=0)
-    axes.set(xscale="log", yscale="log", xlabel="queries of the attribute set", ylabel="standard error (records)")
-    _plain_powers(axes.xaxis, axes.yaxis)
-    axes.legend(frameon=False)
-    return svg(figure)
-
-
-def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
-    """Plot the budget share of measurements by number of attributes; "" if it is unknown."""
-    shares: dict[int, float] = {}
-    for attributes, share in measured.items():
-        shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
-    if not shares:
-        return ""
-    degrees = sorted(shares)
-    figure, axes = new_figure(height=0.7 + 0.4 * len(degrees), numeric=True)
-    axes.barh([f"{degree}-way" for degree in degrees], [100 * shares[d] for d in degrees], color=COLOURS[0], height=0.6)
-    for place, degree in enumerate(degrees):
-        axes.text(100 * shares[degree] + 0.6, place, f"{100 * shares[degree]:.1f} %", va="center", fontsize=8)
-    axes.set(xlabel="share of the budget (%)", xlim=(0, 110 * max(shares.values())))
-    axes.invert_yaxis()
-    return svg(figure)
-
-
-def weight_plot(profiles: Mapping[str, Floats]) -> str:
-    """Plot the weights of each attribute's average, times the number of cells; the plain mean is 1.
-
-    Attributes with equal weights share a line; "" if all attributes use the plain mean.
-    """
-    groups: dict[bytes, list[str]] = {}
-    for name, profile in profiles.items():
-        groups.setdefault(profile.tobytes(), []).append(name)
-    if not groups:
-        return ""
-    figure, axes = new_figure(height=2.6, numeric=True)
-    for colour, names in zip(COLOURS * len(groups), list(groups.values())[:LINES], strict=False):
-        profile = profiles[names[0]]
-        cells = np.unique(np.linspace(0, len(profile) - 1, min(len(profile), MOST_POINTS)).astype(np.int64))
-        places = [(cell + 0.5) / len(profile) for cell in cells.tolist()]
-        label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        axes.plot(places, profile[cells] * len(profile), marker=".", linewidth=1, color=colour, label=label)
-    axes.axhline(1, color="#888888", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="place on the axis, first cell to last", ylabel="weight of a cell, in 1/n", xlim=(0, 1))
-    axes.legend(frameon=False, fontsize=8)
-    return svg(figure)
-
-
-def trace_plot(trace: list[dict[str, Any]]) -> str:
-    """Plot the change of the estimates by each measurement and its expected noise, by round; "" without any."""
-    trace = [row for row in trace if row["attributes"]]
-    if not trace:
-        return ""
-    figure, axes = new_figure(numeric=True)
-    many = Counter(row["round"] for row in trace)
-    places = [row["round"] - 0.3 + 0.6 * (row["rank"] + 0.5) / many[row["round"]] for row in trace]
-    axes.scatter(places, [max(row["moved"], 1e-3) for row in trace], s=12, color=COLOURS[0], linewidths=0,
-                 label="change of the selected marginal's estimate")  # fmt: skip
-    axes.scatter(places, [row["expected_noise"] for row in trace], s=12, color=COLOURS[1], marker="_",
-                 label="expected noise of its measurement")  # fmt: skip
-    axes.set(yscale="log", xlabel="round", ylabel="L1 distance (records)")
-    _plain_powers(axes.yaxis)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(frameon=False, fontsize=8)
-    return svg(figure)
 
 
 def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low: Floats, high: Floats) -> str:
@@ -151,32 +71,16 @@ def place_map(points: Floats, sizes: Floats, names: Sequence[str], places: Float
     return svg(figure)
 
 
-def _plain_powers(*axes: Axis) -> None:
-    """Write the ticks of logarithmic axes as numbers; formulas of powers take longer than the rest of a plot."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    plain = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-    for axis in axes:
-        low, high = axis.get_view_interval()
-        axis.set_major_formatter(plain)
-        axis.set_minor_formatter(plain if high < FEW_POWERS * low else NullFormatter())
-
-
 def _plain(text: str) -> str:
     """Return a text in which matplotlib finds no formula."""
     return text.replace("$", r"\$")
 
 
-def new_figure(height: float = 3.4, columns: int = 1, numeric: bool = False) -> tuple[Figure, Any]:
-    """Return a figure with the width of the page and its axes; an array of axes for several columns.
-
-    `numeric` axes have short labels, for which fixed margins are enough; computing margins takes longer than drawing.
-    """
+def new_figure(height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
+    """Return a figure with the width of the page and its axes; an array of axes for several columns."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, height), layout=None if numeric else "constrained")
-    if numeric:
-        figure.subplots_adjust(left=0.11, right=0.98, bottom=0.5 / height, top=1 - 0.1 / height)
+    figure = Figure(figsize=(7, height), layout="constrained")
     axes = figure.subplots(1, columns)
     for one in figure.axes:
         one.spines[["top", "right"]].set_visible(False)
