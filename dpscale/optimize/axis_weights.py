@@ -21,6 +21,7 @@ from dpscale.optimize import descent
 from dpscale.optimize.convex import optimise_roughly
 from dpscale.optimize.implicit_workload import merged
 from dpscale.optimize.residual_grams import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
+from dpscale.optimize.symmetry import split
 from dpscale.optimize.weight_objective import SECONDS, ObjectivePoint, Profiles, WeightObjective
 from dpscale.privacy.draws import GAUSSIAN, rooted
 from dpscale.workload import Family, root_of
@@ -197,7 +198,7 @@ def _on_curve(point: ObjectivePoint, kind: int) -> Floats:
     added = added_total(point, main)
     gram = point.weighed.demands.axis(main).gram + added
     rows = root_of(gram / np.trace(gram))
-    optimum = point.weighed.solve((*main, "curve"), rows, gram.shape[:1])
+    optimum = point.weighed.solve((*main, "curve"), split(rows, gram.shape[:1]))
     if len(rows) < len(profile):  # X is singular if no query distinguishes some cells
         inverse = np.linalg.pinv(optimum.root.T @ optimum.root, rcond=SINGULAR, hermitian=True).sum(axis=1)
         return np.asarray(inverse / inverse.sum()) if inverse.sum() > SINGULAR else profile
@@ -300,7 +301,7 @@ def inner_profile(family: Family, size: int, cells: int) -> Floats:
     gram = family.inner_search_gram(size, few)
     if gram is None:
         return np.full(cells, 1 / cells)
-    optimum = optimise_roughly(root_of(gram / np.trace(gram)), (few,), NEAR_BLOCKS)
+    optimum = optimise_roughly(split(root_of(gram / np.trace(gram)), (few,)), NEAR_BLOCKS)
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(few))
     found = np.maximum(inverse / inverse.sum(), LEAST / few)
     return refine_profile(found / found.sum(), cells, cells)

@@ -185,7 +185,14 @@ def optimise(
     start : ndarray, optional
         Weights of an earlier optimum of this problem.
     """
-    blocks, deadline = split(rows, shape or (rows.shape[1],)), time.monotonic() + seconds
+    return optimise_blocks(split(rows, shape or (rows.shape[1],)), tolerance, seconds, start)
+
+
+def optimise_blocks(
+    blocks: SymmetryBlocks, tolerance: float, seconds: float = math.inf, start: Floats | None = None
+) -> Optimum:
+    """Solve a problem that is split into the blocks of its symmetries; see `optimise`."""
+    deadline = time.monotonic() + seconds
     best = fixed_point(blocks, tolerance, deadline, start)
     if best.ratio - 1 > tolerance and time.monotonic() < deadline and _newton_work(blocks) <= NEWTON_WORK:
         best = polish(best, tolerance, deadline)
@@ -193,11 +200,11 @@ def optimise(
 
 
 def optimise_roughly(
-    rows: Floats, shape: tuple[int, ...], tolerance: float, seconds: float = math.inf, start: Floats | None = None
+    blocks: SymmetryBlocks, tolerance: float, seconds: float = math.inf, start: Floats | None = None
 ) -> Optimum:
     """Solve by the fixed point alone, for searches that need no certificate; the dual is still a bound."""
     deadline = time.monotonic() + seconds
-    return _optimum(fixed_point(split(rows, shape), tolerance, deadline, start), tolerance, deadline)
+    return _optimum(fixed_point(blocks, tolerance, deadline, start), tolerance, deadline)
 
 
 def at_weights(rows: Floats, shape: tuple[int, ...], weights: Floats) -> Optimum:
@@ -317,11 +324,10 @@ class Solve(Protocol):
 LEAST = 1e-14
 
 
-def slope(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
-    """Return Y, the gradient of the problem of `rows` (r, cells) at its optimum, shape (cells, cells)."""
-    blocks = split(rows, shape)
+def slope(blocks: SymmetryBlocks, optimum: Optimum) -> Floats:
+    """Return Y, the gradient of a problem at its optimum, shape (cells, cells)."""
     point = DualPoint(blocks, optimum.weights)
-    cells = _on_cells(optimum, blocks)
+    cells = cell_weights(blocks, optimum)
     parts = [
         blocks.expand(block, np.maximum(values, values.max() * LEAST)[:, None] ** -0.75 * rotated) * cells
         for block, values, rotated in zip(blocks.blocks, point.values, point.rotated, strict=True)
@@ -330,15 +336,11 @@ def slope(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
     return np.asarray(point.trace * stacked.T @ stacked)
 
 
-def cell_weights(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
+def cell_weights(blocks: SymmetryBlocks, optimum: Optimum) -> Floats:
     """Return μ on every cell; the optimum has it on the orbits of the problem's symmetries."""
-    return _on_cells(optimum, split(rows, shape))
+    return np.asarray((optimum.weights / np.bincount(blocks.orbit))[blocks.orbit])
 
 
 def dual(rows: Floats, weights: Floats) -> float:
     """Return (tr M^½)² at some weights of the cells, a lower bound over all strategies for the Gram of the rows."""
     return float(np.linalg.svd(rows * np.sqrt(weights), compute_uv=False).sum() ** 2)
-
-
-def _on_cells(optimum: Optimum, blocks: SymmetryBlocks) -> Floats:
-    return np.asarray((optimum.weights / np.bincount(blocks.orbit))[blocks.orbit])

@@ -20,6 +20,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import MOST_PARTS
 from dpscale.optimize.convex import Solution, Solve, at_weights, cell_weights, dual
 from dpscale.optimize.integer_strategies import ENTRY_BITS, LARGEST_BITS, error_coefficient
+from dpscale.optimize.symmetry import split
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import variance_factor
 from dpscale.workload import Workload, WorkloadPart, root_of
@@ -74,7 +75,7 @@ class JointSpaces:
         tolerance = TOLERANCE if math.prod(self.shape) <= FEW_CELLS else LOOSELY
         if math.prod(self.shape) > FEW_CELLS and len(self.rows) < len(compressed_rows):
             alone = compressed(self.rows / scale)
-            found = cell_weights(alone, self.shape, solve(f"{self.key}/alone", alone, self.shape, tolerance))
+            found = cell_weights(split(alone, self.shape), solve(f"{self.key}/alone", alone, self.shape, tolerance))
             optimum = at_weights(compressed_rows, self.shape, (1 - EVEN) * found + EVEN / found.size)
         else:
             optimum = solve(self.key, compressed_rows, self.shape, tolerance)
@@ -82,7 +83,7 @@ class JointSpaces:
         if np.linalg.matrix_rank(factor.explicit().astype(np.float64)) < len(factor.explicit()):
             return None
         coefficient = error_coefficient(factor, self.rows, noise) * variance_factor(noise)
-        bound = dual(self.rows, cell_weights(compressed_rows, self.shape, optimum)) * variance_factor(noise)
+        bound = dual(self.rows, cell_weights(split(compressed_rows, self.shape), optimum)) * variance_factor(noise)
         return Solution((factor,), coefficient, min(bound, coefficient))
 
     def rounded(self, root: Floats) -> Factor:

@@ -27,6 +27,7 @@ from dpscale.optimize.axis_weights import added_total, along_curve
 from dpscale.optimize.convex import cell_weights, optimise, optimise_roughly
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
+from dpscale.optimize.symmetry import split
 from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.workload import Family, Workload, WorkloadPart, root_of
 
@@ -51,7 +52,7 @@ def exact_floor(workload: Workload, most: int = EXACT_CELLS, seconds: float = ma
     rows = root_of(gram / scale)
     if len(gram) <= GROUP_CELLS:
         return optimise(rows, shape, seconds=seconds).dual * scale
-    return optimise_roughly(rows, shape, LOOSELY, seconds).dual * scale
+    return optimise_roughly(split(rows, shape), LOOSELY, seconds).dual * scale
 
 
 @dataclass
@@ -162,8 +163,8 @@ def _cell_weights(point: ObjectivePoint, token: Token) -> Floats:
     if token[0] in point.weighed.demands.even:
         return np.full(size, 1 / size)
     rows = root_of(point.weighed.demands.axis(token).gram + added_total(point, token))
-    unit = rows / np.sqrt((rows**2).sum())
-    return cell_weights(rows, (size,), point.weighed.solve((*token, "curve"), unit, (size,)))
+    blocks = split(rows / np.sqrt((rows**2).sum()), (size,))
+    return cell_weights(blocks, point.weighed.solve((*token, "curve"), blocks))
 
 
 def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:

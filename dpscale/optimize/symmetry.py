@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.workload.factors import compressed
+from dpscale.workload.factors import compressed, root_of
 
 TOLERANCE = 1e-10
 PROBES = 3
@@ -75,7 +75,11 @@ def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
     """Return the blocks of a Gram matrix given by its rows, (r, cells), on the cells of `shape`."""
     kept = tuple(_leaves(rows, permutation) for permutation in _candidates(shape))
     orbits = _orbits(shape, kept)
-    blocks = [_block(rows, orbits, sign) for sign in orbits.signs]
+    if len(rows) > rows.shape[1]:
+        gram = rows.T @ rows
+        blocks = [_block_of_gram(gram, orbits, sign) for sign in orbits.signs]
+    else:
+        blocks = [_block(rows, orbits, sign) for sign in orbits.signs]
     return SymmetryBlocks(tuple(block for block in blocks if block is not None), orbits.orbit)
 
 
@@ -145,9 +149,25 @@ def _signs(
 
 def _block(rows: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock | None:
     """Return the block of one character: the rows projected on the functions that transform by it, compressed."""
-    signed = np.zeros((len(sign) + 1, len(rows)))  # cells as rows, because whole rows are selected
-    np.multiply(rows.T, sign[:, None], out=signed[:-1])
-    projected = signed[orbits.members].sum(axis=0).T / orbits.roots
+    projected = _projected(rows, orbits, sign)
     if (projected**2).sum() <= TOLERANCE * (rows**2).sum():
         return None
     return SymmetryBlock(compressed(projected) / orbits.roots, sign)
+
+
+def _block_of_gram(gram: Floats, orbits: _Orbits, sign: Floats) -> SymmetryBlock | None:
+    """Return the block of one character from the Gram matrix, which is smaller than rows that outnumber the cells."""
+    projected = _projected(_projected(gram, orbits, sign).T, orbits, sign)
+    if np.trace(projected) <= TOLERANCE * np.trace(gram):
+        return None
+    return SymmetryBlock(root_of(projected) / orbits.roots, sign)
+
+
+def _projected(rows: Floats, orbits: _Orbits, sign: Floats) -> Floats:
+    """Return rows projected on the functions of a character, shape (r, orbits)."""
+    signed = np.zeros((len(sign) + 1, len(rows)))  # cells as rows, because whole rows are selected
+    np.multiply(rows.T, sign[:, None], out=signed[:-1])
+    total = signed[orbits.members[0]]
+    for members in orbits.members[1:]:
+        total += signed[members]
+    return np.asarray(total.T / orbits.roots)

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from dpscale.base.numerics import Floats
-from dpscale.optimize.convex import Optimum, optimise, optimise_roughly, slope
+from dpscale.optimize.convex import Optimum, optimise_blocks, optimise_roughly, slope
 from dpscale.optimize.residual_grams import (
     SEARCHED_BLOCKS,
     Demand,
@@ -28,6 +28,7 @@ from dpscale.optimize.residual_grams import (
     Token,
     is_product,
 )
+from dpscale.optimize.symmetry import SymmetryBlocks, split
 from dpscale.privacy.draws import rooted
 from dpscale.workload import root_of
 from dpscale.workload.factors import NEGLIGIBLE
@@ -46,14 +47,15 @@ class TokenState:
     gram: Floats
     inside: float = 0.0
     value: float = 0.0
-    rows: Floats = field(default_factory=lambda: np.zeros(0))
+    blocks: SymmetryBlocks | None = None
     optimum: Optimum | None = None
 
     @cached_property
     def slope(self) -> Floats:
         """∂L/∂G."""
         assert self.optimum is not None
-        own = slope(self.rows, self.gram.shape[:1], self.optimum)
+        assert self.blocks is not None
+        own = slope(self.blocks, self.optimum)
         return own * (1 + math.sqrt(self.inside) / max(math.sqrt(self.value) - math.sqrt(self.inside), LEAST_START))
 
     def report_optimum(self, optimum: float) -> None:
@@ -112,13 +114,13 @@ class WeightObjective:
             return TokenState(square, gram, value=family.plain_value(size))
         return TokenState(square, gram, axis.inside)
 
-    def solve(self, key: object, rows: Floats, shape: tuple[int, ...]) -> Optimum:
+    def solve(self, key: object, blocks: SymmetryBlocks) -> Optimum:
         """Return the optimum of a problem, started from the last optimum of the same key or of its curve."""
-        solve = optimise if self.tolerance <= FINE else optimise_roughly
+        solve = optimise_blocks if self.tolerance <= FINE else optimise_roughly
         start = self.starts.get(key)
-        if isinstance(key, tuple) and (start is None or len(start) < math.prod(shape)):
+        if isinstance(key, tuple) and (start is None or len(start) < len(blocks.orbit)):
             start = self.starts.get((*key, "curve"), start)
-        optimum = solve(rows, shape, self.tolerance, self.seconds, start)
+        optimum = solve(blocks, self.tolerance, self.seconds, start)
         self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
         return optimum
 
@@ -182,8 +184,8 @@ class ObjectivePoint:
 
     def _solve(self, token: Token, averaged: TokenState) -> None:
         scale = float(np.trace(averaged.gram))
-        averaged.rows = _rows(averaged.gram / scale)
-        averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])
+        averaged.blocks = split(_rows(averaged.gram / scale), averaged.gram.shape[:1])
+        averaged.optimum = self.weighed.solve(token, averaged.blocks)
         averaged.report_optimum(averaged.optimum.dual * scale)
 
     def _slope(self, token: Token) -> Floats:
@@ -228,16 +230,16 @@ class ObjectivePoint:
         scale = float((stacked**2).sum())
         if not scale:  # no piece is left
             return
-        optimum = self.weighed.solve(demand, stacked / math.sqrt(scale), shape)
+        blocks = split(stacked / math.sqrt(scale), shape)
+        optimum = self.weighed.solve(demand, blocks)
         rate = self._count(optimum.dual * scale, number)
-        self._later.append(partial(self._move_sum, demand, rows, stacked / math.sqrt(scale), shape, optimum, rate))
+        self._later.append(partial(self._move_sum, demand, rows, blocks, optimum, rate))
 
     def _move_sum(
-        self, demand: Demand, rows: Mapping[Term, Floats], unit: Floats, shape: tuple[int, ...], optimum: Optimum,
-        rate: float,
-    ) -> None:  # fmt: skip
+        self, demand: Demand, rows: Mapping[Term, Floats], blocks: SymmetryBlocks, optimum: Optimum, rate: float
+    ) -> None:
         """Add the derivatives of J with respect to the weights in a sum of terms."""
-        form = rate * slope(unit, shape, optimum)
+        form = rate * slope(blocks, optimum)
         for term, weight in demand:
             if not len(rows[term]):
                 continue

@@ -16,7 +16,7 @@ from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.model_answers import BASE, ERRORS, read_errors, write_errors
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, simulate_errors
+from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, draw_count, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
@@ -214,6 +214,15 @@ def test_draws_are_tasks_for_each():
     )
     assert seen == [(0, 0), (0, 1), (0, 2)]
     np.testing.assert_array_equal(one.cell_errors(NAMES), other.cell_errors(NAMES))
+
+
+def test_many_tables_have_fewer_draws():
+    """The work of all draws is bounded for wide tables, and small problems are unchanged."""
+    assert [draw_count(tables) for tables in (0, 1, 50_000, 80_000, 124_707, 10**7)] == [20, 20, 20, 12, 8, 8]
+    values = draw_chain(5000, np.random.default_rng(5))
+    counts, residuals = measure_pairs(values, 5.0, CHAIN, np.random.default_rng(6))
+    model = model_of(counts, GROUPS, residuals)
+    assert len(simulate_errors(model, counts, residuals).replicas) == 20
 
 
 def draw_interactions(rows, rng, size, strength):
