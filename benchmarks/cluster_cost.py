@@ -3,9 +3,10 @@
 The job counts, measures, answers and reports all pairs of 300 attributes of four values. On the cluster, a scheduler
 and two workers run in their own processes, started before; their CPU time during the job is added to that of the
 command. Object stores are a server of the S3 protocol (moto) on this machine, whose own time is not counted: first the
-data are there, then the run directory. Every row is printed as a ratio to threads with files, in the same run.
+data are there, then the run directory. Every row is printed as a ratio to threads with files, in the same run, beside
+that of an earlier commit.
 
-    python benchmarks/cluster_cost.py [--rows 12000000] [--save]
+    python benchmarks/cluster_cost.py [--rows 12000000] [--baseline 2741c547] [--save]
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 import psutil
 import results
 from clocks import generate_table
+from commands import BASELINE, ROOT, unpack
 from overhead import start_process
 
 KEYS = {"AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benchmark", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -82,7 +84,7 @@ def run_job(
     """Return CPU and wall seconds of a job with a new ledger; `others` are the processes of a cluster."""
     ledger = place / f"ledger-{time.time_ns()}.sqlite"
     job = place / "job.toml"
-    job.write_text(JOB.format(data=data, domain=place / "table" / "domain.toml", ledger=ledger, scheduler=scheduler))
+    job.write_text(JOB.format(data=data, domain=place.parent / "domain.toml", ledger=ledger, scheduler=scheduler))
     began, before, own = time.perf_counter(), busy(others), os.times()
     subprocess.run([sys.executable, "-m", "dpscale", "run", str(job), "--run-dir", run_dir, "--quiet"], check=True)
     after = os.times()
@@ -123,28 +125,45 @@ def run_with_store(place: Path, table: Path) -> dict[str, dict[str, float]]:
                 "run directory in S3": run_job(place, str(table), f"{BUCKET}/run", "threads")}  # fmt: skip
 
 
+def run_everywhere(place: Path, table: Path, package: Path) -> dict[str, dict[str, float]]:
+    """Return the seconds of the job in every place, with the package in a folder."""
+    os.environ["PYTHONPATH"] = str(package)
+    place.mkdir()
+    run_job(place, str(table / "table"), str(place / "warm"), "threads")
+    found = {"threads": run_job(place, str(table / "table"), str(place / "threads"), "threads")}
+    found["cluster"] = run_on_cluster(place, str(table / "table"))
+    return found | run_with_store(place, table / "table")
+
+
+def print_ratios(found: dict[str, dict[str, float]], limits: dict[str, float]) -> None:
+    for name, seconds in found.items():
+        ratios = {kind: own / found["threads"][kind] for kind, own in seconds.items()}
+        limit = f", at most {limits[name]} required" if name in limits else ""
+        print(f"{name}: {seconds['CPU']:.1f} CPU s, {ratios['CPU']:.2f} times threads{limit}; {seconds['wall']:.1f} s, "
+              f"{ratios['wall']:.2f} times", flush=True)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=12_000_000)
+    parser.add_argument("--baseline", default=BASELINE)
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     os.environ["DPSCALE_STORE"] = "off"
     with tempfile.TemporaryDirectory(dir=".") as folder:
         place = Path(folder).resolve()
         table = generate_table(place, "made", given.rows, 300, "4", 32)
-        (place / "table").mkdir()
-        (table / "domain.toml").rename(place / "table" / "domain.toml")
-        run_job(place, str(table / "table"), str(place / "warm"), "threads")
-        found = {"threads": run_job(place, str(table / "table"), str(place / "threads"), "threads")}
-        found["cluster"] = run_on_cluster(place, str(table / "table"))
-        found |= run_with_store(place, table / "table")
+        domain = place / "domain.toml"
+        (table / "domain.toml").rename(domain)
+        before = run_everywhere(place / "earlier", table, unpack(given.baseline, place / "package"))
+        print(f"with the package of {given.baseline}:")
+        print_ratios(before, {})
+        found = run_everywhere(place / "now", table, ROOT)
+        print("now:")
+        print_ratios(found, LIMITS)
     figures: dict[str, float] = {"rows": given.rows}
-    for name, seconds in found.items():
-        ratios = {kind: own / found["threads"][kind] for kind, own in seconds.items()}
-        limit = f", at most {LIMITS[name]} required" if name in LIMITS else ""
-        print(f"{name}: {seconds['CPU']:.1f} CPU s, {ratios['CPU']:.2f} times threads{limit}; {seconds['wall']:.1f} s, "
-              f"{ratios['wall']:.2f} times", flush=True)  # fmt: skip
-        figures |= {f"{name}, {kind}": own for kind, own in seconds.items()}
+    for start, every in (("before, ", before), ("", found)):
+        figures |= {f"{start}{name}, {kind}": own for name, one in every.items() for kind, own in one.items()}
     if given.save:
         results.save("cluster_cost", figures)
 

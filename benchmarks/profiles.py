@@ -3,7 +3,7 @@
 A command runs in one process on one thread, without stored plans, under `cProfile`, after a run that compiles loops.
 The own time of every function is added to the part that its file belongs to; that of built-in functions to the file
 that calls them. The profiler makes calls of Python dearer than loops, so shares of parts with many small calls are
-overstated.
+overstated. A million synthetic rows are split into compiled loops and the rest, without a profiler.
 
     python benchmarks/profiles.py [--save]
 """
@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 import results
-from commands import ROOT
+from commands import MILLION_ROWS, ROOT
 from job_time import JOB
 from main_job import write_inputs
 from marginal_tables import DATA
@@ -39,6 +39,31 @@ profile.disable()
 profile.dump_stats({output!r})
 sys.exit(code)
 """
+
+
+OUTSIDE_LIMIT = 1.5  # CPU microseconds a row outside compiled loops
+COUNTED_LOOPS = """import time
+from dpscale.base.compilation import Kernel
+inside, call = [0.0], Kernel.__call__
+def timed(self, *arguments):
+    began = time.thread_time()
+    try:
+        return call(self, *arguments)
+    finally:
+        inside[0] += time.thread_time() - began
+Kernel.__call__ = timed
+"""
+
+
+def row_costs(place: Path) -> tuple[float, float]:
+    """Return CPU microseconds of a synthetic row of Adult, and those of them in compiled loops."""
+    script = COUNTED_LOOPS + MILLION_ROWS.replace("began = time", "inside[0] = 0.0; began = time").replace(
+        "- began)", "- began, inside[0])")  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "DPSCALE_STORE": "off", "DPSCALE_STATE": str(place / "state")}
+    done = subprocess.run([sys.executable, "-c", script], check=True, cwd=place, env=environment, capture_output=True,
+                          text=True)  # fmt: skip
+    whole, inside = map(float, done.stdout.split()[-2:])
+    return whole, inside  # seconds of a million rows
 
 
 def run(arguments: list[str], place: Path, output: Path) -> None:
@@ -88,11 +113,15 @@ def main() -> None:
             for turn in range(2):
                 run(["run", job, "--run-dir", f"{Path(job).parent}-run-{turn}", "--fresh", "--quiet"], place, output)
             found[name] = shares(output)
+        whole, inside = row_costs(place)
     figures: dict[str, float] = {}
     for name, parts in found.items():
         largest = sorted(parts, key=parts.__getitem__, reverse=True)[:SHOWN]
         figures |= {f"{name}: {part}": parts[part] for part in largest}
         print(f"{name}: " + ", ".join(f"{part} {parts[part]:.0%}" for part in largest), flush=True)
+    print(f"synthetic rows: {whole:.1f} CPU µs a row, {inside:.1f} in compiled loops, {whole - inside:.1f} outside, "
+          f"limit {OUTSIDE_LIMIT:g}")  # fmt: skip
+    figures |= {"rows, µs": whole, "rows, loops µs": inside, "rows, limit": OUTSIDE_LIMIT}
     if given.save:
         results.save("profiles", figures)
 

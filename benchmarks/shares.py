@@ -7,14 +7,18 @@ The model then answers Gustafson's question: the speed-up on 10, 100 and 1,000 w
 of equal tasks on this machine; a task costs the CPU time that a scheduler in its own process spends on it, one after
 the other, and its worker the rest of an empty task; sums travel at the measured speed between workers. One point is
 checked: the seconds of the same job on two worker processes, which share two cores with driver and scheduler here.
+The adaptive job also runs with the package of an earlier commit, in a process of its own.
 
-    python benchmarks/shares.py [--only wide|triples|adaptive|adaptive66] [--save]
+    python benchmarks/shares.py [--only wide|triples|adaptive|adaptive66] [--baseline 2741c547] [--save]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -23,9 +27,11 @@ from typing import Any
 
 import results
 from clocks import Stream, compute_seconds, generate_table, record_tasks, task_kind
+from commands import BASELINE, unpack
 from overhead import Pace, estimate_costs
 from simulation import Costs, simulate
 
+BEFORE = "adaptive"  # the job that runs with the earlier package too
 WORKERS = (10, 100, 1000)
 LENGTHS = (10**8, 10**9, 10**10)
 SHARDS = 16
@@ -158,11 +164,37 @@ def split_costs(costs: Costs, workers: int, cut: TaskCounts | None) -> Costs:
     return costs.split_reading(workers, cut.most, cut.pieces).split_measuring(cut.measuring).split_rounds(cut.shards)
 
 
+def earlier_figures(commit: str) -> Figures:
+    """Return the figures of one job with the package of an earlier commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        package, output = unpack(commit, Path(folder) / "before"), Path(folder) / "figures.json"
+        print(f"with the package of {commit}:", flush=True)
+        subprocess.run([sys.executable, __file__, "--only", BEFORE, "--output", str(output)], check=True,
+                       env=os.environ | {"PYTHONPATH": str(package)})  # fmt: skip
+        found = json.loads(output.read_text())
+    return {f"before, {name}": value for name, value in found.items() if name.startswith(BEFORE + ",")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=list(JOBS))
+    parser.add_argument("--baseline", default=BASELINE)
+    parser.add_argument("--output", type=Path, help="write the figures of the installed package here, and no others")
     parser.add_argument("--save", action="store_true", help="keep the figures in results/")
     given = parser.parse_args()
+    earlier = earlier_figures(given.baseline) if given.only in (None, BEFORE) and not given.output else {}
+    figures = measured_figures(given.only)
+    for name in ("driver", "1e+08, 100, seconds", "1e+09, 100, seconds") if earlier else ():
+        before, now = earlier[f"before, {BEFORE}, {name}"], figures[f"{BEFORE}, {name}"]
+        print(f"{BEFORE}, {name}: {before:.2f} before, {now:.2f} now")
+    if given.output:
+        given.output.write_text(json.dumps(figures))
+    if given.save:
+        results.save("shares", earlier | figures)
+
+
+def measured_figures(only: str | None) -> Figures:
+    """Return the figures of one job, or of all."""
     os.environ["DPSCALE_STORE"] = "off"
     import dask
     from distributed import Client, LocalCluster
@@ -182,12 +214,11 @@ def main() -> None:
         small = NamedJob(20_000, 4, "2", 2, "query-smasher")
         measure_job("warm", small, Path(folder).resolve(), client, pace)
         for name, one in JOBS.items():
-            if given.only in (None, name):
+            if only in (None, name):
                 place = Path(folder).resolve()
                 figures |= measure_job(name, one, place, client, pace)
                 figures |= check_on_two(name, figures[f"{name}, predicted on 2"], place / name / "job.toml", pair)
-    if given.save:
-        results.save("shares", figures)
+    return figures
 
 
 if __name__ == "__main__":

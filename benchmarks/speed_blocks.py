@@ -97,6 +97,7 @@ def shares(found: Figures) -> str:
         "wide": "300 attributes of four values, all pairs",
         "triples": "20 attributes of mixed sizes, 3-way",
         "adaptive": "`aim-grem`, 20 attributes, 3-way",
+        "before, adaptive": "the same with the package of commit 2741c547",
         "adaptive66": "`aim-grem`, 66 attributes, 2-way",
     }
     heads = ("s on one worker, as measured", "of them driver", "on two: measured", "predicted",
@@ -151,10 +152,15 @@ def cluster_cost(found: Figures) -> str:
     }
     lines = []
     for name, label in what.items():
-        ratios = [ratio(found[f"{name}, {kind}"] / found[f"threads, {kind}"]) for kind in ("CPU", "wall")]
-        lines.append([label, f"{found[f'{name}, CPU']:.0f}", ratios[0], f"{found[f'{name}, wall']:.0f}", ratios[1]])
-    title = f"`benchmarks/cluster_cost.py`: all pairs of 300 attributes, {found['rows']:,.0f} rows"
-    return table((title, "CPU s", "of threads with files", "s", "of threads with files"), *lines)
+        cells = [label]
+        for start, kind in (("", "CPU"), ("before, ", "CPU"), ("", "wall"), ("before, ", "wall")):
+            seconds = found[f"{start}{name}, {kind}"]
+            cells += [f"{seconds:.0f} s, {ratio(seconds / found[f'{start}threads, {kind}'])} ×"]
+        lines.append(cells)
+    title = (
+        f"`benchmarks/cluster_cost.py`: all pairs of 300 attributes, {found['rows']:,.0f} rows; × threads with files"
+    )
+    return table((title, "CPU", "CPU at commit 2741c547", "wall", "wall at commit 2741c547"), *lines)
 
 
 def large_job(found: Figures) -> str:
@@ -247,10 +253,23 @@ def reading(found: Figures) -> str:
 
 def profiles(found: Figures) -> str:
     lines = []
-    for name in dict.fromkeys(key.split(": ")[0] for key in found):
+    for name in dict.fromkeys(key.split(": ")[0] for key in found if ": " in key):
         parts = {key.split(": ")[1]: share for key, share in found.items() if key.startswith(f"{name}: ")}
         lines.append([name, ", ".join(f"{part} {100 * share:.1f} %" for part, share in parts.items())])
-    return table(("`benchmarks/profiles.py`: CPU time by part, under a profiler", "largest parts"), *lines)
+    shown = table(("`benchmarks/profiles.py`: CPU time by part, under a profiler", "largest parts"), *lines)
+    return f"""{shown}
+
+A synthetic row of Adult takes {found["rows, µs"]:.1f} CPU µs, {found["rows, loops µs"]:.1f} of them in compiled loops
+(limit of the rest: {found["rows, limit"]:g})."""
+
+
+def wide_adaptive(found: Figures) -> str:
+    stages = ("plan", "measure", "reconstruct", "report")
+    title = (f"`benchmarks/wide_adaptive.py`: `aim-grem`, all pairs of {found['attributes']:.0f} attributes, "
+             f"{found['rows']:,.0f} rows")  # fmt: skip
+    names = {"before": "commit 2741c547", "now": f"now (limit {found['limit']:g} CPU s)"}
+    rows = [[label, *(f"{found[f'{name}, {what}']:.0f}" for what in ("CPU", *stages))] for name, label in names.items()]
+    return table((title, "CPU s", *(f"s of {stage}" for stage in stages)), *rows)
 
 
 def commands(found: Figures) -> str:

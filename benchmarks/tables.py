@@ -41,6 +41,7 @@ from speed_blocks import (
     scaling,
     shares,
     units,
+    wide_adaptive,
 )
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -159,7 +160,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
                  relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
-                 rivals, wide_rivals, commands, profiles, many_rows, cluster_cost, units)
+                 rivals, wide_rivals, commands, profiles, many_rows, cluster_cost, units, wide_adaptive)
 }  # fmt: skip
 
 

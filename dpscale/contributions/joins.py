@@ -88,10 +88,10 @@ class JoinedPartition(KeyPartition):
         others = [name for one in self.join.lookups for name in one.names]
         return [*present, *own, *others, *([PAIR] if self.join.pair else [])]
 
-    def kind(self, column: str) -> pa.DataType:
-        if column == PAIR:
-            return pa.large_string()
-        return pa.uint32() if column in self.join.names else super().kind(column)
+    def kinds(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        made = {PAIR: pa.large_string()} | dict.fromkeys(self.join.names, pa.uint32())
+        own = super().kinds([name for name in columns if name not in made])
+        return {name: own[name] if name in own else made[name] for name in columns}
 
     def types(self) -> dict[str, str]:
         return dict.fromkeys(self.join.names, "")

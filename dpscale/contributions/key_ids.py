@@ -51,8 +51,9 @@ class KeyPartition(Partition):
     def has(self, column: str) -> bool:
         return all(super(KeyPartition, self).has(one) for one in self.ids.get(column, (column,)))
 
-    def kind(self, column: str) -> pa.DataType:
-        return pa.large_string() if column in self.ids else super().kind(column)
+    def kinds(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        own = super().kinds([name for name in columns if name not in self.ids])
+        return {name: own[name] if name in own else pa.large_string() for name in columns}
 
     def batches(self, columns: Sequence[str], ids: str = "", domain: Domain | None = None) -> Iterator[dict[str, Any]]:
         """Yield the named columns and ids; the parameters are those of a partition."""

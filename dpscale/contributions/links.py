@@ -48,7 +48,8 @@ class KeyedRows:
 
 def key_families(partition: Partition, columns: Columns) -> list[str]:
     """Return the id family of every key column, from the file's header."""
-    return [family(partition.kind(name), name) for name in columns]
+    kinds = partition.kinds(columns)
+    return [family(kinds[name], name) for name in columns]
 
 
 def coded_rows(

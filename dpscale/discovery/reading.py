@@ -79,7 +79,9 @@ class Checked:
 def check_columns(partitions: Sequence[Partition], domain: Domain, names: Sequence[str]) -> Checked:
     """Return the refused values of the partitions, and the types of the columns whose values are searched."""
     listed = [domain[name] for name in names if isinstance(domain[name].search, ValueSearch | NodeSearch)]
-    types = {(one.name, text_type(one, part.kind(one.column))) for part in partitions for one in listed}
+    columns = [one.column for one in listed]
+    kinds = [part.kinds(columns) for part in partitions] if listed else []
+    types = {(one.name, text_type(one, own[one.column])) for own in kinds for one in listed}
     return Checked(worst_of(partitions, domain, names), tuple(sorted(types)))
 
 

@@ -82,11 +82,11 @@ class FramePartition(Partition):
     def has(self, column: str) -> bool:
         return column in self.names
 
-    def kind(self, column: str) -> pa.DataType:
-        return self._seen.schema.field(column).type
+    def kinds(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        return {name: self._seen.schema.field(name).type for name in columns}
 
     def types(self) -> dict[str, str]:
-        return {name: str(self.kind(name)) for name in self.names}
+        return {name: str(kind) for name, kind in self.kinds(self.names).items()}
 
     def row_bound(self) -> int:
         return self._seen.rows

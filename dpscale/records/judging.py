@@ -9,7 +9,7 @@ file.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,9 +103,10 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
     found, sound = Faults(), list[Attribute]()
     columns = domain.columns(domain.axis_names)
     present = set(partition.columns() if partition.format.lists_columns else columns)
+    kinds = partition.kinds([name for name in columns if name in present])
     for one in domain.axes:
         absent = next((name for name in one.columns if name not in present), None)
-        fault = _column_fault(partition, one) if absent is None else _absence(absent, present)
+        fault = _column_fault(kinds, one) if absent is None else _absence(absent, present)
         if fault:
             found.add((one.name, fault), Tally(files={partition.path}))
         else:
@@ -124,18 +125,18 @@ def _absence(name: str, present: Iterable[str]) -> str:
     return f"{ABSENT}; {close}" if close.startswith("did you mean") else ABSENT
 
 
-def _column_fault(partition: Partition, attribute: Attribute) -> str:
+def _column_fault(kinds: Mapping[str, pa.DataType], attribute: Attribute) -> str:
     """Return the fault of a column's type; empty if there is none."""
     try:
-        check_type_of(attribute, partition)
+        check_type_of(attribute, kinds)
     except DataError as error:
         return f"{error.got}; expected {error.takes}"
     return ""
 
 
-def check_type_of(attribute: Attribute, partition: Partition) -> None:
+def check_type_of(attribute: Attribute, kinds: Mapping[str, pa.DataType]) -> None:
     """Raise DataError if a column of an attribute has a type from which it cannot be read."""
-    encode(attribute, column_of(attribute, {name: empty(partition.kind(name)) for name in attribute.columns}))
+    encode(attribute, column_of(attribute, {name: empty(kinds[name]) for name in attribute.columns}))
 
 
 def empty(kind: pa.DataType) -> pa.Array:

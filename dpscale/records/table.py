@@ -98,12 +98,20 @@ class Partition:
 
     def kind(self, column: str) -> pa.DataType:
         """Return the type of a column; reads only the file's header."""
+        return self.kinds([column])[column]
+
+    def kinds(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the types of columns; reads only the file's header, once."""
         if not self.format.lists_columns:
-            return pa.string()
+            return dict.fromkeys(columns, pa.string())
         with reading(self.path, self.dialect.format):
             source = self.source()
-            if column in source.names:
-                return source.kind(column)
+            present = set(source.names)
+            found = {name: source.kind(name) for name in columns if name in present}
+        return {name: found[name] if name in found else self._kind_without_file(name) for name in columns}
+
+    def _kind_without_file(self, column: str) -> pa.DataType:
+        """Return the type of a column that the file lacks."""
         if column in dict(self.fixed):
             return pa.string()
         if column not in self.absent:

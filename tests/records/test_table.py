@@ -11,7 +11,9 @@ import pytest
 
 import dpscale as dp
 from dpscale.records import delimited, files, parquet, table
+from dpscale.records.judging import faults_of
 from dpscale.records.origin import snapshot
+from dpscale.runs.stages.preflight import check_table
 
 AB = dp.Domain({"a": 4, "b": 3})
 ADULT = Path(__file__).parents[3] / "shared" / "data" / "adult"
@@ -383,3 +385,18 @@ def test_job_with_links_accepts_linked_files(place):
         dp.run(content, place / "run")
     content["data"]["links"] = True
     assert dp.run(content, place / "asked").manifest["stages"]["report"]["state"] == "done"
+
+
+def test_wide_files_are_opened_once(tmp_path, monkeypatch):
+    """The types of all columns come from one footer; a footer of many columns takes long to read."""
+    names = [f"a{i}" for i in range(30)]
+    pq.write_table(pa.table(dict.fromkeys(names, pa.array([0, 1]))), tmp_path / "part.parquet")
+    domain = dp.Domain(dict.fromkeys(names, 2))
+    opened_table = dp.Table.open(tmp_path / "part.parquet", domain)
+    opened, read = [], parquet.footer
+    monkeypatch.setattr(parquet, "footer", lambda *arguments: opened.append(1) or read(*arguments))
+    check_table(opened_table, names)
+    assert len(opened) == 2  # names, then types
+    opened.clear()
+    assert not faults_of(opened_table.partitions[0], domain).tallies
+    assert len(opened) == 3  # names, types, values

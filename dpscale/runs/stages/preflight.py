@@ -103,8 +103,9 @@ def check_table(table: Table, names: list[str], unit: str | None = None) -> None
     """Check by the first file's header that the columns of attributes and unit exist and have accepted types."""
     check_unit_column(unit, table)
     table.require([*table.domain.columns(names), *([unit] if unit else [])])
+    kinds = table.partitions[0].kinds(table.domain.columns(names))
     for name in names:
-        check_type_of(table.domain[name], table.partitions[0])
+        check_type_of(table.domain[name], kinds)
 
 
 def check_cap(
