@@ -14,7 +14,7 @@ import os
 import platform
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,7 @@ from dpscale.base import VERSION as PROJECT_VERSION
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.job.sections import SynthesizeTable
-from dpscale.storage.files import is_local, read_bytes, write_whole
+from dpscale.storage.files import is_local, read_bytes, sizes, write_whole
 
 MANIFEST = "manifest.json"
 PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
@@ -217,13 +217,13 @@ def _disk_error(error: OSError, place: Path) -> DpscaleError | None:
     return None
 
 
-def digest_files(root: Path, paths: Iterable[Path], each: ParallelMap = serial_map) -> str:
+def digest_files(root: Path, sizes: Mapping[Path, int], each: ParallelMap = serial_map) -> str:
     """Return the SHA-256 digest of names and contents of files of a run directory; partial files are ignored.
 
     `each` is the parallel map that reads the contents; that of an engine reads them in tasks.
     """
-    files = [path for path in sorted(paths, key=str) if not path.name.endswith(".partial")]
-    share = _shares(files)
+    files = [path for path in sorted(sizes, key=str) if not path.name.endswith(".partial")]
+    share = _shares([(path, sizes[path]) for path in files])
     contents = (one for hashes in (each if len(share) > 1 else serial_map)(_content_hashes, share) for one in hashes)
     digest = hashlib.sha256()
     for path, content in zip(files, contents, strict=True):
@@ -231,22 +231,28 @@ def digest_files(root: Path, paths: Iterable[Path], each: ParallelMap = serial_m
     return digest.hexdigest()
 
 
-def _shares(files: Sequence[Path]) -> list[list[Path]]:
+SizedFile = tuple[Path, int]
+
+
+def _shares(files: Sequence[SizedFile]) -> list[list[SizedFile]]:
     """Divide files, in order, into lists of about SHARE bytes."""
-    shares: list[list[Path]] = [[]]
+    shares: list[list[SizedFile]] = [[]]
     size = 0
-    for path in files:
+    for path, own in files:
         if size >= SHARE:
             shares.append([])
             size = 0
-        shares[-1].append(path)
-        size += path.stat().st_size
+        shares[-1].append((path, own))
+        size += own
     return shares
 
 
-def _content_hashes(paths: Sequence[Path]) -> list[str]:
+def _content_hashes(files: Sequence[SizedFile]) -> list[str]:
     found = []
-    for path in paths:
+    for path, size in files:
+        if size < SHARE and not is_local(path):
+            found.append(hashlib.sha256(read_bytes(path)).hexdigest())
+            continue
         with path.open("rb") as file:
             found.append(hashlib.file_digest(file, "sha256").hexdigest())
     return found
@@ -267,8 +273,7 @@ def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: Paralle
 
 def output_digest(root: Path, output: Path, each: ParallelMap = serial_map) -> str:
     """Return the hash of the output of a stage: a file, or all files of a folder."""
-    files = [path for path in output.rglob("*") if path.is_file()] if output.is_dir() else [output]
-    return digest_files(root, files, each)
+    return digest_files(root, sizes(output), each)
 
 
 STATE_VARIABLE = "DPSCALE_STATE"

@@ -197,6 +197,19 @@ def listed(folder: Path) -> list[str]:
     return [name.rpartition("/")[2] for name in entries if name != root]  # some stores list the folder as an object
 
 
+def sizes(path: Path) -> dict[Path, int]:
+    """Return all files in a folder and its subfolders, or one file, with their numbers of bytes."""
+    if is_local(path):
+        files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
+        return {one: one.stat().st_size for one in files}
+    store: Any = path
+    root = store.path.rstrip("/")
+    with store_errors(path):
+        entries = store.fs.find(root, detail=True)
+    return {path.joinpath(name[len(root) :].lstrip("/")) if name != root else path: int(entry["size"] or 0)
+            for name, entry in entries.items()}  # fmt: skip
+
+
 def reading(path: Path) -> BinaryIO:
     """Open a file for random access; the caller closes it."""
     return path.open("rb") if is_local(path) else io.BytesIO(read_bytes(path))
@@ -209,13 +222,23 @@ def read_bytes(path: Path) -> bytes:
     """
     with store_errors(path):
         try:
-            return path.read_bytes()
+            return path.read_bytes() if is_local(path) else _whole_object(path)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise TransientError(FIELD, f"{path} cannot be read ({error.strerror or type(error).__name__})",
                                  "a file that this user can read", "fix that and run again") from None  # fmt: skip
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def _whole_object(path: Any) -> bytes:
+    """Return an object by one request for all bytes from the first; other ways to read it ask for its size before."""
+    try:
+        return bytes(path.fs.cat_file(path.path, start=0))
+    except FileNotFoundError:
+        raise
+    except Exception:  # an empty object has no first byte
+        return bytes(path.read_bytes())
 
 
 def read_text(path: Path) -> str:

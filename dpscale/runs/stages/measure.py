@@ -284,11 +284,11 @@ class MeasurementLoop:
     def _measure_pass(self, one: Pass, wanted: Sequence[Measurements], handles: Sequence[Any]) -> None:
         """Convert the exact counts of a pass to values on disk, one task for each file or piece of a file."""
         shard_of = {names: number for number, layout in enumerate(one.shards) for names in layout.sets}
-        sets, items = frozenset(shard_of), []
+        sets, items, secret = frozenset(shard_of), [], self.run.secret
         for piece in (piece for whole in wanted for piece in whole.within(sets)):
             numbers = sorted({shard_of[names] for names in piece.sources})
             layouts = [one.shards[number] for number in numbers]
-            items.append((layouts, piece, self.run.secret, *(handles[number] for number in numbers)))
+            items.append((layouts, piece, secret, *(handles[number] for number in numbers)))
         self.engine.map(measure_layouts, items, "measure-marginals")
 
     def _run_rounds(self, state: Any, pending: Decision | None, counted: CountedPasses) -> Any:
