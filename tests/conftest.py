@@ -60,6 +60,16 @@ def place(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def files_read_by_loops():
+    """Read small Parquet files by dpscale's loops too, which a process otherwise begins to use after many values."""
+    from dpscale.records import parquet
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "FIRST_VALUES", 0)
+        yield
+
+
 PLOTS = ("error_plot", "share_plot", "trace_plot")
 
 

@@ -13,7 +13,7 @@ import pytest
 import dpscale as dp
 from dpscale.base.errors import DataError
 from dpscale.counting.count import encode_batch
-from dpscale.records import pages
+from dpscale.records import pages, parquet
 from dpscale.records.parquet import levels, values
 from dpscale.records.table import Partition, Table
 
@@ -143,6 +143,27 @@ def test_page_codes_equal_value_codes(way: str, nulls: bool, runs: bool, narrow:
             *(read_codes(tmp_path / "x.parquet", domain, ours) for ours in (True, False)), strict=True
         ):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("way", ["usual", "row groups", "no dictionaries"])
+def test_first_values_of_a_process_are_read_by_pyarrow(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small jobs need no loops; codes are the same, and files after the first values are read by the loops."""
+    columns = make_columns(nulls=True, runs=False)
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet", **WAYS[way])
+    sizes = {name: {"kind": "categories", "values": column.unique().drop_null().to_pylist(), "nulls": "category"}
+             for name, column in columns.items() if name in ("int64", "text")}  # fmt: skip
+    table, seen = Table.open(tmp_path / "x.parquet", dp.Domain(sizes)), []
+    decoded = pages.Decoded
+    monkeypatch.setattr(pages, "Decoded", lambda *rest: seen.append(1) or decoded(*rest))
+    monkeypatch.setattr(parquet, "_values_read", 0)
+    counts = []
+    for first in (3 * ROWS, 3 * ROWS, 0):  # enough for one reading
+        monkeypatch.setattr(parquet, "FIRST_VALUES", first)
+        counts.append(dp.count_marginals(table, [("int64", "text")])["int64", "text"].tolist())
+        assert bool(seen) == (len(counts) > 1)
+    assert counts[0] == counts[1] == counts[2]
 
 
 def test_windows_and_batches_may_split_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from dpscale.domain import Domain
     from dpscale.records.pages import Bytes, Decoded, Group
 
+FIRST_VALUES = 1 << 22  # of a process that pyarrow reads, because compiling or loading the loops takes longer
 TAIL = 8  # last bytes of a Parquet file: the footer's length and a magic number
+
+
+_values_read = 0
+
+
+def _among_first(values: int) -> bool:
+    """Return whether some values are among the first of this process, and count them."""
+    global _values_read
+    first = _values_read + values <= FIRST_VALUES
+    _values_read += values if first else 0
+    return first
 
 
 class ParquetSource(Source):
@@ -63,7 +75,7 @@ class ParquetSource(Source):
         from dpscale.records.pages import Decoded, Group
 
         groups = list(row_groups or range(self.metadata.num_row_groups))
-        if domain is None or self.metadata.num_columns != len(self.names):
+        if domain is None or self.metadata.num_columns != len(self.names) or self._is_little(columns, groups):
             yield from self._plainly(columns, groups, ids)
             return
         wanted = [name for name in columns if name != ids]
@@ -73,6 +85,11 @@ class ParquetSource(Source):
                     yield from self._plainly(columns, [number], ids)
                 else:
                     yield from self._group(Group(self, data, number, wanted, domain), Decoded, number, columns, ids)
+
+    def _is_little(self, columns: Sequence[str], groups: Sequence[int]) -> bool:
+        """Return whether pyarrow reads the values sooner than loops that this process has not loaded."""
+        rows = self.metadata.num_rows if len(groups) == self.metadata.num_row_groups else sum(self.groups())
+        return _among_first(rows * len(columns))
 
     @contextmanager
     def _bytes(self, number: int, columns: Sequence[str]) -> Iterator[Any]:
