@@ -14,6 +14,7 @@ from dpscale.engine.schedulers import Progress, silent
 from dpscale.job import TableJob, job_content
 from dpscale.ledger import Ledger
 from dpscale.ledger.account import canonical
+from dpscale.plans.plan import Plan
 from dpscale.records.frames import FRAME, read_stream
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.stages.runner import check_frame, check_repeat, remove_on_error, run_stages
@@ -89,6 +90,8 @@ def run(
 
 def _given_job(job: Any, data: Any) -> tuple[Any, bool]:
     """Return a job that is given as a whole, and whether its data are a frame."""
+    if isinstance(job, Plan):
+        raise JobError("run.job", "a plan at unit cost", "a plan with a budget", "add epsilon= to dp.plan")
     return (read_job(job), False) if data is None else (framed_job(job), True)
 
 
