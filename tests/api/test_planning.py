@@ -204,6 +204,15 @@ def test_no_option_of_a_mechanism_is_taken_for_a_misspelt_argument():
                 if difflib.get_close_matches(name, ARGUMENTS, 1, 0.8)]  # fmt: skip
 
 
+def test_a_plan_has_a_run_for_a_frame_and_for_each_file(data_folder, tmp_path):
+    plan, frame = taxi_plan(), taxi_frame()
+    places = {dp.run(plan, data=frame).path}
+    for name in ("one.parquet", "two.parquet"):
+        frame.to_parquet(tmp_path / name)
+        places |= {dp.run(plan, data=tmp_path / name).path, dp.run(plan, data=tmp_path / name).path}
+    assert len(places) == 3
+
+
 def test_nulls_of_a_frame_are_refused_counted_or_dropped(data_folder):
     frame = pd.DataFrame({"fare": [1.0, 2.0, None, 7.0] * 500, "day": [None, *["2019-03-01"] * 3] * 500})
     budget = {"epsilon": 20, "delta": 1e-3, "dataset": "nulls"}
@@ -212,7 +221,7 @@ def test_nulls_of_a_frame_are_refused_counted_or_dropped(data_folder):
     domain = dp.Domain(
         fare=dp.bins(0, 10, 5, nulls="category"), day=dp.dates("2019-03", "2019-04", "month", nulls="drop")
     )
-    release = dp.run(dp.plan([["fare"]], domain, **budget), data=frame)
+    release = dp.run(dp.plan([["fare"], ["day"]], domain, **budget), data=frame)
     assert np.abs(release.marginal("fare") - [500, 500, 500]).max() < 10
 
 
