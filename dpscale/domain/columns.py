@@ -96,6 +96,11 @@ def dates(first: str, last: str, by: str = "day", outside: str = "reject", nulls
     -------
     dict
         Content of a table [attributes.NAME] of a domain file. The domain checks it.
+
+    Examples
+    --------
+    >>> dates("2019", "2021", by="year", outside="drop")
+    {'kind': 'date', 'by': 'year', 'low': '2019', 'high': '2021', 'outside': 'drop'}
     """
     return {"kind": "date", "by": by, "low": first, "high": last, **_policies(outside, nulls)}
 
