@@ -292,9 +292,9 @@ def compare(
     from dpscale.evaluation.models import check_learner
     from dpscale.evaluation.sdmetrics_scores import check_sdmetrics
 
-    check_learner()
     if sdmetrics:
-        check_sdmetrics()
+        check_sdmetrics()  # its extra has scikit-learn too
+    check_learner()
     run = opening.open_run(run_dir)
     for name, paths in _by_table(run, data).items():
         folder = out if run.tables[name] is run else Path(out) / name

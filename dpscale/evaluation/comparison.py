@@ -242,9 +242,9 @@ def compare(
     JobError, DataError
         For runs or data that cannot be compared, or a missing package, before anything is counted.
     """
-    check_learner()
     if sdmetrics:
-        check_sdmetrics()
+        check_sdmetrics()  # its extra has scikit-learn too
+    check_learner()
     run = TableRun(run_dir)
     rows = open_rows(run)
     names = names_of(rows)

@@ -139,9 +139,11 @@ def test_report_without_the_option_has_no_scores(reference: Path, tmp_path: Path
 
 
 def test_missing_sdmetrics_is_reported_with_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [one for one in sys.modules if one.split(".")[0] == "sdmetrics"]:
+    packages = ("sdmetrics", "sklearn")
+    for name in [one for one in sys.modules if one.split(".")[0] in packages]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "sdmetrics", None)
+    for name in packages:
+        monkeypatch.setitem(sys.modules, name, None)
     result = run_compare(tmp_path / "no-run", tmp_path / "no-data", "--out", tmp_path / "out", "--sdmetrics")
     assert result.exit_code == 2
     assert result.output == (
