@@ -33,6 +33,12 @@ class Estimate(NamedTuple):
     estimate : float
     low, high : float
         Ends of the interval; nan if the estimate has no standard error.
+
+    Examples
+    --------
+    >>> found = release.total()
+    >>> found.low < found.estimate < found.high
+    True
     """
 
     estimate: float

@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 DATA_VARIABLE = "DPSCALE_DATA"
 DATASET = "default"
+ARGUMENTS = ("domain", "mechanism", "epsilon", "delta", "unit", "rows_per_unit", "dataset", "ledger")
 QUERIES = "a Workload, a list of attribute sets, a job, or the path of a job file"
 Queries = Workload | Mapping[str, Any] | str | Path | Sequence[str | Sequence[str]]
 
@@ -260,6 +262,7 @@ def plan(
     >>> dp.plan([["borough", "passengers"]], domain, epsilon=1, delta=1e-9).errors["queries"].tolist()
     [20]
     """
+    _check_spelling(options)
     if isinstance(domain, str) and isinstance(queries, Workload):  # the mechanism, which was the second argument
         mechanism, domain = domain, None
     budget = {"epsilon": epsilon, "delta": delta, "unit": unit, "dataset": dataset, "ledger": ledger, "domain": domain}
@@ -277,6 +280,13 @@ def plan(
     made = ReleasePlan(content, Path.cwd())
     _check_same(made, queries)
     return made
+
+
+def _check_spelling(options: Mapping[str, Any]) -> None:
+    """Raise JobError for an argument that is misspelt, which is not an option of a mechanism."""
+    for name in options:
+        if close := get_close_matches(name, ARGUMENTS, 1, 0.8):
+            raise JobError(f"plan.{name}", "unknown argument", ", ".join(ARGUMENTS), f"did you mean {close[0]!r}?")
 
 
 def _privacy(budget: Mapping[str, Any]) -> dict[str, Any]:

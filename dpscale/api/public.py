@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dpscale.engine.schedulers import Progress, silent
 from dpscale.job import TableJob, job_content
 from dpscale.ledger import Ledger
 from dpscale.ledger.account import canonical
+from dpscale.plans.plan import Plan
 from dpscale.records.frames import FRAME, read_stream
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.stages.runner import check_frame, check_repeat, remove_on_error, run_stages
@@ -73,7 +75,7 @@ def run(
     >>> dp.run(plan, data=trips).table("day").shape
     (3, 5)
     """
-    planned = job if isinstance(job, ReleasePlan) else None
+    planned = _with_path(job, data) if isinstance(job, ReleasePlan) else None
     read, framed = _planned_job(planned, data) if planned is not None else _given_job(job, data)
     opened = begin_run(read, run_dir or (None if planned is None else planned.run_dir), fresh)
     check_repeat(opened)
@@ -89,21 +91,29 @@ def run(
 
 def _given_job(job: Any, data: Any) -> tuple[Any, bool]:
     """Return a job that is given as a whole, and whether its data are a frame."""
+    if isinstance(job, Plan):
+        raise JobError("run.job", "a plan at unit cost", "a plan with a budget", "add epsilon= to dp.plan")
     return (read_job(job), False) if data is None else (framed_job(job), True)
 
 
-def _planned_job(planned: ReleasePlan, data: Any) -> tuple[Any, bool]:
-    """Return the job of a plan with its data, and whether they are a frame."""
-    if data is not None and not is_path(data):
-        return _framed(planned.content, planned.folder), True
+def _with_path(planned: ReleasePlan, data: Any) -> ReleasePlan:
+    """Return the plan of the files that are given as data, with runs of its own; the plan itself for other data."""
     given = planned.content["data"]
     if data is None and "path" not in given:
         raise JobError("run.data", "missing", "a frame, or the path of files", "add data=")
-    if data is not None and "path" in given:
+    if data is None or not is_path(data):
+        return planned
+    if "path" in given:
         raise JobError("run.data", "given for a job that has a path", "one of them", "leave it out")
-    if data is not None:
-        given = {**given, "path": str(data if "://" in str(data) else Path(data).absolute())}
-    return TableJob.parse({**planned.content, "data": given}, planned.folder), False
+    path = str(data if "://" in str(data) else Path(data).absolute())
+    return replace(planned, content={**planned.content, "data": {**given, "path": path}})
+
+
+def _planned_job(planned: ReleasePlan, data: Any) -> tuple[Any, bool]:
+    """Return the job of a plan, and whether its data are a frame."""
+    if data is None or is_path(data):
+        return TableJob.parse(planned.content, planned.folder), False
+    return _framed(planned.content, planned.folder), True
 
 
 class SpentWarning(UserWarning):

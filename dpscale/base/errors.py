@@ -25,7 +25,7 @@ SECTIONS = {  # other fields by the section on them
     "run": "frames", "bins": "frames", "Synthesizer": "frames", "frame": "frames", "client": "cluster",
     "release": "answers", "query": "answers", "impossible": "rows structural-zeros",
     "cap": "ledger cap", "columns": "domain sketch", "found": "jobs cells-that-are-not-public",
-    "scikit": "rows", "of": "jobs sums-and-means", "evidence": "privacy evidence-for-auditors",
+    "scikit": "rows", "SDMetrics": "rows", "of": "jobs sums-and-means", "evidence": "privacy evidence-for-auditors",
 }  # fmt: skip
 DEBUG = "DPSCALE_DEBUG"
 DEBUG_WARNING = f"{DEBUG} is set: errors are shown with their causes, which may show records. This output is PRIVATE."

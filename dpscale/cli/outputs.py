@@ -267,11 +267,21 @@ def model(run_dir: str, form: str, out: str | None, table: str | None, as_json: 
 @click.option(
     "--target", metavar="NAME", help="The attribute that models predict (default: the last one with the fewest values)."
 )
+@click.option(
+    "--sdmetrics", is_flag=True, help="Add the scores of SDMetrics to the report (pip install 'dpscale[sdmetrics]')."
+)
 @scheduler_option
 @quiet_option
 @json_option
 def compare(
-    run_dir: str, data: tuple[str, ...], out: str, target: str | None, scheduler: str | None, quiet: bool, as_json: bool
+    run_dir: str,
+    data: tuple[str, ...],
+    out: str,
+    target: str | None,
+    sdmetrics: bool,
+    scheduler: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Compare synthetic rows of a run with DATA in a PRIVATE report, for people who may see the data.
 
@@ -280,13 +290,16 @@ def compare(
     from dpscale.evaluation import compare
     from dpscale.evaluation.comparison import FIGURES
     from dpscale.evaluation.models import check_learner
+    from dpscale.evaluation.sdmetrics_scores import check_sdmetrics
 
+    if sdmetrics:
+        check_sdmetrics()  # its extra has scikit-learn too
     check_learner()
     run = opening.open_run(run_dir)
     for name, paths in _by_table(run, data).items():
         folder = out if run.tables[name] is run else Path(out) / name
         with Bars(quiet) as progress:
-            page = compare(run.tables[name].path, paths, folder, target, scheduler, progress)
+            page = compare(run.tables[name].path, paths, folder, target, scheduler, progress, sdmetrics)
         summary = {"report": str(page), "figures": str(page.with_name(FIGURES)), "differentially_private": False}
         click.echo(json.dumps(summary) if as_json else f"private report, not for publication: {page}")
 

@@ -294,7 +294,7 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         owners = _owners(batch[unit], unit, dealing.through)
         if (owners.missing & ~later).any() and not dealing.drop:
             raise RefusedValue(f"data column {unit!r}", "a null", "a unit for every row",
-                            'fill it, or drop such rows with unit_nulls = "drop" in [data]')  # fmt: skip
+                            'fill it, or drop such rows, in a job with unit_nulls = "drop" in [data]')  # fmt: skip
         apart = owners.missing.astype(np.uint8)
         if gone is not None:
             apart[gone & ~owners.missing] = 2

@@ -282,6 +282,13 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     ------
     DataError
         If `table` is not a Table, or its data do not fit the domain.
+
+    Examples
+    --------
+    >>> trips.to_parquet("trips.parquet")
+    >>> counts = count_marginals(dp.Table.open("trips.parquet", domain), [("borough", "day")])
+    >>> counts["borough", "day"].shape
+    (2, 3)
     """
     if not isinstance(table, Table):
         raise DataError("table", f"a {type(table).__name__}", "a Table", "open one: Table.open(path, domain)")

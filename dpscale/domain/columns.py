@@ -25,7 +25,7 @@ EXPECTED = "a number of codes, a list of values, bool, dp.bins, dp.dates, or a t
 MOST_BINS = 1_000_000
 
 
-def bins(low: float, high: float, width: float, outside: str = "reject") -> dict[str, Any]:
+def bins(low: float, high: float, width: float, outside: str = "reject", nulls: str = "reject") -> dict[str, Any]:
     """Return bins of equal width from `low` to `high`.
 
     Parameters
@@ -37,6 +37,8 @@ def bins(low: float, high: float, width: float, outside: str = "reject") -> dict
     outside : {"reject", "clip", "category", "drop"}
         What happens to a number outside: it is refused, moved to the nearest bin, counted in a cell of its own, or not
         counted.
+    nulls : {"reject", "category", "drop"}
+        What happens to a null: it is refused, counted in a cell of its own, or its row is not counted.
 
     Returns
     -------
@@ -52,6 +54,8 @@ def bins(low: float, high: float, width: float, outside: str = "reject") -> dict
     --------
     >>> bins(0, 1, 0.25)["edges"]
     [0, 0.25, 0.5, 0.75, 1]
+    >>> bins(0, 10, 10, outside="clip", nulls="category")
+    {'kind': 'bins', 'edges': [0, 10], 'outside': 'clip', 'nulls': 'category'}
     """
     for name, value in {"low": low, "high": high, "width": width}.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) < float("inf"):
@@ -65,10 +69,16 @@ def bins(low: float, high: float, width: float, outside: str = "reject") -> dict
         raise DomainError("bins.width", f"{width:g}", f"a part of {high - low:g}, the distance from low to high",
                           "change high or width")  # fmt: skip
     edges = [first + step * i for i in range(count.numerator + 1)]
-    return {"kind": "bins", "edges": [int(e) if e.denominator == 1 else float(e) for e in edges], "outside": outside}
+    numbers = [int(edge) if edge.denominator == 1 else float(edge) for edge in edges]
+    return {"kind": "bins", "edges": numbers, **_policies(outside, nulls)}
 
 
-def dates(first: str, last: str, by: str = "day", outside: str = "reject") -> dict[str, Any]:
+def _policies(outside: str, nulls: str) -> dict[str, str]:
+    """Return the keys for values that a kind does not list."""
+    return {"outside": outside, **({} if nulls == "reject" else {"nulls": nulls})}
+
+
+def dates(first: str, last: str, by: str = "day", outside: str = "reject", nulls: str = "reject") -> dict[str, Any]:
     """Return the periods of a calendar from `first` to `last`.
 
     Parameters
@@ -79,13 +89,20 @@ def dates(first: str, last: str, by: str = "day", outside: str = "reject") -> di
         "year", "quarter", "month", "week", "day" or another period of a domain file.
     outside : {"reject", "clip", "category", "drop"}
         What happens to a date outside.
+    nulls : {"reject", "category", "drop"}
+        What happens to a null.
 
     Returns
     -------
     dict
         Content of a table [attributes.NAME] of a domain file. The domain checks it.
+
+    Examples
+    --------
+    >>> dates("2019", "2021", by="year", outside="drop")
+    {'kind': 'date', 'by': 'year', 'low': '2019', 'high': '2021', 'outside': 'drop'}
     """
-    return {"kind": "date", "by": by, "low": first, "high": last, "outside": outside}
+    return {"kind": "date", "by": by, "low": first, "high": last, **_policies(outside, nulls)}
 
 
 def axes_of(attributes: object, columns: Mapping[str, object]) -> tuple[Attribute, ...]:

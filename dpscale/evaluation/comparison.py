@@ -27,6 +27,7 @@ from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_r
 from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_degree, summarise_dependence
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
 from dpscale.evaluation.number_sums import choose_number_sets, compare_numbers, number_plot
+from dpscale.evaluation.sdmetrics_scores import check_sdmetrics, sdmetrics_scores
 from dpscale.runs.directory import now
 from dpscale.runs.manifest import MANIFEST
 from dpscale.runs.table import TableRun
@@ -213,6 +214,7 @@ def compare(
     target: str | None = None,
     scheduler: str | None = None,
     progress: Progress = silent,
+    sdmetrics: bool = False,
 ) -> Path:
     """Write the private report of a run's rows against data into a folder, and return the page's path.
 
@@ -228,12 +230,20 @@ def compare(
     scheduler : str, optional
         As in the job.
     progress : Progress
+    sdmetrics : bool
+        Add the quality and diagnostic reports of SDMetrics.
+
+    Returns
+    -------
+    Path
 
     Raises
     ------
     JobError, DataError
-        For runs or data that cannot be compared, before anything is counted.
+        For runs or data that cannot be compared, or a missing package, before anything is counted.
     """
+    if sdmetrics:
+        check_sdmetrics()  # its extra has scikit-learn too
     check_learner()
     run = TableRun(run_dir)
     rows = open_rows(run)
@@ -244,7 +254,7 @@ def compare(
     with output_folder(out, run.path) as folder:
         engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=progress)
         try:
-            contents = discreetly("comparing", _contents, run, engine, records, rows, predicted)
+            contents = discreetly("comparing", _contents, run, engine, records, rows, predicted, sdmetrics)
         finally:
             engine.close()
         write(folder, contents)
@@ -252,7 +262,7 @@ def compare(
 
 
 def _contents(
-    run: TableRun, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target
+    run: TableRun, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target, sdmetrics: bool
 ) -> dict[str, str]:
     """Return the files by name."""
     sets = choose_sets(rows.domain, names_of(rows), run.manifest["release"])
@@ -265,7 +275,7 @@ def _contents(
     names, memory = names_of(rows), run.job.engine.bytes
     chosen = choose_number_sets(run.workload, rows, names, memory)
     numbers = compare_numbers(engine, chosen, data, rows, names, run.manifest["release"])
-    results, curves = _evaluate_models(run, engine, data, rows, target)
+    results, curves = _evaluate_models(run, engine, data, rows, target, sdmetrics)
     for side in (data, rows):
         side.check_unchanged()
     content = {**_describe(run, data, rows), "marginals": marginals, "dependence": dependence, **results}
@@ -277,9 +287,9 @@ def _contents(
 
 
 def _evaluate_models(
-    run: TableRun, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target
+    run: TableRun, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target, sdmetrics: bool
 ) -> tuple[Content, Content]:
-    """Return the results of models on samples of both tables, and the curves of each evaluation."""
+    """Return the results of models, and of SDMetrics, on samples of both tables, and the curves of each evaluation."""
     names = names_of(rows)
     records, drawn = (sample(engine, side, names, MOST, run.manifest["release"]) for side in (data, rows))
     if not len(records):
@@ -290,6 +300,8 @@ def _evaluate_models(
         "target": usefulness(attributes, target, records, drawn) if target else None,
     }
     results = {name: evaluation and evaluation.results for name, evaluation in evaluations.items()}
+    if sdmetrics:
+        results["sdmetrics"] = sdmetrics_scores(attributes, records, drawn)
     curves = {evaluation.title: evaluation.curves for evaluation in evaluations.values() if evaluation}
     return {**results, "sampled": {"data": len(records), "rows": len(drawn)}}, curves
 

@@ -64,13 +64,13 @@ class Classifier:
             categorical_features=kinds, early_stopping=False, random_state=SEED
         )
         if len(self.classes) > 1:
-            _without_warnings(self._trees.fit, self._features(codes), labels)
+            without_warnings(self._trees.fit, self._features(codes), labels)
 
     def probabilities(self, codes: Integers32) -> Floats:
         """Return the probability of each class, shape (rows, classes)."""
         if len(self.classes) < 2:
             return np.ones((len(codes), len(self.classes)))
-        return np.asarray(_without_warnings(self._trees.predict_proba, self._features(codes)))
+        return np.asarray(without_warnings(self._trees.predict_proba, self._features(codes)))
 
     def evaluate(self, codes: Integers32, labels: NDArray[Any]) -> Performance:
         """Return the AUC on test rows (mean of one-versus-rest for several classes) and the accuracy."""
@@ -99,7 +99,7 @@ def _nominal(attribute: Attribute) -> bool:
     return attribute.kind == "categories" and is_text(attribute) and size_of(attribute) <= NOMINAL
 
 
-def _without_warnings(function: Any, *arguments: Any) -> Any:
+def without_warnings(function: Any, *arguments: Any) -> Any:
     """Call without warnings, which may contain values of the data."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -119,7 +119,7 @@ def roc(scores: Floats, true: NDArray[np.bool_]) -> Curve:
     """Return the ROC curve at about POINTS points."""
     from sklearn.metrics import roc_curve
 
-    alarms, hits, _ = _without_warnings(roc_curve, true, scores)
+    alarms, hits, _ = without_warnings(roc_curve, true, scores)
     at = np.unique(np.linspace(0, len(alarms) - 1, POINTS).astype(int))
     return alarms[at].tolist(), hits[at].tolist()
 

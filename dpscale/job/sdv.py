@@ -223,10 +223,21 @@ def _columns(job: CompositeJob, link: LinkSection) -> list[tuple[str, ...]]:
 
 def _table_metadata(job: CompositeJob, name: str) -> dict[str, Any]:
     key, domain = job.key(name), job.domains[name]
-    columns = {**{one: {"sdtype": "id"} for one in key}, **{one: _sdtype(domain[one]) for one in domain.names}}
+    columns = {**{one: {"sdtype": "id"} for one in key}, **{one: sdtype_of(domain[one]) for one in domain.names}}
     return {**({"primary_key": _key(key)} if key else {}), "columns": columns}
 
 
-def _sdtype(attribute: Attribute) -> dict[str, str]:
+def sdtype_of(attribute: Attribute) -> dict[str, str]:
+    """Return the metadata of a column with the values of an attribute.
+
+    Parameters
+    ----------
+    attribute : Attribute
+
+    Returns
+    -------
+    dict
+        `sdtype`: numerical, datetime, boolean or categorical.
+    """
     sdtype = {"boolean": "boolean", "date": "datetime"}.get(attribute.kind, "categorical")
     return {"sdtype": "numerical" if attribute.kind in NUMBERS else sdtype}

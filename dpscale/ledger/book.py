@@ -79,6 +79,13 @@ class Ledger(LedgerReader):
         -------
         CapChange
             The new cap, with the former one and the releases that it does not bound.
+
+        Examples
+        --------
+        >>> with Ledger.open("ledger.sqlite") as ledger:
+        ...     _ = ledger.set_cap("trips", epsilon=3.0, delta=1e-9)
+        ...     list(ledger.summary()["datasets"])
+        ['trips']
         """
         request = CapRequest(dataset, epsilon, delta, currency, protects, period)
         return self._change(request.apply)

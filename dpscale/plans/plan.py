@@ -143,15 +143,29 @@ class Plan:
 
     @property
     def domain(self) -> Domain:
+        """Domain of the workload."""
         return self.workload.domain
 
     @property
     def query_count(self) -> int:
+        """Number of queries, including duplicates.
+
+        Examples
+        --------
+        >>> dp.plan([["borough"], ["day"]], domain).query_count
+        5
+        """
         return self.workload.query_count
 
     @property
     def optimality_gap(self) -> float:
-        """Certified relative gap: error / bound − 1, or inf if no bound is known."""
+        """Certified relative gap: error / bound − 1, or inf if no bound is known.
+
+        Examples
+        --------
+        >>> dp.plan([["borough", "fare"]], domain).optimality_gap < 0.01
+        True
+        """
         return max(self.error / self.bound - 1, 0.0) if self.bound > 0 else math.inf
 
     @property
@@ -176,6 +190,12 @@ class Plan:
         ------
         PlanError
             If `privacy_cost` is not a finite number above 0.
+
+        Examples
+        --------
+        >>> plan = dp.plan([["borough"]], domain)
+        >>> round(plan.rmse(), 6), round(plan.rmse(privacy_cost=0.25), 6)
+        (1.0, 2.0)
         """
         if not isinstance(privacy_cost, Real) or not 0 < privacy_cost < math.inf:
             raise PlanError(
@@ -193,12 +213,12 @@ class Plan:
         """Errors of the planned noise at privacy cost 1."""
         return accuracy_of(self.domain, self.blocks)
 
-    def variance(self, attributes: Sequence[str], query: ArrayLike) -> float:
+    def variance(self, attributes: str | Sequence[str], query: ArrayLike) -> float:
         """Return the variance of one linear query at privacy cost 1.
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
         query : array_like
             One axis for each attribute.
 
@@ -210,15 +230,20 @@ class Plan:
         ------
         PlanError
             If the query lies outside the row space of the strategy.
-        """
-        return self.accuracy.variance(attributes, query)
 
-    def strategy(self, attributes: Sequence[str]) -> Floats:
+        Examples
+        --------
+        >>> round(dp.plan([["borough"]], domain).variance("borough", [1, 0]), 6)
+        1.0
+        """
+        return self.accuracy.variance([attributes] if isinstance(attributes, str) else attributes, query)
+
+    def strategy(self, attributes: str | Sequence[str]) -> Floats:
         """Return the strategy on an attribute set, scaled so the largest column norm is 1.
 
         Parameters
         ----------
-        attributes : sequence of str
+        attributes : str or sequence of str
 
         Returns
         -------
@@ -228,8 +253,13 @@ class Plan:
         ------
         PlanError
             If the set is not measured or has too many cells.
+
+        Examples
+        --------
+        >>> dp.plan([["borough"]], domain, mechanism="identity").strategy("borough").shape
+        (2, 2)
         """
-        ordered = self.domain.ordered(attributes)
+        ordered = self.domain.ordered([attributes] if isinstance(attributes, str) else attributes)
         matching = [self.blocks[index] for index in self.blocks.sets.find(ordered)]
         if not matching or self.domain.cells(ordered) > SHOWN_CELLS:
             why = "not measured" if not matching else f"{self.domain.cells(ordered)} cells"

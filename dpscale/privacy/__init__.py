@@ -3,6 +3,12 @@
 The package uses neither Dask nor records. `noise` draws, `streams` and `secret` provide its random bits, `accounting`
 composes costs, and `dpscale.ledger` records them. The conversions are available by name, for example
 `dpscale.privacy.gdp_mu(epsilon, delta)`.
+
+>>> mu = dp.privacy.gdp_mu(1.0, 1e-9)
+>>> 1 - 1e-9 < dp.privacy.epsilon_of_mu(mu, 1e-9) <= 1
+True
+>>> 1 - 1e-9 < dp.privacy.epsilon_of_rho(dp.privacy.zcdp_rho(1.0, 1e-9), 1e-9) <= 1
+True
 """
 
 from __future__ import annotations

@@ -230,6 +230,12 @@ class Table:
         ------
         DataError
             If there is no file, formats are mixed, or the filter does not fit the columns.
+
+        Examples
+        --------
+        >>> trips.to_parquet("trips.parquet")
+        >>> len(Table.open("trips.parquet", domain).files)
+        1
         """
         if not isinstance(domain, Domain):
             raise DataError("domain", f"a {type(domain).__name__}", "a Domain", "read one: Domain.read(path)")

@@ -91,6 +91,11 @@ class Workload:
         ------
         JobError
             If an argument is invalid for the family.
+
+        Examples
+        --------
+        >>> Workload(Domain({"a": 10, "b": 2})).add("range", attributes=[["a"]]).add("marginal", degree=2).query_count
+        75
         """
         given = {"p": p, "seed": seed, "numeric": None if numeric is None else tuple(numeric), **parameters}
         chosen = family_named(family, {name: value for name, value in given.items() if value is not None})
@@ -216,6 +221,11 @@ class Workload:
         ------
         JobError
             If the shape or a value is invalid.
+
+        Examples
+        --------
+        >>> Workload(Domain({"a": 2})).add_queries(["a"], [[1, 1], [1, -1]]).query_count
+        2
         """
         try:
             array = np.asarray(queries, dtype=np.float64)
@@ -247,7 +257,13 @@ class Workload:
 
     @property
     def query_count(self) -> int:
-        """Number of queries, including duplicates."""
+        """Number of queries, including duplicates.
+
+        Examples
+        --------
+        >>> Workload(Domain({"a": 10})).add("prefix", degree=1).query_count
+        10
+        """
         return sum(sum(part.counts) for part in self.parts)
 
     @property

@@ -39,6 +39,11 @@ def function_of(member):
 
 MEMBERS = {name: (thing, function) for name, thing, function in public_members()}
 EXAMPLES = {name: text for name, (thing, _) in MEMBERS.items() if ">>>" in (text := inspect.getdoc(thing) or "")}
+CONTRACT = {  # documented in docs/contract.md, of other packages than dpscale.api
+    "Domain", "Estimate", "Ledger.set_cap", "Plan.optimality_gap", "Plan.query_count", "Plan.rmse", "Plan.strategy",
+    "Plan.variance", "Table.open", "Workload", "Workload.add", "Workload.add_conditions", "Workload.add_product",
+    "Workload.add_queries", "Workload.query_count", "bins", "count_marginals", "dates", "privacy", "sketch_domain",
+}  # fmt: skip
 OWN = {
     name
     for name, (_, function) in MEMBERS.items()
@@ -139,7 +144,7 @@ def test_example_runs(name, names, special, place):
 
 
 def test_every_public_docstring_of_the_interface_has_an_example():
-    assert sorted(OWN - set(EXAMPLES)) == []
+    assert sorted((OWN | CONTRACT) - set(EXAMPLES)) == []
     assert len(OWN) > 40
 
 

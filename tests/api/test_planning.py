@@ -1,5 +1,6 @@
 """Release from Python: a domain, queries and a budget without files, and data of every kind."""
 
+import difflib
 import itertools
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
+from dpscale.api.planning import ARGUMENTS
 from dpscale.api.public import SpentWarning
+from dpscale.mechanisms import MECHANISMS, mechanism
 
 ROWS = 400
 
@@ -171,6 +174,11 @@ WRONG = {
     "a mechanism": (lambda: dp.plan([["day"]], taxi_domain(), mechanism="hdm", epsilon=1).errors, "hdmm"),
     "no data": (lambda: dp.run(taxi_plan()), "run.data: missing"),
     "data of another type": (lambda: dp.run(taxi_plan(), data=3), "a pandas, Polars or Dask DataFrame"),
+    "a plan without a budget": (lambda: dp.run(dp.plan([["day"]], taxi_domain()), data=taxi_frame()), "add epsilon="),
+    "a misspelt argument": (lambda: dp.plan([["day"]], taxi_domain(), epsilon=1, rows_per_units=3),
+                            "plan.rows_per_units: unknown argument"),
+    "a misspelt budget": (lambda: dp.plan([["day"]], taxi_domain(), epsilom=1), "did you mean 'epsilon'?"),
+    "nulls of another kind": (lambda: dp.Domain(fare=dp.bins(0, 10, 5, nulls="keep")), "attributes.fare.nulls"),
     "bins that do not fit": (lambda: dp.bins(0, 10, 3), "bins.width"),
     "bins in disorder": (lambda: dp.bins(10, 0, 1), "low below high"),
     "a bin of text": (lambda: dp.bins("0", 10, 1), "bins.low"),
@@ -187,6 +195,34 @@ def test_wrong_calls_get_one_sentence_and_spend_nothing(case, data_folder):
         call()
     assert says in str(error.value)
     assert not (data_folder / "ledger.sqlite").exists()
+
+
+def test_no_option_of_a_mechanism_is_taken_for_a_misspelt_argument():
+    options = {key for name in MECHANISMS for key in mechanism(name).Options.model_fields}
+    assert {"gap", "rounds"} <= options
+    assert not [name for name in (*options, "noise", "each", "most_cells")
+                if difflib.get_close_matches(name, ARGUMENTS, 1, 0.8)]  # fmt: skip
+
+
+def test_a_plan_has_a_run_for_a_frame_and_for_each_file(data_folder, tmp_path):
+    plan, frame = taxi_plan(), taxi_frame()
+    places = {dp.run(plan, data=frame).path}
+    for name in ("one.parquet", "two.parquet"):
+        frame.to_parquet(tmp_path / name)
+        places |= {dp.run(plan, data=tmp_path / name).path, dp.run(plan, data=tmp_path / name).path}
+    assert len(places) == 3
+
+
+def test_nulls_of_a_frame_are_refused_counted_or_dropped(data_folder):
+    frame = pd.DataFrame({"fare": [1.0, 2.0, None, 7.0] * 500, "day": [None, *["2019-03-01"] * 3] * 500})
+    budget = {"epsilon": 20, "delta": 1e-3, "dataset": "nulls"}
+    with pytest.raises(dp.DataError, match="a null"):
+        dp.run(dp.plan([["fare"]], dp.Domain(fare=dp.bins(0, 10, 5)), **budget), data=frame)
+    domain = dp.Domain(
+        fare=dp.bins(0, 10, 5, nulls="category"), day=dp.dates("2019-03", "2019-04", "month", nulls="drop")
+    )
+    release = dp.run(dp.plan([["fare"], ["day"]], domain, **budget), data=frame)
+    assert np.abs(release.marginal("fare") - [500, 500, 500]).max() < 10
 
 
 SCRIPT = """

@@ -17,6 +17,8 @@ import pytest
 import dpscale as dp
 from dpscale.evaluation import compare, comparison
 from dpscale.evaluation.comparison import PRIVATE
+from tests.answers.chromium import BROWSER, render_page
+from tests.answers.test_report_pages import axe_script
 from tests.audit.leaks import leaks_under, planted_frame
 from tests.evaluation.small import file_states, make_frame, run_compare, write_job
 
@@ -67,6 +69,16 @@ def test_compare_writes_private_report_only(reference: Path, tmp_path: Path, wit
     assert figures["dependence"]["pairs"] == 10
     assert figures["target"]["attribute"] == "ill"
     assert f"{figures['propensity']['auc']:.3f}" in page
+
+
+@needs_learner
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_page_is_accessible_and_fits_a_phone(reference: Path, tmp_path: Path, with_plots: None) -> None:
+    page = compare(reference / "run", reference / "data", tmp_path / "out")
+    for way, result in render_page(page, axe_script()).items():
+        assert result["found"] == [], way
+    width = "document.documentElement.scrollWidth - innerWidth"
+    assert render_page(page, width, ("phone",))["phone"]["found"] <= 0
 
 
 @needs_learner
