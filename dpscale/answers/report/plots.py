@@ -30,7 +30,7 @@ TEXT = 'font-size="12" fill="currentColor"'
 
 
 @dataclass(frozen=True)
-class Axis:
+class PlotAxis:
     """Linear or logarithmic axis between two values."""
 
     name: str
@@ -69,28 +69,28 @@ class Series:
     mark: str = "point"
 
 
-def logarithmic_axis(name: str, values: Iterable[Floats]) -> Axis:
+def logarithmic_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
     """Return a logarithmic axis around positive values."""
     every = np.concatenate([np.asarray(one, np.float64) for one in values])
     low, high = float(every.min()), float(every.max())
     room = max((LEAST_RATIO * low / high) ** 0.5, (high / low) ** 0.04)
-    return Axis(name, low / room, high * room, logarithmic=True)
+    return PlotAxis(name, low / room, high * room, logarithmic=True)
 
 
-def linear_axis(name: str, values: Iterable[Floats]) -> Axis:
+def linear_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
     """Return a linear axis around values."""
     every = np.concatenate([np.asarray(one, np.float64) for one in values])
     low, high = float(every.min()), float(every.max())
     room = 0.05 * (high - low) or 0.5
-    return Axis(name, low - room, high + room)
+    return PlotAxis(name, low - room, high + room)
 
 
-def plot(x: Axis, y: Axis, series: Sequence[Series], height: int = HEIGHT, level: float | None = None) -> str:
+def plot(x: PlotAxis, y: PlotAxis, series: Sequence[Series], height: int = HEIGHT, level: float | None = None) -> str:
     """Return a plot of series as SVG.
 
     Parameters
     ----------
-    x, y : Axis
+    x, y : PlotAxis
     series : sequence of Series
         One colour each, in turn.
     height : int
@@ -155,7 +155,7 @@ def weight_plot(profiles: Mapping[str, Floats]) -> str:
     series = [_weights(profiles[names[0]], names) for names in list(groups.values())[:LINES]]
     if not series:
         return ""
-    x = Axis("place on the axis, first cell to last", 0.0, 1.0)
+    x = PlotAxis("place on the axis, first cell to last", 0.0, 1.0)
     y = linear_axis("weight of a cell, in 1/n", [np.ones(1), *(one.y for one in series)])
     return plot(x, y, series, 250, level=1.0)
 
@@ -182,15 +182,15 @@ def trace_plot(trace: Sequence[Mapping[str, Any]]) -> str:
     return plot(linear_axis("round", [places]), y, series)
 
 
-def _x(axis: Axis, values: Floats) -> Floats:
+def _x(axis: PlotAxis, values: Floats) -> Floats:
     return np.asarray(LEFT + (WIDTH - LEFT - RIGHT) * axis.places(values))
 
 
-def _y(axis: Axis, values: Floats, bottom: int) -> Floats:
+def _y(axis: PlotAxis, values: Floats, bottom: int) -> Floats:
     return np.asarray(bottom - (bottom - TOP) * axis.places(values))
 
 
-def _path(one: Series, x: Axis, y: Axis, bottom: int, colour: int) -> str:
+def _path(one: Series, x: PlotAxis, y: PlotAxis, bottom: int, colour: int) -> str:
     """Return the marks of a series as one path; a point is a line of length 0 with round ends."""
     at = zip(_x(x, one.x).tolist(), _y(y, one.y, bottom).tolist(), strict=True)
     if one.mark == "line":
@@ -203,7 +203,7 @@ def _path(one: Series, x: Axis, y: Axis, bottom: int, colour: int) -> str:
             f'stroke-linecap="round" stroke-linejoin="round" stroke-opacity=".8"/>')  # fmt: skip
 
 
-def _frame(x: Axis, y: Axis, bottom: int) -> str:
+def _frame(x: PlotAxis, y: PlotAxis, bottom: int) -> str:
     """Return the lines, ticks and names of both axes."""
     end, middle = WIDTH - RIGHT, (bottom + TOP) / 2
     parts = [f'<path d="M{LEFT} {TOP}V{bottom}H{end}" fill="none" stroke="var(--soft)"/>']
