@@ -160,9 +160,9 @@ class Attribute:
     def __post_init__(self) -> None:
         """Raise DomainError for an unknown kind; the reader of a domain file checks everything else."""
         if self.kind not in KINDS:
-            told = self.kind if isinstance(self.kind, str) else ""
+            named = self.kind if isinstance(self.kind, str) else ""
             field = f"attributes.{self.name}.kind"
-            raise DomainError(field, safe_repr(self.kind), ", ".join(KINDS), nearest(told, KINDS))
+            raise DomainError(field, safe_repr(self.kind), ", ".join(KINDS), nearest(named, KINDS))
 
     @property
     def column(self) -> str:
@@ -284,11 +284,11 @@ class Attribute:
         -------
         dict
         """
-        told = {} if self.unparsable is None else {"unparsable": self.unparsable}
+        policies = {} if self.unparsable is None else {"unparsable": self.unparsable}
         read = {"from": self.source} if self.source else {}
         outside = {} if self.search is not None and self.values else {"outside": self.outside}
         own = {"kind": self.kind, **self._own_keys} | (self.search.describe() if self.search is not None else {})
-        return {**own, **outside, "nulls": self.nulls, **told, **read}
+        return {**own, **outside, "nulls": self.nulls, **policies, **read}
 
     @property
     def _own_keys(self) -> dict[str, Any]:

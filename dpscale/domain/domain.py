@@ -73,13 +73,15 @@ class Domain(AxisIndex):
     ) -> None:
         """Create a domain; the parameters are those of the class."""
         super().__init__(axes_of(attributes, columns))
-        self._told = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
-        check_rules_known(self._told, [one.name for one in self.axes if one.search is not None])
-        told = read_rules(self._told, self.attribute) + follows(self.attributes)
-        check_rules(told, self._sizes)
-        self.rules = closed(told)
-        if "impossible" in self._told:
-            self._told["impossible"] = [listed(table, self.attribute) for table in self._told["impossible"]]
+        self._rule_tables = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
+        check_rules_known(self._rule_tables, [one.name for one in self.axes if one.search is not None])
+        rules_of_file = read_rules(self._rule_tables, self.attribute) + follows(self.attributes)
+        check_rules(rules_of_file, self._sizes)
+        self.rules = closed(rules_of_file)
+        if "impossible" in self._rule_tables:
+            self._rule_tables["impossible"] = [
+                listed(table, self.attribute) for table in self._rule_tables["impossible"]
+            ]
         self.public_totals = tuple(public_totals)
         check_totals(self, self.public_totals)
 
@@ -131,12 +133,12 @@ class Domain(AxisIndex):
     @property
     def discovered(self) -> tuple[str, ...]:
         """Attributes and numbers whose cells were found by a search, or will be."""
-        return tuple(self._told.get(DISCOVERED, ())) or tuple(one.name for one in self.searches)
+        return tuple(self._rule_tables.get(DISCOVERED, ())) or tuple(one.name for one in self.searches)
 
     def _with(self, changed: Mapping[str, Attribute], **rules: Any) -> Domain:
         """Return the domain with other attributes in the places of some."""
         axes = [changed.get(one.name, one) for one in self.axes]
-        return Domain(axes, {**self._told, **rules}, self.public_totals)
+        return Domain(axes, {**self._rule_tables, **rules}, self.public_totals)
 
     def with_totals(self, tables: Sequence[Mapping[str, Any]], folder: Path | None = None) -> Domain:
         """Return the domain with public totals of some records.
@@ -159,7 +161,7 @@ class Domain(AxisIndex):
             If a total is invalid, or contradicts another one.
         """
         found = [read_total(table, self, folder) for table in tables]
-        return Domain(self.axes, self._told, (*self.public_totals, *found)) if found else self
+        return Domain(self.axes, self._rule_tables, (*self.public_totals, *found)) if found else self
 
     def without(self, name: str) -> Domain:
         """Return the domain without an attribute.
@@ -181,12 +183,12 @@ class Domain(AxisIndex):
         for rule in self.rules:
             if name in rule.names:
                 raise DomainError("domain", f"a rule that contains {name!r}", "rules of other attributes", "remove it")
-        return Domain([one for one in self.axes if one.name != name], self._told, self.public_totals)
+        return Domain([one for one in self.axes if one.name != name], self._rule_tables, self.public_totals)
 
     @cached_property
     def without_totals(self) -> Domain:
         """The domain without public totals."""
-        return Domain(self.axes, self._told) if self.public_totals else self
+        return Domain(self.axes, self._rule_tables) if self.public_totals else self
 
     def known_table(self, names: AttributeSet) -> Integers | None:
         """Return the exact table of an attribute set that follows from a public total; None if none does.
@@ -266,7 +268,7 @@ class Domain(AxisIndex):
         leaves = {one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf}
         own = [one for one in self.attributes if one.level is None or one.level.is_leaf or one.level.tree not in leaves]
         totals = {TOTALS: [one.describe() for one in self.public_totals]} if self.public_totals else {}
-        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._told, **totals}
+        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._rule_tables, **totals}
 
     def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:
         """Return a domain file and copies of the files of its hierarchies, for one folder.
@@ -321,7 +323,7 @@ class Domain(AxisIndex):
     @property
     def reviewed(self) -> bool:
         """Whether the domain is a draft from data that a person has reviewed."""
-        return REVIEWED in self._told
+        return REVIEWED in self._rule_tables
 
     @cached_property
     def totals(self) -> tuple[Number, ...]:

@@ -183,9 +183,9 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
     """Return the table's kind. Raises DomainError if it is invalid, or if a key is missing or unknown."""
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        told = kind if isinstance(kind, str) else ""
+        text = kind if isinstance(kind, str) else ""
         got = "missing" if "kind" not in table else safe_repr(kind)
-        raise DomainError(f"attributes.{name}.kind", got, ", ".join(KINDS), nearest(told, KINDS))
+        raise DomainError(f"attributes.{name}.kind", got, ", ".join(KINDS), nearest(text, KINDS))
     more = MORE.get(kind, set())
     policies = HIERARCHY_POLICIES if kind == "hierarchy" else POLICIES
     check_keys(table, {"kind", "from", ALSO, *policies} | KINDS[kind] | more, f"attributes.{name}")
@@ -235,8 +235,8 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         return _read_map(f"attributes.{name}.map", table["map"], 0)
     values, field = table["values"], f"attributes.{name}.values"
     check_values(field, values)
-    told = {OUTSIDE_LABEL: table.get("outside"), NULL_LABEL: table.get("nulls")}
-    if any(label in values and policy == "category" for label, policy in told.items()):
+    policies = {OUTSIDE_LABEL: table.get("outside"), NULL_LABEL: table.get("nulls")}
+    if any(label in values and policy == "category" for label, policy in policies.items()):
         raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
     return {"values": tuple(values)}
 
@@ -316,8 +316,8 @@ def _is_finite(value: object) -> TypeGuard[float]:
 def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     by = table["by"]
     if not isinstance(by, str) or by not in PERIODS:
-        told = by if isinstance(by, str) else ""
-        raise DomainError(f"attributes.{name}.by", safe_repr(by), ", ".join(PERIODS), nearest(told, PERIODS))
+        text = by if isinstance(by, str) else ""
+        raise DomainError(f"attributes.{name}.by", safe_repr(by), ", ".join(PERIODS), nearest(text, PERIODS))
     low, high = (_period(name, by, key, table[key]) for key in ("low", "high"))
     if high < low:
         raise DomainError(f"attributes.{name}.high", "before low", "a period at or after low", "swap them")

@@ -27,17 +27,17 @@ def check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
 def read_policy(field: str, key: str, value: object, known: Sequence[str]) -> str:
     """Return the value of a policy; raise DomainError unless it is known."""
     if not isinstance(value, str) or value not in known:
-        told = value if isinstance(value, str) else ""
-        raise DomainError(f"{field}.{key}", safe_repr(value), ", ".join(known), nearest(told, known))
+        text = value if isinstance(value, str) else ""
+        raise DomainError(f"{field}.{key}", safe_repr(value), ", ".join(known), nearest(text, known))
     return value
 
 
 def read_source(field: str, name: str, table: Mapping[str, Any]) -> str:
     """Return the column that a table names with `from`; empty if it is `name`."""
-    told = table.get("from", "")
-    if not isinstance(told, str) or ("from" in table and not told):
-        raise DomainError(f"{field}.from", safe_repr(told), "the name of a column", "name a column, or leave it out")
-    return "" if told == name else told
+    text = table.get("from", "")
+    if not isinstance(text, str) or ("from" in table and not text):
+        raise DomainError(f"{field}.from", safe_repr(text), "the name of a column", "name a column, or leave it out")
+    return "" if text == name else text
 
 
 def check_values(field: str, values: object) -> None:

@@ -134,10 +134,10 @@ def _digits(name: str) -> str:
 
 def cap_row(cap: Cap, protects: Protection | None, period: str = "") -> Row:
     """Return the row of a cap set now, with its currency, privacy unit and the period by which it renews."""
-    told = (None,) * 5
+    unit_values = (None,) * 5
     if protects:
-        told = (protects.unit, protects.relation, protects.bound, protects.table, protects.span)  # type: ignore[assignment]
-    values = cap.epsilon, cap.delta, now(), cap.currency, *told, period
+        unit_values = (protects.unit, protects.relation, protects.bound, protects.table, protects.span)  # type: ignore[assignment]
+    values = cap.epsilon, cap.delta, now(), cap.currency, *unit_values, period
     return dict(zip(("epsilon", "delta", "set_at", *TERMS), values, strict=True))
 
 
@@ -175,12 +175,12 @@ def insert_release(
     periods : tuple of str
         Labels of the periods that the release reads; every period if empty.
     """
-    told = {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "public": int(public),
+    unit_values = {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "public": int(public),
             "unit_table": protects.table, "span": protects.span, "periods": periods_to_text(periods)}  # fmt: skip
     row = dict(zip(("release", "dataset", "plan_digest", "cost", "epsilon", "delta"), (*entry, *figures), strict=True))
     row["reserved_at"] = now()
-    chain.append(db, entry[1], "releases", {**row, **told}, facts)
-    _insert(db, "protections", {"release": entry[0], **told})
+    chain.append(db, entry[1], "releases", {**row, **unit_values}, facts)
+    _insert(db, "protections", {"release": entry[0], **unit_values})
     _insert(db, "releases", {**row, "state": "reserved"})
 
 

@@ -170,9 +170,9 @@ def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
     counted, cost = float_above(account.counted(row).squared_mu), cost_from_text(row["cost"])
     at = float_above(cost.delta) if cost.is_pure else row["delta"] or delta
     epsilon = math.inf if is_public(row) else cost.epsilon_or_inf(min(at, MOST_DELTA))
-    told = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row),
+    costs = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row),
             "own": {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": at}}  # fmt: skip
-    return _shown(row) | told
+    return _shown(row) | costs
 
 
 def _shown(row: Row) -> Row:

@@ -27,7 +27,7 @@ from dpscale.base.arrow import pa
 from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.records.formats import FORMATS, accepted_formats, codec_of, endings, format_of, is_data
-from dpscale.storage.objects import AHEAD, Found, is_url, listed, looked_at, of_store, opening, telling
+from dpscale.storage.objects import AHEAD, Found, is_url, listed, looked_at, of_store, opening, store_faults
 
 BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # rows times columns of a batch
@@ -142,7 +142,7 @@ class reading:  # noqa: N801, a context manager
         if error is not None and broken and out_of_memory(error):
             raise MemoryError from None
         if is_url(self.path) and error is not None and of_store(error):
-            with telling(self.path, "read"):
+            with store_faults(self.path, "read"):
                 raise error
         if error is not None and broken:
             made = with_cause(_sentence(self.path, error, self.named), error)

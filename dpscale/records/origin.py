@@ -67,7 +67,7 @@ class Origin:
 
     def lake(self, path: str) -> Lake:
         """Return the requested version of a table with a log, or the latest."""
-        with _telling(path, self.format):
+        with _table_errors(path, self.format):
             reader = import_module(f"dpscale.records.lake.{self.format}")
             found: Lake = reader.read(path, self.version)
         if not found.files:
@@ -89,7 +89,7 @@ def _table(lake: Lake, domain: Domain, dialect: Dialect, where: Where) -> Table:
 
 
 @contextmanager
-def _telling(path: str, kind: str) -> Iterator[None]:
+def _table_errors(path: str, kind: str) -> Iterator[None]:
     """Replace a library's exceptions by one sentence without their text, which may contain keys."""
     try:
         import_module(PACKAGES[kind])

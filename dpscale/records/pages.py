@@ -110,8 +110,8 @@ def _columns_of(asked: _PageRequest) -> Columns:
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
     """Return the value type without dictionary encoding; None if the stored bytes alone do not determine the value."""
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    told = is_text(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
-    return kind if told else None
+    decodable = is_text(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
+    return kind if decodable else None
 
 
 @cache

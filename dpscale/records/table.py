@@ -243,8 +243,8 @@ class Table:
         sizes = _sizes(paths, dialect.format)
         files = list(sizes)
         if not files:
-            told = ", ".join(map(display_path, paths)) or "no path"
-            raise DataError("data.path", f"no file at {told}", "a file, folder or glob", "check the path")
+            named = ", ".join(map(display_path, paths)) or "no path"
+            raise DataError("data.path", f"no file at {named}", "a file, folder or glob", "check the path")
         check_formats(files, dialect)
         if not links:
             check_links(files)

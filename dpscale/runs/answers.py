@@ -49,7 +49,7 @@ DESCRIPTIONS = {
     "low": "label of the first value that the query counts, or lower end of the 95 % interval",
     "high": "label of the last value that the query counts, or upper end of the 95 % interval",
     "estimate": "estimated number of records",
-    "std_error": "standard error in records; not a number: none is told",
+    "std_error": "standard error in records; not a number: there is none",
 }
 OF_NUMBERS = {"estimate": "estimate", "std_error": "standard error"}
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}

@@ -90,7 +90,7 @@ def check_url(path: str) -> None:
 def listed(url: str) -> list[Found]:
     """Return the objects below a prefix, the object itself, or the matches of a glob; empty if there are none."""
     check_url(url)
-    with telling(url, "listed"):
+    with store_faults(url, "listed"):
         try:
             store, root = _store(url)
             return [_found(url, root, entry) for entry in _entries(store, root)]
@@ -100,7 +100,7 @@ def listed(url: str) -> list[Found]:
 
 def looked_at(url: str) -> Found:
     """Return the current state of one object. Raises Unreadable if it is missing."""
-    with telling(url, "read"):
+    with store_faults(url, "read"):
         store, root = _store(url)
         return _found(url, root, store.info(root))
 
@@ -119,7 +119,7 @@ def opening(path: str, ahead: int = AHEAD) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
         return
-    with telling(path, "read"):
+    with store_faults(path, "read"):
         store, root = _store(path)
         opened = store.open(root, "rb", block_size=ahead or None, cache_type="readahead" if ahead else "none")
     with opened:
@@ -127,7 +127,7 @@ def opening(path: str, ahead: int = AHEAD) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def telling(url: str, done: str) -> Iterator[None]:
+def store_faults(url: str, done: str) -> Iterator[None]:
     """Convert a driver's exceptions to errors without their text."""
     try:
         yield
@@ -193,8 +193,8 @@ def _address(url: str, root: str, name: str) -> str:
 
 
 def _nanoseconds(entry: dict[str, Any]) -> int:
-    told = next((entry[name] for name in TIMES if entry.get(name) is not None), 0)
+    stated = next((entry[name] for name in TIMES if entry.get(name) is not None), 0)
     with suppress(ValueError):
-        told = datetime.fromisoformat(told) if isinstance(told, str) else told
-    seconds = told.timestamp() if isinstance(told, datetime) else told
+        stated = datetime.fromisoformat(stated) if isinstance(stated, str) else stated
+    seconds = stated.timestamp() if isinstance(stated, datetime) else stated
     return int(seconds * 1e9) if isinstance(seconds, int | float) else 0

@@ -125,12 +125,12 @@ class RequestedResiduals:
         flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, len(sets) * len(sets[0]))
         places = flat.reshape(len(sets), -1)
         firsts, group = alike(kinds[places])
-        told = [leaves(sets[first]) for first in firsts.tolist()]
-        turns = np.arange(len(told[0]))
-        sizes = np.array([len(left.kept) for left in told[0]])
+        leaves_of = [leaves(sets[first]) for first in firsts.tolist()]
+        turns = np.arange(len(leaves_of[0]))
+        sizes = np.array([len(left.kept) for left in leaves_of[0]])
         for degree in range(places.shape[1] + 1):
             own = turns[sizes == degree]
-            lefts = [[one[turn] for turn in own.tolist()] for one in told]
+            lefts = [[one[turn] for turn in own.tolist()] for one in leaves_of]
             codes = np.stack([self._codes(places[:, list(left.kept)]) for left in lefts[0]], axis=1)
             terms = np.array([[left.term for left in one] for one in lefts], np.int32)[group]
             values = _multiplied(weights, lefts, group)
@@ -180,9 +180,9 @@ class RequestedResiduals:
         keys, first, sums = keys[order], first[order], sums[order]
         starts = np.searchsorted(keys // terms, np.arange(len(spaces) + 1))
         members = self._members(spaces, degree)
-        told = None if kinds is None else kinds[members]
+        kinds_of = None if kinds is None else kinds[members]
         turns = _turns(records, ends, kept[first[starts[:-1]]])
-        return _classes(members, told, starts, keys % terms, sums, turns)
+        return _classes(members, kinds_of, starts, keys % terms, sums, turns)
 
 
 def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: Integers) -> NDArray[np.float64]:
@@ -226,7 +226,7 @@ def _sums(keys: Integers, values: NDArray[np.float64], most: int) -> tuple[Integ
 def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms: Integers, sums: NDArray[np.float64],
              turns: Integers) -> Classes:  # fmt: skip
     lengths = np.diff(starts)
-    which, told, firsts = np.empty(len(members), np.int64), list[tuple[tuple[int, float], ...]](), list[int]()
+    which, terms_found, firsts = np.empty(len(members), np.int64), list[tuple[tuple[int, float], ...]](), list[int]()
     for length in np.unique(lengths).tolist():
         own = np.flatnonzero(lengths == length)
         at = starts[own][:, None] + np.arange(length)
@@ -234,12 +234,12 @@ def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms:
         first, found = alike(np.concatenate(columns, axis=1))
         which[own] = found + len(firsts)
         firsts += own[first].tolist()
-        told += [tuple(zip(terms[i].tolist(), sums[i].tolist(), strict=True)) for i in at[first]]
+        terms_found += [tuple(zip(terms[i].tolist(), sums[i].tolist(), strict=True)) for i in at[first]]
     lasts, turned = np.zeros(len(firsts), np.int64), np.full(len(firsts), np.iinfo(np.int64).max)
     lasts[which] = np.arange(len(which))
     np.minimum.at(turned, which, turns)
     counts = np.bincount(which, minlength=len(firsts))
-    return Classes(members, which, told, np.array(firsts, np.int64), lasts, turned, counts)
+    return Classes(members, which, terms_found, np.array(firsts, np.int64), lasts, turned, counts)
 
 
 def alike(rows: Integers) -> tuple[Integers, Integers]:

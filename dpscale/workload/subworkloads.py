@@ -163,9 +163,9 @@ class Subworkloads(Sequence[Subworkload]):
     def _set(self, index: int) -> AttributeSet:
         return tuple([self.names[i] for i in self._places(index).tolist()])
 
-    def of_all(self, told: Callable[[Subworkload], float]) -> list[float]:
+    def of_all(self, value_of: Callable[[Subworkload], float]) -> list[float]:
         """Return a number for every subworkload, computed once per class."""
-        own = np.array([told(one) for one in self.classes], np.float64)
+        own = np.array([value_of(one) for one in self.classes], np.float64)
         return cast(list[float], own[self.which].tolist())
 
     def __len__(self) -> int:

@@ -32,7 +32,7 @@ def test_repeated_preview_is_not_computed_again(preview_job, tmp_path):
     first, second = preview_job(), preview_job()
     assert (first[0], second[0]) == (1, 1)
     assert first[1] == second[1]
-    (cached,) = (tmp_path / "store" / "told").iterdir()
+    (cached,) = (tmp_path / "store" / "summaries").iterdir()
     cached.write_text(cached.read_text().replace('"tasks": ', '"tasks": 1'))
     assert preview_job() == (2, first[1])
 

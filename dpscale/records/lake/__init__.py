@@ -65,7 +65,7 @@ class Lake:
     unsure: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Description of the version for the manifest, as in the table's own log."""
         return {"format": self.kind, "uuid": self.uuid, "version": self.version}
 

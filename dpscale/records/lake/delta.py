@@ -53,8 +53,8 @@ def _check_protocol(table: Any) -> None:
     ):
         asked.add("columnMapping")
     if asked:
-        told = " and ".join(WORDS.get(one, f"the feature {one}") for one in sorted(asked))
-        raise DataError(FIELD, f"a Delta table with {told}", "a table without reader features",
+        features = " and ".join(WORDS.get(one, f"the feature {one}") for one in sorted(asked))
+        raise DataError(FIELD, f"a Delta table with {features}", "a table without reader features",
                         "write its rows to another table (in Spark: CREATE TABLE … AS SELECT)")  # fmt: skip
 
 

@@ -153,10 +153,10 @@ AS_IT_IS, SNAPPY, GIVEN = 0, 1, 2  # compression: none, Snappy, or decompressed 
 @njit(cache=True, nogil=True)
 def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: Int) -> bool:
     """Decompress a Snappy block; return False if it is invalid or has another length."""
-    told, at = varint(data, at, end)
+    stated, at = varint(data, at, end)
     done: Int = 0
     wide = np.array([0, 1, 2, 4])
-    if at < 0 or told != length:
+    if at < 0 or stated != length:
         return False
     while at < end:
         tag = np.int64(data[at])

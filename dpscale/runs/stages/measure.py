@@ -91,7 +91,7 @@ def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
     if first_snapshot not in (None, tag):
         raise changed_files("the files changed since this release started")
     if first_snapshot is None or run.manifest.get("data") != known:
-        run.update(snapshot=tag, data=known, **({"table": table.lake.told} if table.lake else {}))
+        run.update(snapshot=tag, data=known, **({"table": table.lake.summary} if table.lake else {}))
     entry = "content" if run.frame is None else "frame"
     if entry not in run.manifest and not run.manifest.get("within"):
         run.update(**{entry: frame_tag(run.manifest["release"], content, create=True)})

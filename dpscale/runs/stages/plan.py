@@ -139,7 +139,7 @@ def cached_summary(inputs: Sequence[Any], make: Callable[[], dict[str, Any]]) ->
     store = user_store()
     if store is None:
         return make()
-    place = store.folder / "told" / f"{_name(inputs)}.json"
+    place = store.folder / "summaries" / f"{_name(inputs)}.json"
     with suppress(OSError, ValueError):
         digest, _, text = place.read_text().partition("\n")
         if digest == _digest(text):
