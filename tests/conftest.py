@@ -60,27 +60,29 @@ def place(tmp_path):
     return tmp_path
 
 
-PLOTS = ("error_plot", "share_plot", "trace_plot")
-
-
 @pytest.fixture(scope="session", autouse=True)
 def reports_without_plots():
-    """Write reports without plots in this process, because plots take most of the time of a small run; use `plots` for
-    them.
-    """
-    from dpscale.runs.stages import report
+    """Write reports without plots in this process; use `plots` for them."""
+    from tests.plots import write_no_plots
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in PLOTS:
-            patch.setattr(report, name, lambda *_: "")
+        write_no_plots(patch)
         yield
 
 
 @pytest.fixture
 def plots(monkeypatch):
     """Write reports with their plots."""
-    from dpscale.answers import report as drawing
-    from dpscale.runs.stages import report
+    from tests.plots import write_plots
 
-    for name in PLOTS:
-        monkeypatch.setattr(report, name, getattr(drawing, name))
+    write_plots(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def plots_of_module():
+    """Write reports with their plots in all tests of a module."""
+    from tests.plots import write_plots
+
+    with pytest.MonkeyPatch.context() as patch:
+        write_plots(patch)
+        yield
