@@ -70,6 +70,20 @@ def reports_without_plots():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_processes():
+    """Share the processes of the scheduler "processes" between tests."""
+    import dask.multiprocessing
+
+    from tests.processes import SharedProcesses
+
+    shared = SharedProcesses()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dask.multiprocessing, "get", shared.get)
+        yield
+    shared.close()
+
+
 @pytest.fixture
 def plots(monkeypatch):
     """Write reports with their plots."""
