@@ -56,7 +56,8 @@ def test_every_child_has_a_parent(tmp_path: Path, name: str, seed: int) -> None:
 def test_every_child_has_a_parent_by_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Links between groups of profiles, as with too many pairs of profiles for an array."""
     monkeypatch.setattr(link_estimation, "MOST_CELLS", 0)
-    path = run_shape(tmp_path, name, dict.fromkeys(SHAPES[name].keys, 40) | {"place": 45}, 0.3, 4)
+    sizes = dict.fromkeys(SHAPES[name].keys, 40) | {"place": 45}
+    path = run_shape(tmp_path, name, sizes, 0.3, 4, method="planned")
     assert_consistent(CompositeJob.read(path), synthetic(path))
 
 
@@ -70,7 +71,7 @@ def test_more_children_than_places(tmp_path: Path, name: str) -> None:
     nulls = [{**link, "nulls": "drop", "dangling": "drop"} for link in SHAPES[name].links]
     shape = type(SHAPES[name])(SHAPES[name].keys, tuple(nulls), SHAPES[name].public)
     frames = make_frames(shape, CHILDREN | ({"root": 40, "place": 1} if "place" in shape.keys else {"root": 2}), 3)
-    path = write_shape(tmp_path, shape, frames, 0.05, 1)
+    path = write_shape(tmp_path, shape, frames, 0.05, 1, "planned")
     job, found = CompositeJob.read(path), synthetic(path)
     assert_consistent(job, found)
     files = [file for table in found for file in (tmp_path / f"run/synthetic/{table}").glob("*.parquet")]
