@@ -34,9 +34,13 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark cases of tests with `sampled(step)` as slow, except the first of each `step`."""
+    """Mark cases of tests with `sampled(step)` as slow, except the first of each `step`; one process of
+    `--dist loadgroup` has the tests of a file, and one all tests of the shared cluster.
+    """
     seen = Counter()
     for item in items:
+        own = "shared_cluster" if "shared_cluster" in item.fixturenames else item.nodeid.split("::")[0]
+        item.add_marker(pytest.mark.xdist_group(own))
         mark = item.get_closest_marker("sampled")
         if mark and not item.get_closest_marker("slow"):
             test = item.nodeid.split("[")[0]
