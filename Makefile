@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(BIN)/dpscale demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 4 --dist loadgroup
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -27,7 +27,7 @@ airflow: $(VENV)/.test
 	$(BIN)/python -m pytest tests/pipelines -m "airflow and not slow"
 
 nightly: $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "slow or airflow or not slow"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "slow or airflow or not slow"
 
 papers: $(VENV)/.test
 	$(BIN)/python benchmarks/papers.py all

@@ -30,17 +30,30 @@ def pytest_configure(config):
         compile_loops()
     else:
         gc.disable()
+    if hasattr(config, "workerinput"):
+        from tests.compilation import compile_in_turn
+
+        compile_in_turn()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each file to one process, and all files of tests/cluster to the same one: they share a cluster."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FileScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "tests/cluster" if file.startswith("tests/cluster/") else file
+
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark cases of tests with `sampled(step)` as slow, except the first of each `step`; one process of
-    `--dist loadgroup` has the tests of a file, and one all tests of the shared cluster.
-    """
+    """Mark cases of tests with `sampled(step)` as slow, except the first of each `step`."""
     seen = Counter()
     for item in items:
-        own = "shared_cluster" if "shared_cluster" in item.fixturenames else item.nodeid.split("::")[0]
-        item.add_marker(pytest.mark.xdist_group(own))
         mark = item.get_closest_marker("sampled")
         if mark and not item.get_closest_marker("slow"):
             test = item.nodeid.split("[")[0]

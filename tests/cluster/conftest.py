@@ -58,7 +58,7 @@ def secured(certificates):
 
 @pytest.fixture(scope="session")
 def shared_cluster(certificates):
-    """Two workers of one thread each, over TLS; tests/conftest.py gives all tests with them to one process."""
+    """Two workers of one thread each, over TLS; tests/conftest.py gives this package to one process."""
 
     class LocalCluster(distributed.LocalCluster):
         """LocalCluster without the KeyError for a worker that was killed during its registration."""
