@@ -1,5 +1,5 @@
-"""Processes of the scheduler "processes" that all tests of a session share: Dask starts new ones for each step of a run,
-and each imports the package.
+"""Processes of the scheduler "processes" that all tests of a session share: Dask starts new ones for each step, which
+import the package.
 """
 
 import os

@@ -99,6 +99,7 @@ def test_movielens_answers_across_links(release: dp.Release) -> None:
     assert 0 <= release.cut("stars").low <= release.cut("stars").high <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [("berka", "job")], indirect=True)
 def test_berka_pipeline(release: dp.Release, shared: Any) -> None:
     found = read_frames(release)
@@ -129,9 +130,9 @@ def test_chinook_self_reference(release: dp.Release) -> None:
     assert not (found.ReportsTo == found.EmployeeId).any()
 
 
-EXAMPLES = [("movielens", "both"), ("movielens", "ratings"), ("berka", "job"), ("chinook", "customers"),
+EXAMPLES = [("movielens", "both"), ("movielens", "ratings"), ("chinook", "customers"),
             ("chinook", "employees"),
-            pytest.param(("movielens", "catalogue"), marks=pytest.mark.slow)]  # fmt: skip
+            *(pytest.param(one, marks=pytest.mark.slow) for one in (("movielens", "catalogue"), ("berka", "job")))]  # fmt: skip
 
 
 @pytest.mark.parametrize("release", EXAMPLES, indirect=True)
