@@ -30,6 +30,23 @@ def pytest_configure(config):
         compile_loops()
     else:
         gc.disable()
+    if hasattr(config, "workerinput"):
+        from tests.compilation import compile_in_turn
+
+        compile_in_turn()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each file to one process, and all files of tests/cluster to the same one: they share a cluster."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FileScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "tests/cluster" if file.startswith("tests/cluster/") else file
+
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -70,27 +87,43 @@ def files_read_by_loops():
         yield
 
 
-PLOTS = ("error_plot", "share_plot", "trace_plot")
+@pytest.fixture(scope="session", autouse=True)
+def reports_without_plots():
+    """Write reports without plots in this process; use `plots` for them."""
+    from tests.plots import write_no_plots
+
+    with pytest.MonkeyPatch.context() as patch:
+        write_no_plots(patch)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def reports_without_plots():
-    """Write reports without plots in this process, because plots take most of the time of a small run; use `plots` for
-    them.
-    """
-    from dpscale.runs.stages import report
+def shared_processes():
+    """Share the processes of the scheduler "processes" between tests."""
+    import dask.multiprocessing
 
+    from tests.processes import SharedProcesses
+
+    shared = SharedProcesses()
     with pytest.MonkeyPatch.context() as patch:
-        for name in PLOTS:
-            patch.setattr(report, name, lambda *_: "")
+        patch.setattr(dask.multiprocessing, "get", shared.get)
         yield
+    shared.close()
 
 
 @pytest.fixture
 def plots(monkeypatch):
     """Write reports with their plots."""
-    from dpscale.answers import report as drawing
-    from dpscale.runs.stages import report
+    from tests.plots import write_plots
 
-    for name in PLOTS:
-        monkeypatch.setattr(report, name, getattr(drawing, name))
+    write_plots(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def plots_of_module():
+    """Write reports with their plots in all tests of a module."""
+    from tests.plots import write_plots
+
+    with pytest.MonkeyPatch.context() as patch:
+        write_plots(patch)
+        yield

@@ -31,19 +31,13 @@ browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory):
+def reports(tmp_path_factory, plots_of_module):
     """Paths of one report of each kind, by name."""
-    from dpscale.answers import report as drawing
-    from dpscale.runs.stages import report
-
     found = {}
-    with pytest.MonkeyPatch.context() as patch:  # this process' reports have no plots otherwise
-        for name in ("error_plot", "share_plot", "trace_plot"):
-            patch.setattr(report, name, getattr(drawing, name))
-        for name, changes in JOBS.items():
-            place = tmp_path_factory.mktemp(name)
-            write_table(place / "data", table())
-            found[name] = dp.run(write_job(place, **changes), place / "run").path / "report.html"
+    for name, changes in JOBS.items():
+        place = tmp_path_factory.mktemp(name)
+        write_table(place / "data", table())
+        found[name] = dp.run(write_job(place, **changes), place / "run").path / "report.html"
     place = tmp_path_factory.mktemp("shop")
     found["tables"] = dp.run(write_shop(place), place / "run").path / "report.html"
     place = tmp_path_factory.mktemp("growing")

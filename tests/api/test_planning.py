@@ -237,6 +237,7 @@ MODULES = ("dpscale.api.release", "dpscale.api.planning", "dpscale.api.public", 
            "dpscale.runs.opening")  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("first", MODULES)
 def test_names_do_not_depend_on_the_order_of_imports(first, tmp_path):
     orders = [first, *(name for name in MODULES if name != first)]

@@ -15,7 +15,10 @@ import sqlite3
 import sys
 import time
 from pathlib import Path
-from unittest import mock
+
+import pytest
+
+from tests.plots import write_no_plots
 
 KILLED = -signal.SIGKILL
 
@@ -34,8 +37,8 @@ def run_command(*arguments: object) -> int:
     """Run a command in this process and return its exit code. Plots, the slowest part of a small run, are left out."""
     from dpscale.__main__ import main
 
-    plots = dict.fromkeys(("error_plot", "share_plot", "trace_plot"), lambda *_: "")
-    with mock.patch.multiple("dpscale.runs.stages.report", **plots):
+    with pytest.MonkeyPatch.context() as patch:
+        write_no_plots(patch)
         try:
             main([str(argument) for argument in arguments])
         except SystemExit as exit_:

@@ -56,9 +56,9 @@ def secured(certificates):
         yield certificates / "dask.yaml"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def shared_cluster(certificates):
-    """Two workers of one thread each, over TLS."""
+    """Two workers of one thread each, over TLS; tests/conftest.py gives this package to one process."""
 
     class LocalCluster(distributed.LocalCluster):
         """LocalCluster without the KeyError for a worker that was killed during its registration."""
@@ -70,8 +70,9 @@ def shared_cluster(certificates):
     with use_certificates(certificates):
         made = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
                             protocol="tls://", security=distributed.Security(), host="127.0.0.1")  # fmt: skip
-    with made:
-        yield made
+    yield made
+    with use_certificates(certificates):
+        made.close()
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,10 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
+from tests.plots import write_no_plots
+
 
 def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -56,9 +60,7 @@ def kill_at_stage(stage: str) -> None:
 
 def disable_plots() -> None:
     """Write reports without plots on this worker, as in the test process."""
-    from dpscale.runs.stages import report
-
-    report.error_plot = report.share_plot = report.trace_plot = lambda *_: ""
+    write_no_plots(pytest.MonkeyPatch())
 
 
 def slow_down(drawn: float = 0.0) -> None:

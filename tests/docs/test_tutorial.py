@@ -15,7 +15,10 @@ MADE = {"tutorial.md": ["release/report.html", "smokers-by-age.csv"], "places.md
 BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", MADE)
+SLOW = {"growing.md"}  # tests/periods runs the same steps on less data
+
+
+@pytest.mark.parametrize("page", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in MADE])
 def test_tutorial_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}

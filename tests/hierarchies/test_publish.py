@@ -92,9 +92,21 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.3, 3.0, 40.0]))
 def test_tables_add_up(name, seed, mean):
+    check_tables(name, seed, mean)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETS)
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.3, 3.0, 40.0]))
+def test_tables_add_up_in_many_cases(name, seed, mean):
+    check_tables(name, seed, mean)
+
+
+def check_tables(name, seed, mean):
     rng = np.random.default_rng(seed)
     domain = domain_of({"place": (3, 7, 19)}, seed, age=4, sex=2)
     sets = [domain.ordered(names) for names in SETS[name]]

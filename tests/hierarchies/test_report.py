@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def release(folder):
+def release(folder, plots_of_module):
     return run_job(folder, "run")
 
 

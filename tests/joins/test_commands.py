@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from contextlib import chdir
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+
+from dpscale.__main__ import main
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.runs.composite import CompositeRun
 from tests.audit.test_bundle import PASSED
 from tests.joins.test_answers import WORKLOAD
 from tests.links.small import make_job, write_job
 
-ROOT = Path(__file__).parents[2]
 
-
-def dpscale(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-m", "dpscale", *arguments], cwd=folder, env=environment,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+def dpscale(folder: Path, *arguments: str) -> Result:
+    with chdir(folder):
+        return CliRunner().invoke(main, arguments)
 
 
 def test_plan_run_and_end(tmp_path: Path) -> None:
@@ -28,30 +26,30 @@ def test_plan_run_and_end(tmp_path: Path) -> None:
     privacy = {"epsilon": 4.0, "delta": 1e-6, "dataset": "shop", "ledger": "ledger.db"}
     write_job(tmp_path, workload=WORKLOAD, tables=tables, privacy=privacy, joins={"persons-countries": {"share": 0.3}})
     planned = dpscale(tmp_path, "plan", "job.toml", "--json")
-    assert planned.returncode == 0, planned.stderr
+    assert planned.exit_code == 0, planned.stderr
     pieces = {one["name"]: one for one in json.loads(planned.stdout)["pieces"]}
     assert pieces["joins.persons-countries"]["share"] == 0.3
     assert pieces["joins.ratings-persons-products"]["moved"] == 5
     assert sum(one["share"] for one in pieces.values()) <= 1 + 1e-9
     assert all(one["expected"]["rmse"] > 0 for name, one in pieces.items() if name.startswith("joins."))
     done = dpscale(tmp_path, "run", "job.toml", "--run-dir", "run")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     again = dpscale(tmp_path, "run", "job.toml", "--run-dir", "run")
     assert "nothing spent" in again.stdout + again.stderr
     for command in ("end", "evidence"):
         part = dpscale(tmp_path, command, "run/joins/persons-countries")
-        assert part.returncode == 2, part.stdout
+        assert part.exit_code == 2, part.stdout
     status = dpscale(tmp_path, "status", "run")
-    assert status.returncode == 0, status.stderr
+    assert status.exit_code == 0, status.stderr
     write_bundle(CompositeRun(tmp_path / "run"), PASSED)
     checked = dpscale(tmp_path, "evidence", "--check", "run/evidence")
-    assert checked.returncode == 0, checked.stderr
+    assert checked.exit_code == 0, checked.stderr
     assert "orders-persons-countries" in (tmp_path / "run/report.html").read_text()
 
 
 def test_refused_workload_has_exit_code_2(tmp_path: Path) -> None:
     write_job(tmp_path, workload=[{"family": "marginal", "attributes": [["persons.sex", "orders.size"]]}])
     refused = dpscale(tmp_path, "plan", "job.toml")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "orders.size" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import socket
@@ -16,6 +17,8 @@ import pytest
 
 os.environ |= {"PGUSER": "dpscale", "PGPASSWORD": "open-sesame-17", "PGCONNECT_TIMEOUT": "10"}  # also a fork server's
 NUMBERS = count()
+RACES = [f"tests.ledger.test_{name}" for name in ("book", "period_caps", "server", "upgrade")]
+multiprocessing.get_context("forkserver").set_forkserver_preload(RACES)  # else each racing process imports them
 
 
 class Server:
@@ -39,7 +42,8 @@ class Server:
 
     def start(self) -> None:
         settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.folder,
-                    "deadlock_timeout": "50ms", "shared_buffers": "16MB", "max_connections": "50"}  # fmt: skip
+                    "deadlock_timeout": "50ms", "shared_buffers": "16MB", "max_connections": "50",
+                    "recovery_init_sync_method": "syncfs"}  # fmt: skip
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         self._run("pg_ctl", "start", "-w", "-t", 500, "-D", self.folder / "data", "-o", options)
 

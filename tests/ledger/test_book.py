@@ -419,10 +419,9 @@ def test_remaining_epsilon_depends_on_currency_of_cap() -> None:
 def run_processes(target: Callable[..., None], *arguments: object, count: int = PROCESSES) -> list[str]:
     """Run `target(number, barrier, answers, *arguments)` in simultaneous processes and return their answers.
 
-    The processes are forked from a server that has imported only this module and has no open ledger.
+    The processes are forked from a server that has imported only modules of tests and has no open ledger.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
     barrier, answers = context.Barrier(count), context.Queue()
     processes = [context.Process(target=target, args=(k, barrier, answers, *arguments)) for k in range(count)]
     for process in processes:

@@ -100,7 +100,7 @@ def wrong_figures(model: Model, one: Charge, message: str) -> Iterator[str]:
             yield f"{message} is wrong for {factor} times the figure"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(24))
 def test_admission_equals_model(ledger: Ledger, seed: int) -> None:
     assert list(differences(ledger, seed)) == []

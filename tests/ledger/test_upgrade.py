@@ -242,6 +242,7 @@ def open_at_once(place: str, barrier: Any, answers: Any) -> None:
         answers.put(sorted(ledger.heads()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("turn", range(3))
 def test_concurrent_upgrades_build_one_chain(place: str, version: int, turn: int) -> None:
     context = multiprocessing.get_context("forkserver")

@@ -162,7 +162,7 @@ def _columns(key: str | list[str]) -> list[str]:
 
 
 def write_shape(
-    folder: Path, shape: Shape, frames: Frames, epsilon: float, seed: int = 1, method: str = "planned", **more: Any
+    folder: Path, shape: Shape, frames: Frames, epsilon: float, seed: int = 1, method: str = "equal", **more: Any
 ) -> Path:
     """Write the data, the domains and the job of a shape; `method` divides the budget, and `more` are
     settings of tables by name.

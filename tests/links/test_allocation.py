@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from dpscale.audit.evidence import recompute, search_costs
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.engine import resolve
-from dpscale.job.allocation import likely_rows
+from dpscale.job.allocation import Allocation, Divisible, KnownSizes, likely_rows
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.privacy.draws import SMOOTHING, GaussianDraw
@@ -60,6 +61,25 @@ def stop_before(patched: type, name: str, path: Path, run: Path) -> None:
         patch.setattr(patched, name, stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_problems_are_divided_once() -> Iterator[None]:
+    """Keep divisions of the budget, which most tests of this module repeat with the same numbers."""
+    kept, divide = dict[str, Allocation](), Divisible.divide
+
+    def divide_once(self: Divisible, known: KnownSizes, measured: bool) -> Allocation:
+        tables = [(name, self.sizes(name), self.unit_rows(name), self.above(name)) for name in self.private]
+        links = [one.model_copy(update={"via": one.via and "pairs"}) for one in self.job.link]
+        job = (self.job.budget.amount, self.job.given_shares, self.job.shares, self.job.allocation)
+        problem = repr((tables, links, job, self.neighbours.rows, self.neighbours.steps, known, measured))
+        if problem not in kept:
+            kept[problem] = divide(self, known, measured)
+        return kept[problem]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Divisible, "divide", divide_once)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.links.small import write_job
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shop(tmp_path_factory: pytest.TempPathFactory, plots_of_module: None) -> Path:
     folder = tmp_path_factory.mktemp("shop")
     return dp.run(write_job(folder), folder / "run").path
 

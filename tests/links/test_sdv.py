@@ -52,8 +52,17 @@ def test_structure_survives_round_trip(tmp_path: Path, name: str) -> None:
     assert json.loads(run_command("tables", "to-sdv", tmp_path / "draft.toml").stdout) == json.loads(
         metadata.read_text()
     )
-    run_command("plan", tmp_path / "draft.toml")
     run_command("tables", "check", tmp_path / "draft.toml", "--scheduler", "synchronous")
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", SHAPES)
+def test_draft_can_be_planned(tmp_path: Path, name: str) -> None:
+    shape = SHAPES[name]
+    path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)
+    (tmp_path / "metadata.json").write_text(run_command("tables", "to-sdv", path).stdout)
+    draft_again(tmp_path, tmp_path / "metadata.json", shape.public, shape.unit)
+    run_command("plan", tmp_path / "draft.toml")
 
 
 def test_metadata_of_composite_keys_are_lists(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from dpscale.runs.composite import CompositeRun
 from tests.links.shapes import SHAPES, Frames, assert_consistent, make_frames, write_shape
 
 EPSILONS, SIZES = (0.05, 0.5, 4.0), (1, 2, 5, 40)
+METHODS = ("equal", "planned")
 CASES = [(name, seed) for name in SHAPES for seed in range(6)]
 
 
@@ -40,9 +41,12 @@ def synthetic(path: Path) -> Frames:
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_every_child_has_a_parent(tmp_path: Path, name: str, seed: int) -> None:
-    """Random sizes and budgets; at the smallest, sizes are mostly noise."""
-    rng, epsilon = np.random.default_rng([seed, len(name)]), EPSILONS[seed % 3]
-    path = run_shape(tmp_path, name, {table: int(rng.choice(SIZES)) for table in SHAPES[name].keys}, epsilon, seed)
+    """Random sizes and budgets; at the smallest, sizes are mostly noise. The planned division is slow: only at night
+    and in the tests below.
+    """
+    rng, epsilon, method = np.random.default_rng([seed, len(name)]), EPSILONS[seed % 3], METHODS[bool(seed)]
+    sizes = {table: int(rng.choice(SIZES)) for table in SHAPES[name].keys}
+    path = run_shape(tmp_path, name, sizes, epsilon, seed, method=method)
     assert_consistent(CompositeJob.read(path), synthetic(path))
 
 
@@ -52,7 +56,8 @@ def test_every_child_has_a_parent(tmp_path: Path, name: str, seed: int) -> None:
 def test_every_child_has_a_parent_by_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Links between groups of profiles, as with too many pairs of profiles for an array."""
     monkeypatch.setattr(link_estimation, "MOST_CELLS", 0)
-    path = run_shape(tmp_path, name, dict.fromkeys(SHAPES[name].keys, 40) | {"place": 45}, 0.3, 4)
+    sizes = dict.fromkeys(SHAPES[name].keys, 40) | {"place": 45}
+    path = run_shape(tmp_path, name, sizes, 0.3, 4, method="planned")
     assert_consistent(CompositeJob.read(path), synthetic(path))
 
 
@@ -66,7 +71,7 @@ def test_more_children_than_places(tmp_path: Path, name: str) -> None:
     nulls = [{**link, "nulls": "drop", "dangling": "drop"} for link in SHAPES[name].links]
     shape = type(SHAPES[name])(SHAPES[name].keys, tuple(nulls), SHAPES[name].public)
     frames = make_frames(shape, CHILDREN | ({"root": 40, "place": 1} if "place" in shape.keys else {"root": 2}), 3)
-    path = write_shape(tmp_path, shape, frames, 0.05, 1)
+    path = write_shape(tmp_path, shape, frames, 0.05, 1, "planned")
     job, found = CompositeJob.read(path), synthetic(path)
     assert_consistent(job, found)
     files = [file for table in found for file in (tmp_path / f"run/synthetic/{table}").glob("*.parquet")]
@@ -152,7 +157,7 @@ def test_public_table_without_remaining_rows_is_refused(tmp_path: Path) -> None:
 
 def test_charge_does_not_depend_on_order_of_components(tmp_path: Path) -> None:
     """A child that precedes its parent in the job is sampled after it; the ledger's digest has the order of the job."""
-    path = run_shape(tmp_path, "chain of one to one", {}, 1.0, 1)
+    path = run_shape(tmp_path, "chain of one to one", {}, 1.0, 1, method="planned")
     run = CompositeRun(dp.run(path, tmp_path / "run").path)
     assert [name for name in run.components() if "tables" in name] == ["tables.root", "tables.middle", "tables.leaf"]
     plans = [run.tables[name].measurement_plan.digest for name in ("leaf", "middle", "root")]

@@ -20,6 +20,7 @@ def drawn_workload(seed: int) -> dp.Workload:
     return workload
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_default_is_not_above_other_mechanisms(seed):
     workload = drawn_workload(seed)

@@ -1,5 +1,7 @@
 """The plan store: a problem is solved once per machine, and a damaged store affects nothing but the time."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -66,9 +68,20 @@ def test_plan_is_the_same_without_store(store_folder, monkeypatch):
     assert equal_plans(plan(make_workload()), stored)
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A plan and the folder in which it is stored."""
+    folder = tmp_path_factory.mktemp("stored")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(folder))
+        return plan(make_workload()), folder
+
+
 @pytest.mark.parametrize("damage", ["cut", "wrong", "negative", "zero", "nan", "short", "pickle"])
-def test_damaged_store_gives_same_plan(store_folder, damage):
-    original = plan(make_workload())
+def test_damaged_store_gives_same_plan(store_folder, stored, damage):
+    original, folder = stored
+    shutil.copytree(folder, store_folder)
+    assert list(store_folder.rglob("*.npy"))
     for path in store_folder.rglob("*.npy"):
         weights = np.load(path)
         if damage == "cut":

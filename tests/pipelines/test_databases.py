@@ -99,6 +99,7 @@ def test_movielens_answers_across_links(release: dp.Release) -> None:
     assert 0 <= release.cut("stars").low <= release.cut("stars").high <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [("berka", "job")], indirect=True)
 def test_berka_pipeline(release: dp.Release, shared: Any) -> None:
     found = read_frames(release)
@@ -129,12 +130,11 @@ def test_chinook_self_reference(release: dp.Release) -> None:
     assert not (found.ReportsTo == found.EmployeeId).any()
 
 
-EXAMPLES = [("movielens", "both"), ("movielens", "ratings"), ("berka", "job"), ("chinook", "customers"),
-            ("chinook", "employees"),
-            pytest.param(("movielens", "catalogue"), marks=pytest.mark.slow)]  # fmt: skip
+NIGHTLY = [pytest.param(one, marks=pytest.mark.slow) for one in (("movielens", "catalogue"), ("berka", "job"))]
+EXAMPLES = [("movielens", "both"), ("movielens", "ratings"), ("chinook", "customers"), ("chinook", "employees")]
 
 
-@pytest.mark.parametrize("release", EXAMPLES, indirect=True)
+@pytest.mark.parametrize("release", EXAMPLES + NIGHTLY, indirect=True)
 def test_rows_load_with_constraints(release: dp.Release) -> None:
     job = CompositeJob.read(release.path / "job.toml", stored=True)
     assert_consistent(job, read_frames(release))

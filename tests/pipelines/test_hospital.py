@@ -73,8 +73,9 @@ def test_doctors_are_a_side_table(release: dp.Release) -> None:
     assert CompositeJob.read(release.path / "job.toml", stored=True).privacy.unit == "patients"
 
 
+@pytest.mark.slow
 def test_stages_run_as_processes(hospital: tuple[Path, Any], tmp_path: Path) -> None:
-    """Each stage is a process, as it is a task of the DAG in airflow_dag.py."""
+    """Each stage is a process, as it is a task of the DAG in airflow_dag.py; test_killed.py has a job of one table."""
     run = tmp_path / "run"
     done = subprocess.run([sys.executable, PIPELINES / "steps.py", hospital[0], run], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -133,6 +133,7 @@ def test_a_release_of_another_workload_answers_the_first_one(tmp_path):
     assert_least_squares(dp.Release(other), [one, other], [NAMES])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mechanism", ["identity", "hdmm", "residual-planner", "weighted-fourier", "baseline"])
 @pytest.mark.parametrize("parts", [2, 5])
 def test_variances_are_those_of_one_release_at_the_summed_cost(tmp_path, mechanism, parts):
