@@ -100,13 +100,12 @@ def reports_without_plots():
 @pytest.fixture(scope="session", autouse=True)
 def shared_processes():
     """Share the processes of the scheduler "processes" between tests."""
-    import dask.multiprocessing
-
+    from dpscale.engine import schedulers
     from tests.processes import SharedProcesses
 
     shared = SharedProcesses()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dask.multiprocessing, "get", shared.get)
+        patch.setattr(schedulers, "new_processes", shared.fitting)
         yield
     shared.close()
 
