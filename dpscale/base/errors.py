@@ -58,6 +58,15 @@ class DpscaleError(Exception):
         State of a stage or run that ends with this error.
     topic : str
         Page of the documentation for fields that have none of their own.
+
+    Examples
+    --------
+    >>> import dpscale as dp
+    >>> try:
+    ...     dp.Domain(a=0)
+    ... except dp.DpscaleError as error:
+    ...     type(error).__name__, error.remedy
+    ('DomainError', 'fix it')
     """
 
     exit_code = 2

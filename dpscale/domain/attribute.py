@@ -136,6 +136,13 @@ class Attribute:
         Measurement that chooses the cells; the present ones are assumed.
     level : TreeLevel, optional
         Level of a public tree whose nodes are the cells; `values` are their labels.
+
+    Examples
+    --------
+    >>> import dpscale as dp
+    >>> age = dp.Domain(age=dp.bins(0, 100, 25))["age"]
+    >>> age.kind, age.size
+    ('bins', 4)
     """
 
     name: str
@@ -283,6 +290,12 @@ class Attribute:
         Returns
         -------
         dict
+
+        Examples
+        --------
+        >>> import dpscale as dp
+        >>> dp.Domain(a=3)["a"].describe()["kind"]
+        'coded'
         """
         policies = {} if self.unparsable is None else {"unparsable": self.unparsable}
         read = {"from": self.source} if self.source else {}

@@ -102,6 +102,13 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the file cannot be read or is not a valid domain.
+
+        Examples
+        --------
+        >>> with open("domain.toml", "w") as file:
+        ...     _ = file.write('attributes.sex = {kind = "categories", values = ["F", "M"]}')
+        >>> Domain.read("domain.toml").names
+        ('sex',)
         """
         if not is_path(path):
             raise DomainError("domain", safe_repr(path), "the path of a domain file", "pass one")
@@ -178,6 +185,11 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the domain has no such attribute, or a rule contains it.
+
+        Examples
+        --------
+        >>> Domain(a=3, b=2).without("a").names
+        ('b',)
         """
         self[name]
         for rule in self.rules:
@@ -245,6 +257,11 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the content is not a valid domain, or is a draft that has not been reviewed.
+
+        Examples
+        --------
+        >>> Domain.from_dict({"attributes": {"age": {"kind": "integer", "low": 18, "high": 99}}})["age"].size
+        82
         """
         check_keys(content, {"attributes", "numbers", TOTALS, REVIEWED, DISCOVERED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
@@ -263,6 +280,11 @@ class Domain(AxisIndex):
         Returns
         -------
         dict
+
+        Examples
+        --------
+        >>> Domain(a=3).to_dict()["attributes"]["a"]["size"]
+        3
         """
         numbers = {"numbers": {one.name: one.describe() for one in self.numbers}} if self.numbers else {}
         leaves = {one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf}
@@ -282,6 +304,11 @@ class Domain(AxisIndex):
         -------
         dict of str to bytes
             Contents by name, the domain file last.
+
+        Examples
+        --------
+        >>> list(Domain(a=3).to_files("a.toml"))
+        ['a.toml']
         """
         content = self.to_dict()
         for table in content["attributes"].values():

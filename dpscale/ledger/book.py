@@ -46,6 +46,13 @@ class Ledger(LedgerReader):
     ----------
     store : Store
         Database.
+
+    Examples
+    --------
+    >>> with Ledger.open("budget.sqlite") as ledger:
+    ...     _ = ledger.set_cap("visits", epsilon=3.0, delta=1e-9)
+    ...     list(ledger.summary()["datasets"])
+    ['visits']
     """
 
     def set_cap(

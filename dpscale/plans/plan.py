@@ -113,6 +113,13 @@ class Plan:
         of an axis is moved.
     floor : float
         Lower bound on the error of all matrix mechanisms; 0 if none is known.
+
+    Examples
+    --------
+    >>> import dpscale as dp
+    >>> w = dp.Workload(dp.Domain(a=4, b=3)).add("marginal", degree=1)
+    >>> dp.plan(w).mechanism
+    'weighted-residuals'
     """
 
     workload: Workload

@@ -197,6 +197,14 @@ class Table:
         Folder of the files; empty for a data frame.
     lake : Lake, optional
         Version of a table with a log.
+
+    Examples
+    --------
+    >>> import dpscale as dp, pyarrow as pa, pyarrow.parquet as pq
+    >>> pq.write_table(pa.table({"a": [0, 1, 1]}), "a.parquet")
+    >>> table = Table.open("a.parquet", dp.Domain(a=2))
+    >>> table.types(), len(table.split().partitions)
+    ({'a': 'int64'}, 1)
     """
 
     domain: Domain
@@ -300,6 +308,12 @@ class Table:
         ------
         DataError
             If a column is missing.
+
+        Examples
+        --------
+        >>> import dpscale as dp, pyarrow as pa, pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"a": [0, 1, 1]}), "a.parquet")
+        >>> Table.open("a.parquet", dp.Domain(a=2)).require(["a"])
         """
         if self.lake is not None:
             self.lake.check(columns)
@@ -321,6 +335,13 @@ class Table:
         dict of str to str
             Arrow types; "" if the format is untyped. The order is that of the domain if files do not list their
             columns.
+
+        Examples
+        --------
+        >>> import dpscale as dp, pyarrow as pa, pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"a": [0, 1, 1]}), "a.parquet")
+        >>> Table.open("a.parquet", dp.Domain(a=2)).types()
+        {'a': 'int64'}
         """
         first = self.partitions[0]
         listed = first.format.lists_columns
@@ -337,6 +358,13 @@ class Table:
         Returns
         -------
         Table
+
+        Examples
+        --------
+        >>> import dpscale as dp, pyarrow as pa, pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"a": [0, 1, 1]}), "a.parquet")
+        >>> len(Table.open("a.parquet", dp.Domain(a=2)).split().partitions)
+        1
         """
         return replace(self, partitions=tuple(part for partition in self.partitions for part in partition.pieces()))
 
