@@ -88,8 +88,7 @@ class ParquetSource(Source):
 
     def _is_little(self, columns: Sequence[str], groups: Sequence[int]) -> bool:
         """Return whether pyarrow reads the values sooner than loops that this process has not loaded."""
-        rows = self.metadata.num_rows if len(groups) == self.metadata.num_row_groups else sum(self.groups())
-        return _among_first(rows * len(columns))
+        return _among_first(len(columns) * sum(self.metadata.row_group(number).num_rows for number in groups))
 
     @contextmanager
     def _bytes(self, number: int, columns: Sequence[str]) -> Iterator[Any]:
