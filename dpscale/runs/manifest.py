@@ -218,11 +218,11 @@ def _disk_error(error: OSError, place: Path) -> DpscaleError | None:
 
 
 def digest_files(root: Path, sizes: Mapping[Path, int], each: ParallelMap = serial_map) -> str:
-    """Return the SHA-256 digest of names and contents of files of a run directory; partial files are ignored.
+    """Return the SHA-256 digest of names and contents of files of a run directory.
 
     `each` is the parallel map that reads the contents; that of an engine reads them in tasks.
     """
-    files = [path for path in sorted(sizes, key=str) if not path.name.endswith(".partial")]
+    files = sorted(sizes, key=str)
     share = _shares([(path, sizes[path]) for path in files])
     contents = (one for hashes in (each if len(share) > 1 else serial_map)(_content_hashes, share) for one in hashes)
     digest = hashlib.sha256()

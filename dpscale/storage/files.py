@@ -198,16 +198,16 @@ def listed(folder: Path) -> list[str]:
 
 
 def sizes(path: Path) -> dict[Path, int]:
-    """Return all files in a folder and its subfolders, or one file, with their numbers of bytes."""
+    """Return all files in a folder and its subfolders, or one file, with their numbers of bytes; no partial files."""
     if is_local(path):
         files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
-        return {one: one.stat().st_size for one in files}
+        return {one: one.stat().st_size for one in files if not one.name.endswith(PARTIAL)}
     store: Any = path
     root = store.path.rstrip("/")
     with store_errors(path):
         entries = store.fs.find(root, detail=True)
     return {path.joinpath(name[len(root) :].lstrip("/")) if name != root else path: int(entry["size"] or 0)
-            for name, entry in entries.items()}  # fmt: skip
+            for name, entry in entries.items() if not name.endswith(PARTIAL)}  # fmt: skip
 
 
 def reading(path: Path) -> BinaryIO:
