@@ -118,7 +118,7 @@ def run_with_store(place: Path, table: Path) -> dict[str, dict[str, float]]:
     with running(server):
         wait_for_port(port)
         os.environ |= {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-        files = s3fs.S3FileSystem(use_listings_cache=False)
+        files = s3fs.S3FileSystem(use_listings_cache=False, endpoint_url=os.environ["AWS_ENDPOINT_URL"])
         files.mkdir("benchmark")
         files.put(str(table), f"{BUCKET}/table", recursive=True)
         return {"data in S3": run_job(place, f"{BUCKET}/table", str(place / "data-in-s3"), "threads"),
