@@ -6,7 +6,7 @@ command. Object stores are a server of the S3 protocol (moto) on this machine, w
 data are there, then the run directory. Every row is printed as a ratio to threads with files, in the same run, beside
 that of an earlier commit.
 
-    python benchmarks/cluster_cost.py [--rows 22000000] [--baseline 2741c547] [--save]
+    python benchmarks/cluster_cost.py [--rows 12000000] [--baseline 2741c547] [--save]
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def print_ratios(found: dict[str, dict[str, float]], limits: dict[str, float]) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=22_000_000)
+    parser.add_argument("--rows", type=int, default=12_000_000)
     parser.add_argument("--baseline", default=BASELINE)
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()

@@ -100,12 +100,13 @@ def reports_without_plots():
 @pytest.fixture(scope="session", autouse=True)
 def shared_processes():
     """Share the processes of the scheduler "processes" between tests."""
-    from dpscale.engine import schedulers
+    import dask.multiprocessing
+
     from tests.processes import SharedProcesses
 
     shared = SharedProcesses()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedulers, "new_processes", shared.fitting)
+        patch.setattr(dask.multiprocessing, "get", shared.get)
         yield
     shared.close()
 

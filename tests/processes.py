@@ -1,15 +1,23 @@
-"""Processes of the scheduler "processes" that all tests of a session share; each engine would start its own."""
+"""Processes of the scheduler "processes" that all tests of a session share: Dask starts new ones for each step, which
+import the package.
+"""
 
 import os
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
-from dpscale.engine import schedulers
+import dask.multiprocessing as scheduler
 
 
 class SharedProcesses:
     """Processes of one environment and working directory; a change of either, or a lost process, starts new ones."""
 
     def __init__(self):
-        self._pool, self._place, self._new = None, None, schedulers.new_processes
+        self._pool, self._place, self._get = None, None, scheduler.get
+
+    def get(self, graph, keys, num_workers=None, **settings):
+        """Return the results of `keys`, as Dask's scheduler of this name does."""
+        return self._get(graph, keys, pool=self._fitting(num_workers or os.cpu_count()), **settings)
 
     def close(self):
         """End the processes."""
@@ -17,25 +25,13 @@ class SharedProcesses:
             self._pool.shutdown()
         self._pool = None
 
-    def fitting(self, workers):
-        """Return processes that an engine does not end."""
+    def _fitting(self, workers):
+        os.environ.setdefault("PYTHONHASHSEED", "6640")  # as Dask does: equal hashes in all processes
         own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         place = (workers, os.getcwd(), own)
         if self._pool is None or self._pool._broken or self._place != place:
             self.close()
-            self._pool = self._new(workers)
+            start = partial(scheduler.initialize_worker_process, user_initializer=None)
+            self._pool = ProcessPoolExecutor(workers, scheduler.get_context(), start)
             self._place = place
-        return Borrowed(self._pool)
-
-
-class Borrowed:
-    """Processes of the session, which an engine uses and does not end."""
-
-    def __init__(self, pool):
-        self._pool = pool
-
-    def __getattr__(self, name):
-        return getattr(self._pool, name)
-
-    def shutdown(self, **_):
-        """Leave the processes to the next test."""
+        return self._pool

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,7 +40,6 @@ class LocalEngine(Engine):
         self.scheduler, self.progress = scheduler, progress
         self.shares_memory = scheduler != "processes"
         self.workers = 1 if scheduler == "synchronous" else workers or len(os.sched_getaffinity(0))
-        self._pool: ProcessPoolExecutor | None = None
 
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
@@ -95,11 +93,7 @@ class LocalEngine(Engine):
             return []
         counted = set(keys if shown is None else shown)
         with worker_errors(BrokenProcessPool), _report_progress(self.progress, label, len(counted), counted):
-            try:
-                results = list(self._get()(graph, keys, num_workers=self.workers))
-            except BrokenProcessPool:
-                self.close()
-                raise
+            results = list(self._get()(graph, keys, num_workers=self.workers))
         accepted(results)
         return results
 
@@ -110,33 +104,19 @@ class LocalEngine(Engine):
         """Do nothing: tasks on one machine read the files that the driver reads."""
 
     def close(self) -> None:
-        """End the processes; the next call starts new ones."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        """Do nothing: Dask's local schedulers have no resources between calls."""
 
     def _get(self) -> Callable[..., Any]:
-        """Return Dask's scheduler; all calls share processes, because these import the package."""
-        if self.scheduler == "processes":
-            from dask.multiprocessing import get
+        import dask.local
+        import dask.multiprocessing
+        import dask.threaded
 
-            self._pool = self._pool or new_processes(self.workers)
-            return partial(get, pool=self._pool)
-        if self.scheduler == "threads":
-            from dask.threaded import get as get_on_threads
-
-            return get_on_threads  # type: ignore[no-any-return]
-        from dask.local import get_sync
-
-        return get_sync  # type: ignore[no-any-return]
-
-
-def new_processes(workers: int) -> ProcessPoolExecutor:
-    """Return processes for Dask's scheduler, started as it starts them."""
-    from dask.multiprocessing import get_context, initialize_worker_process
-
-    start = partial(initialize_worker_process, user_initializer=None)
-    return ProcessPoolExecutor(workers, get_context(), start)
+        schedulers = {
+            "threads": dask.threaded.get,
+            "processes": dask.multiprocessing.get,
+            "synchronous": dask.local.get_sync,
+        }
+        return schedulers[self.scheduler]  # type: ignore[return-value]
 
 
 def _join_parts(take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Joined], number: int) -> Joined:
