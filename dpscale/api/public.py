@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -105,7 +106,8 @@ def _with_path(planned: ReleasePlan, data: Any) -> ReleasePlan:
         return planned
     if "path" in given:
         raise JobError("run.data", "given for a job that has a path", "one of them", "leave it out")
-    path = str(data if "://" in str(data) else Path(data).absolute())
+    local = str(data).removeprefix("file://")  # one spelling of a path is one release
+    path = local if "://" in local else os.path.realpath(local)
     return replace(planned, content={**planned.content, "data": {**given, "path": path}})
 
 

@@ -23,7 +23,9 @@ TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 
 def check_order(partition: Partition, columns: Sequence[str]) -> None:
     """Raise DataError for a column that is missing or has no order; the first may be a text."""
-    for at, (name, kind) in enumerate(partition.kinds(columns).items()):
+    kinds = partition.kinds(columns)
+    for at, name in enumerate(columns):
+        kind = kinds[name]
         kind = kind.value_type if types.is_dictionary(kind) else kind
         text = is_text(kind) and (at == 0 or not partition.format.typed)
         if not (text or _is_ordered(kind)):

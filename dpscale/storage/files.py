@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from traceback import walk_tb
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -198,7 +198,10 @@ def listed(folder: Path) -> list[str]:
 
 
 def sizes(path: Path) -> dict[Path, int]:
-    """Return all files in a folder and its subfolders, or one file, with their numbers of bytes; no partial files."""
+    """Return all files in a folder and its subfolders, or one file, with their numbers of bytes; no partial files.
+
+    Objects that consoles and other programs write for folders are no files. Raises FileNotFoundError without any file.
+    """
     if is_local(path):
         files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
         return {one: one.stat().st_size for one in files if not one.name.endswith(PARTIAL)}
@@ -206,8 +209,12 @@ def sizes(path: Path) -> dict[Path, int]:
     root = store.path.rstrip("/")
     with store_errors(path):
         entries = store.fs.find(root, detail=True)
-    return {path.joinpath(name[len(root) :].lstrip("/")) if name != root else path: int(entry["size"] or 0)
-            for name, entry in entries.items() if not name.endswith(PARTIAL)}  # fmt: skip
+    folders = {str(parent) for name in entries for parent in PurePosixPath(name).parents}
+    found = {name: one for name, one in entries.items() if name not in folders and not name.endswith("/")}
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return {path if name == root else path.joinpath(name[len(root) :].lstrip("/")): int(entry["size"] or 0)
+            for name, entry in found.items() if not name.endswith(PARTIAL)}  # fmt: skip
 
 
 def reading(path: Path) -> BinaryIO:

@@ -213,6 +213,15 @@ def test_a_plan_has_a_run_for_a_frame_and_for_each_file(data_folder, tmp_path):
     assert len(places) == 3
 
 
+def test_every_spelling_of_a_path_is_the_same_release(data_folder, tmp_path):
+    plan = taxi_plan()
+    taxi_frame().to_parquet(tmp_path / "one.parquet")
+    (tmp_path / "link").symlink_to(tmp_path)
+    spellings = ["one.parquet", "./one.parquet", tmp_path / "one.parquet", f"file://{tmp_path}/one.parquet",
+                 f"../{tmp_path.name}/one.parquet", "link/one.parquet"]  # fmt: skip
+    assert len({dp.run(plan, data=one).path for one in spellings}) == 1
+
+
 def test_nulls_of_a_frame_are_refused_counted_or_dropped(data_folder):
     frame = pd.DataFrame({"fare": [1.0, 2.0, None, 7.0] * 500, "day": [None, *["2019-03-01"] * 3] * 500})
     budget = {"epsilon": 20, "delta": 1e-3, "dataset": "nulls"}

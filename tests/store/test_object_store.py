@@ -28,7 +28,7 @@ from dpscale.runs.stages import measure
 from dpscale.runs.stages.runner import end
 from dpscale.runs.table import TableRun
 from dpscale.storage import lock
-from dpscale.storage.files import create, listed, place, present, writing
+from dpscale.storage.files import create, listed, place, present, read_bytes, sizes, write_whole, writing
 from dpscale.storage.lock import locked
 from tests.audit.small import answers, measurements, write
 
@@ -290,3 +290,18 @@ def test_run_in_store_is_refined(tmp_path, prefix):
     ratio = first.table(["a", "b"]).std_error / second.table(["a", "b"]).std_error
     assert ratio.to_numpy() == pytest.approx(2**0.5, rel=1e-6)
     assert dp.refine(first, 0.5).manifest["release"] == second.manifest["release"]
+
+
+def test_objects_of_folders_are_no_files(prefix):
+    """Consoles write an empty object for a folder; the digest of an output is that of its files."""
+    folder = place(f"{prefix}/run")
+    write_whole(folder / "plan/x", b"hello")
+    write_whole(folder / "plan2/y", b"")
+    for name in ("run/", "run/plan/", "run/plan/empty/"):
+        folder.fs.call_s3("put_object", Bucket=prefix.split("/")[2], Key=f"{prefix.split('/', 3)[3]}/{name}", Body=b"")
+    assert sizes(folder / "plan") == {folder / "plan/x": 5}
+    assert sizes(folder / "plan/x") == {folder / "plan/x": 5}
+    assert set(sizes(folder)) == {folder / "plan/x", folder / "plan2/y"}
+    assert [read_bytes(one) for one in sorted(sizes(folder), key=str)] == [b"hello", b""]
+    with pytest.raises(FileNotFoundError):
+        sizes(folder / "none")

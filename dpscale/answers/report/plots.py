@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -37,6 +37,7 @@ class PlotAxis:
     low: float
     high: float
     logarithmic: bool = False
+    whole: bool = False  # ticks at integers alone
 
     def places(self, values: Floats) -> Floats:
         """Return the places of values on the axis, between 0 and 1."""
@@ -47,6 +48,10 @@ class PlotAxis:
 
     def ticks(self) -> list[Tick]:
         """Return texts and places in percent; those of a logarithmic axis are powers of 10, or also 2 and 5 times."""
+        if self.whole:
+            step = max(math.ceil((self.high - self.low) / 8), 1)
+            numbers = np.arange(math.ceil(self.low), math.floor(self.high) + 1, step)
+            return list(zip(map(str, numbers.tolist()), (100 * self.places(numbers)).tolist(), strict=True))
         if not self.logarithmic:
             return ticks(self.high, self.low)
         low, high = math.log10(self.low), math.log10(self.high)
@@ -56,7 +61,16 @@ class PlotAxis:
         values = [factor * 10.0**power for power in powers if power % step == 0 for factor in factors]
         shown = [value for value in values if self.low <= value <= self.high]
         places = 100 * self.places(np.array(shown))
-        return [(f"{one:,.0f}" if one >= 1 else f"{one:g}", at) for one, at in zip(shown, places.tolist(), strict=True)]
+        return [(_power_text(one), at) for one, at in zip(shown, places.tolist(), strict=True)]
+
+
+def _power_text(value: float) -> str:
+    """Return 1, 2 or 5 times a power of 10 as a short text."""
+    if 1e-4 < value < 1e6:
+        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    factor, power = f"{value:.0e}".split("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if factor == "1" else f"{factor}·10{raised}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +183,7 @@ def _weights(profile: Floats, names: Sequence[str]) -> Series:
 
 def trace_plot(trace: Sequence[Mapping[str, Any]]) -> str:
     """Plot the change of the estimates by each measurement and its expected noise, by round; "" without any."""
-    trace = [row for row in trace if row["attributes"]]
+    trace = [row for row in trace if row["attributes"] and 0 < row["expected_noise"] < math.inf > row["moved"]]
     if not trace:
         return ""
     many = Counter(row["round"] for row in trace)
@@ -179,7 +193,7 @@ def trace_plot(trace: Sequence[Mapping[str, Any]]) -> str:
     series = [Series("change of the selected marginal's estimate", places, moved),
               Series("expected noise of its measurement", places, noise, "dash")]  # fmt: skip
     y = logarithmic_axis("L1 distance (records)", [moved, noise])
-    return plot(linear_axis("round", [places]), y, series)
+    return plot(replace(linear_axis("round", [places]), whole=True), y, series)
 
 
 def _x(axis: PlotAxis, values: Floats) -> Floats:
