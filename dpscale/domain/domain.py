@@ -59,8 +59,8 @@ class Domain(AxisIndex):
     --------
     >>> Domain(borough=["Bronx", "Queens"], passengers=10).shape(("borough", "passengers"))
     (2, 10)
-    >>> Domain({"a": 10, "b": 20}).shape(("a", "b"))
-    (10, 20)
+    >>> Domain({"a": 10, "b": 20}).without("a").to_dict()["attributes"]["b"]["size"]
+    20
     """
 
     def __init__(
@@ -73,15 +73,13 @@ class Domain(AxisIndex):
     ) -> None:
         """Create a domain; the parameters are those of the class."""
         super().__init__(axes_of(attributes, columns))
-        self._rule_tables = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
-        check_rules_known(self._rule_tables, [one.name for one in self.axes if one.search is not None])
-        rules_of_file = read_rules(self._rule_tables, self.attribute) + follows(self.attributes)
+        self._rules = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
+        check_rules_known(self._rules, [one.name for one in self.axes if one.search is not None])
+        rules_of_file = read_rules(self._rules, self.attribute) + follows(self.attributes)
         check_rules(rules_of_file, self._sizes)
         self.rules = closed(rules_of_file)
-        if "impossible" in self._rule_tables:
-            self._rule_tables["impossible"] = [
-                listed(table, self.attribute) for table in self._rule_tables["impossible"]
-            ]
+        if "impossible" in self._rules:
+            self._rules["impossible"] = [listed(table, self.attribute) for table in self._rules["impossible"]]
         self.public_totals = tuple(public_totals)
         check_totals(self, self.public_totals)
 
@@ -102,13 +100,6 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the file cannot be read or is not a valid domain.
-
-        Examples
-        --------
-        >>> with open("domain.toml", "w") as file:
-        ...     _ = file.write('attributes.sex = {kind = "categories", values = ["F", "M"]}')
-        >>> Domain.read("domain.toml").names
-        ('sex',)
         """
         if not is_path(path):
             raise DomainError("domain", safe_repr(path), "the path of a domain file", "pass one")
@@ -140,12 +131,12 @@ class Domain(AxisIndex):
     @property
     def discovered(self) -> tuple[str, ...]:
         """Attributes and numbers whose cells were found by a search, or will be."""
-        return tuple(self._rule_tables.get(DISCOVERED, ())) or tuple(one.name for one in self.searches)
+        return tuple(self._rules.get(DISCOVERED, ())) or tuple(one.name for one in self.searches)
 
     def _with(self, changed: Mapping[str, Attribute], **rules: Any) -> Domain:
         """Return the domain with other attributes in the places of some."""
         axes = [changed.get(one.name, one) for one in self.axes]
-        return Domain(axes, {**self._rule_tables, **rules}, self.public_totals)
+        return Domain(axes, {**self._rules, **rules}, self.public_totals)
 
     def with_totals(self, tables: Sequence[Mapping[str, Any]], folder: Path | None = None) -> Domain:
         """Return the domain with public totals of some records.
@@ -168,7 +159,7 @@ class Domain(AxisIndex):
             If a total is invalid, or contradicts another one.
         """
         found = [read_total(table, self, folder) for table in tables]
-        return Domain(self.axes, self._rule_tables, (*self.public_totals, *found)) if found else self
+        return Domain(self.axes, self._rules, (*self.public_totals, *found)) if found else self
 
     def without(self, name: str) -> Domain:
         """Return the domain without an attribute.
@@ -185,22 +176,17 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the domain has no such attribute, or a rule contains it.
-
-        Examples
-        --------
-        >>> Domain(a=3, b=2).without("a").names
-        ('b',)
         """
         self[name]
         for rule in self.rules:
             if name in rule.names:
                 raise DomainError("domain", f"a rule that contains {name!r}", "rules of other attributes", "remove it")
-        return Domain([one for one in self.axes if one.name != name], self._rule_tables, self.public_totals)
+        return Domain([one for one in self.axes if one.name != name], self._rules, self.public_totals)
 
     @cached_property
     def without_totals(self) -> Domain:
         """The domain without public totals."""
-        return Domain(self.axes, self._rule_tables) if self.public_totals else self
+        return Domain(self.axes, self._rules) if self.public_totals else self
 
     def known_table(self, names: AttributeSet) -> Integers | None:
         """Return the exact table of an attribute set that follows from a public total; None if none does.
@@ -257,11 +243,6 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the content is not a valid domain, or is a draft that has not been reviewed.
-
-        Examples
-        --------
-        >>> Domain.from_dict({"attributes": {"age": {"kind": "integer", "low": 18, "high": 99}}})["age"].size
-        82
         """
         check_keys(content, {"attributes", "numbers", TOTALS, REVIEWED, DISCOVERED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
@@ -280,17 +261,12 @@ class Domain(AxisIndex):
         Returns
         -------
         dict
-
-        Examples
-        --------
-        >>> Domain(a=3).to_dict()["attributes"]["a"]["size"]
-        3
         """
         numbers = {"numbers": {one.name: one.describe() for one in self.numbers}} if self.numbers else {}
         leaves = {one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf}
         own = [one for one in self.attributes if one.level is None or one.level.is_leaf or one.level.tree not in leaves]
         totals = {TOTALS: [one.describe() for one in self.public_totals]} if self.public_totals else {}
-        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._rule_tables, **totals}
+        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._rules, **totals}
 
     def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:
         """Return a domain file and copies of the files of its hierarchies, for one folder.
@@ -304,11 +280,6 @@ class Domain(AxisIndex):
         -------
         dict of str to bytes
             Contents by name, the domain file last.
-
-        Examples
-        --------
-        >>> list(Domain(a=3).to_files("a.toml"))
-        ['a.toml']
         """
         content = self.to_dict()
         for table in content["attributes"].values():
@@ -350,7 +321,7 @@ class Domain(AxisIndex):
     @property
     def reviewed(self) -> bool:
         """Whether the domain is a draft from data that a person has reviewed."""
-        return REVIEWED in self._rule_tables
+        return REVIEWED in self._rules
 
     @cached_property
     def totals(self) -> tuple[Number, ...]:

@@ -64,12 +64,6 @@ class Sketch:
         Comments on columns.
     units : tuple of str
         Columns that may identify the privacy unit, the best proposal first.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> sketch_domain(pa.table({"age": [18, 40, 44], "note": ["a b c", "d e f", "g h i"]}))
-    Sketch(2 attributes, 0 columns omitted; private)
     """
 
     attributes: Mapping[str, Any]
@@ -83,12 +77,6 @@ class Sketch:
         Returns
         -------
         str
-
-        Examples
-        --------
-        >>> import pyarrow as pa
-        >>> sketch_domain(pa.table({"age": [18, 40, 44]})).text().splitlines()[-1]
-        'nulls = "reject"'
         """
         warning = WARNING.replace(". ", ".\n").split("\n")
         reasons: dict[str, list[str]] = {}
@@ -120,11 +108,6 @@ class Sketch:
         ------
         DomainError
             If the file exists.
-
-        Examples
-        --------
-        >>> import pyarrow as pa
-        >>> sketch_domain(pa.table({"age": [18, 40, 44]})).write("age.domain.toml")
         """
         try:
             write_private(path, self.text())

@@ -51,6 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_bytes_are_equal_if_keys_are_read_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small part of the memory for other rows, so that a process keeps few parts."""
     monkeypatch.setattr("dpscale.runs.joins.run.SHARE", 1 << 17)

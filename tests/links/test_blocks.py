@@ -144,6 +144,7 @@ def kill_worker(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
+@pytest.mark.slow
 def test_bytes_are_equal_on_a_cluster_whose_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process, threads, and a cluster: a worker is killed with its rows by part, and one before links are drawn."""
     found, place, killed = [], tmp_path / "here", list[str]()

@@ -40,6 +40,7 @@ def test_merged_marginals_are_below_all_other_mechanisms():
     assert sum(default.blocks.share) <= 1
 
 
+@pytest.mark.slow
 def test_attribute_strategies_are_below_hdmm():
     workload = dp.Workload(dp.Domain({name: 20 for name in "abcd"})).add("prefix", degree=2)
     default, other = (dp.plan(workload, name, noise="laplace") for name in ("weighted-residuals", "hdmm"))

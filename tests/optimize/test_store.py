@@ -77,6 +77,7 @@ def stored(tmp_path_factory):
         return plan(make_workload()), folder
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", ["cut", "wrong", "negative", "zero", "nan", "short", "pickle"])
 def test_damaged_store_gives_same_plan(store_folder, stored, damage):
     original, folder = stored

@@ -283,6 +283,7 @@ def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
     assert TableRun(prefix).manifest == run.manifest
 
 
+@pytest.mark.slow
 def test_run_in_store_is_refined(tmp_path, prefix):
     first = dp.run(write(tmp_path, privacy={"epsilon": 0.5, "delta": 1e-9, "dataset": "small"}), prefix)
     second = dp.refine(first, 0.5)

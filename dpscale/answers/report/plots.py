@@ -50,8 +50,8 @@ class PlotAxis:
         """Return texts and places in percent; those of a logarithmic axis are powers of 10, or also 2 and 5 times."""
         if self.whole:
             step = max(math.ceil((self.high - self.low) / 8), 1)
-            numbers = np.arange(math.ceil(self.low), math.floor(self.high) + 1, step)
-            return list(zip(map(str, numbers.tolist()), (100 * self.places(numbers)).tolist(), strict=True))
+            numbers = np.arange(math.ceil(self.low), math.floor(self.high) + 1, step, dtype=np.float64)
+            return [(f"{one:.0f}", at) for one, at in zip(numbers, (100 * self.places(numbers)).tolist(), strict=True)]
         if not self.logarithmic:
             return ticks(self.high, self.low)
         low, high = math.log10(self.low), math.log10(self.high)
