@@ -222,7 +222,11 @@ def test_many_tables_have_fewer_draws():
     values = draw_chain(5000, np.random.default_rng(5))
     counts, residuals = measure_pairs(values, 5.0, CHAIN, np.random.default_rng(6))
     model = model_of(counts, GROUPS, residuals)
-    assert len(simulate_errors(model, counts, residuals).replicas) == 20
+    errors = simulate_errors(model, counts, residuals)
+    assert len(errors.replicas) == 20
+    few, some = replace(errors, replicas=errors.replicas[:8]), replace(errors, replicas=errors.replicas[:8] * 3)
+    ratio = few.cell_components(NAMES).spread / some.cell_components(NAMES).spread
+    np.testing.assert_allclose(ratio, (2.306 / 2.086) ** 2, rtol=1e-3)  # quantiles of Student's t
 
 
 def draw_interactions(rows, rng, size, strength):
