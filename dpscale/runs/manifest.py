@@ -217,13 +217,13 @@ def _disk_error(error: OSError, place: Path) -> DpscaleError | None:
     return None
 
 
-def digest_files(root: Path, sizes: Mapping[Path, int], each: ParallelMap = serial_map) -> str:
-    """Return the SHA-256 digest of names and contents of files of a run directory.
+def digest_files(root: Path, bytes_of: Mapping[Path, int], each: ParallelMap = serial_map) -> str:
+    """Return the SHA-256 digest of names and contents of files of a run directory, given with their numbers of bytes.
 
     `each` is the parallel map that reads the contents; that of an engine reads them in tasks.
     """
-    files = sorted(sizes, key=str)
-    share = _shares([(path, sizes[path]) for path in files])
+    files = sorted(bytes_of, key=str)
+    share = _shares([(path, bytes_of[path]) for path in files])
     contents = (one for hashes in (each if len(share) > 1 else serial_map)(_content_hashes, share) for one in hashes)
     digest = hashlib.sha256()
     for path, content in zip(files, contents, strict=True):
