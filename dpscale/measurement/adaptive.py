@@ -99,6 +99,18 @@ def distance(counts: Integers, estimate: Floats, classes: CellClasses | None = N
     return total(np.abs(differences)) if classes is None else classes.distance(differences)
 
 
+SMALL, TOGETHER = 1 << 10, 1 << 10  # cells of a small table, and how many of them are compared at once
+
+
+def all_distances(counts: Sequence[Integers], estimates: Iterable[Floats]) -> list[int]:
+    """Return the `distance` of each of several small nonempty tables, computed together, exact as well."""
+    flat = np.concatenate([one.reshape(-1) for one in counts])
+    differences = np.abs(flat * SCALE - to_lattice(np.concatenate([one.reshape(-1) for one in estimates])))
+    starts = np.cumsum([0, *(one.size for one in counts[:-1])])
+    above, below = (np.add.reduceat(part, starts).tolist() for part in (differences >> 32, differences & 0xFFFFFFFF))
+    return [(one << 32) + other for one, other in zip(above, below, strict=True)]
+
+
 def total(values: Integers) -> int:
     """Return the exact sum of numbers ≥ 0.
 
@@ -167,20 +179,29 @@ class MarginalShard:
         self, believed: CurrentEstimates, sets: Iterable[AttributeSet], classes: Mapping[AttributeSet, CellClasses]
     ) -> Distances:
         """Return the distances of some sets from their estimates; those in `classes` on sums over classes."""
-        distances = {}
+        distances, small = dict[AttributeSet, int](), list[AttributeSet]()
         for names in sets:
-            counts, estimate = self.tables[names], believed.marginal(names)
-            if isinstance(counts, SparseMarginal) and names not in classes:
-                distances[names] = counts.distance(estimate)
+            counts = self.tables[names]
+            if names not in classes and not isinstance(counts, SparseMarginal) and counts.size <= SMALL:
+                small.append(names)
             else:
-                dense = counts.dense() if isinstance(counts, SparseMarginal) else counts
-                distances[names] = distance(dense, estimate, classes.get(names))
+                distances[names] = _distance_of(counts, believed.marginal(names), classes.get(names))
+        for at in range(0, len(small), TOGETHER):
+            some = small[at : at + TOGETHER]
+            tables = [np.asarray(self.tables[names]) for names in some]
+            distances |= zip(some, all_distances(tables, map(believed.marginal, some)), strict=True)
         return Distances(distances)
 
     def marginal(self, names: AttributeSet) -> ExactMarginal:
         """Return the exact counts of one set, over groups."""
         counts = self.tables[names]
         return ExactMarginal(names, counts.dense() if isinstance(counts, SparseMarginal) else counts)
+
+
+def _distance_of(counts: Integers | SparseMarginal, estimate: Floats, classes: CellClasses | None) -> int:
+    if not isinstance(counts, SparseMarginal):
+        return distance(counts, estimate, classes)
+    return counts.distance(estimate) if classes is None else distance(counts.dense(), estimate, classes)
 
 
 def build_shard(

@@ -82,6 +82,21 @@ class MeasurementStore:
     def _first(self) -> FileLayout:
         return FileLayout.of(as_requests(self.measurement_plan.first_decision().requests))
 
+    @cached_property
+    def _parsed(self) -> dict[int, tuple[tuple[bytes, bytes | None], Decision]]:
+        """Parsed decisions, each with the hash of its file and the noise key with which it was checked."""
+        return {}
+
+    @cached_property
+    def _last(self) -> list[tuple[Decision, bytes]]:
+        """Last decision and its canonical text."""
+        return []
+
+    @cached_property
+    def _affordable(self) -> list[Decision]:
+        """Decisions whose cost was compared with the charge."""
+        return []
+
     def stored_spans(self, decision: Decision) -> list[Span]:
         """Return the spans of a decision whose values are stored."""
         return spans(decision.round, listed(self.folder))
@@ -102,13 +117,11 @@ class MeasurementStore:
 
     def record_decision(self, decision: Decision) -> Decision:
         """Store a decision and return the valid one: an existing decision of the same round takes precedence."""
-        record, path = decision.to_dict(), self._path(decision.round)
-        seal = self._seal(record)
+        path, seal = self._path(decision.round), self._seal(self._text(decision))
         if seal is None:
             raise JobError("run directory", "the secret of the release is lost", "the original run directory",
                            "start a new run, which is a new release")  # fmt: skip
-        sealed = json.dumps(record | {"seal": seal}).encode()
-        if create(path, sealed):
+        if create(path, json.dumps(decision.to_dict() | {"seal": seal}).encode()):
             return decision
         standing = self._read(decision.round)
         if not standing.fits(decision):  # the shards of this run have other groups
@@ -118,7 +131,14 @@ class MeasurementStore:
 
     def digest(self, decision: Decision) -> str:
         """Return the SHA-256 of a decision, by which the ledger identifies it; a function of released values."""
-        return hashlib.sha256(canonical(decision.to_dict())).hexdigest()
+        return hashlib.sha256(self._text(decision)).hexdigest()
+
+    def _text(self, decision: Decision) -> bytes:
+        """Return a decision as canonical text; that of the last one is cached."""
+        if self._last and self._last[0][0] is decision:
+            return self._last[0][1]
+        self._last[:] = [(decision, canonical(decision.to_dict()))]
+        return self._last[0][1]
 
     def decisions(self) -> Iterator[Decision]:
         """Yield the decisions in order: the first one from the plan, the others from disk."""
@@ -129,8 +149,9 @@ class MeasurementStore:
             consistent = number < 2 or decision.fits(taken[number - 1])
             if decision.round != number or not consistent:
                 raise self._foreign(number)
-        if len(taken) > 1:  # the cost of the first decision is checked before it is drawn
+        if len(taken) > 1 and taken != self._affordable:  # the first decision is checked before it is drawn
             check_affordable(taken, self.spent, self.rows_per_unit)
+            self._affordable[:] = taken
         yield from taken
 
     def replay(self) -> tuple[Any, Decision | None]:
@@ -159,19 +180,30 @@ class MeasurementStore:
         return self.folder / f"round-{number:03d}.json"
 
     def _read(self, number: int) -> Decision:
+        """Return a stored decision; an unchanged file is parsed once."""
         try:
-            record = dict(json.loads(read_bytes(self._path(number))))
+            content = read_bytes(self._path(number))
+        except FileNotFoundError:
+            raise self._foreign(number) from None
+        key = hashlib.sha256(content).digest(), self.secret()
+        if self._parsed.get(number, (None,))[0] != key:
+            self._parsed[number] = key, self._parse(number, content)
+        return self._parsed[number][1]
+
+    def _parse(self, number: int, content: bytes) -> Decision:
+        try:
+            record = dict(json.loads(content))
             seal = record.pop("seal")
-            if (expected := self._seal(record)) is not None and seal != expected:
+            if (expected := self._seal(canonical(record))) is not None and seal != expected:
                 raise ValueError("edited")
             return self.measurement_plan.read_decision(record)
-        except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
             raise self._foreign(number) from None
 
-    def _seal(self, record: dict[str, Any]) -> str | None:
+    def _seal(self, text: bytes) -> str | None:
         """Return the authentication tag of a decision, or None if the secret is destroyed and no noise can be drawn."""
         secret = self.secret()
-        return None if secret is None else round_tag(secret, canonical(record).decode())
+        return None if secret is None else round_tag(secret, text.decode())
 
     def _foreign(self, number: int) -> JobError:
         got = f"{self._path(number).name} is not a round of this run"

@@ -134,11 +134,11 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
     """
     if squared_l2 * rows_per_unit < 1 or cost <= 0:
         raise ValueError(f"{what}: a sensitivity or a cost of 0")
-    exact = Fraction(squared_l2 * rows_per_unit**2) / cost
+    above, below = squared_l2 * rows_per_unit**2 * cost.denominator, cost.numerator  # variance of multiplier 1
     multiplier = denominator
-    while multiplier**2 * exact < FINE:
+    while multiplier**2 * above < FINE * below:
         multiplier *= 2
-    variance = math.ceil(multiplier**2 * exact) + SMOOTHING
+    variance = -(-(multiplier**2) * above // below) + SMOOTHING
     if variance > MAX_WIDE_VARIANCE:
         raise _too_small(what)
     return restored_gaussian(multiplier, variance, squared_l2, rows_per_unit)

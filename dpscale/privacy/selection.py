@@ -61,10 +61,11 @@ class Urn:
     def take(self, places: Iterable[int]) -> None:
         """Remove candidates; indices already removed are ignored."""
         out = np.fromiter(places, dtype=np.int64)
-        out = out[self._left[out]]
+        if not len(out):
+            return
         self._left[out] = False
         self._weights.reshape(-1)[out] = 0
-        rows = np.unique(out // self._side)
+        rows = out // self._side if len(out) == 1 else np.unique(out // self._side)  # after most draws it is one
         self._sums[rows] = self._weights[rows].sum(axis=1)
 
     def _screened(self, uniform: float) -> int | None:

@@ -80,11 +80,12 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
 
 def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: ParallelMap) -> None:
     """Write the model, and the errors and consistent targets that the options request, once."""
-    if not (folder / MODEL).exists():
-        model = _model(evidence)
-        sets = evidence.workload.sets if options.implied == "model" else ()
-        write_model(folder / MODEL, _complete(model, sets, folder, release, each) if sets else model)
-    model = read_model(folder / MODEL)
+    if (folder / MODEL).exists():
+        model = read_model(folder / MODEL)
+    else:
+        model, sets = _model(evidence), evidence.workload.sets if options.implied == "model" else ()
+        model = _complete(model, sets, folder, release, each) if sets else model
+        write_model(folder / MODEL, model)
     if options.errors == "simulated" and not (folder / ERRORS).exists():
         with one_thread():
             write_errors(folder, evidence.simulate_errors(model, _seed(release), each))

@@ -19,7 +19,7 @@ from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 from dpscale.reconstruction.public_margins import fit_model
 from dpscale.runs.opening import open_run
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import present
+from dpscale.storage.files import listed, present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes
 from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree
@@ -28,9 +28,35 @@ from dpscale.synthesis.tree import tree_start
 
 
 def estimates_of(run: TableRun) -> Estimates:
-    """Return the estimates of a measured run."""
+    """Return the estimates of a measured run; those of the last runs are cached in the process."""
     run.require("measure")
-    return run.job.reconstruction.estimates(run.measurements.evidence(), run.job.estimating, model_folder(run))
+    key = str(run.path), estimates_key(run)
+    if key not in _estimates:
+        evidence = run.measurements.evidence()
+        _estimates[key] = run, run.job.reconstruction.estimates(evidence, run.job.estimating, model_folder(run))
+        while len(_estimates) > MOST_ESTIMATES:
+            _estimates.pop(next(iter(_estimates)))
+    return _estimates[key][1]
+
+
+def estimates_key(run: TableRun) -> str:
+    """Return a key of everything that the estimates depend on; another run may replace one at the same path."""
+    manifest = run.manifest
+    files = set(listed(model_folder(run))) - {PAIRWISE_FILE, THREES, ANCESTRAL}
+    measured = manifest["stages"]["measure"].get("sha256")
+    return json.dumps([manifest["release"], manifest["job_sha256"], measured, sorted(files)])
+
+
+def open_estimates(path: str, key: str) -> tuple[TableRun, Estimates]:
+    """Return a run and its estimates from the cache of the process, or open the run."""
+    if (path, key) in _estimates:
+        return _estimates[path, key]
+    run = cast(TableRun, open_run(path))
+    return run, estimates_of(run)
+
+
+MOST_ESTIMATES = 4
+_estimates: dict[tuple[str, str], tuple[TableRun, Estimates]] = {}
 
 
 def prepare_model(run: TableRun, each: ParallelMap) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale.base.errors import PlanError
 from dpscale.counting import ExactMarginal
-from dpscale.measurement.adaptive import Scores, SparseMarginal, build_shard, distance, select_candidates, sensitivity
+from dpscale.measurement.adaptive import Scores, SparseMarginal, all_distances, build_shard, distance, select_candidates, sensitivity
 from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.decision import AimDecision
 from dpscale.mechanisms.aim.estimators import EntropyEstimator
@@ -239,6 +239,18 @@ def test_distance_does_not_overflow(cells):
         SparseMarginal((cells,), np.flatnonzero(own), own[own > 0]).distance(estimate) for own in (counts, more)
     ]
     assert distances == [distance(counts, estimate), distance(more, estimate)]
+    assert distances == all_distances([counts, more], [estimate, estimate])
+
+
+def test_distances_of_a_shard_are_those_of_each_table():
+    rng, sets = np.random.default_rng(2), [(name,) for name in "abcdefgh"]
+    shapes = [(size,) for size in (1, 2, 7, 2, 1 << 10, (1 << 10) + 1, 3, 1)]
+    tables = {names: rng.poisson(3, shape) for names, shape in zip(sets, shapes, strict=True)}
+    groups = {names[0]: every_cell(shape[0]) for names, shape in zip(sets, shapes, strict=True)}
+    shard = build_shard([ExactMarginal(names, table) for names, table in tables.items()], sets, groups, 10**6)
+    believed = TableEstimates({names: rng.normal(3, 1, table.shape) for names, table in tables.items()})
+    expected = {names: distance(table, believed.marginal(names)) for names, table in tables.items()}
+    assert shard.distances(believed, sets, {}).found == expected
 
 
 def test_attribute_of_one_cell_is_refused():

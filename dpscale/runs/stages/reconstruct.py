@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.model_answers import simultaneous_widths
 from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, write_index
-from dpscale.runs.estimates import estimates_of, prepare_model
-from dpscale.runs.opening import open_run
+from dpscale.runs.estimates import estimates_key, estimates_of, open_estimates, prepare_model
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import writing
 from dpscale.workload import WorkloadPart
@@ -37,21 +36,16 @@ FILES = 64  # approximate number of answer files, so that many workers write the
 MOST_ROWS = 1 << 21  # rows of a file, about 64 MB
 GROUP_ROWS = 1 << 17
 MOST_QUERIES = 1 << 62  # more queries than a file can have
-MOST_OPEN = 4
-Opened = tuple[TableRun, Estimates]
-_open: dict[tuple[str, str], Opened] = {}
 
 
 def perform(run: TableRun, engine: Engine) -> None:
     """Write the answers of the whole workload and their index."""
     engine.check_file_access(run.path)
     prepare_model(run, engine.each("model"))
-    key = _estimates_key(run)
-    _cache_estimates(str(run.path), key, run)  # for tasks in this process
+    estimates, key = estimates_of(run), estimates_key(run)  # cached for tasks in this process
     files = list(_files(run))
     errors = engine.map(write_answers, [(str(run.path), key, number, name, sets) for number, name, sets in files],
                         "reconstruct-set")  # fmt: skip
-    estimates = _open_cached(str(run.path), key)[1]
     write_index(run.path / "answers", run.workload.parts, _index(run, files, errors) | _extrapolated(estimates))
 
 
@@ -108,24 +102,6 @@ def _extrapolated(estimates: Estimates) -> dict[str, Any]:
     return {"extrapolated": [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets]}
 
 
-def _estimates_key(run: TableRun) -> str:
-    """Return a key of everything that the estimates depend on; another run may replace one at the same path."""
-    manifest = run.manifest
-    return json.dumps([manifest["release"], manifest["job_sha256"], manifest["stages"]["measure"].get("sha256")])
-
-
-def _open_cached(path: str, key: str) -> Opened:
-    """Return the run and the estimates from which tasks answer; they are cached in the process."""
-    return _open.get((path, key)) or _cache_estimates(path, key, cast(TableRun, open_run(path)))
-
-
-def _cache_estimates(path: str, key: str, run: TableRun) -> Opened:
-    _open[path, key] = opened = run, estimates_of(run)
-    while len(_open) > MOST_OPEN:
-        _open.pop(next(iter(_open)))
-    return opened
-
-
 def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.int64]) -> Floats:
     """Write the answers of some sets of one part into a file.
 
@@ -134,7 +110,7 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
     path : str
         Run directory.
     key : str
-        Result of `_estimates_key`.
+        Result of `estimates_key`.
     number : int
         Number of the part.
     name : str
@@ -147,7 +123,7 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
     ndarray, shape (sets,)
         Root mean square standard error of each set; nan if it has none.
     """
-    run, estimates = _open_cached(path, key)
+    run, estimates = open_estimates(path, key)
     part, typical = estimates.workload.parts[number], list[float]()
     degree = len(part.shown(part.sets[int(sets[0])]))
     columns = AnswerColumns(run.domain, part, degree, _intervals(run.job.output, estimates))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,8 @@ def water_fill(worth: Floats, price: Floats, had: Floats) -> Floats:
     return np.asarray(np.maximum(levels[last] * slope - had, 0))
 
 
-def prices(sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], Floats, Floats]:
+@lru_cache(maxsize=4096)
+def prices(sizes: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[float], list[float]]:
     """Return the subsets τ of the axes, their p_τ (privacy cost at unit precision) and v_τ (error at unit variance).
 
     v includes the marginal's number of cells in addition to the paper's per-cell scale, which does not change the
@@ -81,26 +83,40 @@ def prices(sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], Floats, Floats]
     spaces = subsets(tuple(range(len(sizes))))
     price = [math.prod((sizes[i] - 1) / sizes[i] for i in kept) for kept in spaces]
     rest = [math.prod(sizes[i] ** -2.0 for i in range(len(sizes)) if i not in kept) for kept in spaces]
-    return spaces, np.array(price), np.array(price) * np.array(rest)
+    return spaces, price, [own * one for own, one in zip(price, rest, strict=True)]
 
 
-def shares(names: Sequence[str], sizes: Sequence[int], had: Mapping[tuple[str, ...], float], cost: float) -> Floats:
+def shares(
+    names: Sequence[str], sizes: Sequence[int], had: Mapping[tuple[str, ...], float], cost: float
+) -> list[float]:
     """Return each residual's share p x of a round's privacy cost β, in the order of `subsets(names)`.
 
     `had` contains the existing precisions. Shares below LEAST_SHARE are set to 0 and redistributed, so that they sum to
     1.
     """
-    spaces, price, worth = prices(sizes)
-    before = np.array([had.get(tuple(names[i] for i in kept), 0.0) for kept in spaces]) / cost
-    chosen = np.ones(len(spaces), dtype=bool)
+    spaces, price, worth = prices(tuple(sizes))
+    before = [had.get(tuple([names[i] for i in kept]), 0.0) / cost for kept in spaces]
+    chosen = list(range(len(spaces)))
     while True:
-        filled = np.zeros(len(spaces))
-        filled[chosen] = water_fill(worth[chosen], price[chosen], before[chosen])
-        taken = price * filled
-        small = chosen & (taken < LEAST_SHARE)
-        if not small.any() or small.sum() == chosen.sum():
-            return np.asarray(taken / taken.sum())
-        chosen &= ~small
+        filled = _fill_few([(worth[i], price[i], before[i]) for i in chosen])
+        taken = [price[i] * one for i, one in zip(chosen, filled, strict=True)]
+        large = [i for i, one in zip(chosen, taken, strict=True) if one >= LEAST_SHARE]
+        if not large or len(large) == len(chosen):
+            total, found = list(accumulate(taken))[-1], dict(zip(chosen, taken, strict=True))
+            return [found.get(i, 0.0) / total for i in range(len(spaces))]
+        chosen = large
+
+
+def _fill_few(items: Sequence[tuple[float, float, float]]) -> list[float]:
+    """Return `water_fill` of a few (worth, price, had), for which arrays take most of the time."""
+    slopes = [math.sqrt(worth / price) for worth, price, _ in items]
+    starts = [had / slope for (_, _, had), slope in zip(items, slopes, strict=True)]
+    paid, weight, level = 0.0, 0.0, 0.0
+    for i in sorted(range(len(items)), key=starts.__getitem__):
+        paid, weight = paid + items[i][1] * items[i][2], weight + items[i][1] * slopes[i]
+        if (1 + paid) / weight > starts[i]:
+            level = (1 + paid) / weight
+    return [max(level * slope - had, 0.0) for (_, _, had), slope in zip(items, slopes, strict=True)]
 
 
 def isotropic_parts(sizes: Sequence[int]) -> list[int]:
