@@ -16,7 +16,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
+from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks, stacks
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
 
@@ -45,26 +45,35 @@ class Departures:
     def of(cls, model: LowOrder, residuals: Residuals) -> Departures:
         """Return the departures of a model that was built from these residuals."""
         pairs_only = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
-        pairs, larger = (list(_prediction_ratios(pairs_only, residuals, many)) for many in (False, True))
+        pairs, larger = _pair_ratios(pairs_only, residuals), list(_larger_ratios(pairs_only, residuals))
         own = max(1.0, float(np.quantile(pairs, QUANTILE))) if len(pairs) >= FEW else 1.0
         if len(larger) < FEW_LARGER:
             return cls(own)
         return cls(own, min(max(float(np.median(larger)), LEAST_LARGER), MOST_LARGER))
 
 
-def _prediction_ratios(pairs_only: LowOrder, residuals: Residuals, larger: bool) -> Iterator[float]:
-    """Yield D / U of the measured pairs, or of the larger sets."""
-    sets = [names for names in residuals.values if len(names) > 1 and (len(names) > 2) is larger]
-    chains = {} if larger else _strongest_chains(pairs_only, sets)
-    for names in sets:
-        residual = residuals.values[names]
-        inside = [subset for subset in pairs_only.tables if set(subset) < set(names)] if larger else []
-        expected = pairs_only.coarse_marginal(names) if larger else chains.get(names)
-        if expected is None:
-            continue
-        noise = math.prod(size - 1 for size in residual.shape) / residuals.precision(names)
-        excess = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
-        yield excess / chance_variance(expected, names, inside)
+def _pair_ratios(pairs_only: LowOrder, residuals: Residuals) -> list[float]:
+    """Return D / U of the measured pairs that a chain predicts."""
+    chains = _strongest_chains(pairs_only, [names for names in residuals.values if len(names) == 2])
+    ratios = list[float]()
+    for some, expected in stacks(chains, chains):
+        noise = math.prod(size - 1 for size in expected[0].shape) / np.array(list(map(residuals.precision, some)))
+        measured = np.array([residuals.values[names] for names in some])
+        excess = ((center(expected, (1, 2)) - measured) ** 2).sum(axis=(1, 2)) - noise
+        ratios += (excess / chance_variances(expected)).tolist()
+    return ratios
+
+
+def _larger_ratios(pairs_only: LowOrder, residuals: Residuals) -> Iterator[float]:
+    """Yield D / U of the larger measured sets."""
+    for names, residual in residuals.values.items():
+        if len(names) > 2:
+            inside = [subset for subset in pairs_only.tables if set(subset) < set(names)]
+            expected = pairs_only.coarse_marginal(names)
+            noise = math.prod(size - 1 for size in residual.shape) / residuals.precision(names)
+            excess = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
+            within = [tuple(names.index(name) for name in subset) for subset in inside]
+            yield excess / float(chance_variances(expected[None], within)[0])
 
 
 def _strongest_chains(pairs_only: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
@@ -75,10 +84,17 @@ def _strongest_chains(pairs_only: LowOrder, sets: Sequence[AttributeSet]) -> dic
     return PairLinks.of(known, np.concatenate(tables)).strongest(PairArrays(ones, sets))
 
 
-def chance_variance(expected: Floats, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
-    """Return Σ μ̂ Π (1 − μ̂/margin) over the 1-ways and the sets `inside`, as in `model_variance`."""
-    unmeasured = expected.copy()
-    for subset in [*inside, *((name,) for name in names)]:
-        others = tuple(axis for axis, name in enumerate(names) if name not in subset)
+def chance_variances(expected: Floats, inside: Sequence[tuple[int, ...]] = ()) -> Floats:
+    """Return Σ μ̂ Π (1 − μ̂/margin) over the 1-ways and the axes `inside`, as in `model_variance`.
+
+    Parameters
+    ----------
+    expected : ndarray, shape (tables, *shape)
+    inside : sequence of tuple of int
+        Axes of the known sets of two or more attributes inside each table.
+    """
+    unmeasured, axes = expected.copy(), range(1, expected.ndim)
+    for subset in [*inside, *((axis,) for axis in range(expected.ndim - 1))]:
+        others = tuple(axis for axis in axes if axis - 1 not in subset)
         unmeasured *= 1 - expected / np.maximum(expected.sum(axis=others, keepdims=True), LEAST)
-    return max(float(np.maximum(unmeasured, 0).sum()), LEAST)
+    return np.asarray(np.maximum(np.maximum(unmeasured, 0).sum(axis=tuple(axes)), LEAST))

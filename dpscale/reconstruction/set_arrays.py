@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -11,6 +12,22 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.reconstruction import pair_loops
+
+TOGETHER = 1 << 18  # cells of tables of one shape that are computed together
+
+
+def stacks(
+    sets: Iterable[AttributeSet], tables: Mapping[AttributeSet, Floats]
+) -> Iterator[tuple[list[AttributeSet], Floats]]:
+    """Yield tables of equal shapes together: their sets, and an array of shape (tables, *shape)."""
+    by_shape: dict[tuple[int, ...], list[AttributeSet]] = {}
+    for names in sets:
+        by_shape.setdefault(tables[names].shape, []).append(names)
+    for shape, own in by_shape.items():
+        step = max(TOGETHER // max(math.prod(shape), 1), 1)
+        for at in range(0, len(own), step):
+            some = own[at : at + step]
+            yield some, np.array([tables[names] for names in some])
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ privacy argument.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -32,7 +32,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map, special
 from dpscale.reconstruction import model_variance
-from dpscale.reconstruction.departures import Departures, chance_variance
+from dpscale.reconstruction.departures import Departures, chance_variances
 from dpscale.reconstruction.entropy import LowOrder, along, product_of
 from dpscale.reconstruction.error_calibration import (
     CALIBRATION,
@@ -43,6 +43,7 @@ from dpscale.reconstruction.error_calibration import (
 )
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
+from dpscale.reconstruction.set_arrays import stacks
 from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
@@ -54,6 +55,7 @@ DRAWS, FEWEST_DRAWS = 20, 8
 MOST_REBUILT = 10**6  # measured tables in all draws, above which there are fewer draws
 MOST_ENTRIES = 1 << 24
 LEAST = 1e-9
+NOTHING = np.zeros(0)
 SIMULATION_NOTE = (
     "Approximate, by simulation: the noise and the shrinkage of all measurements, widened by the observed departure of "
     "measurements from the model; and, for sets that were not measured, the chance departure of records from the model "
@@ -267,13 +269,15 @@ def simulate_errors(
     drawn = list(each(build, [(seed, draw) for draw in range(draws)]))
     replicas = tuple(replica for replica, _ in drawn)
     tables = {names: base.coarse_marginal(names) for names in pairs}
-    spread = sum(float(((replica.coarse_marginal(names) - table) ** 2).sum())
-                 for names, table in tables.items() for replica in replicas) / draws  # fmt: skip
+    spread = sum(float(((_tables(replica, some) - own) ** 2).sum())
+                 for some, own in stacks(pairs, tables) for replica in replicas) / draws  # fmt: skip
     excess = _squared_departure(base, residuals) - float(np.mean([departure for _, departure in drawn]))
     widening = 1 + max(excess, 0.0) / max(spread, LEAST)
     departures = Departures.of(base, residuals)
-    known = {names: _detected_share(departures.pairs * chance_variance(table, names), table, residuals.precision(names))
-             for names, table in tables.items()}  # fmt: skip
+    shares = dict[AttributeSet, float]()
+    for some, own in stacks(pairs, tables):
+        shares.update(zip(some, _detected_shares(departures, own, map(residuals.precision, some)), strict=True))
+    known = {names: shares[names] for names in pairs}
     return SimulatedErrors(base if released is None else released, base, replicas, known, widening, departures)
 
 
@@ -286,19 +290,18 @@ def draw_count(tables: int) -> int:
     return min(max(MOST_REBUILT // max(tables, 1), FEWEST_DRAWS), DRAWS)
 
 
-def _detected_share(departure: float, table: Floats, precision: float) -> float:
-    """Return w of a measured table: the share of its departure above the noise, over all cells."""
-    noise = math.prod(size - 1 for size in table.shape) / precision
-    return departure / (departure + noise)
+def _detected_shares(departures: Departures, tables: Floats, precisions: Iterable[float]) -> list[float]:
+    """Return w of measured tables of one shape: the share of a table's departure above the noise, over all cells."""
+    departure = departures.pairs * chance_variances(tables)
+    noise = math.prod(size - 1 for size in tables[0].shape) / np.array(list(precisions))
+    shares: list[float] = (departure / (departure + noise)).tolist()
+    return shares
 
 
 def _squared_departure(model: LowOrder, residuals: Residuals) -> float:
     """Return the squared distance between measured residuals of two or more attributes and those of the model."""
-    return sum(
-        float(((_centred(model, names) - residual) ** 2).sum())
-        for names, residual in residuals.values.items()
-        if len(names) > 1
-    )
+    larger = [names for names in residuals.values if len(names) > 1]
+    return sum(float(((_centred(model, some) - own) ** 2).sum()) for some, own in stacks(larger, residuals.values))
 
 
 def _noiseless(
@@ -306,11 +309,20 @@ def _noiseless(
 ) -> tuple[dict[str, NoisyCounts], Residuals]:
     """Return the measurements without noise if the model is the truth."""
     exact = {name: noisy.at(model.ones[name]) for name, noisy in counts.items()}
-    return exact, replace(residuals, values={names: _centred(model, names) for names in residuals.values})
+    values = {names: np.asarray(model.total) for names in residuals.values}
+    for some, _ in stacks((names for names in residuals.values if names), residuals.values):
+        values.update(zip(some, _centred(model, some), strict=True))
+    return exact, replace(residuals, values=values)
 
 
-def _centred(model: LowOrder, names: AttributeSet) -> Floats:
-    return center(model.coarse_marginal(names), range(len(names))) if names else np.asarray(model.total)
+def _centred(model: LowOrder, sets: Sequence[AttributeSet]) -> Floats:
+    """Return the residuals of a model for sets of equal shapes."""
+    return center(_tables(model, sets), range(1, 1 + len(sets[0])))
+
+
+def _tables(model: LowOrder, sets: Sequence[AttributeSet]) -> Floats:
+    """Return the tables of a model for sets of equal shapes."""
+    return np.array([model.coarse_marginal(names) for names in sets])
 
 
 def _replica(
@@ -324,11 +336,20 @@ def _replica(
     """Return a model from redrawn noise, and the distance between its measurements and it."""
     random = np.random.default_rng(stream)
     redrawn = {name: noisy.at(noisy.values + noisy.noise(random)) for name, noisy in counts.items()}
-    values = {
-        names: residual
-        + center(random.normal(0, residuals.precisions[names] ** -0.5, residual.shape), range(residual.ndim))
-        for names, residual in residuals.values.items()
-    }
-    measured = replace(residuals, values=values)
+    measured = replace(residuals, values=_with_noise(random, residuals))
     built = model_of(redrawn, model.groups, measured, wanted, chains, model.rules)
     return built, _squared_departure(built, measured)
+
+
+def _with_noise(random: np.random.Generator, residuals: Residuals) -> dict[AttributeSet, Floats]:
+    """Return the residuals with the noise of their measurements, drawn in their order."""
+    starts, end = dict[AttributeSet, int](), 0
+    for names, residual in residuals.values.items():
+        starts[names], end = end, end + residual.size
+    drawn, values = random.standard_normal(end), dict.fromkeys(residuals.values, NOTHING)
+    for some, own in stacks(residuals.values, residuals.values):
+        first = np.array([starts[names] for names in some])
+        deviations = np.array([residuals.precisions[names] ** -0.5 for names in some])
+        noise = drawn[first[:, None] + np.arange(own[0].size)] * deviations[:, None]
+        values.update(zip(some, own + center(noise.reshape(own.shape), range(1, own.ndim)), strict=True))
+    return values

@@ -28,10 +28,10 @@ from dpscale.synthesis.tree import tree_start
 
 
 def estimates_of(run: TableRun) -> Estimates:
-    """Return the estimates of a measured run; those of the last runs are cached in the process."""
+    """Return the estimates of a measured run; those of the last runs that this process opened are cached."""
     run.require("measure")
     key = str(run.path), estimates_key(run)
-    if key not in _estimates:
+    if key not in _estimates or _estimates[key][0] is not run:
         evidence = run.measurements.evidence()
         _estimates[key] = run, run.job.reconstruction.estimates(evidence, run.job.estimating, model_folder(run))
         while len(_estimates) > MOST_ESTIMATES:

@@ -8,7 +8,15 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale.base.errors import PlanError
 from dpscale.counting import ExactMarginal
-from dpscale.measurement.adaptive import Scores, SparseMarginal, all_distances, build_shard, distance, select_candidates, sensitivity
+from dpscale.measurement.adaptive import (
+    Scores,
+    SparseMarginal,
+    all_distances,
+    build_shard,
+    distance,
+    select_candidates,
+    sensitivity,
+)
 from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.decision import AimDecision
 from dpscale.mechanisms.aim.estimators import EntropyEstimator

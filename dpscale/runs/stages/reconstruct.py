@@ -6,7 +6,6 @@ alone determines which sets share a file.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
