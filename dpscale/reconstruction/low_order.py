@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,8 +44,7 @@ Tables = dict[AttributeSet, Floats]
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6
 
 
-@dataclass(frozen=True, eq=False)
-class NoisyResidual:
+class NoisyResidual(NamedTuple):
     """Measured residual: centred `values` over groups, each with noise of standard deviation `deviation`."""
 
     values: Floats
@@ -308,7 +308,8 @@ def model_of(
     ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
     ones = reconcile_one_ways(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
     kept = {name: 1 - 1 / grouping.count for name, grouping in groups.items()}
-    measured = {names: _noisy_residual(names, kept, residuals) for names in residuals.values if len(names) > 1}
+    measured = {names: _noisy_residual(names, values, kept, residuals.precisions)
+                for names, values in residuals.values.items() if len(names) > 1}  # fmt: skip
     return low_order(ones, groups, measured, wanted, chains, rules)
 
 
@@ -318,7 +319,8 @@ def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals
     return noisy.refine(groups, residual, precision, total)
 
 
-def _noisy_residual(names: AttributeSet, kept: Mapping[str, float], residuals: Residuals) -> NoisyResidual:
+def _noisy_residual(
+    names: AttributeSet, values: Floats, kept: Mapping[str, float], precisions: Mapping[AttributeSet, float]
+) -> NoisyResidual:
     """Return a centred residual, whose cells have variance p_τ σ²; p_τ is the product of the shares `kept`."""
-    share = math.prod([kept[name] for name in names])
-    return NoisyResidual(residuals.values[names], math.sqrt(share / residuals.precision(names)))
+    return NoisyResidual(values, math.sqrt(math.prod([kept[name] for name in names]) / precisions[names]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -109,24 +110,40 @@ MODEL, BASE, ERRORS = "model.npz", "base.npz", "errors.json"
 CONSISTENT, RESIDUALS = "agreed.npz", "residuals.npz"
 
 
-def write_model(path: Path, model: LowOrder) -> None:
+def write_model(path: Path, model: LowOrder, like: LowOrder | None = None) -> None:
     """Write a model exactly into one file.
 
-    All tables are in one flat array: separate arrays have more overhead than content.
+    All tables are in one flat array: separate arrays have more overhead than content. The sets and groups of a model
+    that has those of `like` are not repeated.
     """
-    groups = {name: [grouping.size, *grouping.starts] for name, grouping in model.groups.items()}
-    tables = [list(names) for names in model.tables]
-    index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total,
-             "measured": [list(names) for names in model.tables if names in model.measured]}  # fmt: skip
-    if model.rules:
-        index["rules"] = [rule.to_dict() for rule in model.rules]
+    if like is not None and _same_sets(model, like):
+        index: dict[str, Any] = {"total": model.total}
+    else:
+        groups = {name: [grouping.size, *grouping.starts] for name, grouping in model.groups.items()}
+        tables = [list(names) for names in model.tables]
+        index = {"groups": groups, "ones": list(model.ones), "tables": tables, "total": model.total,
+                 "measured": [list(names) for names in model.tables if names in model.measured]}  # fmt: skip
+        if model.rules:
+            index["rules"] = [rule.to_dict() for rule in model.rules]
     write_arrays(path, index, {"ones": _flat(model.ones.values()), "cells": _flat(model.tables.values())})
 
 
-def read_model(path: Path) -> LowOrder:
-    """Return the model in a file, equal to the last byte."""
+def _same_sets(one: LowOrder, other: LowOrder) -> bool:
+    return (
+        (list(one.tables), list(one.ones)) == (list(other.tables), list(other.ones))
+        and (one.measured, one.rules) == (other.measured, other.rules)
+        and one.groups == other.groups
+    )
+
+
+def read_model(path: Path, like: LowOrder | None = None) -> LowOrder:
+    """Return the model in a file, equal to the last byte; `like` is that with which it was written."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
+        if like is not None and "tables" not in index:
+            ones, tables = (dict(zip(own, _split(arrays[name], [one.shape for one in own.values()]), strict=True))
+                            for name, own in (("ones", like.ones), ("cells", like.tables)))  # fmt: skip
+            return replace(like, ones=ones, tables=tables, total=index["total"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         counts = {name: grouping.count for name, grouping in groups.items()}
         sets = [tuple(names) for names in index["tables"]]
@@ -136,10 +153,10 @@ def read_model(path: Path) -> LowOrder:
         else:  # older versions: one array per table
             every = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
             cells = [arrays[f"table{i}"] for i in range(len(sets))]
-        ones, tables = dict(zip(index["ones"], every, strict=True)), dict(zip(sets, cells, strict=True))
     measured = index.get("measured", index["tables"])  # older files do not list measured sets
     rules = tuple(restored(rule) for rule in index.get("rules", ()))
-    return LowOrder(ones, groups, tables, index["total"], frozenset(tuple(names) for names in measured), rules)
+    return LowOrder(dict(zip(index["ones"], every, strict=True)), groups, dict(zip(sets, cells, strict=True)),
+                    index["total"], frozenset(tuple(names) for names in measured), rules)  # fmt: skip
 
 
 def _flat(tables: Iterable[Floats]) -> Floats:
@@ -156,7 +173,7 @@ def write_errors(folder: Path, errors: SimulatedErrors) -> None:
     """Write the tables of the measurements and the replicas, then the file that refers to them."""
     write_model(folder / BASE, errors.base)
     for number, replica in enumerate(errors.replicas):
-        write_model(folder / f"replica-{number:02d}.npz", replica)
+        write_model(folder / f"replica-{number:02d}.npz", replica, errors.base)
     content = {"replicas": len(errors.replicas), "measured": [list(names) for names in errors.known],
                "known": list(errors.known.values()), "widening": errors.widening,
                "pairs": errors.departures.pairs, "larger": errors.departures.larger}  # fmt: skip
@@ -166,10 +183,10 @@ def write_errors(folder: Path, errors: SimulatedErrors) -> None:
 def read_errors(folder: Path, model: LowOrder) -> SimulatedErrors:
     """Return the simulated errors in a folder; older runs have one dispersion and no separate base."""
     content = json.loads((folder / ERRORS).read_text())
-    replicas = tuple(read_model(folder / f"replica-{number:02d}.npz") for number in range(content["replicas"]))
     sets = [tuple(names) for names in content["measured"]]
     known = dict(zip(sets, content.get("known", [1.0] * len(sets)), strict=True))  # older runs: all measured
     base = read_model(folder / BASE) if (folder / BASE).exists() else model
+    replicas = tuple(read_model(folder / f"replica-{number:02d}.npz", base) for number in range(content["replicas"]))
     departures = Departures(content.get("pairs", content.get("dispersion")), content.get("larger"))
     return SimulatedErrors(model, base, replicas, known, content["widening"], departures)
 

@@ -1,6 +1,7 @@
 """Model files: identical bytes after a round trip, and the format of older versions with one array per table."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,3 +34,13 @@ def test_older_model_file_is_read(tmp_path):
     np.savez(tmp_path / "old.npz", index=np.array(json.dumps(index)), one0=ONES["a"], one1=ONES["b"],
              table0=MODEL.tables["a", "b"])  # fmt: skip
     check_equal_models(read_model(tmp_path / "old.npz"), MODEL)
+
+
+def test_model_with_the_sets_of_another_round_trips(tmp_path):
+    """The sets are not repeated; a model with other sets is complete in its file."""
+    other = replace(MODEL, ones={"a": RNG.random(3), "b": RNG.random(5)}, tables={("a", "b"): RNG.random((3, 2))})
+    for model, repeated in ((other, False), (replace(other, tables={}, measured=frozenset()), True)):
+        write_model(tmp_path / "model.npz", model, MODEL)
+        with np.load(tmp_path / "model.npz") as file:
+            assert ("tables" in json.loads(str(file["index"]))) is repeated
+        check_equal_models(read_model(tmp_path / "model.npz", MODEL), model)
