@@ -1,9 +1,5 @@
 """Entry point of the command line. Each module imported here adds its commands."""
 
-import gc
-
-gc.set_threshold(10_000, 20, 50)  # the default takes a tenth of the imports, a fifth of jobs with 10^5 sets
-
 from dpscale.cli import domains, help, job, ledger, outputs, releases, run, tables
 from dpscale.cli.group import main
 

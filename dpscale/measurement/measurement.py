@@ -9,7 +9,7 @@ draw with a squared sensitivity of 1 is its precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -238,9 +238,14 @@ def _measured(marginal_of: Marginals, wanted: Measurements, secret: bytes) -> It
         yield wanted.requests.text(index), values
 
 
-def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit: int) -> None:
+Part = tuple[bool, Fraction, int]  # whether it is pure, its cost (squared μ or ε), and the number of such draws
+
+
+def check_affordable(
+    decisions: Sequence[Decision], charged: Cost, parts_of: Callable[[Decision], Iterable[Part]]
+) -> None:
     """Raise BudgetError if the decisions cost more than was charged for all of them."""
-    parts = list(_parts(decisions, rows_per_unit))
+    parts = [part for decision in decisions for part in parts_of(decision)]
     gaussian, pure = (total_below((c, n) for kind, c, n in parts if kind is pure) for pure in (False, True))
     squares = total_below((cost**2, number) for is_pure, cost, number in parts if is_pure)
     delta = sum((getattr(decision, "additive_delta", Fraction(0)) for decision in decisions), Fraction(0))
@@ -257,14 +262,14 @@ def check_selection_cost(decision: Decision, selection: Selection) -> None:
                           "the exact cost", "report this error of the mechanism")  # fmt: skip
 
 
-def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[tuple[bool, Fraction, int]]:
-    """Yield for each kind of draw: whether it is pure, its cost (squared μ or ε), and the number of draws."""
-    for decision in decisions:
-        yield False, decision.selection_cost, 1
-        for request, number in as_requests(decision.requests).distinct():
-            block = request.block
-            cost = recounted(request.draw, block.squared_l2_sensitivity, block.l1_sensitivity, rows_per_unit)
-            yield isinstance(request.draw, LaplaceDraw), cost, number
+def decision_parts(decision: Decision, rows_per_unit: int) -> list[Part]:
+    """Return the parts of the cost of a decision, computed from its strategies and noise."""
+    parts = [(False, decision.selection_cost, 1)]
+    for request, number in as_requests(decision.requests).distinct():
+        block = request.block
+        cost = recounted(request.draw, block.squared_l2_sensitivity, block.l1_sensitivity, rows_per_unit)
+        parts.append((isinstance(request.draw, LaplaceDraw), cost, number))
+    return parts
 
 
 VERSION = 1

@@ -19,7 +19,7 @@ from typing import Any
 
 from dpscale.base.errors import JobError, TransientError
 from dpscale.base.numerics import Floats
-from dpscale.measurement.measurement import Measurements, check_affordable
+from dpscale.measurement.measurement import Measurements, Part, check_affordable, decision_parts
 from dpscale.measurement.value_files import LEAST_VALUES, FileLayout, Span, ValueReader, file_name, spans
 from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
 from dpscale.plans.requests import MeasurementRequests, as_requests
@@ -93,9 +93,9 @@ class MeasurementStore:
         return []
 
     @cached_property
-    def _affordable(self) -> list[Decision]:
-        """Decisions whose cost was compared with the charge."""
-        return []
+    def _computed(self) -> dict[int, tuple[Decision, list[Part]]]:
+        """Decisions and the parts of their costs."""
+        return {}
 
     def stored_spans(self, decision: Decision) -> list[Span]:
         """Return the spans of a decision whose values are stored."""
@@ -149,10 +149,18 @@ class MeasurementStore:
             consistent = number < 2 or decision.fits(taken[number - 1])
             if decision.round != number or not consistent:
                 raise self._foreign(number)
-        if len(taken) > 1 and taken != self._affordable:  # the first decision is checked before it is drawn
-            check_affordable(taken, self.spent, self.rows_per_unit)
-            self._affordable[:] = taken
+        if len(taken) > 1:  # the cost of the first decision is checked before it is drawn
+            self.check_affordable(taken)
         yield from taken
+
+    def check_affordable(self, decisions: Sequence[Decision]) -> None:
+        """Raise BudgetError if the decisions cost more than was charged; the cost of each is computed once."""
+        check_affordable(decisions, self.spent, self._parts)
+
+    def _parts(self, decision: Decision) -> list[Part]:
+        if id(decision) not in self._computed:
+            self._computed[id(decision)] = decision, decision_parts(decision, self.rows_per_unit)
+        return self._computed[id(decision)][1]
 
     def replay(self) -> tuple[Any, Decision | None]:
         """Return the state after all completely measured decisions, and the decision that lacks measurements or None.

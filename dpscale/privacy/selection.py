@@ -54,7 +54,8 @@ class Urn:
 
         Uses two words, rarely more.
         """
-        prefix, bits = int(words.words(1)[0]) << WORD_BITS | int(words.words(1)[0]), 2 * WORD_BITS
+        first, second = words.words(2).tolist()
+        prefix, bits = first << WORD_BITS | second, 2 * WORD_BITS
         place = self._screened(prefix / (1 << bits))
         return self._exactly(prefix, bits, words) if place is None else place
 

@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from dpscale.base.numerics import Floats, NDArray
 
 PLAIN = (str, int, type(None))
+_TEXTS, _LISTS, _SCALARS = frozenset([str]), frozenset([list, tuple]), frozenset([*PLAIN, bool])
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 SECRET_BYTES = 32
 PURPOSES = ("noise", "selection", "sampling")
 
@@ -55,8 +57,18 @@ def canonical(record: Mapping[str, Any]) -> bytes:
     """
     if not isinstance(record, Mapping):
         raise TypeError(f"record: got {type(record).__name__}; expected a mapping with text keys")
-    text = json.dumps(_plain(record, "record"), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return text.encode("ascii")
+    return _ENCODER.encode(record if _is_plain(record) else _plain(record, "record")).encode("ascii")
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value consists of the plain types themselves, which JSON represents without conversion."""
+    if type(value) is dict:
+        if not _TEXTS.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    elif type(value) not in _LISTS:
+        return type(value) in _SCALARS
+    return _SCALARS.issuperset(map(type, value)) or all(map(_is_plain, value))
 
 
 def _plain(value: Any, where: str) -> Any:

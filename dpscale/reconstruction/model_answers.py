@@ -141,8 +141,9 @@ def read_model(path: Path, like: LowOrder | None = None) -> LowOrder:
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         if like is not None and "tables" not in index:
-            ones, tables = (dict(zip(own, _split(arrays[name], [one.shape for one in own.values()]), strict=True))
-                            for name, own in (("ones", like.ones), ("cells", like.tables)))  # fmt: skip
+            own = _split(arrays["ones"], [one.shape for one in like.ones.values()])
+            every = _split(arrays["cells"], [table.shape for table in like.tables.values()])
+            ones, tables = dict(zip(like.ones, own, strict=True)), dict(zip(like.tables, every, strict=True))
             return replace(like, ones=ones, tables=tables, total=index["total"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         counts = {name: grouping.count for name, grouping in groups.items()}

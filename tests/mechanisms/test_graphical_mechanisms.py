@@ -17,7 +17,7 @@ import dpscale as dp
 from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError
 from dpscale.measurement.adaptive import run, sensitivity
-from dpscale.measurement.measurement import check_affordable
+from dpscale.measurement.measurement import check_affordable, decision_parts
 from dpscale.mechanisms import MECHANISMS, aim_pgm, mst
 from dpscale.mechanisms.contract import Mechanism, NoOptions, PlanningProblem
 from dpscale.plans.measurement_plan import SCALE
@@ -116,7 +116,7 @@ def test_total_cost_equals_budget(name, rows_per_unit):
             spent += Fraction(moved, order.draw.variance - 8)
     assert state.left == 0
     assert 0.999 < spent / plan.cost.gaussian <= 1
-    check_affordable(taken, plan.cost, rows_per_unit)
+    check_affordable(taken, plan.cost, lambda one: decision_parts(one, rows_per_unit))
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -14,7 +14,7 @@ from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError
 from dpscale.base.settings import checked
 from dpscale.measurement.adaptive import run
-from dpscale.measurement.measurement import check_affordable
+from dpscale.measurement.measurement import check_affordable, decision_parts
 from dpscale.mechanisms import MECHANISMS, aim_grem, aim_pgm
 from dpscale.mechanisms.aim.decision import residual_requests
 from dpscale.mechanisms.contract import Mechanism, NoOptions, PlanningProblem
@@ -85,7 +85,7 @@ def test_total_cost_equals_budget_and_noise_is_equal_in_every_cell(rows_per_unit
             spent += Fraction(moved, order.draw.variance - 8)
     assert state.left == 0
     assert 0.999 < spent / plan.cost.gaussian <= 1
-    check_affordable(taken, plan.cost, rows_per_unit)
+    check_affordable(taken, plan.cost, lambda one: decision_parts(one, rows_per_unit))
     for decision in taken[1:]:
         [names] = decision.chosen
         assert all(grouping == every_cell(SIZES[name]) for name, grouping in decision.groups.items())

@@ -177,4 +177,8 @@ class Setting:
         return min(self.schedule.batch(self.candidates, step / self.first_step), len(self.candidates))
 
     def ordered(self, names: Sequence[str]) -> AttributeSet:
-        return tuple(name for name in self.sizes if name in names)
+        return tuple(sorted(self._places.keys() & names, key=self._places.__getitem__))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.sizes)}

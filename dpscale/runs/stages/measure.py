@@ -27,7 +27,7 @@ from dpscale.engine.frames import frame_table
 from dpscale.engine.shards import Shards
 from dpscale.measurement import Measurements, MeasurementStore, measure_layouts
 from dpscale.measurement.adaptive import Scores, select_candidates
-from dpscale.measurement.measurement import check_affordable, check_selection_cost
+from dpscale.measurement.measurement import check_selection_cost
 from dpscale.plans.measurement_plan import Decision
 from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.privacy.streams import open_stream
@@ -329,7 +329,7 @@ class MeasurementLoop:
         return recorded
 
     def _check_budget(self, decision: Decision) -> None:
-        check_affordable([*self.decisions, decision], self.measurements.spent, self.measurements.rows_per_unit)
+        self.measurements.check_affordable([*self.decisions, decision])
 
     def _select_decision(self, state: Any, shards: Shards) -> Decision:
         measurement_plan = self.measurements.measurement_plan
