@@ -31,7 +31,7 @@ START = np.exp(-0.7 * np.abs(np.log(np.maximum(RATIOS, 0.01))))
 START /= START.sum()
 POOLED_ROUNDS, OWN_ROUNDS, COUNT_ROUNDS = 12, 12, 30
 POOLED_STRENGTH, OWN_STRENGTH = 5.0, 20.0
-MOST_CELLS, BLOCK, POOLED_CELLS = 1 << 15, 1 << 16, 1 << 14
+MOST_CELLS, BLOCK, POOLED_CELLS, FEWEST_TABLES = 1 << 15, 1 << 16, 1 << 14, 1 << 8
 COUNT_STEPS, REACHES = 36, (1, 2, 4, 8)
 SLOWNESS, LEAST_SHARE = 2.0, 1e-3
 
@@ -117,14 +117,24 @@ class NoisyTables:
         """Distance between sampled cells of each table."""
         return np.maximum(-(-np.diff(self.starts) // MOST_CELLS), 1)
 
+    @property
+    def _counts(self) -> NDArray[np.int64]:
+        """Number of cells of each table in `sample`."""
+        sizes = -(-np.diff(self.starts) // self.steps)
+        if sizes.sum() <= MOST_CELLS * 4:
+            return sizes
+        apart = -(-int(sizes.sum()) // POOLED_CELLS)
+        if len(sizes) >= apart * FEWEST_TABLES:
+            return np.where(np.arange(len(sizes)) % apart == 0, sizes, 0)
+        return np.minimum(sizes, -(-MOST_CELLS * 4 // len(sizes)))
+
     @cached_property
     def sample(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
         """Likelihoods of the first cells of every sample, their log factors, and the start of each table among them.
 
-        If there are many tables, each contributes fewer cells.
+        If there are many cells, they are as many as `learn` needs: all of every k-th table, or fewer of each.
         """
-        sizes = -(-np.diff(self.starts) // self.steps)
-        taken = np.cumsum([0, *np.minimum(sizes, -(-MOST_CELLS * 4 // max(len(sizes), 1)))])
+        taken = np.cumsum([0, *self._counts])
         densities, tops = np.empty((taken[-1], len(RATIOS))), np.empty(taken[-1])
         shrinkage_loops.weigh_sample(self.values, self.reference, self.starts, self.deviations, self.steps, taken,
                                      RATIOS, WIDTHS, densities, tops)  # fmt: skip

@@ -57,11 +57,11 @@ def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: 
     Four cells are processed at a time, for speed.
     """
     cells, parts = likelihood.shape
-    weights = start.copy()
+    weights, scaled = start.copy(), np.empty(parts)
     in_fours = cells - cells % 4
     for _ in range(rounds):
-        expected = strength * start
-        scaled = np.zeros(parts)
+        for part in range(parts):
+            scaled[part] = 0.0
         for cell in range(0, in_fours, 4):
             a, b, c, d = 0.0, 0.0, 0.0, 0.0
             for part in range(parts):
@@ -83,8 +83,12 @@ def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: 
                 a += likelihood[cell, part] * weights[part]
             for part in range(parts):
                 scaled[part] += likelihood[cell, part] / a
-        expected += weights * scaled
-        weights = expected / expected.sum()
+        total = 0.0
+        for part in range(parts):
+            weights[part] = strength * start[part] + weights[part] * scaled[part]
+            total += weights[part]
+        for part in range(parts):
+            weights[part] /= total
     return weights
 
 
