@@ -14,13 +14,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dpscale.base.arrow import pa
 from dpscale.base.errors import JobError, TransientError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, Integers
 from dpscale.measurement.measurement import Measurements, Part, check_affordable, decision_parts
-from dpscale.measurement.value_files import LEAST_VALUES, FileLayout, Span, ValueReader, file_name, spans
+from dpscale.measurement.value_files import LEAST_VALUES, FileLayout, Span, ValueReader, file_name, read_rows, spans
 from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
 from dpscale.plans.requests import MeasurementRequests, as_requests
 from dpscale.privacy.accounting import Cost
@@ -180,6 +184,45 @@ class MeasurementStore:
             return self.measurement_plan.initial_state(decision, values, taken[1] if len(taken) > 1 else None)
         return self.measurement_plan.next_state(state, decision, values)
 
+    def read_span(self, decision: Decision, span: Span, starts: Integers, texts: pa.Array) -> Floats:
+        """Return stored numbers at some positions of the layout of a decision.
+
+        Parameters
+        ----------
+        decision : Decision
+        span : tuple of int
+            First position and end.
+        starts : ndarray of int64
+            Number of values before each position of the layout, and in total.
+        texts : pyarrow StringArray
+            Label of each position of the span.
+
+        Raises
+        ------
+        JobError
+            If values are missing, or belong to other measurements or to another release.
+        """
+        values, at = [], span[0]
+        for first, end in self.stored_spans(decision):
+            if first <= at < min(end, span[1]):
+                last = min(end, span[1])
+                skipped, size = int(starts[at] - starts[first]), int(starts[last] - starts[at])
+                rows = read_rows(self.folder / file_name(decision.round, (first, end)), self.head, skipped, size)
+                bounds = starts[at : last + 1] - starts[at]
+                expected = texts.slice(at - span[0], last - at)
+                for places in (bounds[:-1], bounds[1:] - 1):  # first and last value of each measurement
+                    found = rows.column("label").take(pa.array(places)).combine_chunks().cast(pa.string())
+                    if not found.equals(expected):
+                        raise self._missing("of other measurements")
+                values.append(rows.column("value").to_numpy())
+                at = last
+        if at < span[1]:
+            raise self._missing("that are missing")
+        return np.concatenate(values)
+
+    def _missing(self, what: str) -> JobError:
+        return JobError("measurements", f"values {what} in {self.folder}", "the original files", "restore them")
+
     def evidence(self) -> Any:
         """Return all decisions and values, in the form that reconstructions read."""
         return self.measurement_plan.evidence([(decision, self.values(decision)) for decision in self.decisions()])
@@ -235,6 +278,25 @@ class _Values(Sequence[Floats]):
 
     def __len__(self) -> int:
         return len(self.decision.requests)
+
+    def __iter__(self) -> Iterator[Floats]:
+        """Yield the values in order, file by file if they are stored in this order."""
+        at = 0
+        if np.array_equal(self._layout.place, np.arange(len(self))):
+            for first, end in self._spans:
+                if first <= at < end:
+                    yield from self._read(at, end)
+                    at = end
+        yield from (self[i] for i in range(at, len(self)))
+
+    def _read(self, first: int, end: int) -> Iterator[Floats]:
+        """Yield the values of successive requests of one file."""
+        starts, own = self._layout.starts, range(first, end)
+        texts = pa.array([self._requests.text(index) for index in own], pa.string())
+        flat = self.released.read_span(self.decision, (first, end), starts, texts)
+        for index, (start, stop) in zip(own, pairwise((starts[first : end + 1] - starts[first]).tolist()), strict=True):
+            request = self._requests[index]
+            yield request.estimate(flat[start:stop].reshape(request.block.rows))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

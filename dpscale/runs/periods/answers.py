@@ -22,10 +22,9 @@ import tomli_w
 
 from dpscale.base.arrow import pa
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats
 from dpscale.engine import Engine
-from dpscale.measurement import MeasurementStore
-from dpscale.measurement.value_files import Labelled, Span, file_name, read_rows, write_values
+from dpscale.measurement.value_files import Labelled, Span, file_name, write_values
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
 from dpscale.plans.requests import MeasurementRequests, as_requests
@@ -188,7 +187,7 @@ def combine_file(path: str, number: int, span: Span) -> None:
     total = np.zeros(int(bounds[-1] - bounds[0]))
     for weight, period in zip(run.coefficients, run.periods, strict=True):
         if weight:
-            total += weight * read_span(period.measurements, decision, span, layout.starts, texts)
+            total += weight * period.measurements.read_span(decision, span, layout.starts, texts)
     if run.earlier is not None:
         total += _earlier_total(run.earlier, drawn, span)
     requests = as_requests(decision.requests).take(positions)
@@ -216,7 +215,7 @@ def _earlier_total(earlier: EarlierValues, drawn: MeasurementRequests, span: Spa
     layout = earlier.store.file_layout(decision)
     own = as_requests(decision.requests).take(layout.sequence[span[0] : span[1]])
     texts = pa.array([own.text(index) for index in range(len(own))], pa.string())
-    values = read_span(earlier.store, decision, span, layout.starts, texts)
+    values = earlier.store.read_span(decision, span, layout.starts, texts)
     scales = [drawn[index].draw.multiplier / own[index].draw.multiplier for index in range(len(own))]
     return values * np.repeat(scales, np.diff(layout.starts[span[0] : span[1] + 1]))
 
@@ -229,45 +228,3 @@ def _labelled(
         scale = requests[index].draw.multiplier / drawn[index].draw.multiplier
         own = values[bounds[index] : bounds[index + 1]] * scale
         yield requests.text(index), run.shifted(requests[index], own)
-
-
-def read_span(store: MeasurementStore, decision: Decision, span: Span, starts: Integers, texts: pa.Array) -> Floats:
-    """Return stored numbers at some positions of the layout of a decision.
-
-    Parameters
-    ----------
-    store : MeasurementStore
-    decision : Decision
-    span : tuple of int
-        First position and end.
-    starts : ndarray of int64
-        Number of values before each position of the layout, and in total.
-    texts : pyarrow StringArray
-        Label of each position of the span.
-
-    Raises
-    ------
-    JobError
-        If values are missing, or belong to other measurements or to another release.
-    """
-    values, at = [], span[0]
-    for first, end in store.stored_spans(decision):
-        if first <= at < min(end, span[1]):
-            last = min(end, span[1])
-            skipped, size = int(starts[at] - starts[first]), int(starts[last] - starts[at])
-            rows = read_rows(store.folder / file_name(decision.round, (first, end)), store.head, skipped, size)
-            bounds = starts[at : last + 1] - starts[at]
-            expected = texts.slice(at - span[0], last - at)
-            for places in (bounds[:-1], bounds[1:] - 1):  # first and last value of each measurement
-                found = rows.column("label").take(pa.array(places)).combine_chunks().cast(pa.string())
-                if not found.equals(expected):
-                    raise _missing(store, "of other measurements")
-            values.append(rows.column("value").to_numpy())
-            at = last
-    if at < span[1]:
-        raise _missing(store, "that are missing")
-    return np.concatenate(values)
-
-
-def _missing(store: MeasurementStore, what: str) -> JobError:
-    return JobError("measurements", f"values {what} in {store.folder}", "the original files", "restore them")
