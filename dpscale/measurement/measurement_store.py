@@ -28,7 +28,7 @@ from dpscale.measurement.value_files import LEAST_VALUES, FileLayout, Span, Valu
 from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
 from dpscale.plans.requests import MeasurementRequests, as_requests
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.secret import round_tag
+from dpscale.privacy.secret import round_tag, secret_tag
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import create, listed, present, read_bytes
 
@@ -87,8 +87,8 @@ class MeasurementStore:
         return FileLayout.of(as_requests(self.measurement_plan.first_decision().requests))
 
     @cached_property
-    def _parsed(self) -> dict[int, tuple[tuple[bytes, bytes | None], Decision]]:
-        """Parsed decisions, each with the hash of its file and the noise key with which it was checked."""
+    def _parsed(self) -> dict[int, tuple[tuple[bytes, str | None], Decision]]:
+        """Parsed decisions, each with the hash of its file and the tag of the noise key with which it was checked."""
         return {}
 
     @cached_property
@@ -139,10 +139,12 @@ class MeasurementStore:
 
     def _text(self, decision: Decision) -> bytes:
         """Return a decision as canonical text; that of the last one is cached."""
-        if self._last and self._last[0][0] is decision:
-            return self._last[0][1]
-        self._last[:] = [(decision, canonical(decision.to_dict()))]
-        return self._last[0][1]
+        for known, text in self._last:
+            if known is decision:
+                return text
+        text = canonical(decision.to_dict())
+        self._last[:] = [(decision, text)]
+        return text
 
     def decisions(self) -> Iterator[Decision]:
         """Yield the decisions in order: the first one from the plan, the others from disk."""
@@ -208,6 +210,8 @@ class MeasurementStore:
                 last = min(end, span[1])
                 skipped, size = int(starts[at] - starts[first]), int(starts[last] - starts[at])
                 rows = read_rows(self.folder / file_name(decision.round, (first, end)), self.head, skipped, size)
+                if rows.num_rows != size:
+                    raise self._missing("that are missing")
                 bounds = starts[at : last + 1] - starts[at]
                 expected = texts.slice(at - span[0], last - at)
                 for places in (bounds[:-1], bounds[1:] - 1):  # first and last value of each measurement
@@ -236,7 +240,9 @@ class MeasurementStore:
             content = read_bytes(self._path(number))
         except FileNotFoundError:
             raise self._foreign(number) from None
-        key = hashlib.sha256(content).digest(), self.secret()
+        secret = self.secret()
+        tag = None if secret is None else secret_tag(secret)  # the secret itself must not be kept
+        key = hashlib.sha256(content).digest(), tag
         if self._parsed.get(number, (None,))[0] != key:
             self._parsed[number] = key, self._parse(number, content)
         return self._parsed[number][1]
@@ -284,7 +290,7 @@ class _Values(Sequence[Floats]):
         at = 0
         if np.array_equal(self._layout.place, np.arange(len(self))):
             for first, end in self._spans:
-                if first <= at < end:
+                if first <= at < end <= len(self):
                     yield from self._read(at, end)
                     at = end
         yield from (self[i] for i in range(at, len(self)))

@@ -127,7 +127,7 @@ class ValueReader:
             with self._lock:
                 group = self._group(path, start)
         except (OSError, pa.ArrowException):
-            raise JobError("measurements", f"{path.name} cannot be read", "complete files", "measure again") from None
+            raise _unreadable(path) from None
         values = group.read(start, size, label)
         if values is None:
             raise _foreign(path)
@@ -164,13 +164,16 @@ class ValueReader:
 def read_rows(path: Path, head: Mapping[str, Any], start: int, size: int) -> pa.Table:
     """Return rows of a value file, with the columns label and value.
 
-    Raises JobError if the file belongs to another release.
+    Raises JobError if the file cannot be read or belongs to another release.
     """
-    file, _ = open_values(path)
-    with file:
-        if not file.schema_arrow.equals(_schema(canonical(head)), check_metadata=True):
-            raise _foreign(path)
-        return file.read(use_threads=False).slice(start, size)
+    try:
+        file, _ = open_values(path)
+        with file:
+            if not file.schema_arrow.equals(_schema(canonical(head)), check_metadata=True):
+                raise _foreign(path)
+            return file.read(use_threads=False).slice(start, size)
+    except (OSError, pa.ArrowException):
+        raise _unreadable(path) from None
 
 
 def open_values(path: Path) -> tuple[pq.ParquetFile, list[int]]:
@@ -202,6 +205,10 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
             group = read_group(file, number)
             firsts = np.flatnonzero(np.diff(group.codes, prepend=-1))
             yield from ({**head, **json.loads(group.labels[code].as_py())} for code in group.codes[firsts].tolist())
+
+
+def _unreadable(path: Path) -> JobError:
+    return JobError("measurements", f"{path.name} cannot be read", "complete files", "measure again")
 
 
 def _foreign(path: Path) -> JobError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from threading import Lock
 from typing import cast
 
 from dpscale.base.errors import PlanError
@@ -31,12 +32,15 @@ def estimates_of(run: TableRun) -> Estimates:
     """Return the estimates of a measured run; those of the last runs that this process opened are cached."""
     run.require("measure")
     key = str(run.path), estimates_key(run)
-    if key not in _estimates or _estimates[key][0] is not run:
-        evidence = run.measurements.evidence()
-        _estimates[key] = run, run.job.reconstruction.estimates(evidence, run.job.estimating, model_folder(run))
+    known = _estimates.get(key)
+    if known is not None and known[0] is run:
+        return known[1]
+    found = run.job.reconstruction.estimates(run.measurements.evidence(), run.job.estimating, model_folder(run))
+    with _lock:
+        _estimates[key] = run, found
         while len(_estimates) > MOST_ESTIMATES:
             _estimates.pop(next(iter(_estimates)))
-    return _estimates[key][1]
+    return found
 
 
 def estimates_key(run: TableRun) -> str:
@@ -49,14 +53,16 @@ def estimates_key(run: TableRun) -> str:
 
 def open_estimates(path: str, key: str) -> tuple[TableRun, Estimates]:
     """Return a run and its estimates from the cache of the process, or open the run."""
-    if (path, key) in _estimates:
-        return _estimates[path, key]
+    known = _estimates.get((path, key))
+    if known is not None:
+        return known
     run = cast(TableRun, open_run(path))
     return run, estimates_of(run)
 
 
 MOST_ESTIMATES = 4
 _estimates: dict[tuple[str, str], tuple[TableRun, Estimates]] = {}
+_lock = Lock()
 
 
 def prepare_model(run: TableRun, each: ParallelMap) -> None:

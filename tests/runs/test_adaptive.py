@@ -25,6 +25,7 @@ from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.streams import seeded_secret
 from dpscale.runs.stages import budget, measure
+from dpscale.runs.stages.runner import end
 from dpscale.runs.table import TableRun
 from dpscale.workload.residual.in_axis import by_mass
 from tests.answered import answers_to, index_of
@@ -267,6 +268,57 @@ def test_edited_decision_is_refused(tmp_path, monkeypatch, edit):
     with pytest.raises(dp.JobError, match=path.name):
         dp.run(job, tmp_path / "run")
     assert measurements(tmp_path / "run") == before
+
+
+def cut_bytes(path):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def cut_rows(path):
+    table = pq.read_table(path)
+    pq.write_table(table.slice(0, table.num_rows - 1), path)
+
+
+def make_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def add_longer(path):
+    """Write the same values under the name of a span that ends past the round, beside them."""
+    first, end = path.stem.rsplit("-", 1)
+    shutil.copy(path, path.with_stem(f"{first}-{int(end) + 50:08d}"))
+
+
+@pytest.mark.parametrize("damage", [cut_bytes, cut_rows, make_folder, add_longer])
+def test_run_with_damaged_values_can_be_ended(tmp_path, monkeypatch, damage):
+    """The noise key is destroyed; a longer file with the right values at their places is no damage."""
+    job = write(tmp_path, **OWN)
+    with monkeypatch.context() as patch:
+        crash_at(patch, 0, measure, "publish")
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    damage(sorted((tmp_path / "run/measurements").glob("002-*.parquet"))[0])
+    found = TableRun(tmp_path / "run")
+    assert found.secret_path.exists()
+    if damage is not add_longer:
+        with pytest.raises(dp.JobError, match="measurements"):
+            found.measurements.replay()
+    end(found)
+    assert not TableRun(tmp_path / "run").secret_path.exists()
+
+
+def test_cached_decisions_do_not_contain_the_noise_key(tmp_path, monkeypatch):
+    job = write(tmp_path, **OWN)
+    with monkeypatch.context() as patch:
+        crash_at(patch, 0, measure, "publish")
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    found = TableRun(tmp_path / "run")
+    secret, store = found.read_matching_key(), found.measurements
+    assert len(list(store.decisions())) > 1
+    assert not any(secret in key for key, _ in store._parsed.values())
+    assert not any(secret.hex() in key for key, _ in store._parsed.values())
 
 
 def test_first_decision_of_round_wins(tmp_path, monkeypatch):
