@@ -42,7 +42,7 @@ class _Group(click.Group):
             context.exit(error.exit_code)
         except MemoryError as error:  # its text may reveal the number of records
             show_cause(error)
-            click.echo(f"dpscale: {no_memory()}", err=True)
+            click.echo(f"dpscale: {no_memory()}{_more(context, no_memory())}", err=True)
             context.exit(TransientError.exit_code)
         except KeyboardInterrupt:
             click.echo(STOPPED, err=True)

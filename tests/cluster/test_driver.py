@@ -244,13 +244,14 @@ def test_lost_scheduler_is_reported_and_run_can_be_resubmitted(
             submit(made, job)
         assert wait_for_measurement(run)
         kill(scheduler)
-        monkeypatch.setattr(driver_status, "SILENT_SECONDS", 4)
-        code, _, message = run_command("wait", run, "--seconds", 500)
-    assert code == 75
-    assert "no heartbeat" in message or "connection to the Dask scheduler was lost" in message, message
-    assert eventually(
-        lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
-    )
+        with monkeypatch.context() as patch:
+            patch.setattr(driver_status, "SILENT_SECONDS", 4)
+            code, _, message = run_command("wait", run, "--seconds", 500)
+            assert code == 75
+            assert "no heartbeat" in message or "connection to the Dask scheduler was lost" in message, message
+            assert eventually(
+                lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
+            )
     submit(cluster, job)
     assert run_command("wait", run, "--seconds", 500)[0] == 0
     assert_same_release(run, expected)

@@ -94,7 +94,7 @@ def test_error_is_near_optimum_of_all_strategies(workload, within):
     """The oracle is the optimum over all matrix mechanisms, solved explicitly."""
     least, made = math.sqrt(exact_floor(workload) / workload.query_count), plan(workload, OURS)
     assert least * (1 - 1e-7) <= made.rmse() <= least * (1 + within)
-    assert made.bound_all == pytest.approx(least, rel=1e-6)
+    assert least * (1 - 1e-5) <= made.bound_all <= least * (1 + 1e-6)  # that of joint queries is a dual bound
 
 
 def test_lower_bound_is_below_optimum():
@@ -261,9 +261,9 @@ def is_standard_normal(z):
 @pytest.mark.slow
 def test_answers_are_unbiased_with_stated_variance():
     joint = Workload(FOUR).add("affine", attributes=[("a", "b")]).add("prefix", degree=2)
-    for workload in (SEVERAL, joint):
+    for workload, weighted in ((SEVERAL, True), (joint, False)):  # joint queries have one strategy on all cells
         made = plan(workload, OURS)
-        assert made.accuracy.weights
+        assert bool(made.accuracy.weights) is weighted
         assert is_standard_normal(draw_z_scores(made))
 
 

@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 import tomli_w
 
+from dpscale.runs.periods.period import PeriodRun
 from tests.audit import kills
 from tests.periods.growing import MONTHS, frames, make_job, write
 
@@ -46,12 +47,15 @@ def values(run):
 
 
 def drawn(run):
-    """Return the hashes of drawn values and the tag of the noise key of each period that has started."""
+    """Return the hashes of drawn values, and the tag of the noise key of each period whose draws are on the ledger.
+
+    A period begins again with a fresh noise key if it was killed before.
+    """
     found = {}
     for manifest in run.glob("periods/*/manifest.json"):
         folder = manifest.parent
-        tag = json.loads(manifest.read_text()).get("secret_tag")
-        found |= {str(manifest.parent.name): tag} if tag else {}
+        if PeriodRun(folder).is_decided():
+            found[folder.name] = json.loads(manifest.read_text())["secret_tag"]
         found |= {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                   for path in folder.glob("measurements/*.parquet")}  # fmt: skip
     return found
@@ -95,7 +99,7 @@ KILLS = int(os.environ.get("DPSCALE_PERIOD_KILLS", "200"))
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("form", FORMS)
 def test_many_kills_draw_each_period_once(tmp_path, form):
-    """Without a seed a second draw would be visible: no value file and no noise key of a period ever changes."""
+    """Without a seed a second draw would be visible: no value file and no noise key of recorded draws ever changes."""
     job = write_job(tmp_path, None, **FORMS[form])
     rng, hits, runs = random.Random(5), 0, 0
     steps = kills.warm_up(job, tmp_path / "warm")
