@@ -27,7 +27,7 @@ ROWS = 400_000
 SENTENCE = f"dpscale: {no_memory()}; more: {no_memory().more}\n"
 LIBRARIES = (  # what C and C++ say as they end a process, and SQLite of a map it does not get: nothing is counted in it
     r"cannot allocate memory for thread-local data: ABORT\n",
-    r"LLVM ERROR: out of memory\n((Buffer a|A)llocation failed\n)?",
+    r"LLVM ERROR: (out of memory|Unable to allocate section memory!)\n((Buffer a|A)llocation failed\n)?",
     r"terminate called after throwing an instance of '[\w:]+'\n(  what\(\):  [a-z_: ]+\n)?(terminate called rec\w+\n)*",
     r"(memory allocation of \d\d? bytes failed\n)+(skipping backtrace printing to avoid potential recursion\n)?",
     r"libgcc_s.so.1 must be installed for pthread_exit to work\n",
