@@ -48,7 +48,7 @@ def run_job(table: Path, package: Path, place: Path) -> dict[str, float]:
     job.write_text(JOB.format(table=table / "table", domain=table / "domain.toml", ledger=place / "ledger.sqlite"))
     before = os.times()
     subprocess.run([sys.executable, "-m", "dpscale", "run", str(job), "--run-dir", str(run), "--quiet"], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=place,
                    env=os.environ | {"PYTHONPATH": str(package), "DPSCALE_STORE": "off"})  # fmt: skip
     after = os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
