@@ -269,7 +269,12 @@ def wide_adaptive(found: Figures) -> str:
              f"{found['rows']:,.0f} rows")  # fmt: skip
     names = {"before": "commit 2741c547", "now": f"now (limit {found['limit']:g} CPU s)"}
     rows = [[label, *(f"{found[f'{name}, {what}']:.0f}" for what in ("CPU", *stages))] for name, label in names.items()]
-    return table((title, "CPU s", *(f"s of {stage}" for stage in stages)), *rows)
+    shown = table((title, "CPU s", *(f"s of {stage}" for stage in stages)), *rows)
+    wanted, ratio = found["limit"] / found["stated"], found["now, CPU"] / found["before, CPU"]
+    return f"""{shown}
+
+The machine of the limit took {found["stated"]:.0f} CPU s for the earlier commit: the limit is a ratio of {wanted:.2f}.
+Here the ratio is {ratio:.2f}."""
 
 
 def commands(found: Figures) -> str:

@@ -22,7 +22,7 @@ import results
 from clocks import generate_table
 from commands import BASELINE, ROOT, unpack
 
-LIMIT = 100.0
+LIMIT, STATED = 100.0, 239.0  # CPU seconds on the machine of the limit, where the earlier commit took the second
 STAGES = ("plan", "measure", "reconstruct", "report")
 JOB = """[data]
 path = "{table}"
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--baseline", default=BASELINE)
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
-    figures: dict[str, float] = {"attributes": given.attributes, "rows": given.rows, "limit": LIMIT}
+    figures: dict[str, float] = {"attributes": given.attributes, "rows": given.rows, "limit": LIMIT, "stated": STATED}
     with tempfile.TemporaryDirectory(dir=".") as folder:
         place = Path(folder).resolve()
         small = generate_table(place, "small", 1000, 5, "2,3,4", 2)
