@@ -253,7 +253,8 @@ def test_lost_scheduler_is_reported_and_run_can_be_resubmitted(
                 lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
             )
     submit(cluster, job)
-    assert run_command("wait", run, "--seconds", 500)[0] == 0
+    done = run_command("wait", run, "--seconds", 500)
+    assert done[0] == 0, done
     assert_same_release(run, expected)
 
 
