@@ -2,4 +2,4 @@
 
 import gc
 
-gc.set_threshold(10_000, 20, 50)  # the default takes a tenth of the imports, a fifth of jobs with 10^5 sets
+gc.set_threshold(10_000, 20, 50)  # imports and jobs with many sets create objects that live until the end

@@ -97,7 +97,7 @@ class MeasurementStore:
         return []
 
     @cached_property
-    def _computed(self) -> dict[int, tuple[Decision, list[Part]]]:
+    def _costs(self) -> dict[int, tuple[Decision, list[Part]]]:
         """Decisions and the parts of their costs."""
         return {}
 
@@ -164,9 +164,9 @@ class MeasurementStore:
         check_affordable(decisions, self.spent, self._parts)
 
     def _parts(self, decision: Decision) -> list[Part]:
-        if id(decision) not in self._computed:
-            self._computed[id(decision)] = decision, decision_parts(decision, self.rows_per_unit)
-        return self._computed[id(decision)][1]
+        if id(decision) not in self._costs:
+            self._costs[id(decision)] = decision, decision_parts(decision, self.rows_per_unit)
+        return self._costs[id(decision)][1]
 
     def replay(self) -> tuple[Any, Decision | None]:
         """Return the state after all completely measured decisions, and the decision that lacks measurements or None.

@@ -123,9 +123,9 @@ class NoisyTables:
         sizes = -(-np.diff(self.starts) // self.steps)
         if sizes.sum() <= MOST_CELLS * 4:
             return sizes
-        apart = -(-int(sizes.sum()) // POOLED_CELLS)
-        if len(sizes) >= apart * FEWEST_TABLES:
-            return np.where(np.arange(len(sizes)) % apart == 0, sizes, 0)
+        step = -(-int(sizes.sum()) // POOLED_CELLS)
+        if len(sizes) >= step * FEWEST_TABLES:
+            return np.where(np.arange(len(sizes)) % step == 0, sizes, 0)
         return np.minimum(sizes, -(-MOST_CELLS * 4 // len(sizes)))
 
     @cached_property

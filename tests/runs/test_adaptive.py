@@ -257,11 +257,7 @@ def increase_variances(record):
     ids=["step", "free selections", "no number", "unsealed", "another variance"],
 )
 def test_edited_decision_is_refused(tmp_path, monkeypatch, edit):
-    job = write(tmp_path, **OWN)
-    with monkeypatch.context() as patch:
-        crash_at(patch, 4, measurement, "write_values")
-        with pytest.raises(KeyboardInterrupt):
-            dp.run(job, tmp_path / "run")
+    job = interrupt(tmp_path, monkeypatch, 4, measurement, "write_values")
     path = sorted((tmp_path / "run/measurements").glob("round-*.json"))[-1]
     path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     before = measurements(tmp_path / "run")
@@ -290,14 +286,20 @@ def add_longer(path):
     shutil.copy(path, path.with_stem(f"{first}-{int(end) + 50:08d}"))
 
 
+def interrupt(tmp_path, monkeypatch, times, module, name):
+    """Run a job until it has called a function this many times, and return the job file."""
+    job = write(tmp_path, **OWN)
+    with monkeypatch.context() as patch:
+        crash_at(patch, times, module, name)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, tmp_path / "run")
+    return job
+
+
 @pytest.mark.parametrize("damage", [cut_bytes, cut_rows, make_folder, add_longer])
 def test_run_with_damaged_values_can_be_ended(tmp_path, monkeypatch, damage):
     """The noise key is destroyed; a longer file with the right values at their places is no damage."""
-    job = write(tmp_path, **OWN)
-    with monkeypatch.context() as patch:
-        crash_at(patch, 0, measure, "publish")
-        with pytest.raises(KeyboardInterrupt):
-            dp.run(job, tmp_path / "run")
+    interrupt(tmp_path, monkeypatch, 0, measure, "publish")
     damage(sorted((tmp_path / "run/measurements").glob("002-*.parquet"))[0])
     found = TableRun(tmp_path / "run")
     assert found.secret_path.exists()
@@ -309,16 +311,22 @@ def test_run_with_damaged_values_can_be_ended(tmp_path, monkeypatch, damage):
 
 
 def test_cached_decisions_do_not_contain_the_noise_key(tmp_path, monkeypatch):
-    job = write(tmp_path, **OWN)
-    with monkeypatch.context() as patch:
-        crash_at(patch, 0, measure, "publish")
-        with pytest.raises(KeyboardInterrupt):
-            dp.run(job, tmp_path / "run")
+    interrupt(tmp_path, monkeypatch, 0, measure, "publish")
     found = TableRun(tmp_path / "run")
     secret, store = found.read_matching_key(), found.measurements
     assert len(list(store.decisions())) > 1
     assert not any(secret in key for key, _ in store._parsed.values())
     assert not any(secret.hex() in key for key, _ in store._parsed.values())
+
+
+def test_decision_that_is_edited_after_it_was_cached_is_refused(tmp_path, monkeypatch):
+    interrupt(tmp_path, monkeypatch, 0, measure, "publish")
+    store = TableRun(tmp_path / "run").measurements
+    assert [one.round for one in store.decisions()][-1] > 0
+    path = tmp_path / "run/measurements/round-001.json"
+    path.write_text(json.dumps(increase_variances(json.loads(path.read_text()))))
+    with pytest.raises(dp.JobError, match=path.name):
+        list(store.decisions())
 
 
 def test_first_decision_of_round_wins(tmp_path, monkeypatch):

@@ -102,7 +102,8 @@ def shares(
         taken = [price[i] * one for i, one in zip(chosen, filled, strict=True)]
         large = [i for i, one in zip(chosen, taken, strict=True) if one >= LEAST_SHARE]
         if not large or len(large) == len(chosen):
-            total, found = list(accumulate(taken))[-1], dict(zip(chosen, taken, strict=True))
+            *_, total = accumulate(taken)  # in one order of additions, unlike sum() of Python 3.12
+            found = dict(zip(chosen, taken, strict=True))
             return [found.get(i, 0.0) / total for i in range(len(spaces))]
         chosen = large
 
