@@ -252,7 +252,7 @@ def test_lost_scheduler_is_reported_and_run_can_be_resubmitted(
             assert eventually(
                 lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
             )
-    submit(cluster, job)
+            submit(cluster, job)  # later the lost driver would count as at work for 60 s
     done = run_command("wait", run, "--seconds", 500)
     assert done[0] == 0, done
     assert_same_release(run, expected)
