@@ -14,10 +14,11 @@ from dpscale.base.errors import JobError
 from dpscale.cli.group import json_option, main, scheduler_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dpscale.domain import Attribute, Domain
     from dpscale.records.origin import Origin
+    from dpscale.records.sketch import Sketch
 
 
 @main.group()
@@ -68,7 +69,7 @@ def domain_sketch(
     It proposes a privacy unit, and omits names and free text with a reason. Review it and set reviewed = true: a job
     refuses it before.
     """
-    from dpscale.records.sketch import WARNING, make_sketch, sketch_job
+    from dpscale.records.sketch import WARNING, make_sketch
     from dpscale.storage.files import write_private
 
     _check_new("--output", output)
@@ -91,8 +92,38 @@ def domain_sketch(
         given: dict[str, Any] = {
             key: list(one) if isinstance(one, tuple) else one for key, one in written.items() if one
         }
-        Path(job_file).write_text(sketch_job(draft, _near(data, folder), _near(output, folder), dataset, given))
+        Path(job_file).write_text(_draft_job(draft, _near(data, folder), _near(output, folder), dataset, given))
         click.echo(f"job: {job_file}; next: dpscale plan {job_file}, then dpscale run {job_file}")
+
+
+def _draft_job(draft: Sketch, path: str, domain: str, dataset: str, written: Mapping[str, Any]) -> str:
+    """Return the draft of a job with all one-way tables of a sketch.
+
+    Parameters
+    ----------
+    draft : Sketch
+    path, domain : str
+        Data and domain file, as the job names them.
+    dataset : str
+        Name of the data in the ledger.
+    written : mapping
+        Keys of [data] that state how files are written.
+    """
+    from dpscale.records.sketch import toml_value
+
+    data = [f"{key} = {toml_value(value)}" for key, value in {"path": path, "domain": domain, **written}.items()]
+    unit = draft.units[0] if draft.units else ""
+    proposal = [
+        "# A proposal, if a person (or household, …) may have several rows; max_rows_per_unit from public knowledge:",
+        f"# privacy_unit = {toml_value(unit)}",
+        "# max_rows_per_unit = 1",
+    ]
+    return "\n".join([
+        "# A draft: choose the budget, the protected unit and the queries. `dpscale plan` prints the errors.", "[data]",
+        *data, *(proposal if unit else ["# one row is protected; privacy_unit and max_rows_per_unit protect persons"]),
+        "", "[privacy]", "epsilon = 1.0", "delta = 1e-9", f"dataset = {toml_value(dataset)}", "", "[[workload]]",
+        'family = "marginal"', "degree = 1  # a table for each attribute; 2 for each pair", "",
+    ])  # fmt: skip
 
 
 def _check_new(option: str, path: str | None) -> None:

@@ -9,7 +9,8 @@ from functools import cached_property
 from dpscale.base.display import nearest
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import Attribute, check_size
-from dpscale.domain.number import Number
+from dpscale.domain.hierarchy import Hierarchy, hierarchies_of
+from dpscale.domain.number import TOTAL, Number
 from dpscale.domain.schema_values import check_names, check_names_list
 
 
@@ -196,3 +197,31 @@ class AxisIndex:
         if len(set(names)) != len(names):
             raise DomainError("attributes", f"{', '.join(names)} repeats a name", "distinct names", "drop the repeat")
         return tuple(sorted(names, key=self._position.__getitem__))
+
+    @cached_property
+    def searches(self) -> tuple[Attribute, ...]:
+        """Attributes and numbers whose cells are assumed, until a search finds them."""
+        return tuple(one for one in self.axes if one.search is not None)
+
+    @cached_property
+    def hierarchies(self) -> tuple[Hierarchy, ...]:
+        """Hierarchies of attributes: levels of public trees, and nested parents of an attribute."""
+        return hierarchies_of(self.attributes)
+
+    def hierarchy_of(self, name: str) -> Hierarchy | None:
+        """Return the hierarchy with a level of some name.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        Hierarchy or None
+        """
+        return next((one for one in self.hierarchies if name in one.names), None)
+
+    @cached_property
+    def totals(self) -> tuple[Number, ...]:
+        """Numbers whose ends bound the total of a privacy unit."""
+        return tuple(one for one in self.numbers if one.per_unit == TOTAL)

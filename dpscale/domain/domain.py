@@ -25,8 +25,7 @@ from dpscale.domain.attribute import Attribute
 from dpscale.domain.axes import AxisIndex
 from dpscale.domain.columns import axes_of
 from dpscale.domain.domain_schema import EXAMPLE, from_tables
-from dpscale.domain.hierarchy import Hierarchy, hierarchies_of
-from dpscale.domain.number import TOTAL, Number, checked_number, read_numbers
+from dpscale.domain.number import checked_number, read_numbers
 from dpscale.domain.public_totals import PublicTotal, check_totals, coarsen, read_total, total_bytes, total_name
 from dpscale.domain.schema_values import check_keys
 from dpscale.domain.search import NodeSearch
@@ -59,8 +58,8 @@ class Domain(AxisIndex):
     --------
     >>> Domain(borough=["Bronx", "Queens"], passengers=10).shape(("borough", "passengers"))
     (2, 10)
-    >>> Domain({"a": 10, "b": 20}).without("a").to_dict()["attributes"]["b"]["size"]
-    20
+    >>> Domain({"a": 10, "b": 20}).shape(("a", "b"))
+    (10, 20)
     """
 
     def __init__(
@@ -100,6 +99,13 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the file cannot be read or is not a valid domain.
+
+        Examples
+        --------
+        >>> with open("domain.toml", "w") as file:
+        ...     _ = file.write('attributes.sex = {kind = "categories", values = ["F", "M"]}')
+        >>> Domain.read("domain.toml").names
+        ('sex',)
         """
         if not is_path(path):
             raise DomainError("domain", safe_repr(path), "the path of a domain file", "pass one")
@@ -122,11 +128,6 @@ class Domain(AxisIndex):
             return self
         found = {name: replace(one, search=located_tree(one, path.parent)) for name, one in trees.items()}
         return self._with(found)
-
-    @cached_property
-    def searches(self) -> tuple[Attribute, ...]:
-        """Attributes and numbers whose cells are assumed, until a search finds them."""
-        return tuple(one for one in self.axes if one.search is not None)
 
     @property
     def discovered(self) -> tuple[str, ...]:
@@ -176,6 +177,11 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the domain has no such attribute, or a rule contains it.
+
+        Examples
+        --------
+        >>> Domain(a=3, b=2).without("a").names
+        ('b',)
         """
         self[name]
         for rule in self.rules:
@@ -243,6 +249,11 @@ class Domain(AxisIndex):
         ------
         DomainError
             If the content is not a valid domain, or is a draft that has not been reviewed.
+
+        Examples
+        --------
+        >>> Domain.from_dict({"attributes": {"age": {"kind": "integer", "low": 18, "high": 99}}})["age"].size
+        82
         """
         check_keys(content, {"attributes", "numbers", TOTALS, REVIEWED, DISCOVERED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
@@ -261,6 +272,11 @@ class Domain(AxisIndex):
         Returns
         -------
         dict
+
+        Examples
+        --------
+        >>> Domain(a=3).to_dict()["attributes"]["a"]["size"]
+        3
         """
         numbers = {"numbers": {one.name: one.describe() for one in self.numbers}} if self.numbers else {}
         leaves = {one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf}
@@ -280,6 +296,11 @@ class Domain(AxisIndex):
         -------
         dict of str to bytes
             Contents by name, the domain file last.
+
+        Examples
+        --------
+        >>> list(Domain(a=3).to_files("a.toml"))
+        ['a.toml']
         """
         content = self.to_dict()
         for table in content["attributes"].values():
@@ -300,33 +321,10 @@ class Domain(AxisIndex):
         totals = {total_name(one.digest): total_bytes(one, self) for one in self.public_totals}
         return {stored_name(tree.digest): tree_bytes(tree) for tree in trees} | totals
 
-    @cached_property
-    def hierarchies(self) -> tuple[Hierarchy, ...]:
-        """Hierarchies of attributes: levels of public trees, and nested parents of an attribute."""
-        return hierarchies_of(self.attributes)
-
-    def hierarchy_of(self, name: str) -> Hierarchy | None:
-        """Return the hierarchy with a level of some name.
-
-        Parameters
-        ----------
-        name : str
-
-        Returns
-        -------
-        Hierarchy or None
-        """
-        return next((one for one in self.hierarchies if name in one.names), None)
-
     @property
     def reviewed(self) -> bool:
         """Whether the domain is a draft from data that a person has reviewed."""
         return REVIEWED in self._rules
-
-    @cached_property
-    def totals(self) -> tuple[Number, ...]:
-        """Numbers whose ends bound the total of a privacy unit."""
-        return tuple(one for one in self.numbers if one.per_unit == TOTAL)
 
     def for_rows_per_unit(self, rows: int) -> Domain:
         """Return the domain for units of some rows, on which numbers with bounded totals depend.

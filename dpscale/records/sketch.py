@@ -64,6 +64,12 @@ class Sketch:
         Comments on columns.
     units : tuple of str
         Columns that may identify the privacy unit, the best proposal first.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> sketch_domain(pa.table({"age": [18, 40, 44], "note": ["a b c", "d e f", "g h i"]}))
+    Sketch(2 attributes, 0 columns omitted; private)
     """
 
     attributes: Mapping[str, Any]
@@ -77,6 +83,12 @@ class Sketch:
         Returns
         -------
         str
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> sketch_domain(pa.table({"age": [18, 40, 44]})).text().splitlines()[-1]
+        'nulls = "reject"'
         """
         warning = WARNING.replace(". ", ".\n").split("\n")
         reasons: dict[str, list[str]] = {}
@@ -108,6 +120,11 @@ class Sketch:
         ------
         DomainError
             If the file exists.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> sketch_domain(pa.table({"age": [18, 40, 44]})).write("age.domain.toml")
         """
         try:
             write_private(path, self.text())
@@ -120,7 +137,7 @@ class Sketch:
     def unit_proposal(self) -> str:
         """Sentence that proposes a privacy unit for the job."""
         others = f" (or {', '.join(map(repr, self.units[1:3]))})" if self.units[1:] else ""
-        return f"privacy unit, a proposal: privacy_unit = {_value(self.units[0])} in [data] of the job{others}"
+        return f"privacy unit, a proposal: privacy_unit = {toml_value(self.units[0])} in [data] of the job{others}"
 
 
 def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Sequence[str] = ()) -> str:
@@ -137,34 +154,6 @@ def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Sequenc
         Columns to describe; default: all.
     """
     return make_sketch(path, dialect, lake, columns).text()
-
-
-def sketch_job(draft: Sketch, path: str, domain: str, dataset: str, written: Mapping[str, Any]) -> str:
-    """Return the draft of a job with all one-way tables of a sketch.
-
-    Parameters
-    ----------
-    draft : Sketch
-    path, domain : str
-        Data and domain file, as the job names them.
-    dataset : str
-        Name of the data in the ledger.
-    written : mapping
-        Keys of [data] that state how files are written.
-    """
-    data = [f"{key} = {_value(value)}" for key, value in {"path": path, "domain": domain, **written}.items()]
-    unit = draft.units[0] if draft.units else ""
-    proposal = [
-        "# A proposal, if a person (or household, …) may have several rows; max_rows_per_unit from public knowledge:",
-        f"# privacy_unit = {_value(unit)}",
-        "# max_rows_per_unit = 1",
-    ]
-    return "\n".join([
-        "# A draft: choose the budget, the protected unit and the queries. `dpscale plan` prints the errors.", "[data]",
-        *data, *(proposal if unit else ["# one row is protected; privacy_unit and max_rows_per_unit protect persons"]),
-        "", "[privacy]", "epsilon = 1.0", "delta = 1e-9", f"dataset = {_value(dataset)}", "", "[[workload]]",
-        'family = "marginal"', "degree = 1  # a table for each attribute; 2 for each pair", "",
-    ])  # fmt: skip
 
 
 def make_sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Sequence[str] = ()) -> Sketch:
@@ -367,32 +356,32 @@ def _tables(attributes: Mapping[str, Any]) -> list[str]:
 
 def _rows(attributes: Mapping[str, Any]) -> list[str]:
     """Return lines with one attribute each."""
-    rows = [f"{_key(name)} = {{ {', '.join(f'{key} = {_value(value)}' for key, value in table.items())} }}"
+    rows = [f"{_key(name)} = {{ {', '.join(f'{key} = {toml_value(value)}' for key, value in table.items())} }}"
             for name, table in attributes.items()]  # fmt: skip
     return ["[attributes]", *rows]
 
 
 def _wrapped(key: str, value: Any) -> str:
     """Return a key with its value, a long list on several lines."""
-    line = f"{key} = {_value(value)}"
+    line = f"{key} = {toml_value(value)}"
     if not isinstance(value, list) or len(line) <= WIDTH:
         return line
     lines = ["   "]
-    for one in map(_value, value):
+    for one in map(toml_value, value):
         if len(lines[-1]) + len(one) > WIDTH:
             lines.append("   ")
         lines[-1] += f" {one},"
     return "\n".join([f"{key} = [", *lines, "]"])
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:_}" if abs(value) >= GROUPED else f"{value}"
     return tomli_w.dumps({"v": value}).removeprefix("v = ").removesuffix("\n")
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else toml_value(name)

@@ -308,6 +308,12 @@ class Table:
         ------
         DataError
             If a column is missing.
+
+        Examples
+        --------
+        >>> import dpscale as dp, pyarrow as pa, pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"a": [0, 1, 1]}), "a.parquet")
+        >>> Table.open("a.parquet", dp.Domain(a=2)).require(["a"])
         """
         if self.lake is not None:
             self.lake.check(columns)
@@ -329,6 +335,13 @@ class Table:
         dict of str to str
             Arrow types; "" if the format is untyped. The order is that of the domain if files do not list their
             columns.
+
+        Examples
+        --------
+        >>> import dpscale as dp, pyarrow as pa, pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"a": [0, 1, 1]}), "a.parquet")
+        >>> Table.open("a.parquet", dp.Domain(a=2)).types()
+        {'a': 'int64'}
         """
         first = self.partitions[0]
         listed = first.format.lists_columns

@@ -40,8 +40,11 @@ def function_of(member):
 MEMBERS = {name: (thing, function) for name, thing, function in public_members()}
 EXAMPLES = {name: text for name, (thing, _) in MEMBERS.items() if ">>>" in (text := inspect.getdoc(thing) or "")}
 CONTRACT = {  # documented in docs/contract.md, of other packages than dpscale.api
-    "Attribute", "Attribute.describe", "Domain", "DpscaleError", "Estimate", "Ledger", "Ledger.set_cap", "Plan",
-    "Plan.optimality_gap", "Plan.query_count", "Plan.rmse", "Plan.strategy", "Plan.variance", "Table", "Table.open",
+    "Attribute", "Attribute.describe", "Domain", "Domain.from_dict", "Domain.read", "Domain.to_dict", "Domain.to_files",
+    "Domain.without", "DpscaleError", "Estimate", "Ledger", "Ledger.set_cap", "Plan",
+    "Plan.optimality_gap", "Plan.query_count", "Plan.rmse", "Plan.strategy", "Plan.variance",
+    "Sketch", "Sketch.text", "Sketch.write", "Table",
+    "Table.open", "Table.require", "Table.types",
     "Workload", "Workload.add", "Workload.add_conditions", "Workload.add_product", "Workload.add_queries",
     "Workload.query_count", "bins", "count_marginals", "dates", "privacy", "sketch_domain",
 }  # fmt: skip
