@@ -22,7 +22,7 @@ from dpscale.base.numerics import Flags, NDArray
 from dpscale.contributions.key_ids import KeyPartition, key_ids
 from dpscale.contributions.links import Columns, key_words
 from dpscale.contributions.lookups import CACHE, Lookup, in_part
-from dpscale.contributions.unit_ids import family, one_family
+from dpscale.contributions.unit_ids import family, one_family_of_keys
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.records.column_values import column_of
@@ -158,4 +158,4 @@ def check_families(link: str, ends: Sequence[tuple[Table, Columns]]) -> None:
     """Raise DataError if the keys of two ends of a link cannot be compared, by the first file of each."""
     for columns in zip(*(own for _, own in ends), strict=True):
         found = [family(table.partitions[0].kind(name), name) for (table, _), name in zip(ends, columns, strict=True)]
-        one_family(found, f"{columns[0]} of link {link}")
+        one_family_of_keys(found, f"{columns[0]} of link {link}")

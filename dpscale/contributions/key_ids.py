@@ -1,4 +1,6 @@
-"""Ids of keys of several columns as one column, which partitions return beside the columns of their files.
+"""Ids of keys as one column, which partitions return beside the columns of their files.
+
+A key has such a column if it has several columns, or if the job states the rule by which its ids are compared.
 
 The id of a row is a text with the hash of its values in the columns of the key, or null if one of them is missing. Rows
 with equal values have equal ids, whatever the types of the files. A contribution bound treats the column as any other
@@ -22,9 +24,9 @@ from dpscale.records.table import Partition, Table
 SEPARATOR = ", "
 
 
-def column_name(columns: Columns) -> str:
+def column_name(columns: Columns, rule: str = "") -> str:
     """Return the name of the column with the ids of a key."""
-    return SEPARATOR.join(columns)
+    return SEPARATOR.join(columns) + (f" as {rule}" if rule else "")
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,17 @@ class KeyPartition(Partition):
     ----------
     keys : tuple of tuple of str
         Columns of each key.
+    rule : {"", "text", "number"}
+        Rule by which ids are compared (`unit_ids`).
     """
 
     keys: tuple[Columns, ...] = field(default=(), compare=False)
+    rule: str = field(default="", compare=False)
 
     @property
     def ids(self) -> dict[str, Columns]:
         """Columns of each key by the name of its id."""
-        return {column_name(own): own for own in self.keys}
+        return {column_name(own, self.rule): own for own in self.keys}
 
     def columns(self) -> list[str]:
         present = super().columns()
@@ -64,10 +69,10 @@ class KeyPartition(Partition):
         plain = [name for name in columns if name not in made]
         read = list(dict.fromkeys([*plain, *(name for own in made.values() for name in own)]))
         for batch in super().batches(read, ids if ids in plain else ""):
-            yield {name: key_ids(batch, made[name]) if name in made else batch[name] for name in columns}
+            yield {name: key_ids(batch, made[name], rule=self.rule) if name in made else batch[name] for name in columns}
 
 
-def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True) -> pa.Array:
+def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True, rule: str = "") -> pa.Array:
     """Return a text for each row that identifies the values of some columns, up to the collision of a hash.
 
     Parameters
@@ -76,8 +81,10 @@ def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True) -> p
     columns : tuple of str
     nulls : bool
         Whether a row without one of the values has none.
+    rule : {"", "text", "number"}
+        Rule by which ids are compared (`unit_ids`).
     """
-    words, has = key_words(dict(batch), columns, "drop")
+    words, has = key_words(dict(batch), columns, "drop", rule)
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     octets = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)
     letters = np.stack([digits[octets >> 4], digits[octets & 15]], axis=2).reshape(len(words), -1)
@@ -88,22 +95,21 @@ def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True) -> p
     return found if not nulls or has.all() else pa.compute.if_else(pa.array(has), found, None)
 
 
-def with_key_ids(table: Table, *keys: Columns | None) -> Table:
-    """Return a table whose partitions also return the ids of the keys of several columns."""
-    wanted = tuple(own for own in keys if own is not None and len(own) > 1)
+def with_key_ids(table: Table, *keys: Columns | None, rule: str = "") -> Table:
+    """Return a table whose partitions also return the ids of keys of several columns, or of all keys under a rule."""
+    wanted = tuple(own for own in keys if own is not None and (rule or len(own) > 1))
     if not wanted:
         return table
     parts = []
     for one in table.partitions:
         known = {item.name: getattr(one, item.name) for item in fields(Partition)}
         earlier = one.keys if isinstance(one, KeyPartition) else ()
-        parts.append(KeyPartition(**known, keys=tuple(dict.fromkeys([*earlier, *wanted]))))
+        parts.append(KeyPartition(**known, keys=tuple(dict.fromkeys([*earlier, *wanted])), rule=rule))
     return replace(table, partitions=tuple(parts))
 
 
 def id_family(partition: Partition, unit: str) -> str:
     """Return the family of the ids in a column; for a key of several columns, those of its columns."""
     columns = partition.ids.get(unit, (unit,)) if isinstance(partition, KeyPartition) else (unit,)
-    if columns == (unit,):
-        return family(partition.kind(unit), unit)
-    return " and ".join(family(partition.kind(name), name) for name in columns)
+    rule = partition.rule if isinstance(partition, KeyPartition) else ""
+    return " and ".join(family(partition.kind(name), name, rule) for name in columns)

@@ -112,9 +112,11 @@ def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[t
     ]
 
 
-def key_words(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[Words, NDArray[np.bool_]]:
+def key_words(
+    batch: dict[str, object], columns: Columns, nulls: str, rule: str = ""
+) -> tuple[Words, NDArray[np.bool_]]:
     """Return two words per row and the rows that have a key. Raises DataError for a null unless nulls are dropped."""
-    parts = [identities(batch[name], name) for name in columns]
+    parts = [identities(batch[name], name, rule) for name in columns]
     missing = reduce(np.logical_or, (one.missing for one in parts))
     if missing.any() and nulls != "drop":
         raise DataError(f"data column {', '.join(columns)}", "a null", "a key in every row",

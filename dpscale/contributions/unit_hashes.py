@@ -51,23 +51,22 @@ def number_words(numbers: NDArray[Any]) -> Words:
 
 
 @njit(cache=True, nogil=True)
-def plain_words(data: NDArray[np.uint8], offsets: Integers, longest: int, keys: Words) -> tuple[Words, Flags]:
+def plain_words(data: NDArray[np.uint8], offsets: Integers, keys: Words) -> tuple[Words, Flags]:
     """Return both words of every text that is plainly an id or an integer, and which texts are.
 
-    A plain id consists of printable ASCII letters, at least one of which occurs in no number. It also contains a digit
-    or is longer than `longest`, so that it cannot denote a number or a missing value. `keys` contains two words for
-    each of the two hashes.
+    A plain id consists of printable ASCII letters, at least one of which occurs in no whole number. `keys` contains two
+    words for each of the two hashes.
     """
     rows = len(offsets) - 1
     words, plain = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.bool_)
-    held, marks = np.zeros((HELD, LANES), np.uint64), np.empty((3, LANES), np.uint64)
+    held, marks = np.zeros((HELD, LANES), np.uint64), np.empty((2, LANES), np.uint64)
     lengths, counts = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     for first in range(0, rows, LANES):
         many = min(LANES, rows - first)
         ends, own = offsets[first : first + many + 1], words[first : first + many]
         most = _hold(data, ends, lengths, held)
         _look(held, lengths[:many], most, marks)
-        _summarise(data, ends, marks, longest, keys, own, plain[first : first + many], counts)
+        _summarise(data, ends, marks, keys, own, plain[first : first + many], counts)
         if counts[:many].any():
             _ids(held[:most], lengths, counts[:many], keys[0], own[:, 0])
             _ids(held[:most], lengths, counts[:many], keys[1], own[:, 1])
@@ -101,10 +100,7 @@ def _eight(data: NDArray[np.uint8], at: int, end: int) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _look(held: Words, lengths: Integers, most: int, marks: Words) -> None:
-    """Find letters that are not printable ASCII, letters not used in numbers, and digits of every text.
-
-    The three kinds are marked in the top bits of the bytes.
-    """
+    """Mark letters that are not printable ASCII, and letters other than digits and minus, in the bytes' top bits."""
     marks[:] = 0
     for k in range(most):
         for lane in range(len(lengths)):
@@ -112,24 +108,22 @@ def _look(held: Words, lengths: Integers, most: int, marks: Words) -> None:
             mine = TOPS >> U(64 - 8 * left) if left else U(0)
             letters = held[k, lane]
             digits = (letters + EACH * U(0x50)) & ~(letters + EACH * U(0x46))
-            sign = _is(letters, 43) | _is(letters, 45) | _is(letters, 46) | _is(letters | EACH * U(0x20), 101)
             marks[0, lane] |= ~((letters + EACH * U(0x5F)) & ~(letters + EACH) & ~letters) & mine
-            marks[1, lane] |= ~(digits | sign) & mine
-            marks[2, lane] |= digits & mine
+            marks[1, lane] |= ~(digits | _is(letters, 45)) & mine
 
 
 @njit(cache=True, nogil=True)
 def _summarise(
-    data: NDArray[np.uint8], offsets: Integers, marks: Words, longest: int, keys: Words,
+    data: NDArray[np.uint8], offsets: Integers, marks: Words, keys: Words,
     words: Words, plain: Flags, counts: Integers,
 ) -> None:  # fmt: skip
     """Find the plain texts, hash integers and long texts, and count the words of the others."""
     for lane in range(len(plain)):
         start, end, counts[lane] = offsets[lane], offsets[lane + 1], 0
-        seen, within, digit = marks[0, lane] == 0, marks[1, lane] == 0, marks[2, lane] != 0
+        seen, within = marks[0, lane] == 0, marks[1, lane] == 0
         if end - start >= 8 * HELD:
-            seen, within, digit = _looked_at(data, start, end)
-        if seen and not within and (digit or end - start > longest):
+            seen, within = _looked_at(data, start, end)
+        if seen and not within:
             plain[lane], counts[lane] = True, (end - start) // 8 + 1
         elif within and _is_whole(data, start, end):
             number = _whole(data, start, end)
@@ -146,19 +140,14 @@ def _is(letters: np.uint64, letter: int) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def _looked_at(data: NDArray[np.uint8], start: int, end: int) -> tuple[bool, bool, bool]:
-    """Return whether all letters are printable ASCII, whether all occur in numbers, and whether one is a digit.
-
-    Letters of numbers are digits, + - . e and E.
-    """
-    seen, within, found = True, True, False
+def _looked_at(data: NDArray[np.uint8], start: int, end: int) -> tuple[bool, bool]:
+    """Return whether all letters are printable ASCII, and whether all are digits or minus signs."""
+    seen, within = True, True
     for place in range(start, end):
         letter = data[place]
         seen &= 0x21 <= letter <= 0x7E
-        digit = 48 <= letter <= 57
-        found |= digit
-        within &= digit or letter == 43 or letter == 45 or letter == 46 or letter == 69 or letter == 101
-    return seen, within, found
+        within &= 48 <= letter <= 57 or letter == 45
+    return seen, within
 
 
 @njit(cache=True, nogil=True)

@@ -1,12 +1,19 @@
 """Privacy unit of a row: one canonical form and a 128-bit hash for all spellings of an id.
 
-Files of one table may write an id differently: 7 as an integer of any width, a float, a decimal, or as the texts `07`,
-`7.0`, ` 7` or `7e0`. Numbers are identified by their exact value. Other texts are compared in NFC, without surrounding
-blanks and invisible characters, and with a uniform minus sign. In ambiguous cases ids are merged into one unit.
-Integers beyond 2⁵³ are never identified through floats: a float is the number that it represents, and so is a text with
-an exponent, which was written from a float. Values that denote a missing entry (null, NaN, an empty text, NA, none) are
-not ids. Dates and times form a separate family, identified to the nanosecond; those with a time zone, which are
-instants, form another. A table must not mix families (`one_family`).
+One rule decides for a whole column, never for a single value. An id in a text column is a text, compared in NFC,
+without surrounding blanks and invisible characters, and with a uniform minus sign. Only a whole number in decimal
+digits (`7`, `-12`, `007`) is the number that it denotes, so that it equals the same number in an integer column of
+another file; `0e1234`, `1.0`, `True` and `NA` are texts. Two rules can be chosen instead: under `text`, digits are
+texts too and `007` differs from `7`; under `number`, every text is read as a number, `7.0` and `7e0` equal `7`, and any
+other text is refused. Numbers in columns of numbers are identified by their exact value. Integers beyond 2⁵³ are never
+identified through floats: a float is the number that it represents, and so is a text with an exponent, which was
+written from a float. Nulls, NaN and empty texts are not ids; `null_values` of the job adds others. Dates and times form
+a separate family, identified to the nanosecond; those with a time zone, which are instants, form another. The files of
+a table must not mix families, nor floats or decimals with texts, because a rule would have to be guessed
+(`one_family`).
+
+Runs record RULE, the version of these rules: a run that was charged under another version is not resumed, because it
+would bound other units.
 """
 
 from __future__ import annotations
@@ -21,17 +28,19 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
-from dpscale.base.errors import DataError
+from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import Flags, NDArray, Words
-from dpscale.records.column_values import NOTHING
 
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires
 ODD = np.uint64(0x9E3779B97F4A7C15)
+RULE = "2"  # version 1 read texts such as 0e1234, True and NA as numbers and nulls
+TEXT, NUMBER = "text", "number"  # rules that a job may choose for its unit
 SHORT = 10**18
 LONGEST = 400  # maximum number of digits of a canonical integer
 EXACT = 1 << 53
 
-PLAIN, LOCAL, INSTANT, ANY = "numbers or texts", "times without a zone", "times with a zone", ""
+WHOLE, REAL, TEXTS = "whole numbers", "floats or decimals", "texts"
+LOCAL, INSTANT, ANY = "times without a zone", "times with a zone", ""
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 # blanks, control characters and invisible characters stripped from both ends of a text
@@ -45,19 +54,10 @@ MARKS = ((0xAD, 0xAD), (0x34F, 0x34F), (0x600, 0x605), (0x61C, 0x61C), (0x6DD, 0
          (0xE0100, 0xE01EF))  # fmt: skip
 UNSEEN = f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in MARKS)}]"
 MINUS = "[\u2212\ufe63\uff0d]"
-WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
-WIDE_WORD = "^[!-~]*[\uff01-\uff5e][!-~\uff01-\uff5e]*$"
 ASCII_BLANKS = "".join(letter for letter in BLANKS if letter.isascii())
-DIGITS = r"[^\x00-\x7f\P{N}]"  # of other scripts
-WHOLE = r"^(0|-?[1-9]\d{0,17})$"  # integers below SHORT in canonical form
-PADDED = r"^\+?(-?)0*(\d{1,18})(?:\.0*)?$"
-DECIMAL = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,18})?"
-INFINITE = {sign + word: sign.strip("+") + "inf" for sign in ("", "+", "-") for word in ("inf", "infinity")}
-NAMED = {"true": "1", "false": "0", **dict.fromkeys(NOTHING, ""), **INFINITE}
-LONGEST_NAME = max(map(len, NAMED))
+PADDED = r"^(-?)0*([1-9][0-9]*)$|^0+$"  # whole numbers with or without leading zeros
+SPELLED = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,18})?", re.ASCII | re.IGNORECASE)
 KEY_WORDS = np.array([np.frombuffer(key.encode(), "<u8") for key in KEYS])
-SPECIAL = rf"(?i)^(?:{DECIMAL}|{'|'.join(re.escape(word) for word in NAMED)})$"
-NUMBER = re.compile(DECIMAL, re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -68,32 +68,51 @@ class Identities:
     missing: Flags
 
 
-def family(kind: pa.DataType, unit: str) -> str:
+def family(kind: pa.DataType, unit: str, rule: str = "") -> str:
     """Return the family of ids that a column of this type can contain. Raises DataError for other types."""
     if types.is_dictionary(kind):
-        return family(kind.value_type, unit)
+        return family(kind.value_type, unit, rule)
     if types.is_null(kind):
         return ANY
-    if types.is_timestamp(kind):
-        return LOCAL if kind.tz is None else INSTANT
-    if types.is_date(kind):
-        return LOCAL
-    if any(fits(kind) for fits in (is_text, types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
-        return PLAIN
-    raise DataError(f"data column {unit!r}", f"type {kind}", "whole numbers, texts, dates or times",
-                    "store the unit as one of these")  # fmt: skip
+    plain = WHOLE if types.is_integer(kind) or types.is_boolean(kind) else TEXTS if is_text(kind) else ANY
+    plain = REAL if types.is_floating(kind) or types.is_decimal(kind) else plain
+    if rule and plain:
+        return rule
+    if plain:
+        return plain
+    if rule or not (types.is_timestamp(kind) or types.is_date(kind)):
+        takes = "whole numbers or texts" if rule else "whole numbers, texts, dates or times"
+        remedy = "leave out unit_type" if rule else "store the unit as one of these"
+        raise DataError(f"data column {unit!r}", f"type {kind}", takes, remedy)
+    return INSTANT if types.is_timestamp(kind) and kind.tz is not None else LOCAL
 
 
-def one_family(families: Iterable[str], unit: str) -> None:
+def one_family(families: Iterable[str], unit: str, remedy: str = "convert the column") -> None:
     """Raise DataError if files of a table have ids that cannot be compared."""
-    if len(mixed := sorted(set(families) - {ANY})) > 1:
-        raise DataError(f"data column {unit!r}", f"{' in one file, '.join(mixed)} in another",
-                        "ids of one type in all files", "convert the column")  # fmt: skip
+    known = set(families) - {ANY}
+    numeric = known <= {WHOLE, REAL} or known <= {WHOLE, TEXTS}
+    if len(known) > 1 and not numeric:
+        raise DataError(f"data column {unit!r}", f"{' in one file, '.join(sorted(known))} in another",
+                        "ids of one type in all files", remedy)  # fmt: skip
 
 
-def identities(column: pa.Array, unit: str) -> Identities:
-    """Return the units of a column's rows; the entries of a dictionary are hashed once."""
-    family(column.type, unit)
+def one_family_of_keys(families: Iterable[str], key: str) -> None:
+    """Raise DataError if the keys of two tables cannot be compared; a float matches a text that is its whole number."""
+    one_family({TEXTS if name == REAL else name for name in families}, key)
+
+
+def identities(column: pa.Array, unit: str, rule: str = "") -> Identities:
+    """Return the units of a column's rows; the entries of a dictionary are hashed once.
+
+    Parameters
+    ----------
+    column : pyarrow Array
+    unit : str
+        Name of the column, for messages.
+    rule : {"", "text", "number"}
+        Rule that the job states for its ids.
+    """
+    family(column.type, unit, rule)
     import_module("pandas")  # not at its first use, which depends on the values of units
     rows: Any = slice(None)
     if pa.types.is_decimal(column.type):
@@ -101,20 +120,53 @@ def identities(column: pa.Array, unit: str) -> Identities:
     if pa.types.is_dictionary(column.type):
         rows = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         column = pa.concat_arrays([column.dictionary, pa.nulls(1, column.dictionary.type)])  # -1 selects the null
-    entries = _entries(column)
+    entries = _entries(column, unit, rule)
     return Identities(entries.words[rows], entries.missing[rows])
 
 
-def _entries(column: pa.Array) -> Identities:
+def _entries(column: pa.Array, unit: str, rule: str) -> Identities:
     if types.is_null(column.type) or types.is_boolean(column.type):
         column = column.cast(pa.int8())
+    if rule == TEXT:
+        return _of_plain_texts(column)
     if types.is_integer(column.type):
         return _of_integers(column)
     if types.is_floating(column.type):
         return _of_floats(column)
     if types.is_temporal(column.type):
         return _of_times(column)
-    return _of_texts(column.cast(pa.large_string()))
+    if types.is_decimal(column.type):
+        return _of_spelled(_spelled(column))
+    return _of_spelled(_read_numbers(column, unit)) if rule == NUMBER else _of_texts(column.cast(pa.large_string()))
+
+
+def _of_plain_texts(column: pa.Array) -> Identities:
+    """Return the units of a column under the rule `text`: numbers are the texts of their shortest spelling."""
+    if types.is_integer(column.type):
+        texts = column.cast(pa.large_string())
+    elif types.is_floating(column.type):
+        missing = _flags(column.is_null(nan_is_null=True))
+        values = column.fill_null(0).to_numpy(zero_copy_only=False)
+        texts = _texts(["" if gone else _float_text(value) for value, gone in zip(values, missing, strict=True)])
+    else:
+        texts = _spelled(column) if types.is_decimal(column.type) else tidy_texts(column.cast(pa.large_string()))
+    texts = texts.fill_null("")
+    return Identities(_text_words(texts), _flags(pc.equal(texts, "")))
+
+
+def _spelled(column: pa.Array) -> pa.Array:
+    """Return decimals as their canonical texts; empty for a null."""
+    return _texts(["" if value is None else canonical_number(str(value)) for value in column.to_pylist()])
+
+
+def _read_numbers(column: pa.Array, unit: str) -> pa.Array:
+    """Return the canonical texts of numbers in a text column. Raises RefusedValue for a text that is no number."""
+    texts = tidy_texts(column.cast(pa.large_string()).fill_null("")).cast(pa.large_binary()).to_pylist()
+    spelled = [text.decode("utf-8", "replace") for text in texts]
+    if not all(text == "" or SPELLED.fullmatch(text) for text in spelled):
+        raise RefusedValue(f"data column {unit!r}", "a text that is no number", "numbers, as unit_type states",
+                           'set unit_type = "text", or leave it out')  # fmt: skip
+    return _texts([text and canonical_number(text) for text in spelled])
 
 
 def _of_integers(column: pa.Array) -> Identities:
@@ -138,7 +190,9 @@ def _of_floats(column: pa.Array) -> Identities:
 
 def _float_text(value: Any) -> str:
     """Return an integer as its digits, and a fraction with the fewest digits that identify the float."""
-    return str(int(value)) if np.isfinite(value) and value == np.rint(value) else canonical(str(value))
+    if not np.isfinite(value):
+        return str(value)
+    return str(int(value)) if value == np.rint(value) else canonical_number(str(value))
 
 
 def _of_times(column: pa.Array) -> Identities:
@@ -155,47 +209,40 @@ def _of_texts(texts: pa.Array) -> Identities:
     from dpscale.contributions.unit_hashes import plain_words
 
     texts = texts.fill_null("") if texts.null_count else texts
-    words, plain = plain_words(*buffers_of(texts), LONGEST_NAME, KEY_WORDS)
+    words, plain = plain_words(*buffers_of(texts), KEY_WORDS)
     missing = np.zeros(len(texts), dtype=bool)
     if not plain.all():
         left = texts.filter(pa.array(~plain)).dictionary_encode()
-        own, rows = _spelled_out(left.dictionary), left.indices.to_numpy()
+        own, rows = _of_spelled(tidy_texts(left.dictionary)), left.indices.to_numpy()
         words[~plain], missing[~plain] = own.words[rows], own.missing[rows]
     return Identities(words, missing)
 
 
-def _spelled_out(texts: pa.Array) -> Identities:
-    plain = canonical_texts(texts)
-    words, spelled = _text_words(plain), pc.match_substring_regex(plain, WHOLE)
-    words[_flags(spelled)] = number_words(plain.filter(spelled).cast(pa.int64()).to_numpy())
-    return Identities(words, _flags(pc.equal(plain, "")))
-
-
-def canonical_texts(texts: pa.Array) -> pa.Array:
-    """Return `canonical` of every text.
-
-    Only texts that are neither plain nor plainly numbers are processed in Python.
-    """
-    try:
-        texts = _trimmed(texts)
-    except pa.ArrowInvalid:  # not UTF-8
-        return _texts([canonical(text.decode("utf-8", "surrogateescape")) for text in
-                       texts.cast(pa.large_binary()).to_pylist()])  # fmt: skip
-    special = pc.and_(pc.match_substring_regex(texts, SPECIAL), pc.invert(pc.match_substring_regex(texts, WHOLE)))
-    if not _is_ascii(texts):
-        special = pc.or_(special, pc.match_substring_regex(texts, f"{DIGITS}|{WIDE_WORD}"))
-    return pc.replace_with_mask(texts, special, _one_by_one(texts.filter(special)))
+def _of_spelled(texts: pa.Array) -> Identities:
+    """Return the units of texts without blanks around them; a whole number in decimal digits is that number."""
+    whole = pc.match_substring_regex(texts, PADDED)
+    digits = pc.replace_substring_regex(texts, PADDED, r"\1\2")
+    texts = pc.if_else(whole, pc.if_else(pc.equal(digits, ""), "0", digits), texts)
+    words, short = _text_words(texts), pc.and_(whole, pc.less(pc.binary_length(pc.ascii_ltrim(texts, "-")), 19))
+    words[_flags(short)] = number_words(texts.filter(short).cast(pa.int64()).to_numpy())
+    return Identities(words, _flags(pc.equal(texts, "")))
 
 
 def _is_ascii(texts: pa.Array) -> bool:
     return pc.all(pc.string_is_ascii(texts)).as_py() is not False
 
 
-def _trimmed(texts: pa.Array) -> pa.Array:
-    """Remove blanks and invisible characters, unify minus signs and apply NFC.
+def tidy_texts(texts: pa.Array) -> pa.Array:
+    """Return texts without blanks and invisible characters, with uniform minus signs, in NFC; bytes may be no UTF-8."""
+    try:
+        return _trimmed(texts)
+    except pa.ArrowInvalid:  # not UTF-8
+        return _texts([tidy_text(text.decode("utf-8", "surrogateescape")) for text in
+                       texts.cast(pa.large_binary()).to_pylist()])  # fmt: skip
 
-    Raises ArrowInvalid for bytes that are not UTF-8.
-    """
+
+def _trimmed(texts: pa.Array) -> pa.Array:
+    """Return `tidy_text` of every text. Raises ArrowInvalid for bytes that are not UTF-8."""
     if _is_ascii(texts):
         return pc.ascii_trim(texts, ASCII_BLANKS)
     texts = pc.utf8_normalize(pc.utf8_trim(texts, BLANKS), "NFC")
@@ -204,38 +251,15 @@ def _trimmed(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(pc.utf8_trim(texts, BLANKS), MINUS, "-")
 
 
-def _one_by_one(texts: pa.Array) -> pa.Array:
-    """Return `canonical` of each text.
-
-    Integers with leading zeros, a sign or a decimal point are frequent, so they are converted together.
-    """
-    padded = pc.match_substring_regex(texts, PADDED)
-    seldom = _texts([canonical(text) for text in texts.filter(pc.invert(padded)).to_pylist()])
-    short = pc.replace_substring_regex(texts, PADDED, r"\1\2")
-    short = pc.if_else(pc.equal(short, "-0"), "0", short)
-    return pc.replace_with_mask(short, pc.invert(padded), seldom)
-
-
-def canonical(text: str) -> str:
-    """Return the canonical form of a text: that of a number's value, "" if missing, else the text as in `_trimmed`.
-
-    Digits of any script count as digits. Bytes that are not UTF-8 may appear as lone surrogates.
-    """
+def tidy_text(text: str) -> str:
+    """Return a text as `tidy_texts` does; bytes that are not UTF-8 may appear as lone surrogates."""
     text = unicodedata.normalize("NFC", re.sub(UNSEEN, "", text).strip(BLANKS)).strip(BLANKS)
-    text = re.sub(MINUS, "-", text)
-    if not text.isascii() and not any(letter.isnumeric() and not letter.isascii() for letter in text):
-        word = text.translate(WIDE).lower()
-        return NAMED[word] if word.isascii() and word in NAMED else text
-    spelled = text if text.isascii() else unicodedata.normalize("NFKC", text)
-    spelled = re.sub(r"\d", lambda digit: str(unicodedata.decimal(digit[0])), spelled).lower()
-    if spelled in NAMED:
-        return NAMED[spelled]
-    return _number(spelled) if NUMBER.fullmatch(spelled) else text
+    return re.sub(MINUS, "-", text)
 
 
-def _number(spelled: str) -> str:
+def canonical_number(spelled: str) -> str:
     """Return an integer as its digits, and any other number as digits without outer zeros and an exponent."""
-    mantissa, _, power = spelled.partition("e")
+    mantissa, _, power = spelled.lower().partition("e")
     whole, _, fraction = mantissa.lstrip("+-").partition(".")
     digits, sign = (whole + fraction).lstrip("0"), "-" * mantissa.startswith("-")
     if not digits:

@@ -58,7 +58,7 @@ def survey_units(engine: Engine, partitions: Sequence[Partition], unit: str) -> 
     """
     files = {part.path: part for part in partitions}
     found = engine.map(survey, [(part, unit) for part in files.values()], "rows")
-    one_family((family for _, family in found), unit)
+    one_family((family for _, family in found), unit, 'set unit_type = "text" or "number" in [data]')
     return sum(rows for rows, _ in found)
 
 

@@ -168,19 +168,21 @@ class UnitSettings(Filed):
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
     unit_nulls: Literal["reject", "drop"] | None = None  # None: omitted from the digest of a job
     unit_through: list[Hop] | None = None
+    unit_type: Literal["text", "number"] | None = None
 
     @model_validator(mode="after")
     def _both(self) -> UnitSettings:
         if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
             raise ValueError("privacy_unit and max_rows_per_unit require each other")
-        if (self.unit_nulls or self.unit_through) and self.privacy_unit is None:
-            raise ValueError("unit_nulls and unit_through require privacy_unit")
+        if (self.unit_nulls or self.unit_through or self.unit_type) and self.privacy_unit is None:
+            raise ValueError("unit_nulls, unit_through and unit_type require privacy_unit")
         return self
 
     @property
     def unit_name(self) -> str | None:
         """Column with the ids of privacy units, in the last table of `unit_through` if there is one."""
-        return column_name(self.unit_through[-1].columns[1]) if self.unit_through else self.unit_column
+        columns = self.unit_through[-1].columns[1] if self.unit_through else self.unit_columns
+        return column_name(columns) if columns else None
 
     @property
     def unit_columns(self) -> Columns | None:
@@ -190,7 +192,7 @@ class UnitSettings(Filed):
     @property
     def unit_column(self) -> str | None:
         """Column with the ids of the unit, which partitions make from the columns of a key."""
-        return None if self.unit_columns is None else column_name(self.unit_columns)
+        return None if self.unit_columns is None else column_name(self.unit_columns, self.unit_type or "")
 
     @property
     def distributions(self) -> list[str]:
@@ -205,7 +207,7 @@ class UnitSettings(Filed):
     @property
     def unit_settings(self) -> dict[str, Any]:
         """Definition of the privacy unit, as a job file contains it."""
-        names = {"privacy_unit", "max_rows_per_unit", "unit_nulls", "unit_through"}
+        names = {"privacy_unit", "max_rows_per_unit", "unit_nulls", "unit_through", "unit_type"}
         return self.model_dump(include=names, exclude_none=True)
 
 

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from dpscale.base import VERSION as PROJECT_VERSION
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 from dpscale.base.numerics import ParallelMap, serial_map
+from dpscale.contributions.unit_ids import RULE
 from dpscale.job.sections import SynthesizeTable
 from dpscale.storage.files import is_local, read_bytes, sizes, write_whole
 
@@ -73,6 +74,7 @@ def first_manifest(seed: int | None, digest: str, number: int, **entries: Any) -
         "private": seed is None,
         "job_sha256": digest,
         "versions": versions(),
+        "ids": RULE,
         "snapshot": None,
         "secret": None,
         "privacy": None,

@@ -23,7 +23,7 @@ from dpscale.contributions.links import (
     row_words,
 )
 from dpscale.contributions.row_order import check_order, ranks
-from dpscale.contributions.unit_ids import ODD, one_family
+from dpscale.contributions.unit_ids import ODD, one_family_of_keys
 from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
@@ -330,11 +330,11 @@ def check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None
     else:
         pairs.append((link.via, first))
     for columns in zip(*(_families(engine, *one) for one in pairs), strict=True):
-        one_family({name for own in columns for name in own}, ", ".join(first))
+        one_family_of_keys({name for own in columns for name in own}, ", ".join(first))
     if link.via is not None:
         ends: list[tuple[Files, Columns]] = [(job.tables[link.child], job.key(link.child)), (link.via, second)]
         for columns in zip(*(_families(engine, *one) for one in ends), strict=True):
-            one_family({name for own in columns for name in own}, ", ".join(second))
+            one_family_of_keys({name for own in columns for name in own}, ", ".join(second))
 
 
 def check_orders(engine: Engine, job: CompositeJob) -> None:

@@ -64,7 +64,8 @@ def open_table(run: TableRun, names: Sequence[str], engine: Engine) -> Table:
     if data.path == FRAME:
         raise DataError("data", "none, but this run reads a data frame", "the frame with which it started",
                         "pass it again: dp.run(job, data=frame)")  # fmt: skip
-    table = run.restrict(with_key_ids(origin_of(run).table(data.path, run.domain), data.unit_columns), engine)
+    files = origin_of(run).table(data.path, run.domain)
+    table = run.restrict(with_key_ids(files, data.unit_columns, rule=data.unit_type or ""), engine)
     table.require(wanted)
     return table
 

@@ -49,7 +49,9 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
 def check_columns(job: TableJob, domain: Domain, workload: Workload) -> None:
     """Check by the first file's header that the columns of the workload and of the unit have accepted types."""
     names = [name for name in domain.axis_names if any(name in own for own in workload.sets)]
-    table = with_key_ids(job.data.origin.table(job.data.path, domain), job.data.unit_columns)
+    table = with_key_ids(
+        job.data.origin.table(job.data.path, domain), job.data.unit_columns, rule=job.data.unit_type or ""
+    )
     check_table(table, names, job.data.unit_column)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, TransientError
+from dpscale.contributions.unit_ids import RULE
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.ledger import Ledger
@@ -85,9 +86,19 @@ def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None 
         check_output(run.path, name, (finished or {}).get(name, {}), engine.each("check"))
     with run.record_stage(stage, engine.each("hash")):
         if stage.spends:  # stages that spend read records: report only the type of an error, never its text
+            _check_id_rule(run)
             discreetly(f"stage {stage.name}", _perform, stage, run, engine)
         else:
             stage.perform(run, engine)
+
+
+def _check_id_rule(run: Run) -> None:
+    """Raise JobError if the run began under another rule for the ids of units or keys, which bounds other rows."""
+    uses_ids = getattr(run.job, "tables", None) is not None or run.job.data.privacy_unit is not None
+    if uses_ids and run.manifest.get("ids") != RULE:
+        raise JobError("run directory", f"{run.path} began under an earlier rule for ids of units and keys",
+                       "a run of this version", "resume it with the version of dpscale that its manifest.json names, or"
+                       " end it")  # fmt: skip
 
 
 def _perform(stage: Stage, run: Run, engine: Engine) -> None:

@@ -48,20 +48,24 @@ def unit_lookup(run: TableRun, engine: Engine) -> list[Any]:
 
 
 def _read_lookup(run: TableRun, engine: Engine) -> UnitMap | None:
-    through = run.job.data.unit_through or []
-    hops = [(one, column_name(hop.columns[0]), column_name(hop.columns[1]))
+    through, rule = run.job.data.unit_through or [], run.job.data.unit_type or ""
+    hops = [(one, *(column_name(columns, rule) for columns in hop.columns))
             for one, hop in zip(unit_tables(run), through, strict=True)]  # fmt: skip
     return read_unit_lookup(engine, hops) if hops else None
 
 
 def unit_tables(run: TableRun) -> list[Table]:
     """Return the tables that define the privacy unit."""
-    return [with_key_ids(one.origin.table(one.path, run.domain), *one.columns)
+    rule = run.job.data.unit_type or ""
+    return [with_key_ids(one.origin.table(one.path, run.domain), *one.columns, rule=rule)
             for one in run.job.data.unit_through or []]  # fmt: skip
 
 
 def check_frame_unit(data: Data) -> None:
-    """Raise JobError for a unit of several columns of a data frame."""
+    """Raise JobError for a unit of several columns of a data frame, or one with a stated type."""
+    if data.unit_type is not None:
+        raise JobError("data.unit_type", f"{data.unit_type!r} for a data frame", "files, whose types may differ",
+                       "convert the column of the frame and leave unit_type out")  # fmt: skip
     if len(data.unit_columns or ()) > 1:
         raise JobError("data.privacy_unit", f"the columns {data.unit_column} of a data frame", "one column",
                        "combine them into one")  # fmt: skip
