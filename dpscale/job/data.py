@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DataError, JobError
@@ -62,6 +62,12 @@ class Filed(Settings):
     null_values: list[str] | None = None
     header: bool | None = None
     names: list[str] | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    escape: str | None = None
+    comment: str | None = None
+    skip_lines: Annotated[int, Field(ge=0)] | None = None
+    missing_columns: Literal["null"] | None = None  # None: refused, and omitted from the digest of a job
     where: str | None = None
     format: Annotated[str | None, Field(json_schema_extra=_list_formats)] = None
     version: Annotated[int, Field(ge=0)] | None = None
@@ -72,6 +78,23 @@ class Filed(Settings):
         if value is not None and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
             raise ValueError(JobError("data.delimiter", safe_repr(value), "one ASCII character, for example ; or a tab",
                                       "convert files with a longer delimiter"))  # fmt: skip
+        return value
+
+    @field_validator("decimal", "thousands", "escape")
+    @classmethod
+    def _one_mark(cls, value: str | None, info: ValidationInfo) -> str | None:
+        takes = {"decimal": "a comma or a point", "thousands": "a point, comma, blank, apostrophe or _",
+                 "escape": "one ASCII character, for example \\"}[str(info.field_name)]  # fmt: skip
+        marks = {"decimal": ",.", "thousands": ".,'_ \u00a0\u202f"}.get(str(info.field_name), "")
+        if value is not None and (len(value) != 1 or value in '"\r\n\0' or (marks and value not in marks)):
+            raise ValueError(JobError(f"data.{info.field_name}", safe_repr(value), takes, "fix it"))
+        return value
+
+    @field_validator("comment")
+    @classmethod
+    def _mark_of_comments(cls, value: str | None) -> str | None:
+        if value is not None and (not value or '"' in value or "\n" in value):
+            raise ValueError(JobError("data.comment", safe_repr(value), "the beginning of lines, for example #", "fix it"))
         return value
 
     @field_validator("format")
@@ -111,6 +134,9 @@ class Filed(Settings):
             raise ValueError("header = false and names require each other")
         if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
             raise ValueError("names must contain one distinct name per column")
+        marks = [self.decimal or ".", self.thousands] if self.decimal or self.thousands else []
+        if self.delimiter in marks or len(set(marks)) < len(marks):
+            raise ValueError("decimal, thousands and delimiter must differ")
         if self.version is not None and not self.lake:
             raise ValueError('version requires format = "delta" or "iceberg"')
         return self
@@ -130,7 +156,8 @@ class Filed(Settings):
         """Dialect of the files."""
         encoding = codecs.lookup(self.encoding or "utf-8").name
         return Dialect(self.delimiter or "", encoding, tuple(self.null_values or ()), tuple(self.names or ()),
-                       "" if self.lake else self.format or "")  # fmt: skip
+                       "" if self.lake else self.format or "", self.decimal or "", self.thousands or "",
+                       self.escape or "", self.comment or "", self.skip_lines or 0)  # fmt: skip
 
     @property
     def matching(self) -> Where:
@@ -140,7 +167,8 @@ class Filed(Settings):
     @property
     def origin(self) -> Origin:
         """Format, version and filter of the table."""
-        return Origin(False, self.dialect, self.matching, self.lake, self.version)
+        fills = self.missing_columns is not None
+        return Origin(False, self.dialect, self.matching, self.lake, self.version, fills=fills)
 
     @property
     def format_settings(self) -> dict[str, Any]:
@@ -221,7 +249,7 @@ class Data(UnitSettings):
     @property
     def origin(self) -> Origin:
         """Format, version and filter of the table, and whether hard and symbolic links count as separate files."""
-        return replace(super().origin, links=bool(self.links))
+        return replace(super().origin, links=bool(self.links), period=self.period or "")
 
     @property
     def protects(self) -> Protection:

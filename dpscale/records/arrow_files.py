@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.base.arrow import pa
 from dpscale.records.files import batch_rows, mapped
-from dpscale.records.formats import Dialect, RecordFormat, Source, check_columns
+from dpscale.records.formats import Dialect, RecordFormat, Source
 from dpscale.storage.objects import is_url
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ class ArrowSource(Source):
         with self._reader() as reader:
             self.schema, self._count = reader.schema, reader.num_record_batches
         self.names = list(self.schema.names)
-        check_columns(path, self.names)
 
     def kind(self, name: str) -> pa.DataType:
         """Return the type of a column."""

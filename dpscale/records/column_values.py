@@ -1,16 +1,22 @@
 """Numbers and days in a column, row by row, for every supported column type.
 
+A number is the decimal number that a file states. A 32-bit float is the shortest decimal that identifies it, so that
+0.7 is 0.7 in 32 and in 64 bits, and whole numbers in texts and decimals are read as integers and not through floats.
+
 A date is its own day. A time without a time zone belongs to the day that it states; one with a time zone belongs to
 the day of that instant in the attribute's zone, or in UTC if the attribute has none. Texts are parsed by a fixed
 grammar (ISO 8601): 2025-01-31, optionally with a time after a T or a blank, 2025-01-31T12:30:00.5+02:00; or by the
-format of the attribute. Texts that denote a missing value are nulls; all others are foreign.
+format of the attribute. The zone may be Z, UTC, GMT or an offset in hours, +02, or hours and minutes. Texts that denote
+a missing value are nulls; all others are foreign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -24,6 +30,8 @@ from dpscale.records import tree_cells
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 NOTHING = ("", "na", "n/a", "nan", "null", "none")
 LARGEST = np.uint64(np.iinfo(np.int64).max)
+EXACT = 1 << 53
+WHOLE = r"^\+?(-?)0*(\d{16,19})(?:\.0*)?$"
 
 
 def column_of(attribute: Attribute, batch: Mapping[str, Any]) -> Any:
@@ -60,11 +68,22 @@ class Numbers:
         0 where a row has no value.
     missing, foreign : ndarray of bool, shape (rows,)
         Rows that are null and rows that cannot be parsed.
+    large : ndarray of int64, shape (rows,), optional
+        Whole numbers of a column of floats that 64-bit floats do not represent exactly; 0 in other rows.
     """
 
     values: NDArray[Any]
     missing: Flags
     foreign: Flags
+    large: Integers | None = None
+
+    def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        """Return the results of an elementwise function of the exact values."""
+        found = function(self.values)
+        if self.large is not None:
+            apart = self.large != 0
+            found[apart] = function(self.large[apart])
+        return found
 
 
 def numbers(column: pa.Array) -> Numbers | None:
@@ -81,7 +100,7 @@ def numbers(column: pa.Array) -> Numbers | None:
     missing = _flags(column.is_null(nan_is_null=True))
     values = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f":
-        return _without_foreign(np.where(missing, 0.0, values.astype(np.float64)), missing)
+        return _without_foreign(np.where(missing, 0.0, shortest(values)), missing)
     if values.dtype == np.uint64:  # values beyond int64 are outside any domain
         values = np.minimum(values, LARGEST)
     return _without_foreign(values.astype(np.int64), missing)
@@ -95,18 +114,41 @@ def _flags(column: pa.Array) -> Flags:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=bool)
 
 
+def shortest(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return floats as 64-bit floats: those of fewer bits as the shortest decimals that identify them."""
+    if values.dtype == np.float32:
+        texts = pa.array(values).cast(pa.large_string())
+        return np.asarray(texts.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return np.asarray(values.astype("U") if values.dtype == np.float16 else values).astype(np.float64)
+
+
 def _parse_numbers(texts: pa.Array) -> Numbers:
     words = pc.ascii_lower(pc.ascii_trim_whitespace(texts))  # ASCII: bytes that are not UTF-8 count as foreign
     words = pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", words))
     nothing = pc.is_in(words, value_set=pa.array([*NOTHING, None], pa.large_string()))
     number = pc.match_substring_regex(words, NUMBER).fill_null(False)
-    values = pc.if_else(number, words, "0").cast(pa.float64())
-    return Numbers(values.to_numpy(zero_copy_only=False), _flags(nothing), ~(_flags(number) | _flags(nothing)))
+    read = pc.if_else(number, words, "0")
+    values = read.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return Numbers(values, _flags(nothing), ~(_flags(number) | _flags(nothing)), _large(read, values))
+
+
+def _large(words: pa.Array, values: NDArray[np.float64]) -> Integers | None:
+    """Return the whole numbers of 64 bits among numbers that floats do not represent exactly; None if there are none."""
+    beyond = (np.abs(values) >= EXACT) & (np.abs(values) < float(LARGEST))
+    if not beyond.any():
+        return None
+    whole = beyond & _flags(pc.match_substring_regex(words, WHOLE))
+    digits = pc.replace_substring_regex(words.filter(pa.array(whole)), WHOLE, r"\1\2")
+    found = np.zeros(len(values), np.int64)
+    found[whole] = digits.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found
 
 
 MOMENT = (r"^(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
-          r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?(?P<z>[Zz]|[+-]\d\d:?\d\d)?)?$")  # fmt: skip
+          r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?(?: ?(?P<z>[Zz]|[Uu][Tt][Cc]|[Gg][Mm][Tt]|[+-]\d\d(?::?\d\d)?))?)?$")  # fmt: skip
 DAY = 86_400
+LAST_KNOWN = 2_145_916_800  # 1 January 2038
+LAST_SECOND = 253_402_300_799 - DAY  # a day before the end of year 9999
 A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -138,9 +180,27 @@ def _known(column: pa.Array, zone: str) -> Integers:
         return _whole(column.cast(pa.int32()))
     if types.is_date64(kind):
         return _whole(column.cast(pa.int64())) // (DAY * 1000)
-    if kind.tz is not None:  # local time of the zone at these instants
-        column = pc.local_timestamp(column.cast(pa.timestamp(kind.unit, zone or "UTC")))
-    return _whole(column.cast(pa.int64())) // (DAY * A_SECOND[kind.unit])
+    ticks, second = _whole(column.cast(pa.int64())), A_SECOND[kind.unit]
+    if kind.tz is None or zone in ("", "UTC"):
+        return ticks // (DAY * second)
+    late = ticks > LAST_KNOWN * second
+    if not late.all():  # local time of the zone at these instants
+        early = pc.if_else(pa.array(late), None, column).cast(pa.timestamp(kind.unit, zone))
+        ticks = np.where(late, ticks, _whole(pc.local_timestamp(early).cast(pa.int64())))
+    if late.any():
+        ticks[late] += _offsets(ticks[late] // second, zone) * second
+    return ticks // (DAY * second)
+
+
+def _offsets(seconds: Integers, zone: str) -> Integers:
+    """Return the offsets of a zone from UTC, in seconds, at instants after LAST_KNOWN.
+
+    Arrow does not continue the rules of a zone beyond that year.
+    """
+    instants, rows = np.unique(np.minimum(seconds, LAST_SECOND), return_inverse=True)
+    known = ZoneInfo(zone)
+    found = [datetime.fromtimestamp(one, known).utcoffset() or timedelta(0) for one in instants.tolist()]
+    return np.array([one // timedelta(seconds=1) for one in found], np.int64)[rows]
 
 
 def _whole(column: pa.Array) -> Integers:
@@ -198,6 +258,7 @@ def _is_day(part: dict[str, Any], found: Integers) -> Flags:
 def _seconds(offsets: pa.Array) -> Integers:
     """Return the seconds to subtract from local times to obtain UTC."""
     digits = pc.replace_substring(pc.replace_substring(offsets, ":", ""), "+", "")
+    digits = pc.replace_substring_regex(digits, r"^(-?\d\d)$", r"\100")  # group 1, then two zeros
     signed = pc.match_substring_regex(digits, r"^-?\d{4}$")
     whole = np.asarray(pc.if_else(signed, digits, "0").cast(pa.int64()))
     return np.sign(whole) * (np.abs(whole) // 100 * 3600 + np.abs(whole) % 100 * 60)

@@ -1,18 +1,22 @@
-"""Delimited text, CSV and TSV: every column is read as texts, and a file is read as a whole."""
+"""Delimited text, CSV and TSV: every column is read as texts, and a file is read as a whole.
+
+pyarrow splits a file into blocks and drops the line feed of a quoted CR LF whose halves are in two blocks, so blocks
+never end with a carriage return here. Numbers in another notation (`decimal`, `thousands`) are rewritten with a decimal
+point in every column. In a file of one column an empty line is a record with a null, as other programs write it.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.arrow import arrow_csv, pa, pc
 from dpscale.base.errors import DataError
 from dpscale.records.files import batch_rows, file_size, streamed
-from dpscale.records.formats import Dialect, RecordFormat, Source, check_columns, codec_of
-from dpscale.storage.objects import is_url
+from dpscale.records.formats import Dialect, RecordFormat, Source, codec_of
 
 if TYPE_CHECKING:
     from dpscale.domain import Domain
@@ -29,7 +33,6 @@ class DelimitedSource(Source):
         self.path, self.dialect, self.delimiter = path, dialect, delimiter
         self._raw = list(dialect.names) or _first_line(path, dialect, delimiter)
         self.names = [name.strip() for name in self._raw]
-        check_columns(path, self.names)
 
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
                 domain: Domain | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
@@ -38,20 +41,22 @@ class DelimitedSource(Source):
         raw = [self._raw[self.names.index(name)] for name in columns]
         kinds = dict.fromkeys(raw, pa.dictionary(pa.int32(), pa.string()))
         convert = arrow_csv.ConvertOptions(include_columns=raw, column_types=kinds, strings_can_be_null=False)
-        read = arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False, encoding=self.dialect.encoding,
+        read = arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False,
                                      column_names=list(self.dialect.names) or None)  # fmt: skip
-        parse = arrow_csv.ParseOptions(newlines_in_values=True, delimiter=self.delimiter)
-        rows = batch_rows(len(columns))
-        nothing = pa.array(["", *self.dialect.null_values], pa.string())
-        packed = codec_of(self.path) or is_url(self.path)
-        with (
-            streamed(self.path) if packed else nullcontext(self.path) as where,
-            arrow_csv.open_csv(where, read, parse, convert) as reader,
-        ):
-            for block in reader:
-                tidy = pa.RecordBatch.from_arrays([_tidy(column, nothing) for column in block.columns], list(columns))
-                for start in range(0, len(tidy), rows):
-                    yield tidy.slice(start, rows)
+        parse = arrow_csv.ParseOptions(newlines_in_values=True, delimiter=self.delimiter,
+                                       escape_char=self.dialect.escape or False,
+                                       ignore_empty_lines=len(self.names) > 1)  # fmt: skip
+        rows, dialect = batch_rows(len(columns)), self.dialect
+        nothing = pa.array(["", *dialect.null_values], pa.string())
+        with streamed(self.path) as file:
+            text = file if dialect.encoding == "utf-8" else pa.transcoding_input_stream(file, dialect.encoding, "utf-8")
+            with arrow_csv.open_csv(pa.PythonFile(_Blocks(text, dialect), "r"), read, parse, convert) as reader:
+                for block in reader:
+                    tidy = pa.RecordBatch.from_arrays(
+                        [_tidy(column, nothing, dialect) for column in block.columns], list(columns)
+                    )
+                    for start in range(0, len(tidy), rows):
+                        yield tidy.slice(start, rows)
 
     def _check_width(self) -> None:
         """Raise DataError if a file without a header has a different number of columns than the given names."""
@@ -61,27 +66,97 @@ class DelimitedSource(Source):
                             "a name for every column", "name all columns in order")  # fmt: skip
 
 
+class _Blocks(io.RawIOBase):
+    """UTF-8 text in blocks that do not end with a carriage return, without skipped lines and comments."""
+
+    def __init__(self, text: Any, dialect: Dialect) -> None:
+        super().__init__()
+        self._text, self._comment, self._rest = text, dialect.comment.encode(), b""
+        self._escape, self._quoted = dialect.escape.encode(), False
+        for _ in range(dialect.skip_lines):
+            self._skip_line()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most `size` bytes; empty at the end."""
+        room = size - 1 if size > 1 else size
+        block = self._block(room)
+        while block.endswith(b"\r") and len(block) < size and (more := self._block(1)):
+            block += more
+        return block
+
+    def _block(self, size: int) -> bytes:
+        if not self._comment:
+            return self._take(size)
+        while lines := self._take(size):
+            whole = lines.rpartition(b"\n")
+            if len(lines) == size and whole[1]:
+                lines, self._rest = whole[0] + whole[1], whole[2] + self._rest
+            if found := self._without_comments(lines):
+                return found
+        return b""
+
+    def _without_comments(self, lines: bytes) -> bytes:
+        """Return the lines that do not begin with the mark of a comment; a line within quotes is part of a value."""
+        stays = []
+        for line in lines.splitlines(keepends=True):
+            if self._quoted or not line.startswith(self._comment):
+                stays.append(line)
+                self._quoted ^= bool((line.count(b'"') - line.count(self._escape + b'"') * bool(self._escape)) % 2)
+        return b"".join(stays)
+
+    def _take(self, size: int) -> bytes:
+        if self._rest:
+            found, self._rest = self._rest[:size], self._rest[size:]
+            return found if len(found) == size else found + bytes(self._text.read(size - len(found)))
+        return bytes(self._text.read(size))
+
+    def _skip_line(self) -> None:
+        while block := self._take(HEAD_BYTES):
+            _, end, rest = block.partition(b"\n")
+            if end:
+                self._rest = rest + self._rest
+                return
+
+
 def _first_line(path: str, dialect: Dialect, delimiter: str) -> list[str]:
+    """Return the fields of the first line that is neither skipped nor empty nor a comment."""
     encoding = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.encoding
     with streamed(path, HEAD_BYTES) as file:
         text = io.TextIOWrapper(file, encoding=encoding, newline="")
-        for line in csv.reader(text, delimiter=delimiter):
+        for _ in range(dialect.skip_lines):
+            text.readline()
+        lines = (line for line in text if not (dialect.comment and line.startswith(dialect.comment)))
+        for line in csv.reader(lines, delimiter=delimiter, escapechar=dialect.escape or None):
             if line:
                 return line
     raise DataError("data.path", f"{path} is empty", "a CSV file with a header", "fix or remove it")
 
 
-def _tidy(column: pa.DictionaryArray, nothing: pa.Array) -> pa.DictionaryArray:
+def _tidy(column: pa.DictionaryArray, nothing: pa.Array, dialect: Dialect) -> pa.DictionaryArray:
     """Return the column with surrounding blanks removed and with null for empty texts and null values."""
     texts = pc.utf8_trim_whitespace(column.dictionary)
+    if dialect.decimal or dialect.thousands:
+        texts = _with_points(texts, dialect.decimal or ".", dialect.thousands)
     values = pc.if_else(pc.is_in(texts, value_set=nothing), None, texts)
     return pa.DictionaryArray.from_arrays(column.indices, values)
+
+
+def _with_points(texts: pa.Array, decimal: str, thousands: str) -> pa.Array:
+    """Return texts that are numbers in another notation with a decimal point and without marks of thousands."""
+    point, mark = re.escape(decimal), re.escape(thousands)
+    grouped = rf"\d{{1,3}}(?:{mark}\d{{3}})+|" if thousands else ""
+    numbers = pc.match_substring_regex(texts, rf"^[+-]?(?:{grouped}\d+)(?:{point}\d*)?$")
+    plain = pc.replace_substring(texts, thousands, "") if thousands else texts
+    return pc.if_else(numbers, pc.replace_substring(plain, decimal, "."), texts)
 
 
 class DelimitedFormat(RecordFormat):
     """Text with one record per line and fields separated by a character."""
 
-    options = ("delimiter", "encoding", "null_values", "names")
+    options = ("delimiter", "encoding", "null_values", "names", "decimal", "thousands", "escape", "comment", "skip_lines")
     compressed = True
     typed = False
 

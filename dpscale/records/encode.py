@@ -8,7 +8,10 @@ are 34). Texts that are not numbers or dates have no nearest cell; the policy `u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from dpscale.domain.tree import TreeLevel
 from dpscale.records.column_values import Numbers, days, numbers, tree_cells
 from dpscale.records.searched import DROPPED, NULL, OUTSIDE, UNPARSABLE, field_name, value_codes
 
+TIE = 2.0**-20  # far more than the rounding error of a step
 Codes = NDArray[np.unsignedinteger[Any]]
 # of the codes of rows without a cell, only the smallest of a column is reported
 POLICIES = {OUTSIDE: "outside", UNPARSABLE: "unparsable", NULL: "nulls"}
@@ -100,11 +104,42 @@ def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped
 
 def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Integers, NDArray[np.int64]]:
     """Return the cells of the dictionary's entries and the entry of each row; nulls have an additional entry."""
-    cells, indices = _cells(attribute, column.dictionary), column.indices.cast(pa.int64())
+    entries, indices = column.dictionary, column.indices.cast(pa.int64())
+    cells = _cell_of_name(_Name(attribute, entries)) if _is_name(entries) else _cells(attribute, entries)
     if indices.null_count or not len(cells):
         indices = indices.fill_null(len(cells))
         cells = np.append(cells, null_cell(attribute))
     return cells, indices.to_numpy(zero_copy_only=False)
+
+
+def _is_name(entries: pa.Array) -> bool:
+    """Return whether entries can be the name of a folder, which many files have."""
+    return len(entries) == 1 and entries.type == pa.string() and entries.null_count == 0
+
+
+class _Name:
+    """Hashable cache key: a text, and the attribute that reads it.
+
+    It references the attribute, so that `id(attribute)` is not reused.
+    """
+
+    def __init__(self, attribute: Attribute, entries: pa.Array) -> None:
+        self.attribute, self.entries = attribute, entries
+        self._key = id(attribute), entries[0].as_buffer().to_pybytes()
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Name) and self._key == other._key
+
+
+@lru_cache(maxsize=1 << 14)
+def _cell_of_name(name: _Name) -> Integers:
+    """Return the cell of one text, shape (1,)."""
+    cells = _cells(name.attribute, name.entries)
+    cells.setflags(write=False)
+    return cells
 
 
 def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped: Flags | None) -> Codes:
@@ -200,13 +235,20 @@ def _cells(attribute: Attribute, column: pa.Array) -> Integers:
     if attribute.of_texts:
         return _text_cells(attribute, column)
     parsed = _parsed(attribute, column)
+    if parsed is None and all_null(column):
+        parsed = numbers(pa.nulls(len(column)))
     if parsed is None:
         takes = "dates, times, or texts of them" if attribute.kind == "date" else "numbers"
         raise _wrong_type(attribute, column.type, takes)
-    cells = _cells_of(attribute, parsed.values)
+    cells = parsed.map(partial(_cells_of, attribute))
     cells[parsed.foreign] = _foreign_cell(attribute)
     cells[parsed.missing] = null_cell(attribute)
     return cells
+
+
+def all_null(column: pa.Array) -> bool:
+    """Return whether a column has rows and no value, so that its type says nothing."""
+    return len(column) > 0 and bool(column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False).all())
 
 
 def _parsed(attribute: Attribute, column: pa.Array) -> Numbers | None:
@@ -253,9 +295,24 @@ def _integer_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
 
 def _rounded_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
     """Return the nearest of low, low + step, … high; ties are rounded up."""
-    steps = np.floor((np.asarray(values, np.float64) - attribute.low) / attribute.step + 0.5)
+    exact = (np.asarray(values, np.float64) - attribute.low) / attribute.step
+    steps = _rounded(exact, values, lambda value: (value - attribute.low) / attribute.step)
     nearest = np.clip(steps, 0, attribute.listed - 1)
     return _outside(attribute, nearest.astype(np.int64), nearest == steps)
+
+
+def _rounded(steps: NDArray[Any], values: NDArray[Any], exact: Callable[[Fraction], Fraction]) -> NDArray[Any]:
+    """Return steps rounded to integers, ties up.
+
+    Where an inexact step is near a tie, `exact` computes it from the decimal number that the value states.
+    """
+    below = np.floor(steps)  # adding one half would round large numbers
+    rest = steps - below
+    found = below + (rest >= 0.5)
+    near = np.flatnonzero((np.abs(rest - 0.5) < TIE) & (values != np.rint(values)))
+    for place in near.tolist():
+        found[place] = math.floor(exact(Fraction(repr(float(values[place])))) + Fraction(1, 2))
+    return found
 
 
 def _steps(number: Number, values: NDArray[Any]) -> Integers:
@@ -267,8 +324,8 @@ def _steps(number: Number, values: NDArray[Any]) -> Integers:
     clipped = np.clip(np.asarray(values, np.float64), low, high)
     per_unit, step = float(1 / number.unit), float(number.unit)
     steps = clipped * per_unit if per_unit >= 1 else clipped / step
-    below = np.floor(steps)  # adding one half would round large numbers
-    nearest = np.clip((below + (steps - below >= 0.5)).astype(np.int64) - number.low, 0, number.steps)
+    rounded = _rounded(steps, clipped, lambda value: value / number.unit)
+    nearest = np.clip(rounded.astype(np.int64) - number.low, 0, number.steps)
     return _outside(number, nearest, clipped == values)
 
 
@@ -287,13 +344,17 @@ def _outside(attribute: Attribute, nearest: Integers, inside: NDArray[np.bool_])
 
 def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
     # adding zero converts -0.0 to 0.0, which Arrow distinguishes
-    listed = np.array([float(value) for value in _read_values(attribute)])
-    return _places(attribute, pa.array(values + 0.0), pa.array(listed + 0.0))
+    listed = _read_values(attribute)
+    if values.dtype.kind == "i" and all(type(value) is int for value in listed):
+        return _places(attribute, pa.array(values), pa.array(listed, pa.int64()))
+    return _places(attribute, pa.array(values + 0.0), pa.array(np.array(listed, np.float64) + 0.0))
 
 
 def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
     if attribute.level is not None:
         return _node_cells(attribute, attribute.level, column)
+    if not is_text(column.type) and all_null(column):
+        column = pa.nulls(len(column))
     if not (is_text(column.type) or pa.types.is_null(column.type)):
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
     texts = column.cast(pa.large_string())
@@ -305,6 +366,8 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
 
 def _node_cells(attribute: Attribute, level: TreeLevel, column: pa.Array) -> Integers:
     """Return the cells of names of a public tree; an empty text is a null."""
+    if not tree_cells.is_name(column.type) and all_null(column):
+        column = pa.nulls(len(column), pa.large_string())
     if not tree_cells.is_name(column.type):
         raise _wrong_type(attribute, column.type, "texts or integers, the names of a hierarchy")
     texts = column.cast(pa.large_string())

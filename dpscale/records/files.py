@@ -1,33 +1,22 @@
-"""Files of a table: their list at a path, columns stored in hive folders, access to bytes, and errors of broken files.
-
-If the job states the format, every file that is not hidden belongs to the table, regardless of its name. A path is
-local, or an address in an object store to which the same rules apply.
-
-As in Spark and Hive, names that begin with a dot or an underscore are hidden, at any level below the given path;
-`_year=2020` is nevertheless a folder of data. A file named explicitly is never hidden.
-"""
+"""Access to the bytes of files, and errors of broken files. A path is local, or an address in an object store."""
 
 from __future__ import annotations
 
 import csv
 import errno
-import glob
 import mmap
 import os
-import posixpath
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import unquote
 
 from dpscale.base.arrow import pa
 from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
-from dpscale.records.formats import FORMATS, accepted_formats, codec_of, endings, format_of, is_data
-from dpscale.storage.objects import AHEAD, Found, is_url, listed, looked_at, of_store, opening, store_faults
+from dpscale.records.formats import CODECS, FORMATS, accepted_formats, codec_of, format_of
+from dpscale.storage.objects import AHEAD, is_url, looked_at, of_store, opening, store_faults
 
 BATCH_ROWS = 1 << 18
 BATCH_VALUES = 1 << 23  # rows times columns of a batch
@@ -42,7 +31,7 @@ DECODERS = (
     "storage/",
     *(module.removeprefix("dpscale.").replace(".", "/") for module in FORMATS.values()),
 )
-MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bz2": b"BZh"}
 
 
 def batch_rows(columns: int) -> int:
@@ -184,12 +173,12 @@ def why_broken(path: str, error: object = None, named: str = "") -> str:
 
     The remedy quotes neither of them.
     """
-    kind, start, codec = format_of(path, named), _first_bytes(path), codec_of(path)
+    kind, start, codec = format_of(path, named), first_bytes(path), codec_of(path)
     if kind is None:
         return "fix or remove it"
     if kind.compressed and codec and start and not start.startswith(MAGIC[codec]):
         return f"it is not compressed by {codec}: name it without the ending, or compress it"
-    for name, ending in (("gzip", ".gz"), ("zstd", ".zst")):
+    for ending, name in CODECS.items():
         if kind.compressed and not codec and start.startswith(MAGIC[name]):
             return f"it is compressed by {name}: name it {os.path.basename(str(path))}{ending}"
     return kind.remedy(path, start, error)
@@ -198,130 +187,11 @@ def why_broken(path: str, error: object = None, named: str = "") -> str:
 def other_delimiter(path: str, named: str = "") -> str:
     """Return the probable delimiter of a file of delimited text with an unexpected one; "" if unknown."""
     kind = format_of(path, named)
-    return "" if kind is None or (kind.compressed and codec_of(path)) else kind.other_delimiter(_first_bytes(path))
+    return "" if kind is None or (kind.compressed and codec_of(path)) else kind.other_delimiter(first_bytes(path))
 
 
-def _first_bytes(path: str) -> bytes:
+def first_bytes(path: str) -> bytes:
     """Return the first bytes of a local file."""
     with suppress(OSError), open("" if is_url(path) else path, "rb") as file:
         return file.read(1 << 12)
     return b""
-
-
-HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-Fixed = tuple[tuple[str, str | None], ...]
-
-
-def find_files(paths: Iterable[str], named: str = "") -> list[str]:
-    """Return the data files at the given files, folders and globs: absolute, unique and sorted by name.
-
-    Parameters
-    ----------
-    paths : iterable of str
-    named : str
-        Format of the files. Default: derived from their endings.
-    """
-    return _all_data(sorted({os.path.abspath(file) for path in paths for file in _at(path, named)}), named)
-
-
-def find_objects(urls: Iterable[str], named: str = "") -> list[Found]:
-    """Return the objects at the given prefixes, objects and globs of an object store, with their sizes."""
-    found = {one.url: one for url in urls for one in listed(url) if _counts(url, one.url, named)}
-    return [found[url] for url in _all_data(sorted(found), named)]
-
-
-def _counts(asked: str, url: str, format_named: str) -> bool:
-    """Return whether an object at or below the requested address is data; one named explicitly always is."""
-    named = re.split(r"[*?\[]", asked, maxsplit=1)
-    below = url.removeprefix(named[0].rpartition("/")[0] if len(named) > 1 else asked).strip("/")
-    data = not url.endswith("/") if format_named else is_data(url)
-    return url == asked or (data and not any(map(_is_hidden, below.split("/"))))
-
-
-def _all_data(files: list[str], named: str) -> list[str]:
-    for file in files:
-        if not named and not is_data(file):
-            remedy = f'name it *{", *".join(endings())}, or say what it is, as format = "csv" in [data]'
-            raise DataError("data.path", f"{file}", accepted_formats(), remedy)
-    return files
-
-
-def check_links(files: Iterable[str]) -> None:
-    """Raise DataError if two names are hard or symbolic links to one file: its records would be counted twice."""
-    names: dict[tuple[int, int] | str, str] = {}
-    for file in files:
-        other = names.setdefault(_which(file), file)
-        if other != file:
-            raise DataError("data.path", f"{other} and {file} are the same file", "one name for every file",
-                            "remove one, or set links = true in [data] to count it under each")  # fmt: skip
-
-
-def _which(file: str) -> tuple[int, int] | str:
-    """Return an identifier of the file: device and inode, or its real path on file systems without inode numbers."""
-    try:
-        status = os.stat(file)
-    except OSError:  # reported when the file is read
-        return file
-    return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(file)
-
-
-def _at(path: str, named: str) -> list[str]:
-    if os.path.isdir(path):
-        return _below(path, named)
-    if os.path.exists(path):
-        return [path]
-    matches = [match for match in glob.glob(path, recursive=True) if not _is_hidden(os.path.basename(match))]
-    return [file for match in matches for file in (_below(match, named) if os.path.isdir(match) else [match])]
-
-
-def _below(folder: str, named: str) -> list[str]:
-    """Return the data files anywhere below a folder; ignore files of unknown formats unless a format is given."""
-    files: list[str] = []
-    seen: set[str] = set()
-    for where, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
-        real = os.path.realpath(where)
-        folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
-        if real not in seen:  # a symbolic link to a parent folder would count records twice
-            files += [os.path.join(where, name) for name in names if (named or is_data(name)) and not _is_hidden(name)]
-        seen.add(real)
-    return files
-
-
-def _unreadable(error: OSError) -> None:
-    got = f"{error.filename} cannot be listed"
-    raise DataError("data.path", got, "readable folders", "check its permissions") from None
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
-
-
-def common_root(paths: list[str], files: list[str]) -> str:
-    """Return the folder to which file names are relative; never a hive folder, because its name is data."""
-    if is_url(files[0]):
-        return _common_prefix(paths, files)
-    root = os.path.abspath(paths[0]) if len(paths) == 1 and os.path.isdir(paths[0]) else os.path.commonpath(files)
-    while not os.path.isdir(root) or "=" in os.path.basename(root):
-        root = os.path.dirname(root)
-    return root
-
-
-def _common_prefix(paths: list[str], files: list[str]) -> str:
-    scheme, names = files[0].partition("://")[0], [file.partition("://")[2] for file in files]
-    asked = paths[0].partition("://")[2].rstrip("/")
-    root = asked if len(paths) == 1 and names[0].startswith(asked + "/") else posixpath.commonpath(names)
-    while root in names or "=" in posixpath.basename(root):
-        root = posixpath.dirname(root)
-    return f"{scheme}://{root}"
-
-
-def name_below(root: str, file: str) -> str:
-    """Return a file's name relative to the root."""
-    return file.removeprefix(root).lstrip("/") if is_url(file) else os.path.relpath(file, root)
-
-
-def hive_columns(file: str, root: str) -> Fixed:
-    """Return the columns fixed by the folders between the root and the file, such as `year=2020`."""
-    folders = os.path.dirname(name_below(root, file)).split("/" if is_url(file) else os.sep)
-    pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
-    return tuple((unquote(key), None if value == HIVE_NULL else unquote(value)) for key, value in pairs)

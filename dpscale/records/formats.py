@@ -28,8 +28,8 @@ FORMATS = {
     "ndjson": "dpscale.records.ndjson",
 }
 GROUP = "dpscale.formats"
-CODECS = {".gz": "gzip", ".zst": "zstd"}
-COMPRESSED = {None: "", "gzip": "gzipped ", "zstd": "zstd "}
+CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+COMPRESSED = {None: "", "gzip": "gzipped ", "zstd": "zstd ", "bz2": "bzip2 "}
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,14 @@ class Dialect:
         Column names of delimited text without a header.
     format : str
         Name of the format of all files. Default: derived from the file names' endings.
+    decimal, thousands : str
+        Decimal mark of numbers in delimited text, and the mark between groups of three digits.
+    escape : str
+        Letter before which a quote or delimiter in delimited text is part of a value.
+    comment : str
+        Beginning of lines of delimited text that are no records.
+    skip_lines : int
+        Lines before the header, or before the first record.
     """
 
     delimiter: str = ""
@@ -55,6 +63,11 @@ class Dialect:
     null_values: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     format: str = ""
+    decimal: str = ""
+    thousands: str = ""
+    escape: str = ""
+    comment: str = ""
+    skip_lines: int = 0
 
 
 PLAIN = Dialect()
@@ -74,6 +87,10 @@ class Source(ABC):
     def kind(self, name: str) -> pa.DataType:
         """Return the type of a column; by default text, the type of every column of an untyped format."""
         return pa.string()
+
+    def is_null(self, name: str) -> bool:
+        """Return whether a column is known to have rows and no values without reading it."""
+        return False
 
     def groups(self) -> list[int]:
         """Return the rows of each separately readable part, at least roughly; empty if there are no such parts."""
@@ -229,7 +246,8 @@ def format_distribution(name: str) -> str:
     return distribution_of(GROUP, FORMATS, name)
 
 
-def check_columns(path: str, names: Sequence[str]) -> None:
-    """Raise DataError if two columns of a file have the same name."""
-    if len(set(names)) != len(names):
-        raise DataError("data.path", f"{path} has two columns with the same name", "distinct names", "rename one")
+def check_distinct(path: str, names: Sequence[str], wanted: Iterable[str]) -> None:
+    """Raise DataError if a column that is read has a name that occurs twice in a file."""
+    if len(set(names)) != len(names) and any(names.count(name) > 1 for name in wanted):
+        raise DataError("data.path", f"{path} has two columns with the same name", "distinct names of the columns that "
+                        "are used", "rename one")  # fmt: skip

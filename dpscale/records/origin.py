@@ -21,10 +21,10 @@ from typing import NoReturn, cast
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain import Domain
-from dpscale.records.files import common_root, find_files, find_objects, hive_columns, name_below
 from dpscale.records.formats import PLAIN, Dialect, check_formats, format_of
 from dpscale.records.frames import FRAME, FramePartition
 from dpscale.records.lake import FIELD, NAMES, Lake
+from dpscale.records.listing import common_root, find_files, find_objects, hive_columns, name_below
 from dpscale.records.table import Partition, Table
 from dpscale.records.where import EVERYTHING, Where, reduce_filter
 from dpscale.storage.objects import is_url, listed, opening
@@ -47,6 +47,10 @@ class Origin:
         Format of a table with a log ("delta" or "iceberg"); empty for plain files.
     version : int, optional
         Version of a table with a log. Default: the latest.
+    period : str
+        Column of the periods of a growing table.
+    fills : bool
+        Whether a column that only some files have is null in the others.
     """
 
     links: bool = False
@@ -54,11 +58,14 @@ class Origin:
     where: Where = EVERYTHING
     format: str = ""
     version: int | None = None
+    period: str = ""
+    fills: bool = False
 
     def table(self, path: str | Sequence[str], domain: Domain) -> Table:
         """Return the table at a path. Raises DataError if there is none."""
         if not self.format:
-            return Table.open(path, domain, self.links, self.dialect, self.where).split()
+            table = Table.open(path, domain, self.links, self.dialect, self.where, self.period, self.fills)
+            return table.split()
         if not isinstance(path, str):
             if len(path) != 1:
                 raise DataError(FIELD, f"{len(path)} paths", f"one {NAMES[self.format]} table", "set its folder")

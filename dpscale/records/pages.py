@@ -274,7 +274,7 @@ class _Tables:
             return
         raw, places = group.decompressed(pages)
         others = self._others(raw, places, columns.numbers[mine], columns.whole[mine])
-        for c in others:
+        for c in (place for place in others if self.entries[place]):
             page, kind = raw[places[c] : places[c] + pages[c, headers.LENGTH]], columns.kinds[mine[c]]
             cells = entries_of(domain[group.ours[c]], _dictionary(page, kind, int(self.entries[c])))
             self.cells[self.starts[c] : self.starts[c] + self.entries[c]] = cells

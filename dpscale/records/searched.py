@@ -171,6 +171,9 @@ def step_values(attribute: Attribute, column: pa.Array) -> tuple[Integers, Integ
         raise DataError(f"data column {attribute.name!r}", f"type {column.type}", "numbers",
                         f"change the kind of {field_name(attribute)}, or convert the column")  # fmt: skip
     steps, beyond = _steps(attribute, parsed.values)
+    if parsed.large is not None:
+        apart = parsed.large != 0
+        steps[apart], beyond[apart] = _steps(attribute, parsed.large[apart])
     steps, outside = _inside(attribute, steps)
     states = np.where(outside | beyond, _outside_state(attribute), VALUE)
     states[parsed.foreign] = DROPPED if attribute.foreign == "drop" else UNPARSABLE

@@ -1,7 +1,8 @@
 """Table: the files of a partitioned data set, opened lazily.
 
 A partition is a file or some parts of a large one, read in batches of bounded size. Columns that a
-hive-partitioned folder stores in its path (`year=2020/part.parquet`) are taken from the path if the file lacks them.
+hive-partitioned folder stores in its path (`year=2020/part.parquet`) are taken from the path. A file that has such a
+column too must have the same value in it.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.arrow import pa
+from dpscale.base.arrow import pa, pc, types
 from dpscale.base.display import display_path
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
-from dpscale.records.files import (
+from dpscale.records.files import file_size, other_delimiter, reading
+from dpscale.records.formats import PLAIN, Dialect, RecordFormat, Source, check_distinct, check_formats, format_of
+from dpscale.records.lake import Lake
+from dpscale.records.listing import (
     Fixed,
+    calendar_names,
     check_links,
     common_root,
-    file_size,
-    find_files,
     find_objects,
     hive_columns,
-    other_delimiter,
-    reading,
+    list_files,
 )
-from dpscale.records.formats import PLAIN, Dialect, RecordFormat, Source, check_formats, format_of
-from dpscale.records.lake import Lake
+from dpscale.records.plain_types import plain, plain_kind, repeated, same_value
 from dpscale.records.where import EVERYTHING, FIELD, Where, check_column, check_type, reduce_filter, select_rows
 from dpscale.storage.objects import is_url
 
@@ -106,8 +107,9 @@ class Partition:
             return dict.fromkeys(columns, pa.string())
         with reading(self.path, self.dialect.format):
             source = self.source()
-            present = set(source.names)
-            found = {name: source.kind(name) for name in columns if name in present}
+            present = set(source.names) - set(dict(self.fixed))
+            check_distinct(self.path, source.names, columns)
+            found = {name: _kind_of(source, name) for name in columns if name in present}
         return {name: found[name] if name in found else self._kind_without_file(name) for name in columns}
 
     def _kind_without_file(self, column: str) -> pa.DataType:
@@ -122,7 +124,8 @@ class Partition:
         """Return names and types of the file's own columns, in order; "" if the format is untyped."""
         with reading(self.path, self.dialect.format):
             source = self.source()
-            return {name: str(source.kind(name)) if self.format.typed else "" for name in source.names}
+            distinct = [name for name in source.names if source.names.count(name) == 1]
+            return {name: str(plain_kind(source.kind(name))) if self.format.typed else "" for name in distinct}
 
     def row_bound(self) -> int:
         """Return an upper estimate of the file's rows: the number in its footer, or one derived from its size."""
@@ -170,19 +173,37 @@ class Partition:
         fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path, self.dialect.format):
             source = self.source()
-            listed = self.format.lists_columns
-            present = set(source.names) if listed else set(columns) - set(fixed)
+            listed, given = self.format.lists_columns, dict(self.fixed)
+            own = set(source.names) if listed else set(columns) - set(fixed)
+            both = [name for name in columns if name in own and name in given]
+            present = own - set(given)
             for name in columns:
                 if name not in present and name not in fixed:
                     raise missing_column(name, self.path, named=self.dialect.format)
+            check_distinct(self.path, source.names, columns)
             wanted = [name for name in columns if name in present]
-            for batch in source.batches(wanted or (source.names[:1] if listed else ()), self.row_groups, ids, domain):
+            read = wanted + both if wanted else both[:1] or (source.names[:1] if listed else ())
+            for batch in source.batches(read, self.row_groups, ids, None if both else domain):
                 rows = len(batch)
-                yield {n: batch.column(n) if n in present else _repeated(fixed[n], rows) for n in columns}
+                for name in both if wanted else both[:1]:
+                    self._check_same(name, given[name], batch.column(name))
+                yield {n: plain(batch.column(n)) if n in present else repeated(fixed[n], rows) for n in columns}
+
+    def _check_same(self, name: str, given: str | None, column: Any) -> None:
+        """Raise DataError if a column of the file has other values than its folder's name."""
+        if not all(same_value(value, given) for value in pc.unique(plain(column)).to_pylist()):
+            raise DataError(f"data column {name!r}", f"other values in {self.path} than in the name of its folder",
+                            "the same value in both", "correct the folder or the column, or rename one")  # fmt: skip
 
 
-def _repeated(value: str | None, rows: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([value], pa.string()))
+def _kind_of(source: Source, name: str) -> pa.DataType:
+    """Return the type in which a column is read; that of nulls for a column of numbers that has only nulls.
+
+    Programs store such a column of texts or dates as numbers.
+    """
+    kind = plain_kind(source.kind(name))
+    numeric = types.is_floating(kind) or types.is_integer(kind)
+    return pa.null() if numeric and source.is_null(name) else kind
 
 
 @dataclass(frozen=True)
@@ -197,6 +218,8 @@ class Table:
         Folder of the files; empty for a data frame.
     lake : Lake, optional
         Version of a table with a log.
+    note : str
+        Sentence on files beside the data that are left out because of their endings; empty if there are none.
 
     Examples
     --------
@@ -211,10 +234,11 @@ class Table:
     partitions: tuple[Partition, ...]
     root: str
     lake: Lake | None = None
+    note: str = field(default="", compare=False)
 
     @classmethod
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
-             dialect: Dialect = PLAIN, where: Where = EVERYTHING) -> Table:  # fmt: skip
+             dialect: Dialect = PLAIN, where: Where = EVERYTHING, period: str = "", fills: bool = False) -> Table:  # fmt: skip
         """Open a table of data files.
 
         Parameters
@@ -229,6 +253,11 @@ class Table:
             Format of the files.
         where : Where
             Row filter. Files that cannot match because of their folders' names are not opened.
+        period : str
+            Column of the periods of a growing table. Folders `year=2024/month=01` state the month 2024-01 for it, as
+            for the date attributes of the domain.
+        fills : bool
+            Whether a column that only some files have is null in the others. Reads the header of every file.
 
         Returns
         -------
@@ -248,7 +277,7 @@ class Table:
         if not isinstance(domain, Domain):
             raise DataError("domain", f"a {type(domain).__name__}", "a Domain", "read one: Domain.read(path)")
         paths = _paths(path)
-        sizes = _sizes(paths, dialect.format)
+        sizes, note = _sizes(paths, dialect.format)
         files = list(sizes)
         if not files:
             named = ", ".join(map(display_path, paths)) or "no path"
@@ -258,7 +287,13 @@ class Table:
             check_links(files)
         root = common_root(paths, files)
         parts = tuple(Partition(file, hive_columns(file, root), (), size, dialect) for file, size in sizes.items())
-        return cls(domain, parts, root).filtered(where)
+        if fills:
+            every = tuple(dict.fromkeys(name for part in parts for name in part.columns()))
+            parts = tuple(replace(part, absent=every) for part in parts)
+        table = cls(domain, parts, root, note=note).filtered(where)
+        dates = {period, *(one.column for one in domain.attributes if one.kind == "date")}
+        named = (replace(part, fixed=calendar_names(part.fixed, dates)) for part in table.partitions)
+        return replace(table, partitions=tuple(named))
 
     def filtered(self, where: Where) -> Table:
         """Return the table restricted to matching rows.
@@ -376,16 +411,17 @@ def _paths(path: object) -> list[str]:
     return [os.fspath(one).removeprefix("file://") for one in paths]
 
 
-def _sizes(paths: list[str], named: str) -> dict[str, int | None]:
-    """Return the files with their sizes, or None where listing does not give a size."""
+def _sizes(paths: list[str], named: str) -> tuple[dict[str, int | None], str]:
+    """Return the files with their sizes, or None where listing does not give a size, and a note on other files."""
     urls = [path for path in paths if is_url(path)]
     if not urls:
-        return dict.fromkeys(find_files(paths, named))
+        found = list_files(paths, named)
+        return dict.fromkeys(found.files), found.note
     if len(urls) < len(paths) or len({url.partition("://")[2].partition("/")[0] for url in urls}) > 1:
         raise DataError(
             "data.path", "files in several locations", "one bucket, or this machine", "copy them to one location"
         )
-    return {one.url: one.size for one in find_objects(urls, named)}
+    return {one.url: one.size for one in find_objects(urls, named)}, ""
 
 
 def missing_column(name: str, path: str, present: Sequence[str] = (), named: str = "") -> DataError:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -111,7 +112,7 @@ COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "in": operator.eq}  # fmt: skip
 ARROW = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
          "in": "equal"}  # fmt: skip
-TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+TIME = re.compile(r"(\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?)( ?(?:Z|UTC|GMT)|[+-]\d\d(?::?\d\d)?)?", re.ASCII)
 PER_SECOND, EPOCH = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}, datetime(1970, 1, 1)
 REMEDY = {"text": "write numbers and dates without quotes", "number": "write texts in quotes, and dates as 2025-01-31",
           "date": "write numbers plainly, and texts in quotes"}  # fmt: skip
@@ -135,10 +136,16 @@ def reduce_filter(where: Where, fixed: Mapping[str, str | None]) -> Where | None
     decided = [one for one in where.conditions if one.column in fixed]
     if not decided:
         return where
-    if not all(matching(one, pa.array([fixed[one.column]], pa.string()))[0] for one in decided):
+    if not all(_matches_name(one, fixed[one.column]) for one in decided):
         return None
     rest = tuple(one for one in where.conditions if one.column not in fixed)
     return Where(rest) if rest else EVERYTHING
+
+
+@lru_cache(maxsize=1 << 14)
+def _matches_name(condition: Condition, name: str | None) -> bool:
+    """Return whether the value in a folder's name, which many files have, matches a condition."""
+    return bool(matching(condition, pa.array([name], pa.string()))[0])
 
 
 def check_column(condition: Condition, present: Iterable[str], known: Iterable[str]) -> None:
@@ -176,7 +183,7 @@ def matching(condition: Condition, column: pa.Array) -> Flags:
 def _numbers(condition: Condition, column: pa.Array) -> Flags:
     found = numbers(column)
     assert found is not None  # check_type has refused other types
-    return _any(condition, found.values, condition.values) & ~(found.missing | found.foreign)
+    return found.map(lambda values: _any(condition, values, condition.values)) & ~(found.missing | found.foreign)
 
 
 def _texts(condition: Condition, column: pa.Array) -> Flags:
@@ -229,10 +236,11 @@ def _parse_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
 
 def _parse_time(text: str) -> int | None:
     """Return microseconds since 1970; None for a text that is not a time."""
-    if not TIME.fullmatch(text):
+    if (parts := TIME.fullmatch(text)) is None:
         return None
+    zone = "" if parts[2] is None else parts[2] if parts[2][0] in "+-" else "Z"
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(parts[1] + zone)
     except ValueError:
         return None
     if moment.tzinfo is not None:

@@ -98,6 +98,14 @@ def listed(url: str) -> list[Found]:
             return []
 
 
+def children(url: str) -> list[str]:
+    """Return the names of objects and prefixes directly below a prefix; empty if it cannot be listed."""
+    with suppress(Exception):  # keys may permit reading below a prefix without listing it
+        store, root = _store(url)
+        return [str(name).rstrip("/").rpartition("/")[2] for name in store.ls(root, detail=False)]
+    return []
+
+
 def looked_at(url: str) -> Found:
     """Return the current state of one object. Raises Unreadable if it is missing."""
     with store_faults(url, "read"):

@@ -42,7 +42,7 @@ def test_sketch_of_mixed_table(tmp_path):
     }  # fmt: skip
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     text, domain = make_draft(tmp_path / "x.parquet")
-    assert {name for name in columns if name not in domain.names} == {"list", "nothing", "blob"}
+    assert {name for name in columns if name not in domain.names} == {"list", "nothing"}
     assert "# 'one' has only one value" in text
     assert (domain["yes"].kind, domain["day"].kind) == ("boolean", "date")
     kinds = {a.name: (a.kind, a.nulls) for a in domain.attributes}

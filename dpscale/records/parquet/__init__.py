@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dpscale.base.arrow import is_text, pa, pq
+from dpscale.base.arrow import is_text, pa, pq, types
 from dpscale.records.files import batch_rows, fetched_bytes, file_size, mapped, mapped_bytes, small
-from dpscale.records.formats import Dialect, RecordFormat, Source, check_columns
+from dpscale.records.formats import Dialect, RecordFormat, Source
 from dpscale.storage.objects import is_url
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpscale.records.pages import Bytes, Decoded, Group
 
 FIRST_VALUES = 1 << 22  # of a process that pyarrow reads, because compiling or loading the loops takes longer
+INT96_UNIT = "us"
 TAIL = 8  # last bytes of a Parquet file: the footer's length and a magic number
 
 
@@ -41,15 +42,25 @@ class ParquetSource(Source):
     def __init__(self, path: str) -> None:
         self.path, self._small = path, None if is_url(path) else small(path)
         self.metadata = footer(path, self._small)
-        self.schema = self.metadata.schema.to_arrow_schema()
+        self.schema = _without_int96(self.metadata)
         self.names = list(self.schema.names)
-        check_columns(path, self.names)
         self._chunks: Integers | None = None
         self.places = {name: place for place, name in enumerate(self.names)}
 
     def kind(self, name: str) -> pa.DataType:
         """Return the type of a column."""
         return self.schema.field(name).type
+
+    def is_null(self, name: str) -> bool:
+        """Return whether the footer states that a column has no values."""
+        place, rows = self.places[name], False
+        for number in range(self.metadata.num_row_groups if self.metadata.num_columns == len(self.names) else 0):
+            group = self.metadata.row_group(number)
+            stated = group.column(place).statistics
+            if stated is None or not stated.has_null_count or stated.null_count < group.num_rows:
+                return False
+            rows = rows or group.num_rows > 0
+        return rows
 
     def groups(self) -> list[int]:
         """Return the number of rows of each row group."""
@@ -162,9 +173,26 @@ class ParquetSource(Source):
         with mapped(self.path) as where:
             far = is_url(self.path)  # fetch only the requested columns, in few large pieces
             with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),
-                                pre_buffer=far) as file:  # fmt: skip
+                                pre_buffer=far, coerce_int96_timestamp_unit=INT96_UNIT) as file:  # fmt: skip
                 yield from file.iter_batches(rows or batch_rows(len(columns)), row_groups=list(groups),
                                              columns=list(columns), use_threads=False)  # fmt: skip
+
+
+def _without_int96(metadata: pq.FileMetaData) -> pa.Schema:
+    """Return the schema of a file, with the times that old writers store in 96 bits in the unit in which they are read.
+
+    pyarrow reads them as 64-bit nanoseconds, in which times before 1677 and after 2262 wrap around.
+    """
+    schema = metadata.schema.to_arrow_schema()
+    for place, field in enumerate(schema):
+        if types.is_timestamp(field.type) and field.type.unit == "ns" and _is_int96(metadata, field.name):
+            schema = schema.set(place, field.with_type(pa.timestamp(INT96_UNIT, field.type.tz)))
+    return schema
+
+
+def _is_int96(metadata: pq.FileMetaData, name: str) -> bool:
+    columns = (metadata.schema.column(place) for place in range(metadata.num_columns))
+    return any(column.path == name and column.physical_type == "INT96" for column in columns)
 
 
 def _start_of(chunk: pq.ColumnChunkMetaData) -> int:
@@ -192,7 +220,7 @@ class ParquetFormat(RecordFormat):
 
     name = "parquet"
     title = "Parquet"
-    suffixes = (".parquet", ".pq")
+    suffixes = (".parquet", ".pq", ".parq", *(f".parquet.{codec}" for codec in ("snappy", "gzip", "gz", "zstd", "brotli", "lz4")))
     splittable = True
 
     def open(self, path: str, dialect: Dialect) -> ParquetSource:
