@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dpscale.answers.statistics import Estimate, Group, listed_queries, numeric_attribute, value_of
+from dpscale.answers.statistics import Estimate, Group, check_records, listed_queries, numeric_attribute, value_of
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
@@ -112,12 +112,15 @@ def _moments(answered: Answered, attribute: Attribute, places: Integers, group: 
 def quantile(answered: Answered, name: str, q: float, level: float, group: Group = ()) -> Estimate:
     """Return the q-quantile: the smallest value x such that at least a share q of the records is at most x.
 
-    `group` contains attributes with a cell each; only records in these cells count.
+    `group` contains attributes with a cell each; only records in these cells count. Raises TooFewRecords if their
+    number is not distinguishable from zero.
     """
     check_share(q)
     check_level(level)
     counts = cumulative_counts(answered, name, group)
-    return counts.quantile(q, half_width(level, answered.estimates.noise))
+    width = half_width(level, answered.estimates.noise)
+    check_records("quantile", name, counts.counts[-1], width * math.sqrt(counts.moments[2, 0]), group)
+    return counts.quantile(q, width)
 
 
 def check_share(q: object) -> None:

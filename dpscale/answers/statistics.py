@@ -75,6 +75,14 @@ def total(answered: Answered, level: float) -> Estimate:
     return Estimate.around(estimate, half)
 
 
+def check_records(statistic: str, name: str, records: float, limit: float, group: Group) -> None:
+    """Raise TooFewRecords if a number of records is not above the limit of its error."""
+    if records <= 0 or records <= limit:
+        raise TooFewRecords(statistic, f"{name}: the number of records is not distinguishable from zero"
+                        + "".join(f" where {by} has cell {cell}" for by, cell in group),
+                        "a group with more records than noise", "use a larger group, or its table")  # fmt: skip
+
+
 def mean(answered: Answered, name: str, level: float, group: Group = ()) -> Estimate:
     """Return the mean Σ v · count(v) / Σ count(v) with bins at midpoints, and an interval that covers their width.
 
@@ -102,10 +110,7 @@ def mean(answered: Answered, name: str, level: float, group: Group = ()) -> Esti
     queries = np.stack([np.ones_like(middle), middle, lower, lower + 1, upper, upper + 1])
     (records, summed, *sums), errors = listed_queries(answered, attribute, queries, group)
     width = half_width(level, answered.estimates.noise)
-    if records <= 0 or records <= width * errors[0]:
-        raise TooFewRecords("mean", f"{name}: the number of records is not distinguishable from zero"
-                        + "".join(f" where {by} has cell {cell}" for by, cell in group),
-                        "a group with more records than noise", "use a larger group, or its table")  # fmt: skip
+    check_records("mean", name, records, width * errors[0], group)
     estimate = summed / records
     if not np.isfinite(errors).all():
         return Estimate.around(float(np.clip(estimate, lower[0], upper[-1])), math.nan)

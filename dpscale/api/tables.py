@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.answers.joins import CUT_JOIN, excess_of, share_beyond
 from dpscale.answers.statistics import Estimate
+from dpscale.base.arrow import arrow_csv, is_text, pa
 from dpscale.base.display import nearest
 from dpscale.base.errors import PlanError
+from dpscale.storage.objects import opening
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame as DaskFrame
+    from pandas import DataFrame
 
 
 def named_attributes(*names: str | Sequence[str] | None) -> list[str]:
@@ -96,8 +103,46 @@ class PairRows:
         return self._rows()
 
 
-def read_rows(files: list[str]) -> DaskFrame:
-    """Return the rows in some files as a Dask data frame."""
+def read_rows(files: list[str], read_column: Callable[[str, Any], Any] | None = None) -> DaskFrame:
+    """Return the rows in some files as a Dask data frame.
+
+    Parameters
+    ----------
+    files : list of str
+    read_column : callable, optional
+        Returns the column with a name from its texts in CSV. Parquet files state their types.
+    """
+    import dask
     import dask.dataframe as dd
 
-    return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
+    if not files[0].endswith(".csv"):
+        return dd.read_parquet(files)
+    read = partial(read_csv_rows, read_column=read_column)
+    with dask.config.set({"dataframe.convert-string": False}):  # columns have the types of rows in Parquet
+        return dd.from_map(read, files, meta=read(files[0]).iloc[:0])
+
+
+def read_csv_rows(file: str, read_column: Callable[[str, Any], Any] | None = None) -> DataFrame:
+    """Return the rows of a CSV file: fields without quotes that are empty are nulls, and every other text is a value."""
+    with opening(file) as stream:
+        names = next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8", newline="")))
+    with opening(file) as stream:
+        convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), null_values=[""],
+                                           strings_can_be_null=True, quoted_strings_can_be_null=False)  # fmt: skip
+        parse = arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1)
+        read = arrow_csv.ReadOptions(use_threads=False, block_size=max(1 << 24, stream.seek(0, os.SEEK_END) + 1))
+        stream.seek(0)
+        table = arrow_csv.read_csv(stream, read, parse, convert).combine_chunks()
+    columns = {name: table.column(name).combine_chunks() for name in names}
+    if read_column is not None:
+        columns = {name: read_column(name, column) for name, column in columns.items()}
+    return pa.table(columns).to_pandas(types_mapper=_frame_type)
+
+
+def _frame_type(kind: pa.DataType) -> object | None:
+    """Return the type of a column of a Dask data frame that is read from Parquet; None for that of NumPy."""
+    import pandas as pd
+
+    if pa.types.is_date(kind):
+        return pd.ArrowDtype(kind)
+    return pd.StringDtype("pyarrow") if is_text(kind) else None

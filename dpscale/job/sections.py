@@ -288,7 +288,7 @@ class SynthesizeTable(Settings):
     def parts_of(self, rows: int, columns: int) -> int:
         """Return the number of files: of PART_ROWS rows, or longer ones if they are many and fit the memory."""
         long = min(max(PART_VALUES // columns, PART_ROWS), LONG_PART_ROWS)
-        return self.parts or min(MOST_PARTS, max(-(-rows // long), min(MOST_SHORT_PARTS, -(-rows // PART_ROWS))))
+        return self.parts or min(MOST_PARTS, max(1, -(-rows // long), min(MOST_SHORT_PARTS, -(-rows // PART_ROWS))))
 
     def polishes(self, total: float) -> bool:
         """Return whether rows are polished.

@@ -46,7 +46,7 @@ def least_rows(job: CompositeJob, name: str) -> int:
     JobError
         If the stated rows of a table below it do not fit.
     """
-    needs = [(1, "")]
+    needs = [(0, "")]
     for link in (link for child in job.tables for link in required_links(job, child) if link.parent == name):
         if link.child == name:
             needs += [(2, f"no row of {name} is linked to itself")] * (link.loops is False)

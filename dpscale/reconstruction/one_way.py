@@ -16,6 +16,7 @@ from dpscale.workload.residual import center
 from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 
 LEAST_CELL, LEAST_GROUP = 0.05, 0.3
+LEAST_TOTAL = 0.25  # of a model, which is normalised by it; rounded, a table without rows
 FEW = 4  # too few group sums to test whether shrunk cells fit them
 
 
@@ -68,13 +69,13 @@ class NoisyCounts:
 
 
 def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] = (0.0, 0.0)) -> float:
-    """Return the inverse-variance average of the sums and a further (value, precision), at least 1."""
+    """Return the inverse-variance average of the sums and a further (value, precision), at least LEAST_TOTAL."""
     value, precision = further
     estimates, weights = [value * precision], [precision]
     for noisy in measured.values():
         weights.append(1 / noisy.sum_variance)
         estimates.append(float(noisy.values.sum()) * weights[-1])
-    return max(sum(estimates) / sum(weights), 1.0)
+    return max(sum(estimates) / sum(weights), LEAST_TOTAL)
 
 
 def non_negative_counts(noisy: NoisyCounts, total: float) -> Floats:

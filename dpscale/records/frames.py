@@ -20,10 +20,13 @@ from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.files import batch_rows
 from dpscale.records.formats import Dialect, RecordFormat, Source
+from dpscale.records.plain_types import plain, plain_kind
 from dpscale.records.table import Partition
 
 FRAME = "frame://"  # path of in-memory data
 FIELD = "data"
+FRAMES = "a pandas, Polars or Dask DataFrame, or Arrow data"
+REMEDY = "convert it, or pass the path of files"
 OTHER = ("a frame that computes to other records than before", "a frame that is the same each time it is read",
          "fix its seed or keep it (persist, or write it to Parquet), and give that")  # fmt: skip
 
@@ -120,56 +123,101 @@ class FramePartition(Partition):
 
 
 def read_stream(frame: object) -> object:
-    """Return an object that is only an Arrow stream (PyCapsule interface) as a pyarrow Table; others as they are."""
-    own = type(frame).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow", "dask")
-    return frame if own or not hasattr(frame, "__arrow_c_stream__") else pa.table(frame)
+    """Return an object that is only an Arrow stream or array as a pyarrow Table; data frames as they are.
+
+    The records of a stream can be read only once, so they are read here. Raises DataError for other objects.
+    """
+    if isinstance(frame, pa.Table | pa.RecordBatch) or is_frame(frame):
+        return frame
+    try:
+        if isinstance(frame, pa.RecordBatchReader):
+            return frame.read_all()
+        if hasattr(frame, "__arrow_c_stream__") and not _is_library(frame, "polars", "pandas"):
+            return pa.RecordBatchReader.from_stream(frame).read_all()
+        if hasattr(frame, "__arrow_c_array__") and not _is_library(frame, "polars", "pandas"):
+            return pa.table(pa.record_batch(frame))
+    except (pa.ArrowException, TypeError, ValueError):
+        raise DataError(FIELD, f"a {type(frame).__name__} that is no Arrow stream of records", FRAMES, REMEDY) from None
+    raise DataError(FIELD, f"a {type(frame).__name__}", FRAMES, REMEDY)
+
+
+def is_frame(frame: object) -> bool:
+    """Return whether an object is a pandas, Polars or Dask DataFrame, or a lazy one."""
+    return _is_library(frame, "pandas", "polars", "dask") and hasattr(type(frame), "columns")
+
+
+def _is_library(frame: object, *libraries: str) -> bool:
+    return any(kind.__module__.partition(".")[0] in libraries for kind in type(frame).__mro__)
 
 
 def frame_columns(frame: Any) -> list[str]:
     """Return the names of a frame's columns. Raises DataError for other objects."""
+    frame = read_stream(frame)
     if isinstance(frame, pa.Table | pa.RecordBatch):
         return list(frame.schema.names)
-    schema = frame.collect_schema().names() if hasattr(frame, "collect_schema") else getattr(frame, "columns", None)
-    if schema is None:
-        raise DataError(FIELD, f"a {type(frame).__name__}", "a pandas, Polars or Dask DataFrame, or Arrow data",
-                        "convert it, or pass the path of files")  # fmt: skip
-    return list(schema)
+    return list(frame.collect_schema().names() if hasattr(frame, "collect_schema") else frame.columns)
 
 
 def as_arrow(frame: object, names: Sequence[str]) -> pa.Table:
     """Return columns of a pandas, Polars or pyarrow table as a pyarrow Table.
 
-    Raises DataError for other objects and for columns without a single type.
+    Raises DataError for other objects, and for a column that is missing, occurs twice, or has no type of its own.
     """
+    frame: Any = read_stream(frame)
+    known = frame_columns(frame)
+    for name in names:
+        if known.count(name) != 1:
+            got = "twice" if name in known else "missing in a partition"
+            raise DataError(f"data column {name!r}", got, "one column of this name in every partition", "rename or add it")
+    if not _is_library(frame, "pandas", "polars", "pyarrow"):
+        raise DataError(FIELD, f"a {type(frame).__name__}", FRAMES, REMEDY)
+    if _is_library(frame, "polars"):
+        frame = frame.select(list(names))
+        frame = frame.collect() if hasattr(frame, "collect") else frame
+    return pa.table({name: _plain_column(name, frame[name]) for name in names})
+
+
+def _plain_column(name: str, column: Any) -> pa.ChunkedArray:
+    """Return a column of a frame in a plain type without a dictionary, whose order depends on the frame."""
+    stated = str(getattr(column, "dtype", getattr(column, "type", "")))
     try:
-        return _plain(_columns(frame, list(names)))
-    except pa.ArrowException:
-        raise DataError(FIELD, "a column with values of several types", "one type per column",
-                        "convert it") from None  # fmt: skip
-    except KeyError:
-        raise DataError(FIELD, "a partition without a column", "the same columns in all partitions", "fix it") from None
+        found = _arrow_column(column)
+        kind = plain_kind(found.type)
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return plain(found).cast(pa.large_string() if is_text(kind) else kind)
+    except MemoryError:
+        raise
+    except Exception:  # of the frame's library; its text may contain values
+        several = stated == "object"
+        got = "values of several types" if several else f"type {stated}"
+        raise DataError(f"data column {name!r}", got, "numbers, texts, dates or times",
+                        "convert it to one type" if several else "convert it") from None  # fmt: skip
 
 
-def _columns(frame: Any, names: list[str]) -> pa.Table:
+def _arrow_column(column: Any) -> pa.ChunkedArray:
     import pandas as pd
 
-    if isinstance(frame, pa.Table | pa.RecordBatch):
-        return pa.table({name: frame.column(name) for name in names})
-    if isinstance(frame, pd.DataFrame):
-        return pa.Table.from_pandas(frame[names], preserve_index=False)
-    if type(frame).__module__.partition(".")[0] == "polars":
-        kept = frame.select(names)
-        return (kept.collect() if hasattr(kept, "collect") else kept).to_arrow()
-    raise DataError(FIELD, f"a {type(frame).__name__}", "a pandas, Polars or Dask DataFrame, or Arrow data",
-                    "convert it, or set path in [data]")  # fmt: skip
+    if isinstance(column, pa.ChunkedArray):
+        return column
+    if isinstance(column, pa.Array):
+        return pa.chunked_array([column])
+    if _is_library(column, "polars"):
+        wide = str(column.dtype) in ("Int128", "UInt128")  # Arrow has no such integers; a cast refuses larger values
+        return pa.chunked_array([(column.cast(_polars().Int64) if wide else column).to_arrow()])
+    if isinstance(column.dtype, pd.SparseDtype):
+        column = column.sparse.to_dense()
+    if isinstance(column.dtype, pd.CategoricalDtype):  # labels of intervals, as of pandas.cut, are their texts
+        categories = column.cat.categories
+        if isinstance(categories.dtype, pd.IntervalDtype):
+            column = column.cat.rename_categories(categories.astype(str))
+    found = pa.Array.from_pandas(column)
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
 
 
-def _plain(table: pa.Table) -> pa.Table:
-    """Return the table with one text type and without dictionaries, whose order depends on the frame."""
-    kinds = [one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in table.schema]
-    kinds = [pa.large_string() if is_text(kind) else kind for kind in kinds]
-    arrays = [column.cast(kind) for column, kind in zip(table.columns, kinds, strict=True)]
-    return pa.table(dict(zip(table.column_names, arrays, strict=True)))
+def _polars() -> Any:
+    import polars
+
+    return polars
 
 
 def content_of(table: pa.Table) -> str:

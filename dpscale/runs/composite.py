@@ -206,7 +206,7 @@ class CompositeRun(Run):
             self.record_allocation(Divisible(self.job, self.neighbours).divide_by_usual_sizes().to_dict())
             self.update(divides=UNMEASURED)
 
-    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
         folder = self.path / "synthetic"
         files: dict[str, list[str]] = json.loads(read_text(folder / INDEX))
         return {name: read([str(folder / one) for one in own]) for name, own in files.items()}

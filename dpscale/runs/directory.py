@@ -194,8 +194,8 @@ class Run(ABC):
         return self.tables["data"]
 
     @abstractmethod
-    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
-        """Return the synthetic rows; `read` maps the files of a table to its rows."""
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
+        """Return the synthetic rows; `read` maps the files of a table, and a reader of their columns, to its rows."""
 
     @property
     @abstractmethod

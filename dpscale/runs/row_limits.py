@@ -53,7 +53,7 @@ def record_limits(run: CompositeRun, name: str) -> None:
 
 def limited_rows(table: TableRun, total: float) -> int:
     """Return the number of synthetic rows for an estimated number of records, within the limits of the table."""
-    limits = table.manifest.get(ENTRY, {"least": 1, "most": None, "estimate": None})
+    limits = table.manifest.get(ENTRY, {"least": 0, "most": None, "estimate": None})
     estimate = total if limits["estimate"] is None else limits["estimate"]
     rows = max(limits["least"], round(estimate))
     return rows if limits["most"] is None else min(rows, limits["most"])

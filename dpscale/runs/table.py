@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +42,7 @@ from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_s
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.preflight import check_preflight
 from dpscale.storage.files import present, read_text, write_whole
+from dpscale.synthesis.decode import read_column
 from dpscale.workload import Workload
 
 # defaults that every digest includes, also that of a job that omits them
@@ -114,9 +115,15 @@ class TableRun(Run):
     def tables(self) -> Mapping[str, TableRun]:
         return {"data": self}
 
-    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
         folder = self.path / "synthetic"
-        return read([str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]])
+        files = json.loads(read_text(folder / "_rows.json"))["files"]
+        return read([str(folder / name) for name in files], self.row_reader)
+
+    @property
+    def row_reader(self) -> Callable[..., Any]:
+        """Reader of the columns of synthetic rows, given their names and their texts in CSV."""
+        return partial(read_column, self.domain, self.manifest.get("columns") or {})
 
     @property
     def protects(self) -> Protection:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import Integers, Integers32
+from dpscale.domain import Domain
 from dpscale.domain.attribute import EPOCH, OUTSIDE_LABEL, Attribute, first_day
 from dpscale.domain.number import Number
 from dpscale.privacy.streams import PublicStream
@@ -68,6 +69,29 @@ def number_column(number: Number, steps: Integers, wanted: pa.DataType | None = 
     if number.unit.denominator == 1:
         return _cast(pa.array(values.astype(np.int64), mask=steps < 0), wanted)
     return _cast(pa.array(values, mask=steps < 0), wanted)
+
+
+def read_column(domain: Domain, types: Mapping[str, str], name: str, texts: pa.Array) -> pa.Array:
+    """Return a column of rows from its texts in a file, as `column` and `number_column` make it.
+
+    Parameters
+    ----------
+    domain : Domain
+    types : mapping of str to str
+        Public types of the input's columns.
+    name : str
+        Name of the column; one that the domain lacks contains weights.
+    texts : pyarrow Array
+        Values as written; null for a null.
+    """
+    if name not in (*domain.axis_names, *domain.number_names):
+        return texts.cast(pa.float64())
+    attribute, nothing = domain[name], np.empty(0, np.int32)
+    if isinstance(attribute, Number):
+        plain = number_column(attribute, nothing.astype(np.int64)).type
+    else:
+        plain = column(attribute, nothing, PublicStream("", "values")).type
+    return _cast(texts.cast(plain), type_of(types.get(name, "")))
 
 
 def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:

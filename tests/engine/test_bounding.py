@@ -199,9 +199,9 @@ def test_only_counted_columns_are_read(tmp_path):
         (pa.array(["x", None]), "a null"),
         (pa.array([1.0, float("nan")]), "a null"),
         (pa.array(["x", None]).dictionary_encode(), "a null"),
-        (pa.array(["x", " NaN "]), "a null"),
+        (pa.array(["x", "  "]), "a null"),
         (pa.array([[1], [2]]), "type list"),
-        (pa.array([b"\xff\xfe", b"1"]), "type binary"),
+        (pa.array([{"k": 1}, {"k": 2}]), "type struct"),
     ],
 )
 def test_invalid_unit_column_is_refused(tmp_path, units, says):

@@ -33,6 +33,7 @@ from dpscale.reconstruction.junction_tree.tree import (
     junction_tree,
     largest,
 )
+from dpscale.reconstruction.one_way import LEAST_TOTAL
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, expanded
 
 
@@ -140,10 +141,10 @@ def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
 
 
 def total_of(observed: Iterable[Observed]) -> float:
-    """Return the number of records, at least 1: the inverse-variance average of the totals of all measurements."""
+    """Return the number of records, at least LEAST_TOTAL: the inverse-variance average of the totals of all measurements."""
     measured = [one.total for one in observed]
     precision = sum(one for _, one in measured)
-    return max(sum(value * one for value, one in measured) / precision, 1.0) if precision else 1.0
+    return max(sum(value * one for value, one in measured) / precision, LEAST_TOTAL) if precision else 1.0
 
 
 def common_groups(sizes: Iterable[tuple[str, int]], observed: Sequence[Observed]) -> dict[str, Groups]:

@@ -138,12 +138,12 @@ class AnswersRun(TableRun):
         weights = self.stream.time_plan.weights(self.kind, self.number)
         return [self.stream.period_path(int(number)) / ROWS for number in np.flatnonzero(weights)]
 
-    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
         """Return the synthetic rows of all periods that the answers count."""
         files = []
         for folder in (path / "synthetic" for path in self._row_paths):
             files += [str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]]
-        return read(files)
+        return read(files, self.row_reader)
 
 
 def _first_files(stream: StreamRun, number: int, name: str, kind: str) -> dict[str, bytes]:

@@ -110,7 +110,7 @@ class StreamRun(Run):
     def tables(self) -> Mapping[str, StreamRun]:
         return {"data": self}
 
-    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
         raise self.unnamed()
 
     def unnamed(self) -> JobError:
