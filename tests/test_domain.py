@@ -85,7 +85,7 @@ def test_invalid_size_is_refused(size):
         ({"kind": "categories", "values": ["F", "F"]}, "twice"),
         ({"kind": "categories", "values": [1, 1.0]}, "twice"),
         ({"kind": "categories", "values": [1, True]}, "mixed"),
-        ({"kind": "categories", "values": ["a", "(outside)"], "outside": "category"}, "twice"),
+        ({"kind": "categories", "values": ["a", "(outside)"], "outside": "category"}, "label of values outside"),
         ({"kind": "categories", "values": [1, "1"]}, "mixed"),
         ({"kind": "categories", "values": [1.0, float("nan")]}, "not finite"),
         ({"kind": "categories", "values": [None, "a"]}, "x.values"),

@@ -63,7 +63,14 @@ def _plain_warnings() -> Iterator[None]:
     """Print warnings as one sentence on stderr, and those of old names, which Python ignores by default."""
     with warnings.catch_warnings():
         warnings.filterwarnings("default", category=DeprecationWarning, message=".* the old name will be removed .*")
-        warnings.showwarning = lambda message, *_: click.echo(f"dpscale: warning: {message}", err=True)
+        printed = set[str]()
+
+        def show(message: Warning | str, *_: object) -> None:
+            if str(message) not in printed:
+                click.echo(f"dpscale: warning: {message}", err=True)
+            printed.add(str(message))
+
+        warnings.showwarning = show
         yield
 
 

@@ -215,6 +215,7 @@ def plan(
     from dpscale.runs.stages.preview import planned_risk
 
     read, began = opening.read_job(job), time.perf_counter()
+    _warn_of_files(read)
     jobs, overview = opening.run_class(read).table_jobs(read), opening.run_class(read).overview(read)
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
@@ -233,6 +234,15 @@ def plan(
         click.echo(line)
     for name, summary in summaries.items():
         click.echo((f"\ntables.{name}\n" if overview else "") + plan_text(summary | seconds))
+
+
+def _warn_of_files(job: Any) -> None:
+    """Warn of files beside the data of a job that are left out."""
+    from dpscale.records.table import warn_left_out
+
+    for own in job.tables.values() if hasattr(job, "tables") else (job.data,):
+        if not own.lake and own.path is not None:
+            warn_left_out(own.path, own.format or "")
 
 
 def _make_plans(

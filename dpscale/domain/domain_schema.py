@@ -235,9 +235,11 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         return _read_map(f"attributes.{name}.map", table["map"], 0)
     values, field = table["values"], f"attributes.{name}.values"
     check_values(field, values)
-    policies = {OUTSIDE_LABEL: table.get("outside"), NULL_LABEL: table.get("nulls")}
-    if any(label in values and policy == "category" for label, policy in policies.items()):
-        raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
+    for label, policy in ((OUTSIDE_LABEL, "outside"), (NULL_LABEL, "nulls")):
+        if label in values and table.get(policy) == "category":
+            what = "values outside the domain" if policy == "outside" else "nulls"
+            raise DomainError(field, f"the value {label}, which is the label of {what} here", "values with other names",
+                              f"represent it by another name in a map, or change {policy}")  # fmt: skip
     return {"values": tuple(values)}
 
 

@@ -11,6 +11,9 @@ from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import EXACT
 
 
+MOST = (1 << 63) - 1  # larger integers of a column are read as this number
+
+
 def read_exact(field: str, value: object) -> Fraction:
     """Return a number of a domain file exactly as its decimal digits."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < EXACT:
@@ -47,8 +50,9 @@ def check_values(field: str, values: object) -> None:
         raise DomainError(field, got, "a list of texts or numbers", "fix it")
     if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
         raise DomainError(field, "texts, numbers and booleans mixed", "values of one type", "quote the numbers")
-    if not isinstance(values[0], str) and not all(abs(v) < EXACT for v in values):
-        raise DomainError(field, "a number too large or not finite", "numbers between -2^53 and 2^53", "fix it")
+    if not isinstance(values[0], str) and not all(abs(v) < (MOST if isinstance(v, int) else EXACT) for v in values):
+        takes = "integers of 64 bits, and other numbers between -2^53 and 2^53"
+        raise DomainError(field, "a number too large or not finite", takes, "fix it")
     if len(set(values)) != len(values):
         raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
 

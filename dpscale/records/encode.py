@@ -347,7 +347,8 @@ def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Intege
     listed = _read_values(attribute)
     if values.dtype.kind == "i" and all(type(value) is int for value in listed):
         return _places(attribute, pa.array(values), pa.array(listed, pa.int64()))
-    return _places(attribute, pa.array(values + 0.0), pa.array(np.array(listed, np.float64) + 0.0))
+    exact = np.array([value if float(value) == value else math.nan for value in listed], np.float64)
+    return _places(attribute, pa.array(values + 0.0), pa.array(exact + 0.0))
 
 
 def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:

@@ -57,7 +57,7 @@ class Listing:
         names = sorted({os.path.basename(file) for file in self.left_out})
         shown = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
         return (f"{len(self.left_out)} file{'s' * (len(self.left_out) > 1)} beside the data left out because of the"
-                f" ending: {shown}; format = in [data] reads every file")  # fmt: skip
+                f" ending ({shown}); a format in [data] reads every file")  # fmt: skip
 
 
 def find_files(paths: Iterable[str], named: str = "") -> list[str]:

@@ -17,8 +17,9 @@ import numpy as np
 from dpscale.base.arrow import is_text, pa, pc
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Integers, NDArray
-from dpscale.domain.attribute import EXACT, NULL_LABEL, OUTSIDE_LABEL, Attribute
+from dpscale.domain.attribute import NULL_LABEL, OUTSIDE_LABEL, Attribute
 from dpscale.domain.number import Number
+from dpscale.domain.schema_values import MOST
 from dpscale.domain.search import EdgeSearch, NodeSearch, ValueSearch
 from dpscale.records.column_values import numbers
 
@@ -107,7 +108,7 @@ def _searchable(attribute: Attribute, dictionary: pa.Array) -> tuple[pa.Array, N
     texts = _texts(dictionary)
     if isinstance(attribute.search, ValueSearch):
         long = pc.greater(pc.utf8_length(texts), attribute.search.max_length)
-        if pa.types.is_integer(dictionary.type):  # the labels of the domain are exact as floats
+        if pa.types.is_integer(dictionary.type):
             long = pc.or_(long, _large(dictionary))
         reserved = pc.is_in(texts, value_set=pa.array([OUTSIDE_LABEL, NULL_LABEL], pa.large_string()))
         texts = pc.if_else(pc.or_(long, reserved), pa.scalar(None, pa.large_string()), texts)
@@ -115,8 +116,8 @@ def _searchable(attribute: Attribute, dictionary: pa.Array) -> tuple[pa.Array, N
 
 
 def _large(dictionary: pa.Array) -> pa.Array:
-    """Return which integers are too large for labels."""
-    most = EXACT - 2
+    """Return which integers are too large for labels of 64 bits."""
+    most = MOST - 1
     if pa.types.is_unsigned_integer(dictionary.type):
         return pc.greater(dictionary.cast(pa.uint64()), pa.scalar(most, pa.uint64()))
     whole = dictionary.cast(pa.int64())

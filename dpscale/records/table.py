@@ -8,7 +8,9 @@ column too must have the same value in it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -206,6 +208,10 @@ def _kind_of(source: Source, name: str) -> pa.DataType:
     return pa.null() if numeric and source.is_null(name) else kind
 
 
+class LeftOutWarning(UserWarning):
+    """Warning of files beside the data that are not read because of their endings."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Partitioned table and the domain of its records. Opening it reads no record.
@@ -218,8 +224,6 @@ class Table:
         Folder of the files; empty for a data frame.
     lake : Lake, optional
         Version of a table with a log.
-    note : str
-        Sentence on files beside the data that are left out because of their endings; empty if there are none.
 
     Examples
     --------
@@ -234,7 +238,6 @@ class Table:
     partitions: tuple[Partition, ...]
     root: str
     lake: Lake | None = None
-    note: str = field(default="", compare=False)
 
     @classmethod
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
@@ -290,7 +293,9 @@ class Table:
         if fills:
             every = tuple(dict.fromkeys(name for part in parts for name in part.columns()))
             parts = tuple(replace(part, absent=every) for part in parts)
-        table = cls(domain, parts, root, note=note).filtered(where)
+        if note:
+            warnings.warn(note, LeftOutWarning, stacklevel=2)
+        table = cls(domain, parts, root).filtered(where)
         dates = {period, *(one.column for one in domain.attributes if one.kind == "date")}
         named = (replace(part, fixed=calendar_names(part.fixed, dates)) for part in table.partitions)
         return replace(table, partitions=tuple(named))
@@ -422,6 +427,13 @@ def _sizes(paths: list[str], named: str) -> tuple[dict[str, int | None], str]:
             "data.path", "files in several locations", "one bucket, or this machine", "copy them to one location"
         )
     return {one.url: one.size for one in find_objects(urls, named)}, ""
+
+
+def warn_left_out(path: str, named: str = "") -> None:
+    """Warn of files beside the data at a path that are left out; nothing if they cannot be listed here."""
+    with suppress(DataError):
+        if not is_url(path) and (note := list_files([path], named).note):
+            warnings.warn(note, LeftOutWarning, stacklevel=2)
 
 
 def missing_column(name: str, path: str, present: Sequence[str] = (), named: str = "") -> DataError:

@@ -67,6 +67,8 @@ def distance_warning(
     rows: int,
 ) -> str:  # fmt: skip
     """Return a warning if rows are farther from the estimates than BEYOND times independent draws + SLACK."""
+    if not rows:
+        return ""
     distances = distances_by_degree(counts, names, sizes, estimated)
     chance = expected_distances(names, sizes, estimated, rows)
     for degree in distances:
