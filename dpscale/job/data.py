@@ -134,8 +134,9 @@ class Filed(Settings):
             raise ValueError("header = false and names require each other")
         if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
             raise ValueError("names must contain one distinct name per column")
-        marks = [self.decimal or ".", self.thousands] if self.decimal or self.thousands else []
-        if self.delimiter in marks or len(set(marks)) < len(marks):
+        marks = [mark for mark in (self.delimiter, self.thousands) if mark is not None]
+        marks += [self.decimal or "."] if self.decimal or self.thousands else []
+        if len(set(marks)) < len(marks):
             raise ValueError("decimal, thousands and delimiter must differ")
         if self.version is not None and not self.lake:
             raise ValueError('version requires format = "delta" or "iceberg"')

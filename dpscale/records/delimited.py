@@ -164,7 +164,11 @@ class DelimitedFormat(RecordFormat):
         self.name, self.title, self.suffixes, self.delimiter = name, name.upper(), (f".{name}",), delimiter
 
     def open(self, path: str, dialect: Dialect) -> DelimitedSource:
-        return DelimitedSource(path, dialect, dialect.delimiter or self.delimiter)
+        delimiter = dialect.delimiter or self.delimiter
+        if delimiter in (dialect.decimal, dialect.thousands):
+            raise DataError("data.decimal", f"{delimiter!r}, which separates the fields", "another delimiter",
+                            'set delimiter = ";" in [data], as in the files')  # fmt: skip
+        return DelimitedSource(path, dialect, delimiter)
 
     def row_bound(self, path: str, dialect: Dialect) -> int:
         """Return one row per two bytes, or five rows per byte of a compressed file."""

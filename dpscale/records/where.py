@@ -168,9 +168,9 @@ def check_type(condition: Condition, kind: pa.DataType) -> None:
 
 def matching(condition: Condition, column: pa.Array) -> Flags:
     """Return the rows of a column that match a condition."""
-    check_type(condition, column.type)
-    if pa.types.is_null(column.type):
+    if pa.types.is_null(column.type) or (len(column) and column.null_count == len(column)):
         return np.zeros(len(column), dtype=bool)
+    check_type(condition, column.type)
     if not pa.types.is_dictionary(column.type) and (is_text(column.type) or pa.types.is_decimal(column.type)):
         column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):

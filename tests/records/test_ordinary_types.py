@@ -1,0 +1,346 @@
+"""Values as programs write them: old times, 32-bit floats, UUIDs, bytes, columns of nulls, and dialects of text."""
+
+import bz2
+import json
+import uuid
+from datetime import date, datetime
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, strategies as st
+
+import dpscale as dp
+from dpscale.engine import LocalEngine
+from dpscale.engine.frames import frame_table
+from dpscale.job.data import Data
+from dpscale.records.column_values import days, numbers, shortest
+from dpscale.records.encode import encode
+from dpscale.records.frames import read_stream
+from dpscale.records.plain_types import plain, plain_kind
+from dpscale.records.where import matching, read_where
+
+NULLS = {"nulls": "category"}
+
+
+def counts(path, names=("x",), where="", origin=None, **attributes):
+    domain = dp.Domain.from_dict({"attributes": attributes})
+    origin = origin or Data(path=str(path), domain=".", **({"where": where} if where else {})).origin
+    return dp.count_marginals(origin.table(str(path), domain), [names])[names].tolist()
+
+
+def counts_of_frame(frame, names=("x",), **attributes):
+    domain = dp.Domain.from_dict({"attributes": attributes})
+    table = frame_table(read_stream(frame), domain, list(attributes), LocalEngine("synchronous"))
+    return dp.count_marginals(table, [names])[names].tolist()
+
+
+# Types of Parquet
+
+
+@pytest.mark.parametrize("rows", [4, 300_000])
+def test_times_in_96_bits_beyond_64_bit_nanoseconds(tmp_path, rows):
+    times = [datetime(2024, 1, 5), datetime(9999, 12, 31), datetime(1, 1, 1), None] * (rows // 4)
+    table = pa.table({"x": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    month = {"kind": "date", "by": "month", "low": "2023-12", "high": "2024-02", "outside": "clip", **NULLS}
+    assert counts(tmp_path, x=month) == [rows // 4] * 4
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), max_size=20))
+def test_32_bit_floats_are_their_shortest_decimals(values):
+    narrow = np.array(values, np.float32)
+    assert shortest(narrow).tolist() == [float(str(value)) for value in narrow]
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("width", [pa.float16(), pa.float32(), pa.float64(), pa.decimal128(8, 1), pa.string()])
+def test_decimals_are_in_one_bin_in_every_type(tmp_path, width, dictionary):
+    values = [Decimal(number) / 10 for number in range(101)]
+    floats = pa.array([float(value) for value in values])
+    column = pa.array(list(map(str, values))) if width == pa.string() else (
+        pa.array(values, width) if pa.types.is_decimal(width) else floats.cast(width)
+    )  # fmt: skip
+    pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet", use_dictionary=dictionary)
+    edges = [round(number / 10, 1) for number in range(102)]
+    assert counts(tmp_path, x={"kind": "bins", "edges": edges}) == [1] * 101
+
+
+def test_filter_compares_32_bit_floats_as_decimals(tmp_path):
+    pq.write_table(pa.table({"x": pa.array([0.7, 0.8], pa.float32())}), tmp_path / "a.parquet")
+    bins = {"kind": "bins", "edges": [0, 0.75, 1]}
+    assert counts(tmp_path, where="x >= 0.7", x=bins) == [1, 1]
+    assert counts(tmp_path, where="x = 0.7", x=bins) == [1, 0]
+
+
+IDS = [uuid.UUID(int=number) for number in (1, 2, 1)]
+
+
+def test_uuid_bytes_and_json_are_texts(tmp_path):
+    uuids = pa.array([one.bytes for one in IDS], pa.binary(16)).cast(pa.uuid())
+    assert plain(uuids).to_pylist() == list(map(str, IDS))
+    assert plain(pa.array([None, IDS[0].bytes], pa.binary(16)).cast(pa.uuid())).to_pylist() == [None, str(IDS[0])]
+    for kind in (pa.binary(), pa.large_binary(), pa.binary(1), pa.binary_view(), pa.string_view()):
+        column = pa.array(["a", "b", "a"] if kind == pa.string_view() else [b"a", b"b", b"a"], kind)
+        pq.write_table(pa.table({"x": column, "u": uuids}), tmp_path / "a.parquet")
+        assert counts(tmp_path, x={"kind": "categories", "values": ["a", "b"]}) == [2, 1]
+        assert plain(column.dictionary_encode() if kind == pa.binary() else column).to_pylist() == ["a", "b", "a"]
+    assert counts(tmp_path, ("u",), u={"kind": "categories", "values": [str(IDS[1]), str(IDS[0])]}) == [1, 2]
+    document = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}']))
+    assert plain(document).to_pylist() == ['{"a":1}']
+    assert plain_kind(pa.list_(pa.int8())) == pa.list_(pa.int8())
+
+
+def test_uuid_is_one_unit_with_its_text():
+    from dpscale.contributions.unit_ids import identities
+
+    stored = plain(pa.array([one.bytes for one in IDS], pa.binary(16)).cast(pa.uuid()))
+    texts = pa.array([str(one) for one in IDS])
+    assert identities(stored, "u").words.tolist() == identities(texts, "u").words.tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.int32(), pa.int64(), pa.null()])
+@pytest.mark.parametrize("first", [True, False])
+def test_column_of_nulls_fits_texts_and_dates(tmp_path, kind, first):
+    names = ("0.parquet", "1.parquet") if first else ("1.parquet", "0.parquet")
+    nulls = pa.array([None, None], kind)
+    pq.write_table(pa.table({"x": nulls, "d": nulls}), tmp_path / names[0])
+    pq.write_table(pa.table({"x": ["a", "b"], "d": [date(2024, 1, 1)] * 2}), tmp_path / names[1])
+    attributes = {"x": {"kind": "categories", "values": ["a", "b"], **NULLS},
+                  "d": {"kind": "date", "by": "year", "low": 2024, "high": 2024, **NULLS}}  # fmt: skip
+    assert counts(tmp_path, **attributes) == [1, 1, 2]
+    assert counts(tmp_path, ("d",), **attributes) == [2, 2]
+    assert counts(tmp_path, where="x = 'a'", **attributes) == [1, 0, 0]
+    with pytest.raises(dp.DataError, match="type"):  # a value is a value
+        encode(dp.Domain.from_dict({"attributes": attributes})["x"], pa.array([None, 1.0]))
+
+
+def test_all_nan_column_is_null():
+    domain = dp.Domain.from_dict({"attributes": {"x": {"kind": "categories", "values": ["a"], **NULLS}}})
+    assert encode(domain["x"], pa.array([float("nan")] * 2)).tolist() == [1, 1]
+
+
+def test_columns_that_are_not_used_may_have_one_name_or_any_type(tmp_path):
+    nested = pa.array([{"k": [1]}] * 2)
+    table = pa.table([pa.array([0, 1]), nested, pa.array([2, 2]), nested], names=["x", "y", "y", "z"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert counts(tmp_path, x={"kind": "coded", "size": 2}) == [1, 1]
+    with pytest.raises(dp.DataError, match="two columns with the same name"):
+        counts(tmp_path, ("y",), y={"kind": "coded", "size": 2})
+    with pa.ipc.new_file(tmp_path / "b.arrow", table.schema) as file:
+        file.write_table(table)
+    assert counts(tmp_path / "b.arrow", x={"kind": "coded", "size": 2}) == [1, 1]
+    (tmp_path / "c.csv").write_text("x,,\n0,,\n1,,\n")
+    assert counts(tmp_path / "c.csv", x={"kind": "coded", "size": 2}) == [1, 1]
+
+
+# Numbers and times
+
+
+def test_whole_numbers_in_texts_are_exact():
+    texts = ["9007199254740993", "-9007199254740995", "+0009223372036854775000", "1.5", "x", "", "9" * 25, "-0"]
+    found = numbers(pa.array(texts))
+    expected = [9007199254740993, -9007199254740995, 9223372036854775000, Fraction(3, 2), 0, 0, Fraction(1e25), 0]
+    exact = [int(large) or Fraction(value) for value, large in zip(found.values, found.large, strict=True)]
+    assert exact == expected
+    for text in texts[:3]:
+        for column in (pa.array([text, "0"]), pa.array([text, "0"]).dictionary_encode(), pa.array([int(text), 0])):
+            [same] = read_where(f"x = {int(text)}").conditions
+            [other] = read_where(f"x = {int(text) - 1}").conditions
+            assert matching(same, column).tolist() == [True, False]
+            assert matching(other, column).tolist() == [False, False]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.string(), pa.decimal128(20)])
+def test_categories_of_large_integers(tmp_path, kind):
+    values = [2**53, 2**53 + 1, 2**62 + 1]
+    column = pa.array([Decimal(v) if pa.types.is_decimal(kind) else str(v) if kind == pa.string() else v
+                       for v in [*values, values[1], 2**53 + 2]], kind)  # fmt: skip
+    pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet")
+    assert counts(tmp_path, x={"kind": "categories", "values": values, "outside": "category"}) == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(9, 3), pa.string()])
+@pytest.mark.parametrize("step", [0.1, 0.7, 0.01])
+def test_decimals_half_way_between_steps_are_rounded_up(kind, step):
+    attribute = dp.Domain.from_dict({"numbers": {"n": {"low": 0, "high": 70, "step": step}},
+                                     "attributes": {"x": {"kind": "coded", "size": 2}}})["n"]  # fmt: skip
+    exact = Fraction(str(step))
+    values = [(number + Fraction(1, 2)) * exact for number in range(60)]
+    texts = [str(float(value)) for value in values]
+    column = pa.array(texts) if kind == pa.string() else pa.array(list(map(Decimal, texts)), pa.decimal128(9, 3)).cast(kind)
+    assert encode(attribute, column).tolist() == [number + 1 for number in range(60)]
+
+
+OFFSETS = {"+00": 0, "+01": 1, "-05": -5, "Z": 0, " UTC": 0, "UTC": 0, "GMT": 0, "+0130": 1.5, "-01:30": -1.5, " +02": 2}
+
+
+@pytest.mark.parametrize("ending", OFFSETS)
+def test_offsets_of_times(ending):
+    text = f"2024-02-29 23:15:00{ending}"
+    expected = (datetime(2024, 2, 29, 23, 15) - pd.Timedelta(hours=OFFSETS[ending]) - datetime(1970, 1, 1)).days
+    assert days(pa.array([text])).values.tolist() == [expected]
+    [same] = read_where("x < 2024-03-01").conditions
+    if ending != " +02":
+        assert matching(same, pa.array([text])).tolist() == [expected < 19783]
+    assert days(pa.array([f"2024-02-29 23:15:00{ending}x", "2024-02-29 23:15:00+5"])).foreign.tolist() == [True, True]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Sydney", "UTC"])
+def test_days_after_2037_follow_the_rules_of_the_zone(zone):
+    instants = pd.date_range("2036-01-01 00:30", "2044-12-31", freq="17h", tz="UTC")
+    expected = [(one.tz_convert(zone).tz_localize(None) - pd.Timestamp(0)).days for one in instants]
+    column = pa.array(instants.as_unit("us"))
+    assert days(column, zone).values.tolist() == expected
+    far = pa.array([datetime(9999, 12, 31, 23, 59)], pa.timestamp("us", "UTC"))
+    assert days(far, zone).values[0] in (2932896, 2932897)
+
+
+# Delimited text
+
+
+def test_nulls_of_a_file_with_one_column(tmp_path):
+    path = tmp_path / "a.csv"
+    values = {"kind": "categories", "values": ["a", "b"]}
+    for write in (lambda: pa.csv.write_csv(pa.table({"x": ["a", None, "b", None, "a"]}), path),
+                  lambda: pl.DataFrame({"x": ["a", None, "b", None, "a"]}).write_csv(path),
+                  lambda: pd.DataFrame({"x": ["a", None, "b", None, "a"]}).to_csv(path, index=False)):  # fmt: skip
+        write()
+        assert counts(path, x={**values, **NULLS}) == [2, 1, 2]
+        with pytest.raises(dp.DataError, match="a null"):
+            counts(path, x=values)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+def test_line_ends_in_quotes_at_the_end_of_a_block(tmp_path, encoding, monkeypatch):
+    monkeypatch.setattr("dpscale.records.delimited.BLOCK_BYTES", 64)
+    path, labels = tmp_path / "a.csv", ["z", "p\r\nq", "q"]
+    for shift in range(64):
+        text = 'x,t\n"z",' + "w" * shift + '\n"p\r\nq",1\nq,2\n'
+        path.write_bytes(text.encode(encoding))
+        origin = Data(path=str(path), domain=".", encoding=encoding).origin
+        assert counts(path, origin=origin, x={"kind": "categories", "values": labels, "outside": "category"}) == [1, 1, 1, 0]
+
+
+def test_dialect_of_another_country(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'made by a program\r\nsecond line\r\n# note\r\nx;t\r\n1.234,5;a\\;b\r\n# no; record\r\n"4.999";c\r\n'
+                     b'12;"q\\"r"\r\n999,99;"c\n# in quotes"\r\n1,2,3;c\r\n')  # fmt: skip
+    origin = Data(path=str(path), domain=".", delimiter=";", decimal=",", thousands=".", escape="\\", comment="#",
+                  skip_lines=2).origin  # fmt: skip
+    attributes = {"x": {"kind": "bins", "edges": [0, 1000, 2000, 5000], "unparsable": "category", "outside": "category"},
+                  "t": {"kind": "categories", "values": ["a;b", "c", 'q"r', "c\n# in quotes"]}}  # fmt: skip
+    assert counts(path, origin=origin, **attributes) == [2, 1, 1, 1]
+    assert counts(path, ("t",), origin=origin, **attributes) == [1, 2, 1, 1]
+    blocks = tmp_path / "long.csv"
+    blocks.write_text("# first\nx\n" + "1\n# comment\n" * 30_000)
+    origin = Data(path=str(blocks), domain=".", comment="#").origin
+    assert counts(blocks, origin=origin, x={"kind": "coded", "size": 2}) == [0, 30_000]
+
+
+@pytest.mark.parametrize("keys", [
+    {"decimal": ";"}, {"thousands": "x"}, {"escape": "ab"}, {"comment": ""}, {"skip_lines": -1}, {"missing_columns": "x"},
+    {"decimal": ",", "thousands": ","}, {"decimal": ",", "delimiter": ","},
+])  # fmt: skip
+def test_invalid_keys_of_a_dialect_are_refused(keys):
+    with pytest.raises((dp.JobError, ValueError)):
+        Data(path="a.csv", domain=".", **keys)
+
+
+def test_keys_of_a_dialect_are_refused_for_other_formats(tmp_path):
+    pq.write_table(pa.table({"x": [0]}), tmp_path / "a.parquet")
+    origin = Data(path=str(tmp_path), domain=".", decimal=",").origin
+    with pytest.raises(dp.DataError, match=r"data\.decimal: given for Parquet files"):
+        counts(tmp_path, origin=origin, x={"kind": "coded", "size": 2})
+
+
+def test_decimal_mark_that_separates_fields_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("x\n0\n")
+    with pytest.raises(dp.DataError, match=r"data\.decimal: ',', which separates the fields"):
+        counts(tmp_path, origin=Data(path=str(tmp_path), domain=".", decimal=",").origin, x={"kind": "coded", "size": 2})
+
+
+def test_bzip2_is_read_and_recognised(tmp_path):
+    (tmp_path / "a.csv.bz2").write_bytes(bz2.compress(b"x\n0\n1\n"))
+    assert counts(tmp_path, x={"kind": "coded", "size": 2}) == [1, 1]
+    (tmp_path / "a.csv.bz2").rename(tmp_path / "a.csv")
+    with pytest.raises(dp.DataError, match=r"compressed by bz2: name it a.csv.bz2"):
+        counts(tmp_path, x={"kind": "coded", "size": 2})
+
+
+def test_column_that_older_files_lack_is_null_on_request(tmp_path):
+    pq.write_table(pa.table({"a": [0, 1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": [0, 1], "x": ["b", "c"]}), tmp_path / "2.parquet")
+    attributes = {"x": {"kind": "categories", "values": ["b", "c"], **NULLS}, "a": {"kind": "coded", "size": 2}}
+    origin = Data(path=str(tmp_path), domain=".", missing_columns="null").origin
+    assert counts(tmp_path, origin=origin, **attributes) == [1, 1, 2]
+    with pytest.raises(dp.DataError, match="no column 'x'"):
+        counts(tmp_path, **attributes)
+    with pytest.raises(dp.DataError, match="no column 'y'"):
+        origin.table(str(tmp_path), dp.Domain(y=2)).require(["y"])
+
+
+# Frames
+
+
+def interval_frame():
+    return pd.DataFrame({"x": pd.cut([1, 2, 2], [0, 1.5, 4])})
+
+
+@pytest.mark.parametrize(("frame", "attribute", "expected"), [
+    (pd.DataFrame({"x": pd.arrays.SparseArray([0, 0, 1])}), {"kind": "coded", "size": 2}, [2, 1]),
+    (pl.DataFrame({"x": [1, 0, 1]}, schema={"x": pl.Int128}), {"kind": "coded", "size": 2}, [1, 2]),
+    (interval_frame(), {"kind": "categories", "values": ["(0.0, 1.5]", "(1.5, 4.0]"]}, [1, 2]),
+    (pa.RecordBatchReader.from_batches(pa.schema({"x": pa.int8()}), iter([pa.record_batch({"x": pa.array([1], pa.int8())})])),
+     {"kind": "coded", "size": 2}, [0, 1]),
+    (pa.record_batch({"x": [0, 1, 1]}), {"kind": "coded", "size": 2}, [1, 2]),
+    (pd.DataFrame({"x": [uuid.UUID(int=1).bytes]}), {"kind": "categories", "values": ["x", uuid.UUID(int=1).bytes.decode()]}, [0, 1]),
+    (pd.DataFrame({"x": pd.Categorical(["b", None, "a"])}), {"kind": "categories", "values": ["a", "b"], **NULLS}, [1, 1, 1]),
+], ids=["sparse", "Int128", "intervals", "reader", "batch", "bytes", "categorical"])  # fmt: skip
+def test_columns_of_frames_are_read(frame, attribute, expected):
+    assert counts_of_frame(frame, x=attribute) == expected
+
+
+class Stream:
+    """Object that only has the Arrow stream protocol."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def test_any_arrow_stream_is_read():
+    assert counts_of_frame(Stream(pa.table({"x": [0, 1, 1]})), x={"kind": "coded", "size": 2}) == [1, 2]
+
+
+@pytest.mark.parametrize(("frame", "said"), [
+    (pd.DataFrame([[0, 1]], columns=["x", "x"]), "data column 'x': twice"),
+    (pl.Series("x", [1]), "data: a Series; expected a pandas"),
+    (pl.DataFrame({"x": [2**70]}, schema={"x": pl.Int128}), "data column 'x': type Int128"),
+    (pd.DataFrame({"x": [1, "a"]}), "data column 'x': values of several types"),
+    (pd.DataFrame({"x": [[1], [2]]}), "data column 'x': type list"),
+    ({"x": [1]}, "data: a dict; expected a pandas"),
+    (pa.array([1]), "data: a Int64Array"),
+])  # fmt: skip
+def test_refused_frames_name_the_column(frame, said):
+    with pytest.raises(dp.DataError, match=said) as caught:
+        counts_of_frame(frame, x={"kind": "coded", "size": 2})
+    assert "run it again" not in str(caught.value)
+
+
+def test_labels_that_name_other_cells_are_refused():
+    for policy, label in (("nulls", "(null)"), ("outside", "(outside)")):
+        values = {"kind": "categories", "values": ["x", label]}
+        with pytest.raises(dp.DomainError, match=rf"the value \({policy[:4]}.*is the label of"):
+            dp.Domain.from_dict({"attributes": {"x": {**values, policy: "category"}}})
+        mapped = {"kind": "categories", "map": {"x": ["x"], "named": [label]}, policy: "category"}
+        assert len(dp.Domain.from_dict({"attributes": {"x": mapped}})["x"].labels) == 3
+    assert json.dumps(label)
