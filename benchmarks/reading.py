@@ -4,6 +4,8 @@ dpscale computes cell numbers by the rules of the domain; the others produce arr
 longest text of every column, because its rows arrive one by one in Python). All seconds are CPU seconds, the best of
 several turns. `pyarrow, encoded` is what dpscale does for a column without dictionary: pyarrow's values, each encoded.
 
+Two lines print ratios alone: a column in the names of folders, and small row groups.
+
     python benchmarks/reading.py [--rows 2000000] [--files 3000] [--turns 3] [--save]
 """
 
@@ -142,9 +144,69 @@ def run(place: Path, given: argparse.Namespace) -> Figures:
     for number in range(given.files):
         write(place / "small" / f"{number:04d}.parquet", "uint8", "snappy", 0.0, SMALL_ROWS, number)
     took = race(contenders(place / "small", "uint8"), given.turns)
-    return figures | print_figures(
+    figures |= print_figures(
         "small files", {name: 1e3 * one / given.files for name, one in took.items()}, AIMS["file"], "ms"
     )
+    race_folders(place / "folders", given)
+    race_groups(place / "groups", given)
+    return figures
+
+
+def race_folders(place: Path, given: argparse.Namespace) -> None:
+    """Print the cost of a column of days in folder names over that of the files alone, and over a data set of pyarrow."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    import dpscale as dp
+
+    for number in range(given.files):
+        day = pd.Timestamp("2023-01-01") + pd.Timedelta(days=number // 6)
+        folder = place / f"day={day:%Y-%m-%d}" / f"region=r{number % 6}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"a": [0, 1, 2]}), folder / "p.parquet")
+    day = {"kind": "date", "by": "month", "low": "2023-01", "high": "2026-12"}
+    plain, dated = dp.Domain(a=3), dp.Domain(a=3, day=day)
+    took = race({
+        "without": lambda: dp.count_marginals(dp.Table.open(place, plain), [("a",)]),
+        "with": lambda: dp.count_marginals(dp.Table.open(place, dated), [("day", "a")]),
+        "pyarrow": lambda: ds.dataset(place, partitioning="hive").to_table(columns=["day", "a"], use_threads=False),
+    }, given.turns)  # fmt: skip
+    print(f"{given.files} files in folders of days: with the day {took['with'] / took['without']:.2f} times without it, "
+          f"{took['with'] / took['pyarrow']:.2f} times pyarrow's data set", flush=True)  # fmt: skip
+
+
+def race_groups(place: Path, given: argparse.Namespace) -> None:
+    """Print the cost of small row groups over that of pyarrow's values and of the loops alone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import dpscale as dp
+    from dpscale.records import parquet
+
+    place.mkdir()
+    random, names = np.random.default_rng(0), [f"c{number}" for number in range(5)]
+    table = pa.table({name: random.integers(0, 20, given.rows // 4) for name in names})
+    domain = dp.Domain.from_dict({"attributes": {name: {"kind": "coded", "size": 20} for name in names}})
+    small = parquet.SMALL_GROUP
+    for rows in (300, 1000, 3000, 10_000):
+        pq.write_table(table, place / "x.parquet", row_group_size=rows)
+        opened = dp.Table.open(place, domain)
+
+        def count(limit: int, opened: dp.Table = opened) -> None:
+            parquet.SMALL_GROUP = limit
+            dp.count_marginals(opened, [(name,) for name in names])
+
+        def read_values() -> None:
+            with pq.ParquetFile(place / "x.parquet") as file:
+                for _ in file.iter_batches(1 << 18, use_threads=False):
+                    pass
+
+        took = race({"dpscale": lambda: count(small), "loops": lambda: count(0), "pyarrow": read_values}, given.turns)
+        print(f"row groups of {rows} rows, 5 columns: {took['dpscale'] / took['pyarrow']:.2f} times pyarrow's values, "
+              f"{took['dpscale'] / took['loops']:.2f} times loops alone", flush=True)  # fmt: skip
+    parquet.SMALL_GROUP = small
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dpscale.domain import Domain
     from dpscale.records.pages import Bytes, Decoded, Group
 
+SMALL_GROUP, FEW_COLUMNS = 1 << 13, 12  # rows and columns of a row group that pyarrow reads sooner
 FIRST_VALUES = 1 << 22  # of a process that pyarrow reads, because compiling or loading the loops takes longer
 INT96_UNIT = "us"
 TAIL = 8  # last bytes of a Parquet file: the footer's length and a magic number
@@ -98,8 +99,13 @@ class ParquetSource(Source):
                     yield from self._group(Group(self, data, number, wanted, domain), Decoded, number, columns, ids)
 
     def _is_little(self, columns: Sequence[str], groups: Sequence[int]) -> bool:
-        """Return whether pyarrow reads the values sooner than loops that this process has not loaded."""
-        return _among_first(len(columns) * sum(self.metadata.row_group(number).num_rows for number in groups))
+        """Return whether pyarrow reads the values sooner: than loops that are not loaded, or than many calls of them.
+
+        A row group costs the loops about as much as pyarrow a group of FEW_COLUMNS columns.
+        """
+        rows = sum(self.metadata.row_group(number).num_rows for number in groups)
+        small = rows < SMALL_GROUP * len(groups) and len(columns) < FEW_COLUMNS
+        return small or _among_first(len(columns) * rows)
 
     @contextmanager
     def _bytes(self, number: int, columns: Sequence[str]) -> Iterator[Any]:
