@@ -123,7 +123,7 @@ def read_rows(files: list[str], read_column: Callable[[str, Any], Any] | None = 
 
 
 def read_csv_rows(file: str, read_column: Callable[[str, Any], Any] | None = None) -> DataFrame:
-    """Return the rows of a CSV file: fields without quotes that are empty are nulls, and every other text is a value."""
+    """Return the rows of a CSV file: an empty field without quotes is a null, and every other text is a value."""
     with opening(file) as stream:
         names = next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8", newline="")))
     with opening(file) as stream:

@@ -70,7 +70,7 @@ def _plain_warnings() -> Iterator[None]:
                 click.echo(f"dpscale: warning: {message}", err=True)
             printed.add(str(message))
 
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         yield
 
 

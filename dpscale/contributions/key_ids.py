@@ -69,7 +69,9 @@ class KeyPartition(Partition):
         plain = [name for name in columns if name not in made]
         read = list(dict.fromkeys([*plain, *(name for own in made.values() for name in own)]))
         for batch in super().batches(read, ids if ids in plain else ""):
-            yield {name: key_ids(batch, made[name], rule=self.rule) if name in made else batch[name] for name in columns}
+            yield {
+                name: key_ids(batch, made[name], rule=self.rule) if name in made else batch[name] for name in columns
+            }
 
 
 def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True, rule: str = "") -> pa.Array:

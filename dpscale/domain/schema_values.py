@@ -10,7 +10,6 @@ from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import EXACT
 
-
 MOST = (1 << 63) - 1  # larger integers of a column are read as this number
 
 

@@ -94,7 +94,9 @@ class Filed(Settings):
     @classmethod
     def _mark_of_comments(cls, value: str | None) -> str | None:
         if value is not None and (not value or '"' in value or "\n" in value):
-            raise ValueError(JobError("data.comment", safe_repr(value), "the beginning of lines, for example #", "fix it"))
+            raise ValueError(
+                JobError("data.comment", safe_repr(value), "the beginning of lines, for example #", "fix it")
+            )
         return value
 
     @field_validator("format")

@@ -133,7 +133,7 @@ def _parse_numbers(texts: pa.Array) -> Numbers:
 
 
 def _large(words: pa.Array, values: NDArray[np.float64]) -> Integers | None:
-    """Return the whole numbers of 64 bits among numbers that floats do not represent exactly; None if there are none."""
+    """Return the whole numbers that floats do not represent exactly and 64 bits do; None if there are none."""
     beyond = (np.abs(values) >= EXACT) & (np.abs(values) < float(LARGEST))
     if not beyond.any():
         return None
@@ -145,7 +145,8 @@ def _large(words: pa.Array, values: NDArray[np.float64]) -> Integers | None:
 
 
 MOMENT = (r"^(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
-          r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?(?: ?(?P<z>[Zz]|[Uu][Tt][Cc]|[Gg][Mm][Tt]|[+-]\d\d(?::?\d\d)?))?)?$")  # fmt: skip
+          r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?"
+          r"(?: ?(?P<z>[Zz]|[Uu][Tt][Cc]|[Gg][Mm][Tt]|[+-]\d\d(?::?\d\d)?))?)?$")  # fmt: skip
 DAY = 86_400
 LAST_KNOWN = 2_145_916_800  # 1 January 2038
 LAST_SECOND = 253_402_300_799 - DAY  # a day before the end of year 9999

@@ -156,7 +156,17 @@ def _with_points(texts: pa.Array, decimal: str, thousands: str) -> pa.Array:
 class DelimitedFormat(RecordFormat):
     """Text with one record per line and fields separated by a character."""
 
-    options = ("delimiter", "encoding", "null_values", "names", "decimal", "thousands", "escape", "comment", "skip_lines")
+    options = (
+        "delimiter",
+        "encoding",
+        "null_values",
+        "names",
+        "decimal",
+        "thousands",
+        "escape",
+        "comment",
+        "skip_lines",
+    )
     compressed = True
     typed = False
 

@@ -163,18 +163,20 @@ def as_arrow(frame: object, names: Sequence[str]) -> pa.Table:
 
     Raises DataError for other objects, and for a column that is missing, occurs twice, or has no type of its own.
     """
-    frame: Any = read_stream(frame)
-    known = frame_columns(frame)
+    read: Any = read_stream(frame)
+    known = frame_columns(read)
     for name in names:
         if known.count(name) != 1:
             got = "twice" if name in known else "missing in a partition"
-            raise DataError(f"data column {name!r}", got, "one column of this name in every partition", "rename or add it")
-    if not _is_library(frame, "pandas", "polars", "pyarrow"):
-        raise DataError(FIELD, f"a {type(frame).__name__}", FRAMES, REMEDY)
-    if _is_library(frame, "polars"):
-        frame = frame.select(list(names))
-        frame = frame.collect() if hasattr(frame, "collect") else frame
-    return pa.table({name: _plain_column(name, frame[name]) for name in names})
+            raise DataError(
+                f"data column {name!r}", got, "one column of this name in every partition", "rename or add it"
+            )
+    if not _is_library(read, "pandas", "polars", "pyarrow"):
+        raise DataError(FIELD, f"a {type(read).__name__}", FRAMES, REMEDY)
+    if _is_library(read, "polars"):
+        read = read.select(list(names))
+        read = read.collect() if hasattr(read, "collect") else read
+    return pa.table({name: _plain_column(name, read[name]) for name in names})
 
 
 def _plain_column(name: str, column: Any) -> pa.ChunkedArray:

@@ -241,7 +241,8 @@ class Table:
 
     @classmethod
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
-             dialect: Dialect = PLAIN, where: Where = EVERYTHING, period: str = "", fills: bool = False) -> Table:  # fmt: skip
+             dialect: Dialect = PLAIN, where: Where = EVERYTHING, period: str = "",
+             fills: bool = False) -> Table:  # fmt: skip
         """Open a table of data files.
 
         Parameters
@@ -297,8 +298,8 @@ class Table:
             warnings.warn(note, LeftOutWarning, stacklevel=2)
         table = cls(domain, parts, root).filtered(where)
         dates = {period, *(one.column for one in domain.attributes if one.kind == "date")}
-        named = (replace(part, fixed=calendar_names(part.fixed, dates)) for part in table.partitions)
-        return replace(table, partitions=tuple(named))
+        whole = tuple(replace(part, fixed=calendar_names(part.fixed, dates)) for part in table.partitions)
+        return replace(table, partitions=whole)
 
     def filtered(self, where: Where) -> Table:
         """Return the table restricted to matching rows.

@@ -112,7 +112,9 @@ COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "in": operator.eq}  # fmt: skip
 ARROW = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
          "in": "equal"}  # fmt: skip
-TIME = re.compile(r"(\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?)( ?(?:Z|UTC|GMT)|[+-]\d\d(?::?\d\d)?)?", re.ASCII)
+TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?)( ?(?:Z|UTC|GMT)|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+)
 PER_SECOND, EPOCH = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}, datetime(1970, 1, 1)
 REMEDY = {"text": "write numbers and dates without quotes", "number": "write texts in quotes, and dates as 2025-01-31",
           "date": "write numbers plainly, and texts in quotes"}  # fmt: skip

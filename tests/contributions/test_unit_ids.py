@@ -137,8 +137,10 @@ def test_vectorized_texts_equal_single_texts(texts):
     assert tidy_texts(pa.array(texts, pa.large_string())).to_pylist() == [tidy_text(text) for text in texts]
 
 
-NASTY = ["0e1234", "0e9999", "1e5", "100000", "True", "true", "1", "False", "0", "-0", "NA", "N/A", "null", "none", "NaN",
-         "inf", "Infinity", "+7", "7.0", "7.", ".7", "0.7", "7e0", "7", "７", "٧", "²", "0x7", "1_000", "1,000", "1 000",
+NASTY = ["0e1234", "0e9999", "1e5", "100000", "True", "true", "1", "False", "0", "-0", "NA", "N/A", "null", "none",
+         "NaN",
+         "inf", "Infinity", "+7", "7.0", "7.", ".7", "0.7", "7e0", "7", "７", "٧", "²", "0x7", "1_000", "1,000",
+         "1 000",
          "9" * 30, "1e29", "00e1", "é", "É", "-", "--1", "1-", "1e", "e1", "yes", "nan.", "1d5", "１e5"]  # fmt: skip
 
 
@@ -240,8 +242,13 @@ def write_files(folder, columns):
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(SEVENS[0], SPELLINGS["day"][0]), (SEVENS[12], SPELLINGS["zone"][0]), (SPELLINGS["day"][4], utc_timestamp()),
-     (SEVENS[5], SEVENS[10]), (SEVENS[8], SEVENS[10])],
+    [
+        (SEVENS[0], SPELLINGS["day"][0]),
+        (SEVENS[12], SPELLINGS["zone"][0]),
+        (SPELLINGS["day"][4], utc_timestamp()),
+        (SEVENS[5], SEVENS[10]),
+        (SEVENS[8], SEVENS[10]),
+    ],
 )
 def test_mixed_id_families_are_refused_by_schema(tmp_path, one, other):
     write_files(tmp_path, [one.slice(0, 0), other.slice(0, 0)])

@@ -168,7 +168,7 @@ def test_folder_wins_over_an_equal_column_of_the_file(tmp_path):
 def test_column_of_a_file_that_differs_from_its_folder_is_refused(tmp_path, value):
     domain = dp.Domain(g={"kind": "categories", "values": ["a", "b"], "nulls": "category"})
     write(tmp_path / "g=a" / "p.parquet", g=["a", value])
-    with pytest.raises(dp.DataError, match="data column 'g': other values in .* than in the name of its folder"):
+    with pytest.raises(dp.DataError, match=r"data column 'g': other values in .* than in the name of its folder"):
         counts(tmp_path, domain, ("g",))
 
 

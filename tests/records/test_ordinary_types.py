@@ -174,11 +174,24 @@ def test_decimals_half_way_between_steps_are_rounded_up(kind, step):
     exact = Fraction(str(step))
     values = [(number + Fraction(1, 2)) * exact for number in range(60)]
     texts = [str(float(value)) for value in values]
-    column = pa.array(texts) if kind == pa.string() else pa.array(list(map(Decimal, texts)), pa.decimal128(9, 3)).cast(kind)
+    column = (
+        pa.array(texts) if kind == pa.string() else pa.array(list(map(Decimal, texts)), pa.decimal128(9, 3)).cast(kind)
+    )
     assert encode(attribute, column).tolist() == [number + 1 for number in range(60)]
 
 
-OFFSETS = {"+00": 0, "+01": 1, "-05": -5, "Z": 0, " UTC": 0, "UTC": 0, "GMT": 0, "+0130": 1.5, "-01:30": -1.5, " +02": 2}
+OFFSETS = {
+    "+00": 0,
+    "+01": 1,
+    "-05": -5,
+    "Z": 0,
+    " UTC": 0,
+    "UTC": 0,
+    "GMT": 0,
+    "+0130": 1.5,
+    "-01:30": -1.5,
+    " +02": 2,
+}
 
 
 @pytest.mark.parametrize("ending", OFFSETS)
@@ -225,16 +238,22 @@ def test_line_ends_in_quotes_at_the_end_of_a_block(tmp_path, encoding, monkeypat
         text = 'x,t\n"z",' + "w" * shift + '\n"p\r\nq",1\nq,2\n'
         path.write_bytes(text.encode(encoding))
         origin = Data(path=str(path), domain=".", encoding=encoding).origin
-        assert counts(path, origin=origin, x={"kind": "categories", "values": labels, "outside": "category"}) == [1, 1, 1, 0]
+        assert counts(path, origin=origin, x={"kind": "categories", "values": labels, "outside": "category"}) == [
+            1,
+            1,
+            1,
+            0,
+        ]
 
 
 def test_dialect_of_another_country(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_bytes(b'made by a program\r\nsecond line\r\n# note\r\nx;t\r\n1.234,5;a\\;b\r\n# no; record\r\n"4.999";c\r\n'
+    path.write_bytes(b'by a program\r\nsecond line\r\n# note\r\nx;t\r\n1.234,5;a\\;b\r\n# no; record\r\n"4.999";c\r\n'
                      b'12;"q\\"r"\r\n999,99;"c\n# in quotes"\r\n1,2,3;c\r\n')  # fmt: skip
     origin = Data(path=str(path), domain=".", delimiter=";", decimal=",", thousands=".", escape="\\", comment="#",
                   skip_lines=2).origin  # fmt: skip
-    attributes = {"x": {"kind": "bins", "edges": [0, 1000, 2000, 5000], "unparsable": "category", "outside": "category"},
+    bins = {"kind": "bins", "edges": [0, 1000, 2000, 5000], "unparsable": "category", "outside": "category"}
+    attributes = {"x": bins,
                   "t": {"kind": "categories", "values": ["a;b", "c", 'q"r', "c\n# in quotes"]}}  # fmt: skip
     assert counts(path, origin=origin, **attributes) == [2, 1, 1, 1]
     assert counts(path, ("t",), origin=origin, **attributes) == [1, 2, 1, 1]
@@ -245,7 +264,8 @@ def test_dialect_of_another_country(tmp_path):
 
 
 @pytest.mark.parametrize("keys", [
-    {"decimal": ";"}, {"thousands": "x"}, {"escape": "ab"}, {"comment": ""}, {"skip_lines": -1}, {"missing_columns": "x"},
+    {"decimal": ";"}, {"thousands": "x"}, {"escape": "ab"}, {"comment": ""}, {"skip_lines": -1},
+    {"missing_columns": "x"},
     {"decimal": ",", "thousands": ","}, {"decimal": ",", "delimiter": ","},
 ])  # fmt: skip
 def test_invalid_keys_of_a_dialect_are_refused(keys):
@@ -263,7 +283,9 @@ def test_keys_of_a_dialect_are_refused_for_other_formats(tmp_path):
 def test_decimal_mark_that_separates_fields_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("x\n0\n")
     with pytest.raises(dp.DataError, match=r"data\.decimal: ',', which separates the fields"):
-        counts(tmp_path, origin=Data(path=str(tmp_path), domain=".", decimal=",").origin, x={"kind": "coded", "size": 2})
+        counts(
+            tmp_path, origin=Data(path=str(tmp_path), domain=".", decimal=",").origin, x={"kind": "coded", "size": 2}
+        )
 
 
 def test_bzip2_is_read_and_recognised(tmp_path):
@@ -289,6 +311,9 @@ def test_column_that_older_files_lack_is_null_on_request(tmp_path):
 # Frames
 
 
+BATCH = pa.record_batch({"x": pa.array([1], pa.int8())})
+
+
 def interval_frame():
     return pd.DataFrame({"x": pd.cut([1, 2, 2], [0, 1.5, 4])})
 
@@ -297,11 +322,12 @@ def interval_frame():
     (pd.DataFrame({"x": pd.arrays.SparseArray([0, 0, 1])}), {"kind": "coded", "size": 2}, [2, 1]),
     (pl.DataFrame({"x": [1, 0, 1]}, schema={"x": pl.Int128}), {"kind": "coded", "size": 2}, [1, 2]),
     (interval_frame(), {"kind": "categories", "values": ["(0.0, 1.5]", "(1.5, 4.0]"]}, [1, 2]),
-    (pa.RecordBatchReader.from_batches(pa.schema({"x": pa.int8()}), iter([pa.record_batch({"x": pa.array([1], pa.int8())})])),
+    (pa.RecordBatchReader.from_batches(BATCH.schema, iter([BATCH])),
      {"kind": "coded", "size": 2}, [0, 1]),
     (pa.record_batch({"x": [0, 1, 1]}), {"kind": "coded", "size": 2}, [1, 2]),
-    (pd.DataFrame({"x": [uuid.UUID(int=1).bytes]}), {"kind": "categories", "values": ["x", uuid.UUID(int=1).bytes.decode()]}, [0, 1]),
-    (pd.DataFrame({"x": pd.Categorical(["b", None, "a"])}), {"kind": "categories", "values": ["a", "b"], **NULLS}, [1, 1, 1]),
+    (pd.DataFrame({"x": [b"b"]}), {"kind": "categories", "values": ["a", "b"]}, [0, 1]),
+    (pd.DataFrame({"x": pd.Categorical(["b", None])}), {"kind": "categories", "values": ["a", "b"], **NULLS},
+     [0, 1, 1]),
 ], ids=["sparse", "Int128", "intervals", "reader", "batch", "bytes", "categorical"])  # fmt: skip
 def test_columns_of_frames_are_read(frame, attribute, expected):
     assert counts_of_frame(frame, x=attribute) == expected

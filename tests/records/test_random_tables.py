@@ -10,6 +10,7 @@ from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import dask.dataframe as dd
@@ -27,7 +28,8 @@ from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
 from dpscale.records.formats import Dialect
 
-LABELS = ["NA", "null", "None", "nan", "01", "1", "1e5", "true", "-", "a,b", 'say "x"', "two\nlines", "cr\r\nlf", "Köln",
+LABELS = ["NA", "null", "None", "nan", "01", "1", "1e5", "true", "-", "a,b", 'say "x"', "two\nlines", "cr\r\nlf",
+          "Köln",
           "ß", "x;y", "#c", "a'b"]  # fmt: skip
 EDGES = [Decimal(text) for text in ("-1.5", "-0.3", "0", "0.1", "0.7", "2.5", "100")]
 LOW, HIGH = -3, 12
@@ -60,9 +62,7 @@ def draw_rows(random):
         "d": lambda: start + timedelta(minutes=int(random.integers(0, 178 * 24 * 60))),
         "b": lambda: bool(random.integers(2)),
     }
-    return {
-        name: [None if random.random() < gaps else draw() for _ in range(rows)] for name, draw in draws.items()
-    }
+    return {name: [None if random.random() < gaps else draw() for _ in range(rows)] for name, draw in draws.items()}
 
 
 def cells_of(rows, kind):
@@ -103,7 +103,9 @@ def times_as(random, values):
 
 def numbers_as(random, values, whole):
     """Return numbers in a random type."""
-    kind = pick(random, ["small", "float", "half", "decimal", "text"] if whole else ["float", "float32", "decimal", "text"])
+    kind = pick(
+        random, ["small", "float", "half", "decimal", "text"] if whole else ["float", "float32", "decimal", "text"]
+    )
     if kind == "small":
         return pa.array(values, pick(random, [pa.int8(), pa.int16(), pa.int32(), pa.int64()]))
     if kind == "text":
@@ -145,7 +147,9 @@ def write_parquet(random, table, path):
     elif writer == "pandas":
         table.to_pandas().to_parquet(path)
     else:
-        zoned = any(pa.types.is_timestamp(field.type) and field.type.tz for field in table.schema)  # 96 bits state no zone
+        zoned = any(
+            pa.types.is_timestamp(field.type) and field.type.tz for field in table.schema
+        )  # 96 bits state no zone
         pq.write_table(table, path, use_deprecated_int96_timestamps=writer == "int96" and not zoned,
                        use_dictionary=bool(random.integers(2)), row_group_size=int(random.integers(1, 30)),
                        data_page_version=pick(random, ["1.0", "2.0"]),
@@ -180,8 +184,10 @@ def write_csv(random, table, path, delimiter=",", encoding="utf-8"):
     texts = as_texts(table)
     writer = pick(random, ["pandas", "polars", "pyarrow"]) if encoding == "utf-8" else "pandas"
     if writer == "pandas":
-        frame = texts.to_pandas(types_mapper={pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(),
-                                              pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}.get)  # fmt: skip
+        whole = {pa.int8(): "Int8", pa.int16(): "Int16", pa.int32(): "Int32", pa.int64(): "Int64"}
+        frame = texts.to_pandas(
+            types_mapper=lambda kind: pd.api.types.pandas_dtype(whole[kind]) if kind in whole else None
+        )
         frame.to_csv(path, index=False, sep=delimiter, encoding=encoding)
     elif writer == "polars":
         pl.from_arrow(texts).write_csv(path, separator=delimiter)
@@ -193,7 +199,7 @@ def pieces_of(random, table):
     """Return a table divided into random pieces of one record or more."""
     many = int(min(random.integers(1, 4), table.num_rows))
     ends = sorted({0, table.num_rows, *random.integers(1, table.num_rows + 1, many - 1).tolist()})
-    return [table.slice(first, end - first) for first, end in zip(ends, ends[1:], strict=False)]
+    return [table.slice(first, end - first) for first, end in pairwise(ends)]
 
 
 def write_table(random, table, folder):
@@ -206,7 +212,11 @@ def write_table(random, table, folder):
     else:
         writers = {"parquet": write_parquet, "arrow": write_arrow, "ndjson": write_ndjson}
         write = partial(write_csv, delimiter="\t") if form == "tsv" else writers[str(form)]
-    packer = pick(random, [None, (gzip.compress, ".gz"), (bz2.compress, ".bz2")]) if form in ("csv", "tsv", "ndjson") else None
+    packer = (
+        pick(random, [None, (gzip.compress, ".gz"), (bz2.compress, ".bz2")])
+        if form in ("csv", "tsv", "ndjson")
+        else None
+    )
     for number, piece in enumerate(pieces_of(random, table)):
         path = folder / f"part-{number}.{form}"
         write(random, piece, path)
@@ -283,6 +293,12 @@ def test_table_with_a_changed_record_is_detected(tmp_path):
 
 
 def test_oracle_knows_single_cells():
-    rows = {"c": ["NA"], "i": [-3], "x": [Decimal("0.7")], "d": [datetime(2024, 1, 31, 23, 30, tzinfo=UTC)], "b": [None]}
+    rows = {
+        "c": ["NA"],
+        "i": [-3],
+        "x": [Decimal("0.7")],
+        "d": [datetime(2024, 1, 31, 23, 30, tzinfo=UTC)],
+        "b": [None],
+    }
     assert cells_of(rows, "instant") == {"c": [0], "i": [0], "x": [4], "d": [3], "b": [2]}
     assert cells_of(rows, "local")["d"] == [2]

@@ -141,7 +141,7 @@ def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
 
 
 def total_of(observed: Iterable[Observed]) -> float:
-    """Return the number of records, at least LEAST_TOTAL: the inverse-variance average of the totals of all measurements."""
+    """Return the number of records, the inverse-variance average of all totals, at least LEAST_TOTAL."""
     measured = [one.total for one in observed]
     precision = sum(one for _, one in measured)
     return max(sum(value * one for value, one in measured) / precision, LEAST_TOTAL) if precision else 1.0

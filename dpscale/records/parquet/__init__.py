@@ -226,7 +226,12 @@ class ParquetFormat(RecordFormat):
 
     name = "parquet"
     title = "Parquet"
-    suffixes = (".parquet", ".pq", ".parq", *(f".parquet.{codec}" for codec in ("snappy", "gzip", "gz", "zstd", "brotli", "lz4")))
+    suffixes = (
+        ".parquet",
+        ".pq",
+        ".parq",
+        *(f".parquet.{codec}" for codec in ("snappy", "gzip", "gz", "zstd", "brotli", "lz4")),
+    )
     splittable = True
 
     def open(self, path: str, dialect: Dialect) -> ParquetSource:

@@ -49,7 +49,7 @@ def unit_lookup(run: TableRun, engine: Engine) -> list[Any]:
 
 def _read_lookup(run: TableRun, engine: Engine) -> UnitMap | None:
     through, rule = run.job.data.unit_through or [], run.job.data.unit_type or ""
-    hops = [(one, *(column_name(columns, rule) for columns in hop.columns))
+    hops = [(one, column_name(hop.columns[0], rule), column_name(hop.columns[1], rule))
             for one, hop in zip(unit_tables(run), through, strict=True)]  # fmt: skip
     return read_unit_lookup(engine, hops) if hops else None
 
