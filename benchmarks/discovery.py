@@ -9,11 +9,15 @@ for finding and counting; mean error of the counts of 400 ranges between random 
 ends: mean arrival delay by carrier and departure delay by destination of all flights, the range found in the data's
 noisy histogram (10 % of the squared mu), beside the same estimator without a histogram whose range has the least
 expected error on the data itself, at the same total cost; 30 draws of each.
+tails: means of five groups and totals of skewed columns whose upper end is searched with 10 % of the squared mu at a
+delta of 1e-6, beside a range from a base-2 histogram (the largest octave of windows that exceed 4.5 standard
+deviations) at the same cost: coverage of the true means by intervals of 95 %, median half width as a ratio to the
+truth, median error of the groups, refusals, and error of a number of which only the total is asked; 200 draws of each.
 strings: 10^7 distinct values and 1,000 frequent ones within memory settings; peak memory and time of the stage.
 codes: 74,736 codes of ICD-10-CM with a Zipf distribution; share of records in cells below the top level.
 Tables of ../shared/data are not part of dpscale.
 
-    python benchmarks/discovery.py [threeway bins ends strings codes] [--seeds 8]
+    python benchmarks/discovery.py [threeway bins ends tails strings codes] [--seeds 8]
 """
 
 from __future__ import annotations
@@ -265,6 +269,7 @@ def _ends_line(values: np.ndarray, groups: np.ndarray, sides: str, mu: float) ->
         chosen = choose_ends(
             exact + random.normal(0, noise, len(exact)), noise, len(sizes), (1 - SHARE) * mu**2 / 2, low
         )
+        assert chosen is not None
         ends.append((chosen.low, chosen.high))
         errors.append(_means_error(values, groups, ends[-1], (1 - SHARE) * mu**2 / 2, true, scale, random))
     best = _best_range(values, groups, low, mu**2 / 2, true, scale)
@@ -303,6 +308,97 @@ def _best_range(
                 found[one, other] = _means_error(values, groups, (one, other), precision, true, scale,
                                                  np.random.default_rng(1), 30)  # fmt: skip
     return min(found, key=lambda key: found[key])
+
+
+# ---- skewed columns ------------------------------------------------------------------------------------------------
+
+
+DRAWS, POWERS, DETECTION = 200, 31, 4.5
+GROUP_SHARES, SCALES = [0.5, 0.25, 0.15, 0.07, 0.03], np.array([1, 1.3, 0.7, 2, 1.0])
+
+
+def print_tails(seeds: int) -> None:
+    print("means of groups (coverage, half width, error) and totals of skewed columns; upper end by a search with 10 %")
+    print("  rows  epsilon column     refused  base-2  coverage  half width  error  base-2   total  base-2  ratio")
+    for rows in (2_000, 20_000):
+        for epsilon in (0.2, 1.0):
+            for name in ("lognormal", "pareto", "zeros"):
+                print(_tails_line(name, rows, epsilon), flush=True)
+
+
+def skewed_column(name: str, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return groups and values of a column."""
+    random = np.random.default_rng(seed)
+    group = random.choice(5, rows, p=GROUP_SHARES)
+    if name == "lognormal":
+        drawn = random.lognormal(8, 1.2, rows)
+    elif name == "pareto":
+        drawn = 100 * (1 + random.pareto(1.8, rows))
+    else:
+        drawn = np.where(random.random(rows) < 0.8, 0, random.lognormal(6, 1, rows))
+    return group, np.round(SCALES[group] * drawn).astype(np.int64)
+
+
+def _tails_line(name: str, rows: int, epsilon: float) -> str:
+    from dpscale.answers.ratios import mean_figures
+    from dpscale.discovery.end_choice import GROUP
+    from dpscale.workload.query_family import Statistic
+
+    mu, bins = gdp_mu(epsilon, 1e-6), dyadic_bins()
+    noise, precision = 1 / (mu * math.sqrt(SHARE)), (1 - SHARE) * mu**2 / 2
+    deviation = 1 / math.sqrt(precision)
+    refused, covered, widths = [0, 0], list[bool](), list[float]()
+    errors, totals = ([list[float](), list[float]()] for _ in range(2))
+    for seed in range(DRAWS):
+        group, values = skewed_column(name, rows, seed)
+        sizes, random = np.bincount(group, minlength=5), np.random.default_rng(1000 + seed)
+        true = np.bincount(group, values, minlength=5) / sizes
+        exact = np.bincount(np.searchsorted(bins.first, values, "right") - 1, minlength=len(bins.first))
+        noisy = exact + random.normal(0, noise, len(exact))
+        chosen = [choose_ends(noisy, noise, groups, precision, 0) for groups in (5, 1)]
+        simple = _base_two_end(values, noise, random)
+        ends = [(0 if one is None else one.high, 0 if one is None else GROUP * one.above_limit) for one in chosen]
+        for at, (high, total) in enumerate(((ends[0], ends[1]), ((simple or 0, 0.0), (simple or 0, 0.0)))):
+            if not high[0]:
+                refused[at] += 1
+                continue
+            means, seen, low, top = _group_means(values, group, high, deviation, random, mean_figures, Statistic)
+            errors[at].append(float(np.median(np.abs(means - true) / true)))
+            half = total[0] / 2
+            summed = np.minimum(values, total[0]).sum() + half * random.normal(0, deviation, 2).sum()
+            totals[at].append(abs(summed - values.sum()) / values.sum())
+            if at == 0:
+                covered += ((low <= true) & (true <= top))[seen].tolist()
+                widths += ((top - low) / 2 / true)[seen].tolist()
+    error, total = ([float(np.mean(one)) if one else math.nan for one in both] for both in (errors, totals))
+    coverage, width = (np.mean(covered), np.median(widths)) if covered else (math.nan, math.nan)
+    begin = f"{rows:>6} {epsilon:>8g} {name:<10} {refused[0]:>7} {refused[1]:>7}"
+    return (f"{begin} {coverage:>9.3f} {width:>11.3f} {error[0]:>6.3f} {error[1]:>7.3f}"
+            f" {total[0]:>7.3f} {total[1]:>7.3f} {total[0] / total[1]:>6.2f}")  # fmt: skip
+
+
+def _group_means(
+    values: np.ndarray, group: np.ndarray, end: tuple[float, float], deviation: float, random: np.random.Generator,
+    mean_figures: Any, statistic: Any,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Return the means of groups with noise on counts and centred sums, which are seen, and ends of the intervals."""
+    half, sizes = end[0] / 2, np.bincount(group, minlength=5)
+    t = np.bincount(group, np.minimum(values, end[0]) / half - 1, minlength=5) + random.normal(0, deviation, 5)
+    n = sizes + random.normal(0, deviation, 5)
+    parts = np.broadcast_to(deviation * np.array([1, 1, math.sqrt(2)]), (5, 3))
+    figures = mean_figures(statistic(1, half, half, 1.0, (0.0, end[1])), np.stack([t, n, t + n], 1), parts, 1.96)
+    seen = np.isfinite(figures.estimates)
+    means = np.clip(half + half * t / np.maximum(n, 2 * deviation), 0, end[0])
+    return means, seen, figures.low, figures.high
+
+
+def _base_two_end(values: np.ndarray, noise: float, random: np.random.Generator) -> float | None:
+    """Return the upper end of the last octave in a window of 1 to 4 octaves that exceeds DETECTION deviations."""
+    places = np.minimum(np.ceil(np.log2(values + 1)).astype(int), POWERS)
+    counts = np.bincount(places, minlength=POWERS + 1) + random.normal(0, noise, POWERS + 1)
+    last = [first + width - 1 for width in (1, 2, 3, 4) for first in range(1, POWERS + 2 - width)
+            if counts[first : first + width].sum() > DETECTION * math.sqrt(width) * noise]  # fmt: skip
+    return 2.0 ** max(last) - 1 if last else None
 
 
 # ---- strings and codes ---------------------------------------------------------------------------------------------
@@ -367,8 +463,8 @@ def print_codes(seeds: int) -> None:
             )
 
 
-PARTS = {"threeway": print_threeway, "bins": print_bins, "ends": print_ends, "strings": print_strings,
-         "codes": print_codes}  # fmt: skip
+PARTS = {"threeway": print_threeway, "bins": print_bins, "ends": print_ends, "tails": print_tails,
+         "strings": print_strings, "codes": print_codes}  # fmt: skip
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -376,7 +472,7 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=8)
     given = parser.parse_args()
     for part in given.parts or PARTS:
-        if not DATA.exists() and part != "strings":
+        if not DATA.exists() and part not in ("strings", "tails"):
             print(f"no ../shared/data: {part} not measured")
             continue
         PARTS[part](given.seeds)

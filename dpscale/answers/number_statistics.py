@@ -41,7 +41,8 @@ def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -
     """Return the function that adds the clipped part of a number to a table of means.
 
     With the range L … H, the mean x of the clipped column, and the estimated means a and b of the parts that are
-    clipped above and below, a mean m becomes m + a (m - L)/(x - L) - b (H - m)/(H - x).
+    clipped above and below, a mean m becomes m + a (m - L)/(x - L) - b (H - m)/(H - x). Intervals that include the
+    clipped part stay; those of runs of earlier versions are moved likewise.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -
     down = found["below"] / max(high - found["clipped_mean"], 1e-9)
 
     def add(table: pa.Table) -> pa.Table:
-        for column_name in ("estimate", "low", "high"):
+        for column_name in ("estimate",) if any(domain[name].clipped) else ("estimate", "low", "high"):  # type: ignore[attr-defined]
             inside = np.clip(table[column_name].to_numpy(), low, high)
             moved = table[column_name].to_numpy() + up * (inside - low) - down * (high - inside)
             table = table.set_column(table.column_names.index(column_name), column_name, pa.array(moved))

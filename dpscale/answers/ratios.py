@@ -4,7 +4,9 @@ A linear query has estimate ± w · standard error. A mean is c + h · t/n with 
 (`dpscale.workload.sums`). Its interval is Fieller's: all values c + h·r with (t − r n)² ≤ w² Var(t − r n), which is
 bounded if n is more than w standard errors above 0. Where it is not, the group cannot be distinguished from an empty
 one and the mean is missing. Its standard error is that of the first order, h √Var(t − r n)/n. A mean lies within c ± h,
-since every value does. A variance is h² (q/n − (t/n)²) with its error of the first order; it lies within 0 … h².
+since every value does. If a search has found the range, upper limits of the parts of a mean that are clipped
+(`dpscale.discovery.end_choice`) extend its interval. A variance is h² (q/n − (t/n)²) with its error of the first order;
+it lies within 0 … h².
 
 References
 ----------
@@ -69,8 +71,8 @@ def mean_figures(statistic: Statistic, answers: Floats, errors: Floats, width: f
         seen,
         statistic.centre + statistic.half_range * share,
         statistic.half_range * deviation,
-        statistic.centre + statistic.half_range * np.clip(low, -limit, limit),
-        statistic.centre + statistic.half_range * np.clip(high, -limit, limit),
+        statistic.centre + statistic.half_range * np.clip(low, -limit, limit) - statistic.clipped[0],
+        statistic.centre + statistic.half_range * np.clip(high, -limit, limit) + statistic.clipped[1],
     )
 
 

@@ -258,7 +258,8 @@ class ReleaseStatistics(ABC):
     ) -> Estimate | DataFrame:
         """Return the mean of a number, or of an attribute of numbers.
 
-        The mean of a number is that of its clipped values, without missing ones (`answers.ratios`). For an attribute
+        The mean of a number is that of its clipped values, without missing ones (`answers.ratios`). If its range was
+        searched, the interval includes the part that is clipped, up to twice that of all records. For an attribute
         the estimate uses the midpoints of bins, and the interval covers the noise and any position of records inside
         their bins (`answers.statistics.mean`).
 
@@ -273,8 +274,7 @@ class ReleaseStatistics(ABC):
             Probability that the interval covers the true mean.
         bias : {"tail"}, optional
             For a number with a private end: add the part that is clipped, as the search estimated it, to each group in
-            proportion to the distance of its mean from the other end. The interval is that of the clipped mean, moved
-            likewise: it covers neither the error of this estimate nor differences between groups beyond the range.
+            proportion to the distance of its mean from the other end. The interval is the same as without it.
 
         Returns
         -------

@@ -14,12 +14,12 @@ import numpy as np
 
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Integers
-from dpscale.discovery.end_choice import ChosenEnds, choose_ends
+from dpscale.discovery.end_choice import GROUP, ChosenEnds, choose_ends
 from dpscale.discovery.threshold import search_draw
 from dpscale.domain import MOST_PARTS, Number
 from dpscale.domain.attribute import EXACT
 from dpscale.domain.number import read_numbers
-from dpscale.domain.search import EndSearch
+from dpscale.domain.search import PRIVATE, EndSearch
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import SecretFile
@@ -59,7 +59,7 @@ class EndPlan:
     @property
     def record(self) -> dict[str, Any]:
         """Everything that determines the draws, in text and integers."""
-        return {"search": "ends", "version": 1, "attribute": self.number.name, "column": self.number.column,
+        return {"search": "ends", "version": 2, "attribute": self.number.name, "column": self.number.column,
                 "low": str(self.search.low), "high": str(self.search.high), "step": str(self.number.unit),
                 "multiplier": str(self.draw.multiplier), **self.draw.noise_spec}  # fmt: skip
 
@@ -81,8 +81,8 @@ def plan_ends(number: Number, share: Fraction, remaining: Fraction, groups: int,
     return EndPlan(number, draw, groups, float(remaining) / 2 / rows_per_unit**2)
 
 
-def measure_ends(plan: EndPlan, counts: Integers, secret: SecretFile, head: Mapping[str, Any]) -> ChosenEnds:
-    """Return the range chosen from exact counts of the dyadic bins after noise is added."""
+def measure_ends(plan: EndPlan, counts: Integers, secret: SecretFile, head: Mapping[str, Any]) -> ChosenEnds | None:
+    """Return the range chosen from exact counts of the dyadic bins after noise is added; None if no values are seen."""
     stream = open_stream(secret.read(), "noise", {**head, **plan.record})
     noisy = (plan.draw.multiplier * counts + plan.draw.words(stream, len(counts))) / plan.draw.multiplier
     error = plan.draw.lattice_variance**0.5
@@ -90,15 +90,36 @@ def measure_ends(plan: EndPlan, counts: Integers, secret: SecretFile, head: Mapp
     return choose_ends(np.asarray(noisy), error, plan.groups, plan.precision, plan.search.low, plan.search.high, limit)
 
 
-def found_ends(plan: EndPlan, ends: ChosenEnds) -> tuple[Number, dict[str, Any]]:
-    """Return the number with the range that was found, and the released record."""
-    closed, step = _closed(plan, ends), float(plan.number.unit)
-    return closed, {"ends": list(closed.ends), "clipped": ends.clipped, "below": ends.below * step,
-                    "above": ends.above * step, "clipped_mean": ends.mean * step, "records": ends.records,
-                    "step": float(closed.unit)}  # fmt: skip
+def found_ends(plan: EndPlan, ends: ChosenEnds | None) -> tuple[Number, dict[str, Any]]:
+    """Return the number with the range that was found, and the released record.
+
+    Raises
+    ------
+    DomainError
+        If no values were seen, and the domain states no fallback.
+    """
+    number, fallback = plan.number, plan.search.fallback
+    if ends is None and fallback is None:
+        end = plan.search.searched[-1]
+        raise DomainError(f"numbers.{number.name}.{end}", f'"{PRIVATE}", but no values beside 0 are seen in the noise'
+                          " of the search", "a public number, or a fallback that is used in this case",
+                          "state one of them, or increase discover.share. The rest of the budget is not"
+                          " charged")  # fmt: skip
+    if ends is None:
+        assert fallback is not None
+        closed = _closed(plan, *fallback)
+        return closed, {"ends": list(closed.ends), "fallback": True, "clipped": None, "records": None,
+                        "step": float(closed.unit)}  # fmt: skip
+    closed, step = _closed(plan, ends.low, ends.high), float(number.unit)
+    limits = (GROUP * ends.below_limit * step, GROUP * ends.above_limit * step)
+    return replace(closed, clipped=limits), {
+        "ends": list(closed.ends), "clipped": ends.clipped, "clipped_limit": ends.clipped_limit,
+        "below": ends.below * step, "below_limit": ends.below_limit * step,
+        "above": ends.above * step, "above_limit": ends.above_limit * step,
+        "clipped_mean": ends.mean * step, "records": ends.records, "step": float(closed.unit)}  # fmt: skip
 
 
-def _closed(plan: EndPlan, ends: ChosenEnds) -> Number:
+def _closed(plan: EndPlan, least: int, largest: int) -> Number:
     """Return the number with ends that a domain file can state, and few enough steps for exact sums.
 
     The step is the own one of the number, or 10 times larger, or 100, …, as far as public ends are multiples of it.
@@ -109,7 +130,7 @@ def _closed(plan: EndPlan, ends: ChosenEnds) -> Number:
     factor, last = 1, False
     while not last:
         last = factor >= LARGEST or any((one or 0) % (10 * factor) for one in (search.low, search.high))
-        low, high = ends.low // factor, -(-ends.high // factor)
+        low, high = least // factor, -(-largest // factor)
         if high - low > most - 2 and last:
             low, high = (high - most, high) if search.high is not None else (low, low + most)
         if high - low <= most:

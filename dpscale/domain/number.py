@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -44,7 +44,7 @@ from dpscale.domain.search import PRIVATE, EndSearch, shown
 
 KEYS = {"low", "high"}
 RESERVED = ("records",)  # the denominator of a ratio
-MORE = {"step", "squares", "outside", "nulls", "unparsable", "from", "per_unit", "rows_per_unit"}
+MORE = {"step", "squares", "outside", "nulls", "unparsable", "from", "per_unit", "rows_per_unit", "clipped", "fallback"}
 TOTAL = "total"  # of `per_unit`
 POLICIES = {
     "outside": ("clip", "reject", "drop"),
@@ -77,12 +77,16 @@ class Number(Attribute):
         "total": the ends bound the sum of absolute values of a privacy unit.
     rows_per_unit : int
         Largest number k of rows of a unit, if `per_unit` is "total".
+    clipped : tuple of float, optional
+        Upper limits of the parts of a mean that are clipped below and above, in units of the column, if a search has
+        found the range. Intervals of means include them.
     """
 
     unit: Fraction = Fraction(1)
     squares: bool = False
     per_unit: str = ""
     rows_per_unit: int = 1
+    clipped: tuple[float, float] = (0.0, 0.0)
 
     @property
     def steps(self) -> int:
@@ -151,7 +155,8 @@ class Number(Attribute):
     def _own_keys(self) -> dict[str, Any]:
         ends = {"low": shown(self.low * self.unit), "high": shown(self.high * self.unit), "step": shown(self.unit)}
         bound = {"per_unit": TOTAL, "rows_per_unit": self.rows_per_unit} if self.per_unit == TOTAL else {}
-        return ends | ({"squares": True} if self.squares else {}) | bound
+        clipped = {"clipped": list(self.clipped)} if any(self.clipped) else {}
+        return ends | ({"squares": True} if self.squares else {}) | bound | clipped
 
     @property
     def cell_values(self) -> Floats:
@@ -212,7 +217,12 @@ class Number(Attribute):
         ends = {
             key: shown(end * self.unit) for key in ("low", "high") if (end := getattr(self.search, key)) is not None
         }
-        return {**ends, "step": shown(self.unit), **({"squares": True} if self.squares else {})}
+        given = self.search.fallback
+        fallback = {} if given is None else {
+            "fallback": [shown(end * self.unit) for name, end in zip(("low", "high"), given, strict=True)
+                         if name in self.search.searched]
+        }  # fmt: skip
+        return {**ends, "step": shown(self.unit), **({"squares": True} if self.squares else {}), **fallback}
 
 
 def read_numbers(tables: Any) -> list[Number]:
@@ -241,6 +251,10 @@ def _read_number(name: str, table: Any) -> Number:
     for key in sorted(KEYS - set(table)):
         raise DomainError(f"{field}.{key}", "missing", f'a public number, or "{PRIVATE}"', "add it")
     low, high, step, search = _read_range(field, table)
+    if "clipped" in table and search is not None:
+        raise DomainError(f"{field}.clipped", "given with a private end", "a public range", "remove it")
+    if "fallback" in table and search is None:
+        raise DomainError(f"{field}.fallback", "given with public ends", "a private end", "remove it")
     if not isinstance(table.get("squares", False), bool):
         raise DomainError(f"{field}.squares", safe_repr(table["squares"]), "true or false", "fix it")
     policies: dict[str, Any] = {
@@ -249,7 +263,19 @@ def _read_number(name: str, table: Any) -> Number:
     policies.setdefault("outside", "clip")
     squares, source = table.get("squares", False), read_source(field, name, table)
     return checked_number(
-        Number(name, "number", low, high, unit=step, squares=squares, source=source, search=search, **policies, **bound)
+        Number(
+            name,
+            "number",
+            low,
+            high,
+            unit=step,
+            squares=squares,
+            source=source,
+            search=search,
+            **policies,
+            **bound,
+            clipped=_read_clipped(f"{field}.clipped", table.get("clipped", [0, 0])),
+        )
     )
 
 
@@ -291,8 +317,34 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
     if table.get("outside", "clip") != "clip":
         raise DomainError(f"{field}.outside", safe_repr(table["outside"]), "clip, with a private end", "leave it out")
     known = {key: int(end) for key, end in ends.items()}
+    search = EndSearch(known.get("low"), known.get("high"))
     low = known.get("low", known.get("high", 0) - ASSUMED_STEPS if "high" in known else -ASSUMED_STEPS // 2)
-    return low, known.get("high", low + ASSUMED_STEPS), step, EndSearch(**known)
+    if "fallback" in table:
+        search = replace(search, fallback=_read_fallback(f"{field}.fallback", table["fallback"], search, step))
+    return low, known.get("high", low + ASSUMED_STEPS), step, search
+
+
+def _read_fallback(field: str, given: object, search: EndSearch, step: Fraction) -> tuple[int, int]:
+    """Return the range, in steps, that is used if a search sees no values: a number for each private end."""
+    takes = f"a list with a public number for {' and '.join(search.searched)}"
+    if not isinstance(given, list | tuple) or len(given) != len(search.searched):
+        raise DomainError(field, safe_repr(given), takes, "fix it")
+    ends = {name: read_exact(field, end) / step for name, end in zip(search.searched, given, strict=True)}
+    if any(end.denominator != 1 or abs(end) >= EXACT for end in ends.values()):
+        raise DomainError(field, safe_repr(given), "multiples of step, of less than 2^53 steps", "change it or step")
+    low, high = (int(ends[name]) if name in ends else getattr(search, name) for name in ("low", "high"))
+    if low >= high:
+        raise DomainError(field, safe_repr(given), "an upper end above the lower one", "fix it")
+    return low, high
+
+
+def _read_clipped(field: str, given: object) -> tuple[float, float]:
+    """Return the upper limits of the clipped parts of a mean, below and above the range."""
+    if isinstance(given, list | tuple) and len(given) == 2 and all(
+        isinstance(limit, int | float) and not isinstance(limit, bool) and 0 <= limit < math.inf for limit in given
+    ):  # fmt: skip
+        return float(given[0]), float(given[1])
+    raise DomainError(field, safe_repr(given), "two numbers of at least 0, as a search writes them", "remove it")
 
 
 def checked_number(number: Number) -> Number:

@@ -170,14 +170,22 @@ class EndSearch(Search):
     ----------
     low, high : int, optional
         Public ends, in steps; None for an end that is searched.
+    fallback : tuple of int, optional
+        Public range, in steps, if the search sees no values.
     """
 
     kind: ClassVar[str] = "ends"
     low: int | None = None
     high: int | None = None
+    fallback: tuple[int, int] | None = None
 
     def describe(self) -> dict[str, Any]:
-        return {name: PRIVATE for name in ("low", "high") if getattr(self, name) is None}
+        return {name: PRIVATE for name in self.searched}
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """Names of the ends that are searched."""
+        return tuple(name for name in ("low", "high") if getattr(self, name) is None)
 
 
 def assumed_values(count: int, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:

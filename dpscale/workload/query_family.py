@@ -42,12 +42,15 @@ class Statistic(NamedTuple):
         Those of the values of the number's cells.
     limit : float
         Largest distance of a value from the centre, in half ranges.
+    clipped : tuple of float
+        Upper limits of the parts of a mean that are clipped below and above the range.
     """
 
     power: int
     centre: float
     half_range: float
     limit: float = 1.0
+    clipped: tuple[float, float] = (0.0, 0.0)
 
 
 class QueryFamily(Settings):

@@ -244,7 +244,8 @@ class _Statistics(_OfNumber):
     @property
     def statistic(self) -> Statistic:
         low, high = self._number.cell_ends
-        return Statistic(self.power, (low + high) / 2, self._number.half_range, float(self._number.rows_per_unit))
+        number = self._number
+        return Statistic(self.power, (low + high) / 2, number.half_range, float(number.rows_per_unit), number.clipped)
 
     @property
     def planned_per_answer(self) -> int:

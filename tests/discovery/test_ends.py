@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from dpscale.base.errors import DomainError
 from dpscale.discovery.dyadic_bins import dyadic_bins, estimate_histogram
 from dpscale.discovery.end_choice import choose_ends
 from dpscale.discovery.ends import found_ends, plan_ends
@@ -23,24 +24,31 @@ def test_bins_divide_all_integers_of_64_bits():
     assert BINS.last[-1] == np.iinfo(np.int64).max
     assert (BINS.first[1:] == BINS.last[:-1] + 1).all()
     assert (np.diff(BINS.ends) > 0).all()
-    wide = BINS.last > 100
-    assert (BINS.last[wide].astype(float) / BINS.first[wide] < 2**0.26).all()
+    assert BINS.part_first[0] == BINS.first[0]
+    assert BINS.part_last[-1] == BINS.last[-1]
+    assert (BINS.part_last[:-1] + 1 == BINS.part_first[1:]).all()
+    assert set(BINS.first) <= set(BINS.part_first)
+    wide = BINS.part_last > 100
+    assert (BINS.part_last[wide].astype(float) / BINS.part_first[wide] < 2**0.26).all()
+    assert (BINS.last[wide[BINS.bin_of.searchsorted(range(len(BINS.first)))]] > 100).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_alone_is_not_significant(seed):
     noise = np.random.default_rng(seed).normal(0, 30, (200, len(BINS.first)))
-    assert not any(estimate_histogram(one, 30.0)[1].any() for one in noise)
+    assert not any(estimate_histogram(one, 30.0).found.any() for one in noise)
 
 
 def test_estimates_keep_the_total_and_have_a_tail():
     rng = np.random.default_rng(0)
     values = np.round(rng.lognormal(5, 1.5, 50_000)).astype(np.int64)
-    counts, found = estimate_histogram(histogram(values) + rng.normal(0, 100, len(BINS.first)), 100.0)
+    estimate = estimate_histogram(histogram(values) + rng.normal(0, 100, len(BINS.first)), 100.0, 1.645)
+    counts, found = estimate.counts, estimate.found
     assert counts.min() >= 0
     assert abs(counts[found].sum() - len(values)) < 3000
     top = np.flatnonzero(found).max()
     assert 0 < counts[top + 1 :].sum() < 0.1 * len(values)
+    assert (estimate.limits >= counts).all()
 
 
 def error_of(values, low, high, precision, groups):
@@ -75,10 +83,68 @@ def number_of(**table):
 
 def test_nothing_found_and_public_ends():
     empty = np.zeros(len(BINS.first))
-    assert choose_ends(empty, 10.0, 4, 1.0).records == 0
-    assert (choose_ends(empty, 10.0, 4, 1.0, low=5).low, choose_ends(empty, 10.0, 4, 1.0, high=5).high) == (5, 5)
-    beyond = choose_ends(histogram(np.full(10_000, -50)).astype(float), 1.0, 4, 1.0, low=0)
-    assert beyond.low == 0 < beyond.high
+    assert choose_ends(empty, 10.0, 4, 1.0) is None
+    zeros = histogram(np.zeros(10_000, np.int64)).astype(float)
+    assert choose_ends(zeros, 10.0, 4, 1.0, low=0) is None
+    assert choose_ends(histogram(np.full(10_000, -50)).astype(float), 1.0, 4, 1.0, low=0) is None
+    above = choose_ends(histogram(np.full(10_000, 50)).astype(float), 1.0, 4, 1.0, low=0)
+    assert above.low == 0 < 50 <= above.high
+
+
+def test_a_search_that_sees_nothing_is_refused_or_uses_the_fallback():
+    plan = plan_ends(number_of(low=0, high="private"), Fraction(1, 100), Fraction(1), 1, 1)
+    with pytest.raises(DomainError, match=r"numbers\.a\.high.*no values beside 0.*fallback.*not charged"):
+        found_ends(plan, None)
+    plan = plan_ends(number_of(low=0, high="private", step=0.5, fallback=[800]), Fraction(1, 100), Fraction(1), 1, 1)
+    assert plan.number.describe()["fallback"] == [800]
+    number, released = found_ends(plan, None)
+    assert number.ends == (0, 800)
+    assert number.clipped == (0, 0)
+    assert released["fallback"]
+    assert released["clipped"] is None
+
+
+@pytest.mark.parametrize("table", [{"low": 0, "high": 5, "fallback": [3]}, {"low": 0, "high": "private", "fallback": 3},
+                                   {"low": 0, "high": "private", "fallback": [0]},
+                                   {"low": 0, "high": "private", "fallback": [1.5]},
+                                   {"low": "private", "high": "private", "fallback": [3]},
+                                   {"low": 0, "high": 5, "clipped": [1]}, {"low": 0, "high": 5, "clipped": [-1, 0]},
+                                   {"low": 0, "high": "private", "clipped": [0, 1]}])  # fmt: skip
+def test_wrong_fallbacks_and_limits_are_refused(table):
+    with pytest.raises(DomainError, match=r"numbers\.a\.(fallback|clipped)"):
+        number_of(**table)
+
+
+SCALES = np.array([1, 1.3, 0.7, 2, 1.0])
+
+
+@pytest.mark.parametrize("name", ["lognormal", "pareto", "zeros"])
+@pytest.mark.parametrize(("rows", "epsilon"), [(2000, 1.0), (20_000, 0.2), (20_000, 1.0)])
+def test_limits_of_the_clipped_part_are_those_of_the_records(name, rows, epsilon):
+    error, precision = 1 / (0.24 * epsilon * 0.1**0.5), 0.45 * (0.24 * epsilon) ** 2
+    covered, seen = 0, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        group = rng.choice(5, rows, p=[0.5, 0.25, 0.15, 0.07, 0.03])
+        drawn = {"lognormal": rng.lognormal(8, 1.2, rows), "pareto": 100 * (1 + rng.pareto(1.8, rows)),
+                 "zeros": np.where(rng.random(rows) < 0.8, 0, rng.lognormal(6, 1, rows))}[name]  # fmt: skip
+        values = np.round(SCALES[group] * drawn).astype(np.int64)
+        chosen = choose_ends(histogram(values) + rng.normal(0, error, len(BINS.first)), error, 5, precision, 0)
+        if chosen is not None:
+            seen += 1
+            above, beyond = np.maximum(values - chosen.high, 0).mean(), (values > chosen.high).mean()
+            covered += above <= chosen.above_limit and beyond <= chosen.clipped_limit
+            assert chosen.high > np.median(values)
+            assert above < 0.5 * values.mean()
+    assert seen == 40
+    assert covered >= 34  # limits of 95 % each, with fixed seeds
+
+
+def test_a_total_has_a_larger_range_than_means_of_groups():
+    values = np.round(np.random.default_rng(0).lognormal(8, 1.2, 20_000)).astype(np.int64)
+    noisy = histogram(values) + np.random.default_rng(1).normal(0, 13, len(BINS.first))
+    total, groups = (choose_ends(noisy, 13.0, count, 0.025, 0) for count in (1, 5))
+    assert total.high > groups.high
 
 
 def test_a_range_of_too_many_steps_has_a_larger_step():

@@ -90,7 +90,7 @@ def test_every_range_is_a_domain(low, width, step, squares, public, place):
         return
     domain = open_domain(number=table)
     plan = plan_ends(domain["a"], Fraction(1, 100), Fraction(1), 1, 1)
-    found, _ = found_ends(plan, ChosenEnds(low, high, 0.0, 0.0, 0.0, 0.0, 1.0))
+    found, _ = found_ends(plan, ChosenEnds(low, high, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.25, 0.5))
     again = written(domain, {"a": found})["a"]
     if public is None:
         assert again.low * again.unit <= low * domain["a"].unit < high * domain["a"].unit <= again.high * again.unit

@@ -24,7 +24,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.stages import discover
 from dpscale.runs.stages.runner import end, run_stages
-from tests.discovery.small import CITIES, DOMAIN, PLANTED, make_frame, write_job
+from tests.discovery.small import CITIES, DOMAIN, PLANTED, WORKLOAD, make_frame, write_job
 from tests.selection import mostly_slow
 
 
@@ -469,12 +469,36 @@ def test_means_with_the_clipped_part(release):
     inside, whole = release.mean("pay"), release.mean("pay", bias="tail")
     found = searches_of(release)["pay"]
     assert whole.estimate - inside.estimate == pytest.approx(found["above"], rel=0.15)
-    assert whole.low - inside.low == pytest.approx(found["above"], rel=0.2)
+    assert (whole.low, whole.high) == (inside.low, inside.high)
+    clipped = release.domain["pay"].clipped
+    assert clipped == (0, pytest.approx(2 * found["above_limit"]))
+    assert found["above_limit"] >= found["above"]
+    assert inside.high - inside.estimate > clipped[1]
+    assert inside.low < frame.pay.mean() < inside.high
     assert abs(found["above"] - (frame.pay - frame.pay.clip(upper=high)).mean()) < 3
     assert release.mean("pay", by="sex", bias="tail").estimate.gt(release.mean("pay", by="sex").estimate).all()
     for wrong in ({"bias": "head"}, {"bias": "tail", "attribute": "age"}):
         with pytest.raises(JobError, match="bias"):
             release.mean(**{"attribute": "pay", **wrong})
+
+
+def test_a_search_that_sees_no_values_is_refused_before_the_main_charge(tmp_path):
+    frame = make_frame(200)
+    domain = DOMAIN | {"attributes": {"sex": DOMAIN["attributes"]["sex"]}}
+    job = write_job(tmp_path, frame, domain, workload=WORKLOAD[1:], privacy={"epsilon": 0.1})
+    with pytest.raises(DomainError, match=r"numbers\.pay\.high.*fallback") as refused:
+        dp.run(job, run_dir=tmp_path / "run")
+    assert refused.value.exit_code == 2
+    with Ledger.open(job["privacy"]["ledger"]) as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    assert [row["release"].rpartition("-")[2] for row in dataset["releases"]] == ["domain"]
+    domain["numbers"]["pay"]["fallback"] = [300]
+    again = tmp_path / "again"
+    again.mkdir()
+    job = write_job(again, frame, domain, workload=WORKLOAD[1:], privacy={"epsilon": 0.1})
+    found = dp.run(job, run_dir=again / "run")
+    assert found.domain["pay"].ends == (0, 300)
+    assert "Nothing is known about the share beyond" in (again / "run/report.html").read_text()
 
 
 def test_counting_with_unknown_cells_is_refused(tmp_path):

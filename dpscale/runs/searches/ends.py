@@ -26,10 +26,24 @@ def search(plan: EndPlan, reader: SearchReader) -> Found:
 def summarize(number: Number, released: Mapping[str, Any]) -> SearchSummary:
     """Return the range that was found."""
     low, high = released["ends"]
-    if not released["records"]:
+    if released.get("fallback"):
+        facts: tuple[str, ...] = (
+            "The search saw no values beside 0.",
+            f"Values are clipped to the fallback of the domain, {low:g} to {high:g}.",
+            "Nothing is known about the share beyond, and intervals do not include it.",
+        )
+        return SearchSummary("ends of the range", facts)
+    if not released["records"]:  # of runs before version 2 of the search
         return SearchSummary("ends of the range", (f"No values were found; the range is {low:g} to {high:g}.",))
-    facts = (
-        f"Values are clipped to {low:g} … {high:g}; about {100 * released['clipped']:.2g} % of the records lie beyond.",
-        f"Clipping lowers the mean by about {released['above'] - released['below']:.3g}.",
-    )
+    share, moved = 100 * released["clipped"], released["above"] - released["below"]
+    facts = (f"Values are clipped to {low:g} … {high:g}; about {share:.2g} % of the records lie beyond.",
+             f"Clipping lowers the mean by about {moved:.3g}.")  # fmt: skip
+    if "clipped_limit" in released:
+        least, most = -released["below_limit"], released["above_limit"]
+        facts = (
+            f"Values are clipped to {low:g} … {high:g}; at most {100 * released['clipped_limit']:.2g} % of the records"
+            f" lie beyond (upper limit of 95 %; about {share:.2g} % are estimated).",
+            f"Clipping lowers the mean of all records by about {moved:.3g}, between {least:.3g} and {most:.3g}.",
+            "Intervals of means include the clipped part, up to twice that of all records; those of sums do not.",
+        )
     return SearchSummary("ends of the range", facts)
