@@ -7,6 +7,9 @@ neither G(x) is significantly negative nor G of the preceding value significantl
 its coverage is at least `level`. The errors of all q follow from three variances for each x:
 
     Var G(x) = Var C(x) − 2 q Cov(C(x), N) + q² Var N,    2 Cov = Var(C + N) − Var C − Var N.
+
+If this interval is wider than twice the value, or the bin is wide and no records can be distinguished from none beyond
+it, the estimate and the interval are those of a model of the tail (`dpscale.answers.tail_quantiles`).
 """
 
 from __future__ import annotations
@@ -17,8 +20,17 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dpscale.answers.statistics import Estimate, Group, check_records, listed_queries, numeric_attribute, value_of
+from dpscale.answers.statistics import (
+    Estimate,
+    Group,
+    MissingStatistic,
+    check_records,
+    listed_queries,
+    numeric_attribute,
+    value_of,
+)
 from dpscale.answers.tables import Answered, check_level
+from dpscale.answers.tail_quantiles import FROM, is_wide, tail_edges, tail_quantile
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, Integers, optimize
@@ -28,6 +40,11 @@ from dpscale.reconstruction.joint_intervals import half_width
 ALL_CELLS = 1 << 12  # up to this size, the error of every cell is computed: as many queries, over as many cells
 SAMPLED = 33  # cells of wider attributes
 MOST_CACHED = 64
+MOST_WIDTH = 2.0  # of the interval of a quantile in a tail, in values
+
+
+class WideInterval(MissingStatistic):
+    """A quantile of which nothing is known but that it lies in a wide bin."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +91,46 @@ class CumulativeCounts:
         cell, within = _place(self.monotone, q)
         estimate = value_of(self.attribute, cell, within)
         if not np.isfinite(errors).all():
-            return Estimate.around(estimate, math.nan)
-        low, high = _possible(values, width * errors, cell)
-        return Estimate(estimate, value_of(self.attribute, low, 0.0), value_of(self.attribute, high, 1.0))
+            return self._in_tail(q, cell, math.nan, width) or Estimate.around(estimate, math.nan)
+        first, last = _possible(values, width * errors, cell)
+        found = Estimate(estimate, value_of(self.attribute, first, 0.0), value_of(self.attribute, last, 1.0))
+        return self._in_tail(q, cell, float(errors.max()), width, found) or found
+
+    def _in_tail(
+        self, q: float, cell: int, error: float, width: float, found: Estimate | None = None
+    ) -> Estimate | None:
+        """Return the quantile by the model of a tail if its bin, or its interval from whole bins, is wide, else None.
+
+        Raises
+        ------
+        WideInterval
+            If the interval is wider than MOST_WIDTH times the value.
+        """
+        if self.attribute.kind != "bins" or self.counts[-1] <= 0:
+            return None
+        edges, share = np.asarray(self.attribute.edges), np.concatenate([[0.0], self.monotone / self.monotone[-1]])
+        upper, records = edges[cell] > 0, float(self.counts[-1])
+        if not upper:  # a lower tail is the upper one of the mirrored attribute
+            edges, share, cell, q = -edges[::-1], 1 - share[::-1], len(self.counts) - 1 - cell, 1 - q
+        above, error = np.clip(1 - share, 0, 1), error / records
+        wide = found is not None and found.high - found.low > MOST_WIDTH * abs(found.estimate)
+        at_end = is_wide(edges, cell) and not above[cell + 1] > width * error
+        if edges[cell] <= 0 or above[cell] > FROM or not (wide or at_end):
+            return None
+        chosen = tail_edges(edges, above, cell)
+        noise = 0.0 if math.isnan(error) else error
+        value, low, high = np.minimum(
+            tail_quantile(edges[chosen], above[chosen], noise, records, 1 - q, width), edges[-1]
+        )
+        if not high - low <= MOST_WIDTH * value:
+            raise WideInterval("quantile", f"{self.attribute.name}: its interval is wider than twice its value",
+                               "a quantile that more bins or more records determine",
+                               "use a less extreme one, or increase the budget")  # fmt: skip
+        if math.isnan(error):
+            low = high = math.nan
+        return (
+            Estimate(float(value), float(low), float(high)) if upper else Estimate(*map(float, (-value, -high, -low)))
+        )
 
 
 _cached: WeakKeyDictionary[Answered, dict[tuple[str, Group], CumulativeCounts]] = WeakKeyDictionary()

@@ -62,7 +62,11 @@ class Estimate(NamedTuple):
         return cls(float(estimate), float(estimate - half), float(estimate + half))
 
 
-class TooFewRecords(PlanError):
+class MissingStatistic(PlanError):
+    """A statistic that cannot be estimated, with the reason."""
+
+
+class TooFewRecords(MissingStatistic):
     """A statistic of a group whose number of records is not distinguishable from zero."""
 
 
@@ -210,8 +214,8 @@ def cramers_v(counts: Integers) -> float:
 
 
 def or_reason(statistic: Callable[[], Estimate]) -> tuple[Estimate, str | None]:
-    """Return the statistic of one group; missing values and the reason if the group is too small."""
+    """Return the statistic of one group; missing values and the reason if it has none."""
     try:
         return statistic(), None
-    except TooFewRecords as error:
+    except MissingStatistic as error:
         return Estimate.around(float("nan"), float("nan")), str(error)

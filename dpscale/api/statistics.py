@@ -121,6 +121,9 @@ class ReleaseStatistics(ABC):
     ) -> Estimate | DataFrame:
         """Return quantiles of a numeric attribute, with test-inversion confidence intervals.
 
+        In a wide bin at the end of the records, a fitted tail gives estimate and interval (`answers.tail_quantiles`).
+        An estimate whose interval is wider than twice its value is missing there.
+
         Parameters
         ----------
         attribute : str
