@@ -4,6 +4,10 @@ threeway: adult with seven, and salary with two columns whose values are searche
 delta 1e-9; L1 error of all 3-way tables on the found cells (all other values are one cell), beside a release of the
 same job whose domain lists all values, coarsened to the same cells. Printed with the least share of the records of a
 column whose value was found, and the largest threshold in records.
+single: jobs whose only set is a column of salary whose values are searched, at delta 1e-9, beside Gaussian noise on all
+counts with the threshold 1 + Q^-1(delta/2)/mu at mu = gdp_mu(epsilon, delta/2): mean number of values found, root mean
+square error of the counts of found values, and that of all values, where one that is not found has the count 0; by
+jobs with the default share, with that of other jobs (0.05), and by the one-shot threshold.
 bins: private edges of six columns beside 128 bins of equal width and PrivTree, all at mu = gdp_mu(1, 1e-9) sqrt(.3/14)
 for finding and counting; mean error of the counts of 400 ranges between random quantiles, in percent of the records.
 ends: mean arrival delay by carrier and departure delay by destination of all flights, the range found in the data's
@@ -17,7 +21,7 @@ strings: 10^7 distinct values and 1,000 frequent ones within memory settings; pe
 codes: 74,736 codes of ICD-10-CM with a Zipf distribution; share of records in cells below the top level.
 Tables of ../shared/data are not part of dpscale.
 
-    python benchmarks/discovery.py [threeway bins ends tails strings codes] [--seeds 8]
+    python benchmarks/discovery.py [threeway single bins ends tails strings codes] [--seeds 8]
 """
 
 from __future__ import annotations
@@ -135,6 +139,61 @@ def _compared(
         np.add.at(coarse, np.ix_(*(maps[name] for name in names_of)), known.marginal(names_of))
         errors.append([np.abs(one - exact).sum() / len(frame) for one in (coarse, found.marginal(names_of))])
     return (*np.mean(errors, axis=0), min(covered))
+
+
+# ---- one column ----------------------------------------------------------------------------------------------------
+
+SINGLE = ("first-name", "organization-name")
+
+
+def print_single(seeds: int) -> None:
+    print("column             epsilon   found: default   0.05  one-shot   error: default    0.05  one-shot"
+          "   of all: default    0.05  one-shot")  # fmt: skip
+    for name in SINGLE:
+        values = "v" + pd.read_csv(DATA / "salary/salary.csv", usecols=[name])[name].astype(str)
+        exact = values.value_counts()
+        with tempfile.TemporaryDirectory() as folder:
+            values.to_frame().to_parquet(f"{folder}/data.parquet")
+            for epsilon in (0.3, 1.0, 3.0):
+                drawn = [[_single_job(Path(folder), name, epsilon, seed, 0.999, exact),
+                          _single_job(Path(folder), name, epsilon, seed, 0.05, exact),
+                          _one_shot(epsilon, seed, exact)] for seed in range(seeds)]  # fmt: skip
+                found, error, of_all = np.array(drawn).transpose(2, 1, 0).mean(axis=2)
+                error, of_all = error**0.5, of_all**0.5
+                print(f"{name:<18} {epsilon:>7g} {found[0]:>16.1f} {found[1]:>6.1f} {found[2]:>9.1f} {error[0]:>16.2f}"
+                      f" {error[1]:>7.2f} {error[2]:>9.2f} {of_all[0]:>17.2f} {of_all[1]:>7.2f} {of_all[2]:>9.2f}",
+                      flush=True)  # fmt: skip
+
+
+def _single_job(
+    folder: Path, name: str, epsilon: float, seed: int, share: float, exact: pd.Series
+) -> tuple[int, float, float]:
+    job = {"data": {"path": str(folder / "data.parquet"),
+                    "domain": write_toml(folder / "domain.toml", {"attributes": {name: {"kind": "discover"}}})},
+           "privacy": {"epsilon": epsilon, "delta": DELTA, "ledger": str(folder / "ledger.sqlite"),
+                       "dataset": f"{epsilon} {seed} {share}"},
+           "workload": [{"family": "marginal", "attributes": [[name]]}], "engine": {"seed": seed},
+           **({} if share > 0.5 else {"discover": {"share": share}})}  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=folder) as run:
+        release = dp.run(job, run_dir=Path(run) / "run")
+        estimates = pd.Series(release.marginal((name,)), release.domain[name].labels)
+    return _single_errors(estimates.drop("(outside)"), exact)
+
+
+def _one_shot(epsilon: float, seed: int, exact: pd.Series) -> tuple[int, float, float]:
+    from scipy.special import ndtri
+
+    mu = gdp_mu(epsilon, DELTA / 2)
+    noisy = exact + np.random.default_rng(seed).normal(0, 1 / mu, len(exact))
+    return _single_errors(noisy[noisy >= 1 - ndtri(DELTA / 2) / mu], exact)
+
+
+def _single_errors(found: pd.Series, exact: pd.Series) -> tuple[int, float, float]:
+    """Return the number of values, and the mean squared errors of found and of all values."""
+    inside = found[found.index.isin(exact.index)]
+    squares = (inside - exact[inside.index]) ** 2
+    missed = exact.drop(inside.index) ** 2
+    return len(inside), float(squares.mean()), float((squares.sum() + missed.sum()) / len(exact))
 
 
 # ---- bins ----------------------------------------------------------------------------------------------------------
@@ -463,8 +522,8 @@ def print_codes(seeds: int) -> None:
             )
 
 
-PARTS = {"threeway": print_threeway, "bins": print_bins, "ends": print_ends, "tails": print_tails,
-         "strings": print_strings, "codes": print_codes}  # fmt: skip
+PARTS = {"threeway": print_threeway, "single": print_single, "bins": print_bins, "ends": print_ends,
+         "tails": print_tails, "strings": print_strings, "codes": print_codes}  # fmt: skip
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

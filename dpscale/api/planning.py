@@ -180,7 +180,7 @@ class ReleasePlan:
     def _families(self) -> list[dict[str, Any]]:
         from dpscale.runs.stages.preview import expected_errors
 
-        budget = self.job.row_budget(self.job.read_domain())
+        budget = self.job.answer_budget(self.job.read_domain())
         return expected_errors(self.measurements, budget)["families"]
 
     def _facts(self) -> list[tuple[str, str]]:

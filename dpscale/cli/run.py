@@ -274,7 +274,7 @@ def _plan_summary(
         rms_error,
     )
 
-    budget = read.row_budget(read.read_domain())  # that of a plan may have the cells that a search has found
+    budget = read.answer_budget(read.read_domain())  # that of a plan may have the cells that a search has found
     known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
              read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
     followed = planning.cached_summary(

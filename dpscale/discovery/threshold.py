@@ -11,9 +11,10 @@ With votes (`dpscale.discovery.votes`) a unit of r values adds w_r = floor(W/√
 them are values of no other unit, one appears with probability 1 - (1 - P(z >= t - m w_r))^r; if fewer are, with less.
 So δ_T is the largest of these for r = 1 … k, and the squared L2 sensitivity is r w_r² <= W², whatever k is.
 
-The tail of the discrete Gaussian is bounded by a geometric series whose ratio is that of its first two terms:
-    P(z >= x) <= exp(-x²/2v) / (sqrt(2πv) (1 - exp(-(2x + 1)/2v))),   x >= 0,
-since Σ_j exp(-j²/2v) >= sqrt(2πv) by Poisson summation.
+The tail of the discrete Gaussian is bounded by that of a continuous one,
+    P(z >= x) <= Q((x - 1/2)/sqrt(v)),   x - 1/2 >= sqrt(v),
+since exp(-t²/2v) is convex there, so each term is at most the integral over the unit interval around it, and
+Σ_j exp(-j²/2v) >= sqrt(2πv) by Poisson summation.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def tail_bound(distance: int, variance: int) -> float:
     Parameters
     ----------
     distance : int
-        At least 0; the bound is 1 below.
+        The bound is 1 below a standard deviation.
     variance : int
 
     Returns
@@ -82,11 +83,10 @@ def tail_bound(distance: int, variance: int) -> float:
     ----------
     Canonne, Kamath, Steinke (2020), The Discrete Gaussian for Differential Privacy.
     """
-    if distance < 0:
+    if distance < 1 or (2 * distance - 1) ** 2 < 4 * variance:
         return 1.0
-    first = -float(Fraction(distance**2, 2 * variance)) - 0.5 * math.log(2 * math.pi * variance)
-    ratio = -math.expm1(-float(Fraction(2 * distance + 1, 2 * variance)))
-    return min(max(math.exp(first) / ratio * (1 + ROUNDING), LEAST), 1.0)
+    bound = math.erfc(math.sqrt(Fraction((2 * distance - 1) ** 2, 8 * variance))) / 2
+    return min(max(bound * (1 + ROUNDING), LEAST), 1.0)
 
 
 def delta_of(threshold: int, draw: GaussianDraw, rows_per_unit: int) -> float:

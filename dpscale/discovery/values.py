@@ -45,7 +45,7 @@ class ValuePlan:
         """Everything that determines the draws, in text and integers."""
         draw = self.threshold.draw
         votes = {"vote": str(self.threshold.steps)} if self.votes else {}
-        return {"search": "values", "version": 1, "attribute": self.attribute.name, "column": self.attribute.column,
+        return {"search": "values", "version": 2, "attribute": self.attribute.name, "column": self.attribute.column,
                 "multiplier": str(draw.multiplier), **draw.noise_spec, **votes,
                 "threshold": str(self.threshold.value)}  # fmt: skip
 

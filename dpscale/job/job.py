@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from dpscale.base.display import display_path, nearest, safe_repr
 from dpscale.base.errors import JobError
@@ -17,7 +17,14 @@ from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Attribute, Domain
 from dpscale.job.data import Data
 from dpscale.job.periods import PeriodSettings, check_periods, check_rows, period_attribute, without_period
-from dpscale.job.search_budget import SearchBudget, check_unit_needed, search_budget, unit_workload
+from dpscale.job.search_budget import (
+    COUNTING_SHARE,
+    SHARE,
+    SearchBudget,
+    check_unit_needed,
+    search_budget,
+    unit_workload,
+)
 from dpscale.job.sections import (
     BELOW_ONE,
     DiscoverTable,
@@ -49,7 +56,7 @@ from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
-from dpscale.workload import Workload, WorkloadPart, family_distribution, family_named, family_names
+from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution, family_named, family_names
 
 
 class TableJob(Settings):
@@ -67,6 +74,7 @@ class TableJob(Settings):
     units: UnitsTable | None = None
     totals: list[TotalsTable] | None = None
     time: PeriodSettings | None = None
+    _chosen_share: float | None = PrivateAttr(None)
 
     @property
     def kind(self) -> str:
@@ -241,7 +249,41 @@ class TableJob(Settings):
 
     def search_budget(self, domain: Domain) -> SearchBudget:
         """Return the part of the budget for the searches of a domain, and the rest."""
-        return search_budget(self.privacy, self.discover or DiscoverTable(), domain.searches)
+        settings = self.discover or DiscoverTable()
+        return search_budget(self.privacy, settings, domain.searches, self.search_share(domain))
+
+    def search_share(self, domain: Domain) -> float:
+        """Return the share of the squared mu of all searches: as given, as a run has recorded, or chosen.
+
+        A search whose counts are the estimates has nearly everything. The error of a found value is that of the whole
+        budget for any share, and a larger share finds more of them.
+        """
+        given = self._chosen_share if self.discover is None else self.discover.share or self._chosen_share
+        return given or (COUNTING_SHARE if self.counting_search(domain) else SHARE)
+
+    def with_search_share(self, share: float) -> TableJob:
+        """Return the job of a run that has recorded its share of the searches."""
+        made = self.model_copy()
+        made._chosen_share = share
+        return made
+
+    def counting_search(self, domain: Domain) -> str | None:
+        """Return the attribute if the job asks nothing but the counts of its values, which are searched, else None.
+
+        The noisy counts of the search then join the estimates, which are least squares.
+        """
+        [name, *others] = [one.name for one in domain.searches] or [""]
+        if not name or others or domain[name].search.kind != "values" or domain[name].search.has_votes:  # type: ignore[union-attr]
+            return None
+        [part, *more] = self.workload
+        sets = [names for own in self.build_workload(domain).parts for names in own.sets]
+        alone = not more and part.family == MARGINAL.name and part.count != "units" and set(sets) == {(name,)}
+        exact = self.reconstruction.form == self.method.forms(self.options)[0] == "least_squares"
+        return name if alone and exact else None
+
+    def answer_budget(self, domain: Domain) -> Budget:
+        """Return the budget that determines the error of an answer: with the search if its counts are the answers."""
+        return self.search_budget(domain).total if self.counting_search(domain) else self.row_budget(domain)
 
     def read_domain(self) -> Domain:
         rows = self.data.max_rows_per_unit

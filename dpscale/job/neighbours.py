@@ -22,7 +22,7 @@ from dpscale.base.errors import JobError
 from dpscale.job import TableJob
 from dpscale.job.data import plain_key
 from dpscale.job.protected_unit import links_above, private_tables, root_table
-from dpscale.job.search_budget import step_delta
+from dpscale.job.search_budget import SHARE, step_delta
 from dpscale.job.sections import DiscoverTable
 from dpscale.job.table_sizes import check_stated_rows
 from dpscale.job.tables import CompositeJob, LinkSection
@@ -241,7 +241,7 @@ def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder:
 
 def _discovery(job: CompositeJob, name: str, budget: float, steps: int) -> dict[str, float]:
     """Return the settings of a table's searches: their share, and the additive delta to one step of its run."""
-    share = (job.tables[name].discover or DiscoverTable()).share
+    share = (job.tables[name].discover or DiscoverTable()).share or SHARE
     if name not in job.search_deltas:
         return {"share": share}
     return {"share": share, "delta": step_delta(job.search_deltas[name], budget * share, steps)}

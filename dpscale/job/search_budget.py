@@ -43,8 +43,14 @@ class SearchBudget:
     total_delta: Fraction = Fraction(0)
 
 
-def search_budget(privacy: Privacy, settings: DiscoverTable, searches: Sequence[Attribute]) -> SearchBudget:
-    """Return the budget of searches. Raises JobError for a budget that permits none."""
+SHARE = 0.05  # of the squared mu, for all searches of a job
+COUNTING_SHARE = 0.999  # of a search whose counts are the estimates: the rest measures the other values
+
+
+def search_budget(
+    privacy: Privacy, settings: DiscoverTable, searches: Sequence[Attribute], share: float = SHARE
+) -> SearchBudget:
+    """Return the budget of searches that use a share of the squared mu. Raises JobError for one that permits none."""
     if not searches:
         return SearchBudget(Fraction(0), Fraction(0), privacy.budget, privacy.budget)
     if privacy.noise != GAUSSIAN:
@@ -53,8 +59,8 @@ def search_budget(privacy: Privacy, settings: DiscoverTable, searches: Sequence[
     listed = [one for one in searches if one.search is not None and one.search.uses_delta]
     delta = _additive_delta(privacy, settings) if listed else 0.0
     total = budget_with_delta(privacy, delta)
-    each = Fraction(total.amount) * Fraction(settings.share) / len(searches)
-    remaining = replace(total, amount=total.amount * (1 - settings.share) * BELOW_ONE)
+    each = Fraction(total.amount) * Fraction(share) / len(searches)
+    remaining = replace(total, amount=total.amount * (1 - share) * BELOW_ONE)
     return SearchBudget(each, Fraction(delta) / max(len(listed), 1), remaining, total, Fraction(delta))
 
 

@@ -303,11 +303,11 @@ class SynthesizeTable(Settings):
 class DiscoverTable(Settings):
     """Budget of the searches for cells that are not public.
 
-    They use `share` of the squared mu, equally divided, and the additive delta `delta` (default: half of the job's
-    delta) if values are searched.
+    They use `share` of the squared mu, equally divided (default: `TableJob.search_share`). They have the additive delta
+    `delta` (default: half of the job's delta) if values are searched.
     """
 
-    share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.05
+    share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     delta: Delta | None = None
 
 

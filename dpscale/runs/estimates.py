@@ -6,7 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 from threading import Lock
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
@@ -18,8 +20,9 @@ from dpscale.reconstruction.model_answers import MODEL, read_model
 from dpscale.reconstruction.pairwise.learn import learn, read_pairwise, write_pairwise
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 from dpscale.reconstruction.public_margins import fit_model
+from dpscale.reconstruction.searched_counts import SearchedCounts, SearchedEvidence
 from dpscale.runs.opening import open_run
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import SEARCH_SHARE, TableRun
 from dpscale.storage.files import listed, present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes
@@ -35,12 +38,25 @@ def estimates_of(run: TableRun) -> Estimates:
     known = _estimates.get(key)
     if known is not None and known[0] is run:
         return known[1]
-    found = run.job.reconstruction.estimates(run.measurements.evidence(), run.job.estimating, model_folder(run))
+    found = run.job.reconstruction.estimates(evidence_of(run), run.job.estimating, model_folder(run))
     with _lock:
         _estimates[key] = run, found
         while len(_estimates) > MOST_ESTIMATES:
             _estimates.pop(next(iter(_estimates)))
     return found
+
+
+def evidence_of(run: TableRun) -> Any:
+    """Return the released measurements of a run, with the counts of its search if they are those of the only set."""
+    evidence = run.measurements.evidence()
+    if SEARCH_SHARE not in run.manifest:
+        return evidence
+    [(name, released)] = run.searched.items()
+    cells = {str(value): cell for cell, value in enumerate(run.domain[name].values)}
+    found = released["found"]
+    counts = SearchedCounts(name, np.array([cells[one["value"]] for one in found], np.int64),
+                            np.array([one["count"] for one in found]), released["error"] ** 2)  # fmt: skip
+    return SearchedEvidence(evidence.plan, evidence.variances, evidence.read, counts)
 
 
 def estimates_key(run: TableRun) -> str:
@@ -68,7 +84,7 @@ _lock = Lock()
 def prepare_model(run: TableRun, each: ParallelMap) -> None:
     """Prepare the expensive part of the estimates once, for the tasks that use it."""
     run.require("measure")
-    evidence, release = run.measurements.evidence(), run.measurements.release
+    evidence, release = evidence_of(run), run.measurements.release
     run.job.reconstruction.prepare(evidence, run.job.estimating, model_folder(run), release, each)
 
 
@@ -104,7 +120,7 @@ def low_order_tables(run: TableRun) -> LowOrder:
     path = model_folder(run) / MODEL
     if present(path):
         return read_model(path)
-    return fit_model(run.domain, run.measurements.evidence().low_order())
+    return fit_model(run.domain, evidence_of(run).low_order())
 
 
 def model_folder(run: TableRun) -> Path:

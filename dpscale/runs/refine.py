@@ -36,7 +36,7 @@ from dpscale.runs.manifest import MANIFEST, first_manifest
 from dpscale.runs.opening import open_run, read_job
 from dpscale.runs.stages.plan import make_plan
 from dpscale.runs.stages.preflight import check_preflight
-from dpscale.runs.table import TableRun, job_digest, job_entries
+from dpscale.runs.table import SEARCH_SHARE, TableRun, job_digest, job_entries
 from dpscale.storage.files import present, store_errors, write_whole
 from dpscale.workload import Workload
 
@@ -185,6 +185,9 @@ def _check_job(job: Any, first: TableRun) -> TableJob:
 def _with_budget(job: TableJob, first: TableRun, epsilon: float, delta: float | None) -> TableJob:
     """Return a job with the budget of the new release and the data of the first one."""
     content = job.to_dict()
+    if SEARCH_SHARE in first.manifest:
+        raise JobError("run directory", f"{first.path}, whose counts are those of a search", "a run whose counts are"
+                       " measured after the search", "start a new run with the whole budget")  # fmt: skip
     content.pop("discover", None)  # the cells are public now
     delta = first.job.privacy.delta if delta is None else delta
     if delta is None and first.measurement_plan.noise != LAPLACE:

@@ -28,6 +28,7 @@ from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.data import Data
+from dpscale.job.search_budget import SHARE
 from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
@@ -48,6 +49,7 @@ from dpscale.workload import Workload
 # defaults that every digest includes, also that of a job that omits them
 FOUND_FOLDER = "domain"
 FOUND, SEARCH_FILE = f"{FOUND_FOLDER}/domain.toml", f"{FOUND_FOLDER}/searches.json"
+SEARCH_SHARE = "search_share"  # in the manifest, if the counts of the search are the estimates
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
@@ -79,6 +81,7 @@ class TableRun(Run):
             raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
                            "the files as the run wrote them (memory and scheduler may change)",
                            "restore them, or start a new run with your job")  # fmt: skip
+        self.job = self.job.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
 
     @classmethod
     def _prepare(cls, job: TableJob) -> NewRun:
@@ -311,6 +314,8 @@ def job_digest(job: TableJob, domain: Domain) -> str:
     content.pop("synthesize", None)
     content.get("time", {}).pop("changed", None)  # may be accepted later, for a legal erasure
     content["reconstruct"] = EXPLICIT_DEFAULTS | content["reconstruct"]
+    if "discover" in content:
+        content["discover"] = {"share": SHARE} | content["discover"]
     text = json.dumps([content, domain.digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -332,6 +337,7 @@ def job_entries(job: TableJob, domain: Domain) -> dict[str, Any]:
     entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     entries |= {"where": job.data.where} if job.data.where else {}
+    entries |= {SEARCH_SHARE: job.search_share(domain)} if job.counting_search(domain) else {}
     return entries | ({"domain": DRAFTED} if domain.reviewed else {})
 
 

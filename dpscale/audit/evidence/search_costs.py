@@ -77,11 +77,10 @@ def squared_mu(noise: Fields, rows: int) -> Fraction:
 
 
 def tail(distance: int, variance: int) -> float:
-    """Return a bound of P(z ≥ distance), a geometric series from its first term."""
-    if distance < 0:
+    """Return a bound of P(z ≥ distance): the tail of a normal variable from distance − 1/2, where it is convex."""
+    if distance * 2 - 1 < 2 * math.sqrt(variance):
         return 1.0
-    first = math.exp(-float(Fraction(distance * distance, 2 * variance))) / math.sqrt(2 * math.pi * variance)
-    return min(1.0, first / -math.expm1(-float(Fraction(2 * distance + 1, 2 * variance))))
+    return 0.5 * math.erfc((distance - 0.5) / math.sqrt(2 * variance))
 
 
 def additive_delta(noise: Fields, rows: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpscale.base.errors import DpscaleError, JobError
@@ -200,7 +201,8 @@ def compare_mechanisms(
     job: TableJob, measurement_plan: MeasurementPlan, engine: Engine, most_cells: int
 ) -> list[dict[str, Any]]:
     """Return the root mean square error of every mechanism with default options, lowest first, or why it has none."""
-    problem = job.planning_problem(measurement_plan.workload, job.read_domain())
+    domain = job.read_domain()
+    problem = replace(job.planning_problem(measurement_plan.workload, domain), budget=job.answer_budget(domain))
     tools = Tools(engine.each("solve-attribute"), user_store(), most_cells)
     lines = [_mechanism_error(name, job, problem, tools) for name in mechanism_names() if name != COMPOSITE]
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
