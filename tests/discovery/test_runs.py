@@ -590,3 +590,25 @@ def test_names_with_punctuation(tmp_path):
     release = dp.run(write_job(tmp_path, domain=domain, workload=[{"family": "marginal", "degree": 1}]),
                      run_dir=tmp_path / "run")  # fmt: skip
     assert "Berlin" in release.domain["a: b"].values
+
+
+@pytest.mark.parametrize("name", ["pay", "city"])
+def test_a_search_of_another_version_is_not_resumed(tmp_path, monkeypatch, name):
+    job = write_job(tmp_path)
+    run = begin_run(read_job(job), tmp_path / "run")
+    plans = discover.plan_searches(run)
+    kind, record = type(plans[name]), type(plans[name]).record.fget
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(kind, "record", property(lambda plan: record(plan) | {"version": 1}))
+        earlier.setattr(discover, "perform_search", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, run_dir=tmp_path / "run")
+    with pytest.raises(DpscaleError, match="fresh|another|other") as refused:
+        dp.run(job, run_dir=tmp_path / "run")
+    assert refused.value.exit_code in (2, 3)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert len(next(iter(ledger.summary()["datasets"].values()))["releases"]) == 1
