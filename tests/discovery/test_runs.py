@@ -607,7 +607,7 @@ def test_a_search_of_another_version_is_not_resumed(tmp_path, monkeypatch, name)
         earlier.setattr(discover, "perform_search", stopped)
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, run_dir=tmp_path / "run")
-    with pytest.raises(DpscaleError, match="fresh|another|other") as refused:
+    with pytest.raises(DpscaleError, match=r"fresh|another|other") as refused:
         dp.run(job, run_dir=tmp_path / "run")
     assert refused.value.exit_code in (2, 3)
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
