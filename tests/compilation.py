@@ -26,7 +26,7 @@ def compile_loops():
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths]
     with ProcessPoolExecutor(2) as pool:
         list(pool.map(compile_module, names))
-    parquet.FIRST_VALUES = 0  # files are read by loops
+    parquet.FIRST_VALUES = parquet.SMALL_GROUP = 0  # files are read by loops
     with tempfile.TemporaryDirectory() as folder:
         dp.run(write(Path(folder), data=UNIT, synthesize={"rows": 100}), run_dir=Path(folder) / "run")
 

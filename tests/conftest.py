@@ -84,6 +84,7 @@ def files_read_by_loops():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "FIRST_VALUES", 0)
+        patch.setattr(parquet, "SMALL_GROUP", 0)
         yield
 
 

@@ -166,6 +166,22 @@ def test_first_values_of_a_process_are_read_by_pyarrow(
     assert counts[0] == counts[1] == counts[2]
 
 
+def test_small_row_groups_are_read_by_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = make_columns(nulls=True, runs=False)
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet", row_group_size=100)
+    domain = dp.Domain({"text": {"kind": "categories", "values": columns["text"].unique().drop_null().to_pylist(),
+                                 "nulls": "category"}})  # fmt: skip
+    table, seen = Table.open(tmp_path / "x.parquet", domain), []
+    decoded = pages.Decoded
+    monkeypatch.setattr(pages, "Decoded", lambda *rest: seen.append(1) or decoded(*rest))
+    counts = []
+    for rows, loops in ((101, False), (100, True)):
+        monkeypatch.setattr(parquet, "SMALL_GROUP", rows)
+        counts.append(dp.count_marginals(table, [("text",)])["text",].tolist())
+        assert bool(seen) == loops
+    assert counts[0] == counts[1]
+
+
 def test_windows_and_batches_may_split_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table(make_columns(True, False)), tmp_path / "x.parquet", data_page_size=300, write_batch_size=50)
     domain = make_domain(make_columns(True, False), "category", "category")
