@@ -96,7 +96,11 @@ def make_task(name: str) -> Any:
     dag_id="dpscale",
     schedule=None,
     catchup=False,
-    params={"job": Param(type="string"), "run_dir": Param(default="", type="string")},
+    params={
+        "job": Param(type="string"),
+        "run_dir": Param(default="", type="string"),
+        "fresh": Param(default=False, type="boolean"),
+    },
     default_args={"retries": 3, "retry_delay": timedelta(seconds=int(os.environ.get("DPSCALE_RETRY_SECONDS", "60")))},
     tags=["dpscale"],
 )
@@ -106,7 +110,9 @@ def release() -> None:
         context = get_current_context()
         job, run_dir = context["params"]["job"], context["params"]["run_dir"]
         run_dir = run_dir or os.path.join(os.path.dirname(job), "runs", context["run_id"].replace(":", "-"))
-        dpscale("allocate", job, "--run-dir", run_dir)  # does nothing for one table
+        begun = os.path.exists(os.path.join(run_dir, "manifest.json"))  # by an earlier attempt, which resumes
+        fresh = ["--fresh"] if context["params"]["fresh"] and not begun else []
+        dpscale("allocate", job, "--run-dir", run_dir, *fresh)  # does nothing for one table
         dpscale("discover", job, "--run-dir", run_dir)  # does nothing if all cells are public
         dpscale("plan", job, "--run-dir", run_dir)
         return {"run_dir": run_dir, "stage": "plan", "sha256": dpscale("status", run_dir)["stages"]["plan"]["sha256"]}

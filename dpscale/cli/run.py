@@ -164,9 +164,11 @@ def stages(run_dir: str | None, as_json: bool) -> None:
         click.echo(f"{stage['name']:>12}: {stage['help']}")
 
 
-def _start_stage(name: str, job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+def _start_stage(
+    name: str, job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
     """Run a stage that may be the first one of a run: of a job in a new directory, or of a run directory."""
-    directory = opening.open_run(job) if run_dir is None else opening.begin_run(opening.read_job(job), run_dir)
+    directory = opening.open_run(job) if run_dir is None else opening.begin_run(opening.read_job(job), run_dir, fresh)
     _warn_other_data(directory)
     if name in directory.stages and directory.stages[name].is_enabled(directory):
         with Bars(quiet) as progress, runner.remove_on_error(directory):
@@ -178,22 +180,24 @@ def _start_stage(name: str, job: str, run_dir: str | None, scheduler: str | None
 @main.command()
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="Run directory of a job file; without it, JOB is a run directory.")
+@fresh_option
 @scheduler_option
 @quiet_option
 @json_option
-def allocate(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+def allocate(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Divide the budget over tables and links, from a first measurement at a part of it."""
-    _start_stage("allocate", job, run_dir, scheduler, quiet, as_json)
+    _start_stage("allocate", job, run_dir, fresh, scheduler, quiet, as_json)
 
 
 @main.command(help=STAGES["discover"].help)
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="Run directory of a job file; without it, JOB is a run directory.")
+@fresh_option
 @scheduler_option
 @quiet_option
 @json_option
-def discover(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    _start_stage("discover", job, run_dir, scheduler, quiet, as_json)
+def discover(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    _start_stage("discover", job, run_dir, fresh, scheduler, quiet, as_json)
 
 
 @main.command()
@@ -201,11 +205,19 @@ def discover(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, 
 @click.option("--run-dir", metavar="DIR", help="Store the plan here, for later stages.")
 @click.option("--compare", is_flag=True, help="Plan with every mechanism and print their errors.")
 @click.option("--error", type=float, metavar="RECORDS", help="Print the epsilon at which the error is RECORDS.")
+@fresh_option
 @scheduler_option
 @quiet_option
 @json_option
 def plan(
-    job: str, run_dir: str | None, compare: bool, error: float | None, scheduler: str | None, quiet: bool, as_json: bool
+    job: str,
+    run_dir: str | None,
+    compare: bool,
+    error: float | None,
+    fresh: bool,
+    scheduler: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
     from dpscale.base.numerics import one_thread
@@ -220,7 +232,7 @@ def plan(
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
-            plans = _make_plans(read, jobs, run_dir, engine)
+            plans = _make_plans(read, jobs, run_dir, fresh, engine)
             summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
             if not overview:
                 summaries["data"]["attack_risk"] = planned_risk(read).describe()
@@ -246,13 +258,13 @@ def _warn_of_files(job: Any) -> None:
 
 
 def _make_plans(
-    read: Any, jobs: Mapping[str, TableJob], run_dir: str | None, engine: Engine
+    read: Any, jobs: Mapping[str, TableJob], run_dir: str | None, fresh: bool, engine: Engine
 ) -> dict[str, MeasurementPlan]:
     """Return the plan of every table; with a run directory, store the plans there."""
     if run_dir is None:
         return {name: planning.make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
                 for name, own in jobs.items()}  # fmt: skip
-    directory = opening.begin_run(read, run_dir, files_accessible=False)
+    directory = opening.begin_run(read, run_dir, fresh, files_accessible=False)
     with runner.remove_on_error(directory):
         runner.run_requested(directory, engine, "plan")
     return {name: table.measurement_plan for name, table in directory.tables.items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, PrivateAttr, ValidationError
 
@@ -17,6 +17,7 @@ from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Attribute, Domain
 from dpscale.job.data import Data
 from dpscale.job.periods import PeriodSettings, check_periods, check_rows, period_attribute, without_period
+from dpscale.job.places import Places, below, default_dataset, files_of, places_of
 from dpscale.job.search_budget import (
     COUNTING_SHARE,
     SHARE,
@@ -55,7 +56,7 @@ from dpscale.reconstruction import (
 from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
-from dpscale.storage.objects import located, real
+from dpscale.storage.objects import located
 from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution, family_named, family_names
 
 
@@ -109,14 +110,35 @@ class TableJob(Settings):
         job.check_time()
         if job.units is not None and all(part.count != "units" for part in job.workload):
             raise JobError("units", "given without a part with count = 'units'", "such a part", "remove it")
-        job = job._resolved(folder)
-        check_texts(job.to_dict(), "")  # the name of the folder may not be valid text
+        read = job._resolved(folder)
+        check_texts(read.to_dict(), "")  # the name of the folder may not be valid text
+        return read.at(folder, places_of(job.to_dict(), read.to_dict()))
+
+    def at(self, folder: Path, places: Places) -> Self:
+        """Return the job with the folder of its file and the places of its files."""
+        job = self.model_copy()
+        vars(job).update(folder=folder, places=places)
         return job
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder from which relative paths of the job start."""
+        return Path.cwd()
+
+    @cached_property
+    def places(self) -> Places:
+        """Absolute paths of the job, mapped to those that it states relative to its folder."""
+        return {}
 
     @property
     def dataset(self) -> str:
-        """Name of the data in the ledger: as given, or the resolved path."""
-        return self.privacy.dataset or real(self.data.path)
+        """Name of the data in the ledger: as given, or the path from the folder of the ledger."""
+        return self.privacy.dataset or default_dataset([self.data.path], self.privacy.ledger, self.places)
+
+    @property
+    def files(self) -> str:
+        """Path of the data if the job states no name for them."""
+        return "" if self.privacy.dataset else files_of([self.data.path])
 
     @cached_property
     def method(self) -> Mechanism:
@@ -341,9 +363,10 @@ def _check_joint(part: WorkloadPart, most: int) -> None:
 def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) -> tuple[Mapping[str, Any], Path]:
     """Return the content of a job file or a dict, and the folder of its relative paths; see `TableJob.read`."""
     content, folder = (source, Path.cwd()) if isinstance(source, Mapping) else _job_file(source)
-    if not stored:
-        warn_of_old_names(content)
-    return content, folder
+    if stored:
+        return content, folder
+    warn_of_old_names(content)
+    return content if isinstance(source, Mapping) or not is_local(folder) else below(content, folder), folder
 
 
 def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ from dpscale.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
 from dpscale.job.key_columns import check_columns, check_distinct, check_keys
 from dpscale.job.linked_rules import LinkedRule, linked_rules
+from dpscale.job.places import Places, default_dataset, files_of, places_of
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     AllocationTable,
@@ -28,7 +28,7 @@ from dpscale.job.table_checks import check_counts, check_history, check_referenc
 from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, PrivacyOfTables, Rows, TableSection, key_columns
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget
-from dpscale.storage.objects import is_url, located, real
+from dpscale.storage.objects import is_url, located
 
 LEAST_PRIVATE = 1e-9
 
@@ -62,10 +62,27 @@ class CompositeJob(Settings):
             job = cls.model_validate(dict(content))._with_references()
         except ValidationError as error:
             raise job_sentence(error, _keys) from None
-        job = job._resolved(folder)
-        job._check()
-        job._check_named()
+        read = job._resolved(folder)
+        read = read.at(folder, places_of(job.to_dict(), read.to_dict()))
+        read._check()
+        read._check_named()
+        return read
+
+    def at(self, folder: Path, places: Places) -> CompositeJob:
+        """Return the job with the folder of its file and the places of its files."""
+        job = self.model_copy()
+        vars(job).update(folder=folder, places=places)
         return job
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder from which relative paths of the job start."""
+        return Path.cwd()
+
+    @cached_property
+    def places(self) -> Places:
+        """Absolute paths of the job, mapped to those that it states relative to its folder."""
+        return {}
 
     def _with_references(self) -> CompositeJob:
         """Return the job with the links between public tables apart, because nothing is measured for them."""
@@ -84,10 +101,18 @@ class CompositeJob(Settings):
 
     @property
     def dataset(self) -> str:
-        """Name of the data on the ledger: as given, or the common folder of all private files."""
-        paths = [real(one.path) for one in self.tables.values() if not one.public]
-        paths += [real(one.via) for one in self.link if one.via]
-        return self.privacy.dataset or os.path.commonpath(paths or ["/"])
+        """Name of the data on the ledger: as given, or the path from the folder of the ledger to all private files."""
+        return self.privacy.dataset or default_dataset(self._private_paths, self.privacy.ledger, self.places)
+
+    @property
+    def files(self) -> str:
+        """Common folder of all private files if the job states no name for them."""
+        return "" if self.privacy.dataset else files_of(self._private_paths)
+
+    @property
+    def _private_paths(self) -> list[str]:
+        paths = [one.path for one in self.tables.values() if not one.public]
+        return [*paths, *(one.via for one in self.link if one.via)]
 
     @property
     def distributions(self) -> dict[str, str]:

@@ -24,6 +24,7 @@ from dpscale.ledger import rows as ledgerrows, transfer
 from dpscale.ledger.account import Account
 from dpscale.ledger.cap import CapChange
 from dpscale.ledger.cap_request import CapRequest
+from dpscale.ledger.job_entry import NO_JOB, JobEntry
 from dpscale.ledger.location import resolved
 from dpscale.ledger.periods import checked_periods
 from dpscale.ledger.reader import LedgerReader
@@ -109,6 +110,7 @@ class Ledger(LedgerReader):
         public: bool = False,
         facts: Mapping[str, str] = MappingProxyType({}),
         periods: Sequence[str] = (),
+        job: JobEntry = NO_JOB,
     ) -> str:
         """Reserve the cost of a release before its first draw and return its state.
 
@@ -134,18 +136,22 @@ class Ledger(LedgerReader):
         periods : sequence of str
             Periods whose records the release reads, as a date attribute names them: "2026-02", "2026", "2026-Q1",
             "2026-W09", "2026-02-28". Each of them is charged the whole cost once. Default: every period.
+        job : JobEntry
+            Job of the release. A second release of the same job and dataset is refused unless it is stated to be fresh.
 
         Returns
         -------
         str
             "reserved", "committed", "released" or "admitted".
         """
-        request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts,
-                          checked_periods(periods))  # fmt: skip
+        asked = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts,
+                        checked_periods(periods), job)  # fmt: skip
 
         def act(db: Database) -> str | Account:
+            request = asked.at_recorded_name(db)
             if state := request.state(db):
                 return state
+            request.check_first(db)
             account = request.account(db)
             if not request.fits(account):
                 return account
@@ -154,7 +160,7 @@ class Ledger(LedgerReader):
             return "reserved" if reserve else "admitted"
 
         if isinstance(answer := self._change(act, reserve), Account):
-            raise request.refusal(answer)
+            raise asked.refusal(answer)
         return answer
 
     def decide(self, release: str, number: int, digest: str) -> None:

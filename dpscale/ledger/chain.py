@@ -30,6 +30,7 @@ NEWER = {"caps": ("span", "period"), "releases": ("span", "periods"), "rounds": 
 UNSET = (None, "", "[]")
 SHOWN = {"caps": CAP, "releases": RELEASE, "rounds": ("release", "round")}
 HIDDEN = {"caps": ("dataset",), "releases": ("dataset", "plan_digest"), "rounds": ("digest",)}
+NEWER_HIDDEN = {"caps": (), "releases": ("job", "run_dir", "files"), "rounds": ()}  # hashed only if they are set
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def link_of(entry: str, row: Row, facts: Mapping[str, str], salt: str) -> Link:
              for name in SHOWN[entry]}  # fmt: skip
     shown |= {name: row[name] for name in NEWER[entry] if row.get(name) not in UNSET}
     hidden = {name: canonical(row[name]) if name == "dataset" else row[name] for name in HIDDEN[entry]}
+    hidden |= {name: row[name] for name in NEWER_HIDDEN[entry] if row.get(name) not in UNSET}
     return Link(entry, shown, sha256([salt, hidden]), facts, sha256([salt, "facts"]))
 
 

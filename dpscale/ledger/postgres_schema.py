@@ -8,7 +8,7 @@ removed row. (A sequence would leave a gap after every rolled-back transaction.)
 
 from __future__ import annotations
 
-from dpscale.ledger.sqlite_schema import COLUMNS_OF_SIX, LINKED, ROWS, ROWS_OF_FOUR, VERSION
+from dpscale.ledger.sqlite_schema import COLUMNS_OF_SEVEN, COLUMNS_OF_SIX, LINKED, ROWS, ROWS_OF_FOUR, VERSION
 
 FIRST_VERSION = 4  # first version that supported PostgreSQL
 CHAINED_VERSION = 5  # version that introduced the hash chain
@@ -36,7 +36,8 @@ TABLES = {
     "rounds": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL, round BIGINT NOT NULL CHECK (round >= 0),
         digest TEXT NOT NULL CHECK (length(digest) = 64), UNIQUE (release, round)""",
     "protections": f"""seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, {PROTECTS.format("NOT NULL")},
-        public BIGINT NOT NULL CHECK (public IN (0, 1)), unit_table TEXT, span TEXT, periods TEXT""",
+        public BIGINT NOT NULL CHECK (public IN (0, 1)), unit_table TEXT, span TEXT, periods TEXT,
+        job TEXT, run_dir TEXT, files TEXT""",
     "terms": f"""seq BIGINT PRIMARY KEY, cap BIGINT NOT NULL UNIQUE,
         currency TEXT NOT NULL CHECK (currency IN ('gdp', 'pure')), {PROTECTS.format("")}, unit_table TEXT,
         span TEXT, period TEXT""",
@@ -72,9 +73,12 @@ INSERTED = {  # table -> (condition under which a row is refused, message)
 UNLINKED = """NOT EXISTS (SELECT FROM links WHERE entry = '{0}'
             AND number = (SELECT seq + 1 FROM numbers WHERE name = '{0}'))"""
 NO_LINK = "an entry has a link in the hash chain: update dpscale"
-UNNAMED = {  # table -> (condition under which a client of version 5 is refused, message)
-    "protections": ("NEW.periods IS NULL", "a release names the periods that it reads, or none: update dpscale"),
-    "terms": ("NEW.period IS NULL", "a cap names the period by which it renews, or none: update dpscale"),
+UNNAMED = {  # version -> table -> (condition under which a client of an earlier version is refused, message)
+    6: {
+        "protections": ("NEW.periods IS NULL", "a release names the periods that it reads, or none: update dpscale"),
+        "terms": ("NEW.period IS NULL", "a cap names the period by which it renews, or none: update dpscale"),
+    },
+    7: {"protections": ("NEW.job IS NULL", "a release names its job, or none: update dpscale")},
 }
 FORWARD = """BEGIN
     IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
@@ -98,7 +102,7 @@ ONWARD = """BEGIN
 def _numbered(table: str, version: int) -> str:
     refused, why = INSERTED[table]
     more = [(UNLINKED.format(table), NO_LINK)] if table in LINKED and version > FIRST_VERSION else []
-    more += [UNNAMED[table]] if table in UNNAMED and version > CHAINED_VERSION else []
+    more += [one[table] for added, one in UNNAMED.items() if table in one and version >= added]
     also = "".join(f"\n    IF {one} THEN RAISE EXCEPTION '{text}'; END IF;" for one, text in more)
     return f"""BEGIN
     IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
@@ -166,7 +170,8 @@ def upgrade_statements(before: int) -> list[str]:
     """Return the statements that add what a version lacks: columns, and tables with the user rights of the releases."""
     chained = ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
                f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
-    columns = [f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in COLUMNS_OF_SIX]
+    added = [one for version, some in ((6, COLUMNS_OF_SIX), (7, COLUMNS_OF_SEVEN)) if before < version for one in some]
+    columns = [f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in added]
     return [*(chained if before < CHAINED_VERSION else []), *columns]
 
 

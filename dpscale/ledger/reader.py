@@ -16,6 +16,7 @@ from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain, rows as ledgerrows, transfer
 from dpscale.ledger.account import canonical
 from dpscale.ledger.chain import Link, chain_of
+from dpscale.ledger.job_entry import JobEntry, repeated_release
 from dpscale.ledger.location import resolved
 from dpscale.ledger.request import checked_name
 from dpscale.ledger.rows import findings
@@ -112,6 +113,24 @@ class LedgerReader:
         """
         query = "SELECT digest FROM rounds WHERE release = ? AND round = ?"
         return bool(self._read(lambda db: db.execute(query, (release, number)).fetchone()))
+
+    def check_first(self, dataset: str, job: JobEntry) -> None:
+        """Raise BudgetError if another run has released the same job and dataset.
+
+        Parameters
+        ----------
+        dataset : str
+        job : JobEntry
+            Job of the run that would be charged.
+        """
+
+        def act(db: Database) -> Any:
+            transfer.check_open(db, self.path)
+            name = ledgerrows.recorded_name(db, checked_name("dataset", dataset), job, job.run)
+            return ledgerrows.earlier_release(db, name, job)
+
+        if (row := self._read(act)) is not None:
+            raise repeated_release(row["release"], row["reserved_at"], row["run_dir"])
 
     def digest_of(self, release: str) -> str:
         """Return the hash-chain link of a release. Raises BudgetError if the release is not on the ledger.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError, JobError
@@ -12,6 +12,7 @@ from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import Account, canonical, cost_to_text
 from dpscale.ledger.cap import Limit, binding, checked_request
 from dpscale.ledger.filters import filters
+from dpscale.ledger.job_entry import NO_JOB, JobEntry, repeated_release
 from dpscale.ledger.periods import Periods, checked_periods, periods_to_text
 from dpscale.ledger.refusal import refusal
 from dpscale.ledger.store import Database
@@ -35,6 +36,8 @@ class Request:
         Hashes of the release's public files, for the hash chain.
     periods : tuple of str
         Labels of the periods whose records the release reads; every period if empty.
+    job : JobEntry
+        Job of the release, its run directory and its files.
     """
 
     dataset: str
@@ -47,6 +50,7 @@ class Request:
     public: bool
     facts: Mapping[str, str] = field(default_factory=dict)
     periods: Periods = ()
+    job: JobEntry = NO_JOB
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
@@ -66,6 +70,15 @@ class Request:
         text = _checked_cost(self.cost)
         return checked_name("release", self.release), self.dataset, _checked_digest(self.plan_digest), text
 
+    def at_recorded_name(self, db: Database) -> Request:
+        """Return the request with the name under which the ledger has the data."""
+        return replace(self, dataset=ledgerrows.recorded_name(db, self.dataset, self.job, self.release))
+
+    def check_first(self, db: Database) -> None:
+        """Raise BudgetError if another run has released the same job and dataset, unless a new release is intended."""
+        if not self.job.fresh and (row := ledgerrows.earlier_release(db, self.dataset, self.job)):
+            raise repeated_release(row["release"], row["reserved_at"], row["run_dir"])
+
     def state(self, db: Database) -> str | None:
         """Return the state of the same release if it was charged before, else None.
 
@@ -78,7 +91,7 @@ class Request:
 
     def account(self, db: Database) -> Account:
         """Return the account that is charged."""
-        ledgerrows.check_known(db, self.dataset)
+        ledgerrows.check_known(db, self.dataset, self.job.files)
         account = ledgerrows.account(db, self.dataset)
         account.check_recorded()
         return account
@@ -96,7 +109,8 @@ class Request:
 
     def insert(self, db: Database) -> None:
         figures = self.epsilon, self.delta
-        ledgerrows.insert_release(db, self.entry, figures, self.protects, self.public, self.facts, self.periods)
+        ledgerrows.insert_release(db, self.entry, figures, self.protects, self.public, self.facts, self.periods,
+                                  self.job)  # fmt: skip
 
     def refusal(self, account: Account) -> BudgetError:
         """Return the refusal; its search takes time, so call it outside the transaction.

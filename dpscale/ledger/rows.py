@@ -17,6 +17,7 @@ from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain
 from dpscale.ledger.account import Account, Row, canonical, cost_from_text
 from dpscale.ledger.cap import Cap
+from dpscale.ledger.job_entry import DEFAULT, NO_JOB, JobEntry, is_there
 from dpscale.ledger.periods import Periods, periods_to_text
 from dpscale.ledger.sqlite_schema import ROWS, STATES, VERSION
 from dpscale.ledger.store import Database
@@ -25,7 +26,8 @@ from dpscale.privacy.protection import Protection
 TERMS = ("currency", "unit", "relation", "bound", "unit_table", "span", "period")
 CAPS = f"""SELECT caps.*, {", ".join(TERMS)} FROM caps LEFT JOIN terms ON terms.cap = caps.seq
     WHERE caps.dataset = ? ORDER BY caps.seq"""
-RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table, span, periods FROM releases
+RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table, span, periods, job, run_dir, files
+    FROM releases
     LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
 SLIPS = 2
 
@@ -74,17 +76,49 @@ def account(db: Database, dataset: str) -> Account:
     return Account(dataset, total, releases, [row for row in caps if row["period"]])
 
 
+def recorded_name(db: Database, dataset: str, job: JobEntry, release: str) -> str:
+    """Return the name under which the ledger has the data of a default name; the name itself if it has none.
+
+    That is the name of the same release; the path of the files, which older versions used as a name; the name of a
+    release of these files; or that of a release of the same job whose files no longer exist, because they were moved.
+    """
+    if not dataset.startswith(DEFAULT):
+        return dataset
+    if same := db.execute("SELECT dataset FROM releases WHERE release = ?", (release,)).fetchone():
+        return canonical(same[0])
+    known = {canonical(name) for name in names(db)}
+    if dataset in known or not job.files:
+        return dataset
+    if canonical(job.files) in known:
+        return canonical(job.files)
+    query = """SELECT dataset, job, files FROM releases JOIN protections ON protections.release = releases.release
+        WHERE files <> '' ORDER BY releases.seq"""
+    stored = [(canonical(name), digest, files) for name, digest, files in db.execute(query).fetchall()]
+    same_files = [name for name, _, files in stored if files == job.files]
+    moved = [name for name, digest, files in stored
+             if digest == job.digest and name.startswith(DEFAULT) and not is_there(files)]  # fmt: skip
+    return next(iter([*same_files, *moved]), dataset)
+
+
+def earlier_release(db: Database, dataset: str, job: JobEntry) -> Row | None:
+    """Return the first release of the same job and dataset by another run; None if there is none."""
+    if not job.digest:
+        return None
+    same = [row for row in account(db, dataset).releases if row["job"] == job.digest and not job.is_of(row["release"])]
+    return same[0] if same else None
+
+
 def _number(row: Row) -> int:
     return int(row["seq"])
 
 
-def check_known(db: Database, dataset: str) -> None:
-    """Raise BudgetError if the name is new and similar to that of a capped dataset.
+def check_known(db: Database, dataset: str, files: str = "") -> None:
+    """Raise BudgetError if the name, or the path of the files, is new and similar to the name of a capped dataset.
 
     Without this check, a typing error would bypass the cap.
     """
     capped = {canonical(name) for (name,) in db.execute("SELECT DISTINCT dataset FROM caps")}
-    if near := known_near(db, dataset, capped):
+    if near := known_near(db, dataset, capped) or (files and known_near(db, canonical(files), capped)):
         raise BudgetError(
             "privacy.dataset",
             f"{dataset!r}, which is new and similar to {near!r}, which has a cap",
@@ -108,16 +142,21 @@ def _folded(name: str) -> str:
 def _near(one: str, other: str) -> bool:
     """Return whether names differ by at most two letters and in no digit (2025 and 2026 are two datasets).
 
-    Names that contain a slash must be equal after folding. Two absolute paths are also near if one may contain the
+    Names that contain a slash must be equal after folding. Two paths are also near if one may contain the
     files of the other.
     """
-    if one.startswith("/") and other.startswith("/") and (_covers(one, other) or _covers(other, one)):
+    if _is_path(one) and _is_path(other) and (_covers(one, other) or _covers(other, one)):
         return True
     one, other, slips = _folded(one), _folded(other), 0 if "/" in other else SLIPS
     if _digits(one) != _digits(other):
         return False
     alike = 1 - slips / max(len(one), len(other), 2 * SLIPS)
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= alike
+
+
+def _is_path(name: str) -> bool:
+    """Return whether a name is a path; relative ones start at one folder."""
+    return name.startswith(("/", *DEFAULT))
 
 
 def _covers(one: str, other: str) -> bool:
@@ -157,6 +196,7 @@ def insert_release(
     public: bool,
     facts: Mapping[str, str],
     periods: Periods = (),
+    job: JobEntry = NO_JOB,
 ) -> None:
     """Insert a reserved release with its link in the hash chain.
 
@@ -174,9 +214,12 @@ def insert_release(
         Hashes of the release's files that an auditor may see, for the hash chain.
     periods : tuple of str
         Labels of the periods that the release reads; every period if empty.
+    job : JobEntry
+        Job of the release, its run directory and its files.
     """
     unit_values = {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "public": int(public),
-            "unit_table": protects.table, "span": protects.span, "periods": periods_to_text(periods)}  # fmt: skip
+            "unit_table": protects.table, "span": protects.span, "periods": periods_to_text(periods),
+            "job": job.digest, "run_dir": job.run_dir, "files": job.files}  # fmt: skip
     row = dict(zip(("release", "dataset", "plan_digest", "cost", "epsilon", "delta"), (*entry, *figures), strict=True))
     row["reserved_at"] = now()
     chain.append(db, entry[1], "releases", {**row, **unit_values}, facts)

@@ -5,13 +5,14 @@ added the ledger's identifier and the decisions of adaptive releases. Version 3 
 whether its noise is public, and the currency of a cap. Version 4 added closing a ledger whose history was moved.
 Version 5 added the table of a privacy unit and the hash chain over all entries of a dataset. Version 6 added the span
 of a privacy unit, the periods that a release reads, and the period by which a cap renews; clients of older versions,
-which would take a cap for each period as a cap on the total, add nothing to it.
+which would take a cap for each period as a cap on the total, add nothing to it. Version 7 added the job of a release,
+its run directory and its files, by which a second release of the same job is refused.
 """
 
 from __future__ import annotations
 
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 6
+VERSION = 7
 ROWS = ("caps", "releases", "rounds", "protections", "terms", "links")  # the tables whose rows are numbered
 ROWS_OF_FOUR = ROWS[:5]
 LINKED = ("caps", "releases", "rounds")  # the tables whose rows are links of a chain
@@ -176,7 +177,13 @@ SIXTH = (
     """CREATE TRIGGER terms_period BEFORE INSERT ON terms WHEN NEW.period IS NULL
         BEGIN SELECT RAISE(ABORT, 'a cap names the period by which it renews, or none: update dpscale'); END""",
 )
-STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH}
+COLUMNS_OF_SEVEN = (("protections", "job"), ("protections", "run_dir"), ("protections", "files"))
+SEVENTH = (
+    *(f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in COLUMNS_OF_SEVEN),
+    """CREATE TRIGGER protections_job BEFORE INSERT ON protections WHEN NEW.job IS NULL
+        BEGIN SELECT RAISE(ABORT, 'a release names its job, or none: update dpscale'); END""",
+)
+STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH, 7: SEVENTH}
 
 
 def schema(version: int) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from dpscale.privacy.accounting import CURRENCIES, PURE, Spending, delta_left, f
 from dpscale.privacy.conversion import gdp_mu
 
 MOST_LISTED, FEW = 10, 3  # lines of a table, and datasets whose releases are listed
-NEWER = ("span", "period", "periods")
+NEWER = ("span", "period", "periods", "run_dir")
+UNSHOWN = ("seq", "dataset", "job", "files")
 MOST_DELTA = math.nextafter(1, 0)  # at a delta of 1 nothing is claimed
 
 
@@ -176,8 +177,8 @@ def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
 
 
 def _shown(row: Row) -> Row:
-    """Return a row without its number and dataset, and without columns of this version that are not set."""
-    found = {name: value for name, value in row.items() if name not in ("seq", "dataset", *NEWER)}
+    """Return a row without its number, dataset, job and files, and without columns of this version that are not set."""
+    found = {name: value for name, value in row.items() if name not in (*UNSHOWN, *NEWER)}
     more = {name: row[name] for name in NEWER if row.get(name)}
     if labels := periods_of_text(more.pop("periods", None)):
         more["periods"] = list(labels)

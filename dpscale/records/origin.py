@@ -164,8 +164,17 @@ def snapshot(table: Table, footers: bool = False, each: ParallelMap = serial_map
     if not table.root:
         contents = [part.seen.content for part in table.partitions if isinstance(part, FramePartition) and part.seen]
         return hashlib.sha256("\n".join(["frame", *contents]).encode()).hexdigest()
+    return joint_digest(table, fingerprints(table, footers, each))
+
+
+def fingerprints(table: Table, footers: bool = False, each: ParallelMap = serial_map) -> list[Fingerprint]:
+    """Return path, size and content hash of every file of a table; the parameters are those of `snapshot`."""
     named = table.partitions[0].dialect.format
-    prints = [one for chunk in each(partial(_fingerprints, footers, named), _chunks(table.files)) for one in chunk]
+    return [one for chunk in each(partial(_fingerprints, footers, named), _chunks(table.files)) for one in chunk]
+
+
+def joint_digest(table: Table, prints: Sequence[Fingerprint]) -> str:
+    """Return the SHA-256 of the names, sizes and contents of the files of a table."""
     entries = sorted((os.fsencode(name_below(table.root, path)), size, content) for path, size, content in prints)
     digest = hashlib.sha256()
     for name, size, content in entries:

@@ -1,6 +1,7 @@
 """Run of several components: private tables, each with a run directory of its own, and links between their rows.
 
-    job.toml  manifest.json  tables/NAME/ and joins/NAME/ (a run each)  links/NAME/  synthetic/NAME/  report.html
+    job.toml  manifest.json  domains/NAME/  tables/NAME/ and joins/NAME/ (a run each)  links/NAME/  synthetic/NAME/
+    report.html
 
 secret.key exists from the first draw to the last. The total cost of all components is reserved before the first draw.
 Before its first draw each component records on the ledger which data it draws from. A second directory that draws
@@ -42,6 +43,7 @@ from dpscale.job.join_job import JoinJob, join_jobs
 from dpscale.job.joins import CUT
 from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
+from dpscale.job.places import DIGEST_VERSION, digest_of, identity_of
 from dpscale.job.sections import AllocationTable, with_old_names
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.job.tables import CompositeJob, Rows, TableSection
@@ -64,6 +66,7 @@ from dpscale.runs.stages.budget import (
     publish_release,
 )
 from dpscale.runs.stages.preflight import check_cap, check_unit_memory, check_units
+from dpscale.runs.stored_job import DOMAINS, read_stored
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import present, read_text, write_whole
 
@@ -118,13 +121,19 @@ class CompositeRun(Run):
         if self.manifest.get("kind") != KIND:
             raise JobError("run directory", f"{self.path} is not a run of several tables",
                            "a run directory of a multi-table job", "check the path")  # fmt: skip
-        job = CompositeJob.read(self.path / "job.toml", stored=True)
-        if self.manifest["job_sha256"] != digest_of(job):
+        job = self.stated_job
+        if self.manifest["job_sha256"] != job_digest(job, self.manifest.get("job_version", 1)):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
                            "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
         self.job = at_versions(job, self.manifest.get("at", {}))
         if self.is_allocated:
             self._take_allocation()
+
+    @property
+    def stated_job(self) -> CompositeJob:
+        """The job as it was given, without the division of its budget."""
+        job: CompositeJob = read_stored(CompositeJob, self.path, self.manifest)
+        return job
 
     @classmethod
     def _prepare(cls, job: CompositeJob) -> NewRun:
@@ -133,8 +142,8 @@ class CompositeRun(Run):
         joins = join_jobs(job, neighbour_relation(job))
         for one in joins.values():
             one.build_workload(one.read_domain())
-        digest = digest_of(job)
-        return NewRun(digest, lambda number: _first_files(job, digest, number))
+        digest = job_digest(job)
+        return NewRun(digest, lambda number: _first_files(job, digest, number), (), (job_digest(job, 1),))
 
     @classmethod
     def _preflight(cls, job: CompositeJob, inputs: tuple[Any, ...]) -> None:
@@ -152,7 +161,8 @@ class CompositeRun(Run):
         return found
 
     def _reopen(self, job: CompositeJob) -> None:
-        """Do nothing: the settings of rows are part of the job's digest."""
+        """Read the job again, whose files may have been moved; the settings of rows are part of its digest."""
+        self._load(())
 
     def pin_versions(self) -> None:
         """Record the latest version of versioned tables, so that later reads use it."""
@@ -220,6 +230,12 @@ class CompositeRun(Run):
         pairs = {name: (before, found.get(name)) for name, before in known.items()}
         changed = {name: differing(before, now) for name, (before, now) in pairs.items() if before and now}
         return {f"{name}.{'via' if name.startswith('link') else 'path'}": one for name, one in changed.items() if one}
+
+    def open_data(self) -> Mapping[str, Table]:
+        """Return all tables that the job reads."""
+        found = {f"tables.{name}.path": open_table(one, self.job.declared[name])
+                 for name, one in self.job.tables.items()}  # fmt: skip
+        return found | {f"link {one.called}.via": open_table(one.via) for one in self.job.link if one.via}
 
     def layouts(self) -> dict[str, Layout | None]:
         """Return size, time and number of files, or the version, of every table and table of pairs."""
@@ -380,13 +396,16 @@ def _layout(table: TableSection) -> Layout | None:
     return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)
 
 
-def digest_of(job: CompositeJob) -> str:
-    """Return the digest that identifies a job: all settings except scheduler and memory."""
+def job_digest(job: CompositeJob, version: int = DIGEST_VERSION) -> str:
+    """Return the digest that identifies a job: all settings except scheduler and memory.
+
+    Its paths are relative to the folder of the job; in version 1 they are absolute.
+    """
     content = with_old_names(job.to_dict())
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
-    text = json.dumps([content, [one.digest for one in job.declared.values()]], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    content = content if version == 1 else identity_of(content, job.places)
+    return digest_of([content, [one.digest for one in job.declared.values()]])
 
 
 def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes]:
@@ -396,4 +415,10 @@ def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes
         entries["divides"] = MEASURED if has_first_measurement(job) else UNMEASURED
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     manifest = first_manifest(job.engine.seed, digest, number, kind=KIND, **entries)
-    return {"job.toml": tomli_w.dumps(job.to_dict()).encode(), MANIFEST: json.dumps(manifest, indent=2).encode()}
+    domains = {f"{DOMAINS}/{table}/{name}": file for table, one in job.declared.items()
+               for name, file in one.to_files().items()}  # fmt: skip
+    return {
+        **domains,
+        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+        MANIFEST: json.dumps(manifest, indent=2).encode(),
+    }

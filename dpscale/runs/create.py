@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -122,9 +122,9 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def latest_directory(base: Path, digest: str) -> tuple[Path, int]:
+def latest_directory(base: Path, digests: Sequence[str]) -> tuple[Path, int]:
     """Return the directory of the latest run of a job and its number; `base` and 1 if there is none."""
-    mine = [number for number in _numbers(base) if _contains_job(numbered_path(base, number), digest)]
+    mine = [number for number in _numbers(base) if contains_job(numbered_path(base, number), digests)]
     number = max(mine, default=1)
     return numbered_path(base, number), number
 
@@ -135,7 +135,7 @@ def unmeasured_stage(run: Path) -> str:
 
 
 def next_directory(
-    base: Path, digest: str, first_unfinished: Callable[[Path], str] = unmeasured_stage
+    base: Path, digests: Sequence[str], first_unfinished: Callable[[Path], str] = unmeasured_stage
 ) -> tuple[Path, int]:
     """Return the directory of a new release and its number.
 
@@ -143,8 +143,8 @@ def next_directory(
     ----------
     base : Path
         Directory of the first run of the job.
-    digest : str
-        Digest of the job.
+    digests : sequence of str
+        Digests of the job by all versions.
     first_unfinished : callable
         Returns the first unfinished stage of a run directory; "" if there is none.
 
@@ -153,8 +153,8 @@ def next_directory(
     JobError
         If the latest run is not finished.
     """
-    last, number = latest_directory(base, digest)
-    if not _contains_job(last, digest):
+    last, number = latest_directory(base, digests)
+    if not contains_job(last, digests):
         return base, 1
     if not read_manifest(last).get("ended") and (stage := first_unfinished(last)):
         what = "is not measured" if stage in ("discover", "plan", "measure") else f"its stage {stage} is not finished"
@@ -176,5 +176,6 @@ def _numbers(base: Path) -> set[int]:
     return {int(match[1] or 1) for match in found.values() if match}
 
 
-def _contains_job(where: Path, digest: str) -> bool:
-    return present(where / MANIFEST) and read_manifest(where)["job_sha256"] == digest
+def contains_job(where: Path, digests: Sequence[str]) -> bool:
+    """Return whether a directory is that of a run of a job."""
+    return present(where / MANIFEST) and read_manifest(where)["job_sha256"] in digests

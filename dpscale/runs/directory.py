@@ -19,10 +19,13 @@ from typing import Any, ClassVar, Self
 from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain.public_totals import condition_of
+from dpscale.job.places import DIGEST_VERSION, place_entries
+from dpscale.ledger.job_entry import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.secret import SecretFile, destroy_secret, read_secret, secret_tag
 from dpscale.runs.create import (
+    contains_job,
     create_directory,
     creation_errors,
     latest_directory,
@@ -32,6 +35,7 @@ from dpscale.runs.create import (
 )
 from dpscale.runs.manifest import MANIFEST, ManifestCache, check_version, disk_errors, output_digest, stage_output
 from dpscale.runs.stages import Stage
+from dpscale.runs.stages.preflight import check_first_release
 from dpscale.storage.files import is_local, present, read_bytes, remove_partial, store_errors, write_whole
 from dpscale.storage.lock import free, locked
 
@@ -53,11 +57,26 @@ class NewRun:
         Maps the number of the run among those of the job to its first files, the manifest last.
     inputs : tuple
         Objects read from the job's files: arguments of the checks before creation, and known to the new run.
+    earlier : tuple of str
+        Digests of the job by earlier versions, whose runs are reopened.
     """
 
     digest: str
     files: Callable[[int], dict[str, bytes]]
     inputs: tuple[Any, ...] = ()
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """All digests of the job, the current one first."""
+        return (self.digest, *self.earlier)
+
+    def first_files(self, number: int, job: Any, where: Path, fresh: bool) -> dict[str, bytes]:
+        """Return the first files of a run in a directory, the manifest last."""
+        files = self.files(number)
+        entries = {"job_version": DIGEST_VERSION, **place_entries(job.folder, job.places, where)}
+        manifest = json.loads(files[MANIFEST]) | entries | ({"fresh": True} if fresh else {})
+        return {**files, MANIFEST: json.dumps(manifest, indent=2).encode()}
 
 
 class Run(ABC):
@@ -129,21 +148,36 @@ class Run(ABC):
             Number of the run, if it is part of a run with this number.
         """
         new = cls._prepare(job)
-        base = resolve_path(path if path is not None else Path("runs") / new.digest[:12])
+        base = resolve_path(path if path is not None else _default_base(new.digests))
         with store_errors(base), creation_errors(base):
-            where, found_number = _place(base, new.digest, first_unfinished if fresh else None, named=path is not None)
+            where, found_number = _place(base, new.digests, first_unfinished if fresh else None, named=path is not None)
             if (missing := not present(where / MANIFEST)) and preflight:
+                check_first_release(job, new.digest, fresh)
                 cls._preflight(job, new.inputs)
             found = is_local(where) and where.is_dir()
-            created = missing and create_directory(where, new.files(number or found_number))
+            created = missing and create_directory(where, new.first_files(number or found_number, job, where, fresh))
         run = cls(where, (job, *new.inputs) if created else ())
-        if run.manifest["job_sha256"] != new.digest:
+        if run.manifest["job_sha256"] not in new.digests:
             raise JobError("run directory", f"{where} contains another job", "the directory of this job, or a new one",
                            "choose another --run-dir")  # fmt: skip
         run.created = ("files" if found else "folder") if created else ""
         if not created:
+            run._take_places(job)
             run._reopen(job)
         return run
+
+    def _take_places(self, job: Any) -> None:
+        """Record where the files of the job are, if they were moved without the run directory."""
+        if "places" in self.manifest and job.places and job.places != self.job.places:
+            with self.locked():
+                self.update(**place_entries(job.folder, job.places, self.path))
+
+    @property
+    def job_entry(self) -> JobEntry:
+        """Job of the run as the ledger records it."""
+        manifest = self.manifest
+        digest = f"{manifest.get('job_version', 1)}:{manifest['job_sha256']}"
+        return JobEntry(digest, manifest["release"], str(self.path), self.job.files, bool(manifest.get("fresh")))
 
     @classmethod
     @abstractmethod
@@ -178,6 +212,15 @@ class Run(ABC):
 
         The result is empty if the data no longer exist or the run did not record them.
         """
+
+    @abstractmethod
+    def open_data(self) -> Mapping[str, Any]:
+        """Return the tables of files that the run reads, by the key of the job; empty if they are not compared."""
+
+    @property
+    def uses_footers(self) -> bool:
+        """Whether the content of a file is that of its footer."""
+        return False
 
     @property
     @abstractmethod
@@ -373,11 +416,19 @@ class Run(ABC):
             write_whole(path, (read_bytes(path) if present(path) else b"") + line.encode())
 
 
-def _place(base: Path, digest: str, first_unfinished: FirstUnfinished | None, named: bool) -> tuple[Path, int]:
+def _default_base(digests: Sequence[str]) -> Path:
+    """Return the directory of the first run of a job: that of an earlier version if it exists."""
+    bases = [Path("runs") / one[:12] for one in digests]
+    return next((base for base in bases if contains_job(resolve_path(base), digests)), bases[0])
+
+
+def _place(
+    base: Path, digests: Sequence[str], first_unfinished: FirstUnfinished | None, named: bool
+) -> tuple[Path, int]:
     """Return the directory and its number among those of a job; `first_unfinished` is given for a fresh one."""
     if first_unfinished:
-        return next_directory(base, digest, first_unfinished)
-    return (base, 1) if named else latest_directory(base, digest)
+        return next_directory(base, digests, first_unfinished)
+    return (base, 1) if named else latest_directory(base, digests)
 
 
 def _state_after(error: BaseException) -> str:

@@ -295,11 +295,17 @@ def frame_tag(release: str, content: str, create: bool = False) -> dict[str, str
     create : bool
         Whether to create a key if there is none.
     """
+    found = keyed_tags([f"frame\0{release}\0{content}"], create)
+    return None if found is None else {"key": found[0], "tag": found[1][0]}
+
+
+def keyed_tags(contents: Sequence[str], create: bool = False) -> tuple[str, list[str]] | None:
+    """Return the name of the key of this user and the keyed hashes of contents; None if this user has no key."""
     key = _user_key(create)
     if key is None:
         return None
-    tag = hmac.new(key, f"frame\0{release}\0{content}".encode(), hashlib.sha256).hexdigest()
-    return {"key": hmac.new(key, b"key", hashlib.sha256).hexdigest()[:16], "tag": tag}
+    tags = [hmac.new(key, one.encode(), hashlib.sha256).hexdigest() for one in contents]
+    return hmac.new(key, b"key", hashlib.sha256).hexdigest()[:16], tags
 
 
 def _user_key(create: bool) -> bytes | None:

@@ -13,7 +13,8 @@ from dpscale.job import job_content
 from dpscale.runs.create import resolve_path
 from dpscale.runs.directory import Run
 from dpscale.runs.manifest import MANIFEST, disk_errors, read_manifest
-from dpscale.storage.files import present, store_errors
+from dpscale.runs.stored_job import JOB_FILE, read_stored
+from dpscale.storage.files import is_path, place, present, store_errors
 
 # run classes by the kind in the manifest; imported when they are needed, because links load compiled loops
 RUNS: Mapping[str, str] = {
@@ -39,9 +40,15 @@ def run_class(job: Any) -> type[Run]:
 
 
 def read_job(job: str | Path | Mapping[str, Any]) -> Any:
-    """Return the job of a file or of its content: of several tables, or in the short form of one table."""
+    """Return the job of a file or of its content: of several tables, or in the short form of one table.
+
+    The file of a run directory is read with the places of its files.
+    """
     content, folder = job_content(job)
-    return _run_class("database" if "tables" in content else "").job_class.parse(content, folder)
+    kind = _run_class("database" if "tables" in content else "").job_class
+    if is_path(job) and present(folder / MANIFEST) and place(job).name == JOB_FILE:  # type: ignore[arg-type]
+        return read_stored(kind, folder, read_manifest(folder))
+    return kind.parse(content, folder)
 
 
 def open_run(path: str | Path) -> Run:

@@ -17,6 +17,7 @@ from dpscale.base.errors import DataError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
+from dpscale.job.places import DIGEST_VERSION, place_entries
 from dpscale.mechanisms.pooling import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.requests import as_requests
@@ -184,7 +185,7 @@ def _check_job(job: Any, first: TableRun) -> TableJob:
 
 def _with_budget(job: TableJob, first: TableRun, epsilon: float, delta: float | None) -> TableJob:
     """Return a job with the budget of the new release and the data of the first one."""
-    content = job.to_dict()
+    content = job.to_dict()  # with absolute paths
     if SEARCH_SHARE in first.manifest:
         raise JobError("run directory", f"{first.path}, whose counts are those of a search", "a run whose counts are"
                        " measured after the search", "start a new run with the whole budget")  # fmt: skip
@@ -195,7 +196,7 @@ def _with_budget(job: TableJob, first: TableRun, epsilon: float, delta: float | 
                        "add --delta, for example 1e-9")  # fmt: skip
     kept = {name: value for name, value in content["privacy"].items() if name not in ("rho", "privacy_cost", "delta")}
     content["privacy"] = kept | {"epsilon": epsilon} | ({} if delta is None else {"delta": delta})
-    made = TableJob.parse(content, first.path)
+    made = TableJob.parse(content, first.path).at(job.folder, job.places)
     if made.privacy.noise != first.measurement_plan.noise:
         raise JobError("--delta", f"given for a run with {first.measurement_plan.noise} noise",
                        "epsilon alone for pure differential privacy", "leave it out")  # fmt: skip
@@ -241,9 +242,10 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
             if frame is not None and not first.manifest.get("frame"):
                 raise other_data("a frame that cannot be compared, because the run has no fingerprint of it")
             check_preflight(job, planned.domain, planned.workload)
-            created = create_directory(where, _first_files(planned))
+            created = create_directory(where, _first_files(planned, where))
     run = TableRun(where)
-    refines, digest = run.manifest.get("refines"), job_digest(job, planned.domain)
+    refines, version = run.manifest.get("refines"), run.manifest.get("job_version", 1)
+    digest = job_digest(job, planned.domain, version)
     same = refines is not None and refines["releases"] == planned.releases
     if not same or run.manifest["job_sha256"] != refined_digest(digest, refines):
         raise JobError("run directory", f"{where} contains another run",
@@ -253,7 +255,7 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
     return run
 
 
-def _first_files(planned: Refinement) -> dict[str, bytes]:
+def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
     """Return the initial files of a refinement, the manifest last."""
     first, job, before = planned.first, planned.job, planned.first.manifest
     files = {f"{EARLIER}/{name}": content for name, content in planned.pack().items()}
@@ -266,6 +268,8 @@ def _first_files(planned: Refinement) -> dict[str, bytes]:
     }
     digest = refined_digest(job_digest(job, planned.domain), refines)
     taken = {name: before[name] for name in ("data", "table") if name in before}
-    manifest = first_manifest(job.engine.seed, digest, 1, **job_entries(job, planned.domain), **taken, refines=refines)
+    entries = job_entries(job, planned.domain) | {"job_version": DIGEST_VERSION}
+    entries |= place_entries(job.folder, job.places, where)
+    manifest = first_manifest(job.engine.seed, digest, 1, **entries, **taken, refines=refines)
     return {**planned.domain.to_files(), **files, "job.toml": tomli_w.dumps(job.to_dict()).encode(),
             MANIFEST: json.dumps(manifest, indent=2).encode()}  # fmt: skip

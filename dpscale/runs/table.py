@@ -9,7 +9,6 @@ change; each process reads them once.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.data import Data
+from dpscale.job.places import DIGEST_VERSION, digest_of, identity_of
 from dpscale.job.search_budget import SHARE
 from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
@@ -36,12 +36,14 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
+from dpscale.records.frames import FRAME
 from dpscale.records.origin import Layout, Origin, differing, layout
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.earlier import refined_digest, with_earlier
 from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.preflight import check_preflight
+from dpscale.runs.stored_job import JOB_FILE, read_stored
 from dpscale.storage.files import present, read_text, write_whole
 from dpscale.synthesis.decode import read_column
 from dpscale.workload import Workload
@@ -75,9 +77,10 @@ class TableRun(Run):
             if not self.declared.searches:
                 vars(self)["workload"] = workload
         else:
-            self.job = self.job_class.read(self.path / "job.toml", stored=True)
+            self.job = read_stored(self.job_class, self.path, self.manifest)
             self.declared = Domain.read(self.path / "domain.toml")
-        if self.manifest["job_sha256"] != refined_digest(job_digest(self.job, self.declared), self.refines):
+        digest = job_digest(self.job, self.declared, self.manifest.get("job_version", 1))
+        if self.manifest["job_sha256"] != refined_digest(digest, self.refines):
             raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
                            "the files as the run wrote them (memory and scheduler may change)",
                            "restore them, or start a new run with your job")  # fmt: skip
@@ -88,7 +91,9 @@ class TableRun(Run):
         domain = job.read_domain()
         workload, digest = job.build_workload(domain), job_digest(job, domain)
         entries = cls.entries(job, domain)
-        return NewRun(digest, lambda number: _first_files(job, domain, digest, number, entries), (domain, workload))
+        earlier = job_digest(job, domain, 1)
+        return NewRun(digest, lambda number: _first_files(job, domain, digest, number, entries), (domain, workload),
+                      (earlier,))  # fmt: skip
 
     @classmethod
     def entries(cls, job: TableJob, domain: Domain) -> dict[str, Any]:
@@ -110,6 +115,7 @@ class TableRun(Run):
         return found
 
     def _reopen(self, job: TableJob) -> None:
+        self.job = job.model_copy(update={"engine": self.job.engine, "synthesize": self.job.synthesize})
         if job.synthesize not in (None, self.synthesis):
             with self.locked():
                 self.request_rows(job.synthesize)
@@ -140,6 +146,18 @@ class TableRun(Run):
         known, found = self.manifest.get("data"), _layout(self.job.data)
         changed = differing(known, found) if known and found else []
         return {"data.path": changed} if changed else {}
+
+    def open_data(self) -> Mapping[str, Table]:
+        if self.job.data.path == FRAME:
+            return {}
+        found = {"data.path": origin_of(self).table(self.job.data.path, self.domain)}
+        for number, hop in enumerate(self.job.data.unit_through or [], 1):
+            found[f"data.unit_through {number}"] = hop.origin.table(hop.path, self.domain)
+        return found
+
+    @property
+    def uses_footers(self) -> bool:
+        return self.job.data.snapshot == "footers"
 
     @property
     def measurements_path(self) -> Path:
@@ -306,8 +324,11 @@ class TableRun(Run):
         return {}
 
 
-def job_digest(job: TableJob, domain: Domain) -> str:
-    """Return the digest that identifies a job: all settings except scheduler, memory and synthetic rows."""
+def job_digest(job: TableJob, domain: Domain, version: int = DIGEST_VERSION) -> str:
+    """Return the digest that identifies a job: all settings except scheduler, memory and synthetic rows.
+
+    Its paths are relative to the folder of the job; in version 1 they are absolute.
+    """
     content = with_old_names(job.to_dict())
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
@@ -316,8 +337,7 @@ def job_digest(job: TableJob, domain: Domain) -> str:
     content["reconstruct"] = EXPLICIT_DEFAULTS | content["reconstruct"]
     if "discover" in content:
         content["discover"] = {"share": SHARE} | content["discover"]
-    text = json.dumps([content, domain.digest], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest_of([content if version == 1 else identity_of(content, job.places), domain.digest])
 
 
 def _first_files(
@@ -327,7 +347,7 @@ def _first_files(
     manifest = first_manifest(job.engine.seed, digest, number, **entries)
     return {
         **domain.to_files(),
-        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+        JOB_FILE: tomli_w.dumps(job.to_dict()).encode(),
         MANIFEST: json.dumps(manifest, indent=2).encode(),
     }
 

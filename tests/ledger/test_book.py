@@ -854,8 +854,8 @@ def test_database_of_other_program_is_left_unchanged(path: Path) -> None:
 
 def test_newer_schema_is_refused(filled_path: Path) -> None:
     with open_database(filled_path) as db:
-        db.execute("INSERT INTO schema_version VALUES (7, 'later')")
-    assert_refused(BudgetError, "schema version 7.*update dpscale", lambda: Ledger.open(filled_path))
+        db.execute("INSERT INTO schema_version VALUES (8, 'later')")
+    assert_refused(BudgetError, "schema version 8.*update dpscale", lambda: Ledger.open(filled_path))
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])

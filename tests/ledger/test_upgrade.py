@@ -182,7 +182,7 @@ def check_adds_nothing(place: str, statements: list[str]) -> None:
         execute_all(old, statements)
         old.execute("ROLLBACK")  # the older version took it
         Ledger.open(place).close()
-        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 6
+        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 7
         before = read_content(place)
         old.execute("BEGIN")
         with pytest.raises((psycopg.Error, sqlite3.Error), match="update dpscale"):

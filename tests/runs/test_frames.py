@@ -212,7 +212,7 @@ def test_frame_without_fingerprint_key_is_refused(tmp_path, monkeypatch):
     key.unlink()
     with pytest.raises(dp.DataError, match="is not in the state folder"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
-    dp.run(make_job(tmp_path), tmp_path / "other", data=frame())  # makes another key
+    dp.run(make_job(tmp_path), tmp_path / "other", data=frame(), fresh=True)  # makes another key
     with pytest.raises(dp.DataError, match="with another key"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     manifest = TableRun(tmp_path / "run").manifest
@@ -224,7 +224,7 @@ def test_frame_without_fingerprint_key_is_refused(tmp_path, monkeypatch):
 
 def test_fingerprint_cannot_be_tested_against_guesses(tmp_path):
     """Two releases of one frame have unrelated tags, and the run contains no unkeyed hash of the content."""
-    runs = [dp.run(make_job(tmp_path), tmp_path / name, data=frame()) for name in ("one", "two")]
+    runs = [dp.run(make_job(tmp_path), tmp_path / name, data=frame(), fresh=True) for name in ("one", "two")]
     tags = [one.manifest["frame"]["tag"] for one in runs]
     assert tags[0] != tags[1]
     content = content_of(as_arrow(frame(), ["a", "b", "c"]))

@@ -208,7 +208,7 @@ def test_model_of_other_release_is_not_used(tmp_path):
     old = dp.run(path, tmp_path / "old")
     shutil.rmtree(tmp_path / "data")
     write_table(tmp_path / "data", table(400))
-    run_command(0, "plan", path, "--run-dir", tmp_path / "new")
+    run_command(0, "plan", path, "--run-dir", tmp_path / "new", "--fresh")
     shutil.copytree(old.path / "model", tmp_path / "new" / "model")
     new = dp.run(path, tmp_path / "new")
     assert old.marginal(("sex",)).sum() == pytest.approx(4000, abs=200)

@@ -196,7 +196,7 @@ class FirstMeasurement:
     @cached_property
     def open_bounds(self) -> list[str]:
         """Links whose bound the job leaves open."""
-        stated = CompositeJob.read(self.run.path / "job.toml", stored=True)
+        stated = self.run.stated_job
         return [one.called for one in stated.link if one.max_degree == OPEN]
 
     @property

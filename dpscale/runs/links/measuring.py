@@ -29,7 +29,7 @@ from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.records import Table
-from dpscale.records.origin import Stamps, snapshot, stamps
+from dpscale.records.origin import Stamps, fingerprints, joint_digest, stamps
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import (
     LinkProblem,
@@ -42,10 +42,12 @@ from dpscale.relational.budget_shares import (
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.history import NoisyHistory, parent_counts, step_counts
 from dpscale.relational.published import Fit
-from dpscale.runs.composite import CompositeRun, open_table
+from dpscale.runs.composite import CompositeRun
+from dpscale.runs.file_tags import check_same_files, record_tags
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics, PartedLinks, number_of_parts, read_parts
 from dpscale.runs.links.publishing import PublishedLoop
+from dpscale.runs.stages.budget import is_charged
 from dpscale.storage.files import present, read_bytes, writing
 
 LEAST_LINKS = 2.0
@@ -350,9 +352,7 @@ def read_link(
 
 def files_of(run: CompositeRun) -> list[Table]:
     """Return all tables that the job reads."""
-    domains = run.job.declared
-    tables = [open_table(one, domains[name]) for name, one in run.job.tables.items()]
-    return tables + [open_table(one.via) for one in run.job.link if one.via]
+    return list(run.open_data().values())
 
 
 def current_stamps(run: CompositeRun) -> list[Stamps]:
@@ -369,11 +369,13 @@ def check_unchanged(run: CompositeRun, seen: list[Stamps]) -> None:
 
 def snapshot_of(run: CompositeRun, engine: Engine) -> str:
     """Return the keyed snapshot tag of the data; raise DataError if the data changed since the release started."""
-    tables = files_of(run)
-    content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])
+    each, recorded = engine.each("snapshot"), run.manifest["snapshot"]
+    prints = {name: (table, fingerprints(table, False, each)) for name, table in run.open_data().items()}
+    content = json.dumps([joint_digest(table, own) for table, own in prints.values()])
     tag = snapshot_tag(run.secret.read(), hashlib.sha256(content.encode()).hexdigest())
-    if run.manifest["snapshot"] not in (None, tag):
-        raise DataError("data.path", "the files changed since this release started", "the same files",
-                        "restore them, or start a new run in another directory")  # fmt: skip
+    if recorded not in (None, tag):
+        check_same_files(run, prints, is_charged(run))
+        tag = str(recorded)
+    record_tags(run, prints)
     run.update(snapshot=tag, data=run.layouts())
     return tag

@@ -35,6 +35,7 @@ from dpscale.runs.opening import open_run
 from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
 from dpscale.runs.stages.budget import Charge, charge_release, public_hashes
 from dpscale.runs.stages.preflight import check_cap, check_columns
+from dpscale.runs.stored_job import read_stored
 from dpscale.runs.table import TableRun, job_digest
 from dpscale.storage.files import present, read_text
 from dpscale.workload import Workload
@@ -67,10 +68,10 @@ class StreamRun(Run):
         if inputs:
             self.job, self.declared, self.period = inputs
         else:
-            self.job = TableJob.read(self.path / "job.toml", stored=True)
+            self.job = read_stored(TableJob, self.path, self.manifest)
             self.declared = Domain.read(self.path / "domain.toml")
             self.period = read_period_file(Domain.read(self.path / PERIOD_FILE))
-        if self.manifest["job_sha256"] != job_digest(self.job, self.declared):
+        if self.manifest["job_sha256"] != job_digest(self.job, self.declared, self.manifest.get("job_version", 1)):
             raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
                            "the files as the run wrote them (memory and scheduler may change)",
                            "restore them, or start a new run with your job")  # fmt: skip
@@ -83,7 +84,8 @@ class StreamRun(Run):
                            "numbers whose bounds hold for each record", "leave per_unit out")  # fmt: skip
         job.build_workload(domain)
         digest = job_digest(job, domain)
-        return NewRun(digest, lambda number: _first_files(job, domain, period, digest, number), (domain, period))
+        return NewRun(digest, lambda number: _first_files(job, domain, period, digest, number), (domain, period),
+                      (job_digest(job, domain, 1),))  # fmt: skip
 
     @classmethod
     def _preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
@@ -98,6 +100,7 @@ class StreamRun(Run):
 
     def _reopen(self, job: TableJob) -> None:
         """Take over whether changes are accepted; raise JobError if the domain file has other periods than the run."""
+        self.job = job.model_copy(update={"engine": self.job.engine, "synthesize": self.job.synthesize})
         if job.periods.changed != self.changes:
             with self.locked():
                 self.update(changes=job.periods.changed)
@@ -130,6 +133,9 @@ class StreamRun(Run):
 
     def changed_data(self) -> dict[str, list[str]]:
         """Return an empty dict: the table grows, and records of earlier periods are compared when they are read."""
+        return {}
+
+    def open_data(self) -> Mapping[str, Any]:
         return {}
 
     @cached_property

@@ -21,6 +21,7 @@ from dpscale.domain import Domain
 from dpscale.domain.public_totals import condition_of
 from dpscale.ledger import Ledger
 from dpscale.ledger.chain import CONDITION
+from dpscale.ledger.job_entry import NO_JOB, JobEntry
 from dpscale.ledger.location import standing
 from dpscale.ledger.transfer import there
 from dpscale.measurement import MeasurementStore
@@ -70,6 +71,8 @@ class Charge:
         Number and digest of the draws of one part, if the charge covers several.
     periods : sequence of str
         Labels of the periods of the data that the release reads; every period if empty.
+    job : JobEntry, optional
+        Job of the release; by default that of the run.
     """
 
     release: str
@@ -81,6 +84,12 @@ class Charge:
     facts: Mapping[str, str] = field(default_factory=dict)
     decision: tuple[int, str] | None = None
     periods: Sequence[str] = ()
+    job: JobEntry | None = None
+
+
+def is_charged(run: Run) -> bool:
+    """Return whether the run or a part of it was charged."""
+    return any(run.manifest.get(name) for name in ("privacy", *PARTS))
 
 
 def part_release(run: Run, part: str) -> str:
@@ -122,6 +131,7 @@ def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: boo
             public=run.job.engine.seed is not None,
             facts=charge.facts,
             periods=charge.periods,
+            job=run.job_entry if charge.job is None else charge.job,
         )
         if reserve:
             if charge.decision is not None:
@@ -220,7 +230,7 @@ def _charge_within(within: Mapping[str, Any], drawn: str) -> Charge:
     """Return the charge of several tables, with the digest of the draws of one of them."""
     terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
     return Charge(*terms, Protection(**within["protects"]), within.get("facts", {}), (within["piece"], drawn),
-                  within.get("periods", ()))  # fmt: skip
+                  within.get("periods", ()), NO_JOB)  # fmt: skip
 
 
 def charge(run: TableRun, measurements: MeasurementStore, reserve: bool = True) -> str:

@@ -33,16 +33,18 @@ from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.privacy.streams import open_stream
 from dpscale.records import Table
 from dpscale.records.frames import FRAME
-from dpscale.records.origin import Stamps, layout, snapshot, stamps
+from dpscale.records.origin import Stamps, fingerprints, joint_digest, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.answers import write_trace
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.earlier import check_fresh_noise, check_same_data
+from dpscale.runs.file_tags import Prints, check_same_files, record_tags
 from dpscale.runs.manifest import frame_tag
 from dpscale.runs.stages.budget import (
     charge,
     check_noise_key,
     ensure_noise_key,
+    is_charged,
     publish,
     record_decision,
     record_empty_decisions,
@@ -86,11 +88,17 @@ def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
         return str(first_snapshot)
     data, lake = run.job.data, table.lake
     known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
-    content = content_hash(run, table, engine)
+    prints = file_prints(run, table, engine)
+    content = content_hash(run, table, engine, prints)
     check_same_data(run, content)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if first_snapshot not in (None, tag):
-        raise changed_files("the files changed since this release started")
+        if not prints:
+            raise changed_files("the records changed since this release started")
+        check_same_files(run, prints, is_charged(run))
+        tag = str(first_snapshot)
+    if prints and not run.manifest.get("within"):
+        record_tags(run, prints)
     if first_snapshot is None or run.manifest.get("data") != known:
         run.update(snapshot=tag, data=known, **({"table": table.lake.summary} if table.lake else {}))
     entry = "content" if run.frame is None else "frame"
@@ -99,13 +107,24 @@ def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
     return tag
 
 
-def content_hash(run: TableRun, table: Table, engine: Engine) -> str:
+def file_prints(run: TableRun, table: Table, engine: Engine) -> Prints:
+    """Return the fingerprints of the files of the table and of the privacy units; empty for other data than files."""
+    if not table.root or run.record_weights is not None or run.lookup_tables:
+        return {}
+    names = [f"data.unit_through {number}" for number, _ in enumerate(run.job.data.unit_through or [], 1)]
+    tables = dict(zip(["data.path", *names], (table, *unit_tables(run)), strict=True))
+    each = engine.each("snapshot")
+    return {name: (one, fingerprints(one, run.uses_footers, each)) for name, one in tables.items()}
+
+
+def content_hash(run: TableRun, table: Table, engine: Engine, prints: Prints | None = None) -> str:
     """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
     if (found := run.content_hash(table, engine)) is not None:
         return found
-    footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
-    hops = run.job.data.unit_through or []
-    contents = [snapshot(one, footers, each) for one in (table, *unit_tables(run), *run.lookup_tables)]
+    hops, each = run.job.data.unit_through or [], engine.each("snapshot")
+    contents = [joint_digest(one, own) for one, own in (prints or {}).values()]
+    if not contents:
+        contents = [snapshot(one, run.uses_footers, each) for one in (table, *unit_tables(run), *run.lookup_tables)]
     contents += [str(run.job.data.matching)] if run.job.data.matching else []
     contents += [f"{number}: {hop.matching}" for number, hop in enumerate(hops) if hop.matching]
     return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()

@@ -18,8 +18,10 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
 from dpscale.job import TableJob
+from dpscale.job.places import DIGEST_VERSION
 from dpscale.job.sections import SynthesizeTable
 from dpscale.ledger import Ledger
+from dpscale.ledger.job_entry import JobEntry
 from dpscale.ledger.location import is_address, standing
 from dpscale.ledger.transfer import there
 from dpscale.measurement.unit_counts import UnitPlan, plan_units
@@ -129,7 +131,21 @@ def check_cap(
     cost = Cost(pure=amount) if budget.noise == LAPLACE else Cost(gaussian=amount, delta=delta)
     with suppress(TransientError), Ledger.open(place, create=False) as ledger:
         ledger.charge(job.dataset, "not yet a release", cost, EMPTY_DIGEST, privacy.epsilon, privacy.delta, False,
-                      protects, public=job.engine.seed is not None, periods=periods)  # fmt: skip
+                      protects, public=job.engine.seed is not None, periods=periods,
+                      job=JobEntry(files=job.files))  # fmt: skip
+
+
+def check_first_release(job: Any, digest: str, fresh: bool) -> None:
+    """Raise BudgetError if the ledger exists and has a release of the same job and dataset, unless a new is intended.
+
+    Jobs with a seed are left out: a repeated release has the same id and the same noise.
+    """
+    place = standing(job.privacy.ledger)
+    if fresh or job.engine.seed is not None or is_address(place) or not there(place):
+        return
+    entry = JobEntry(f"{DIGEST_VERSION}:{digest}", "not yet a release", "", job.files)
+    with suppress(TransientError), Ledger.open(place, create=False) as ledger:
+        ledger.check_first(job.dataset, entry)
 
 
 ESTIMATE_BYTES, ANSWER_BYTES = 40, 216  # bytes of a cell, and of a query with its labels, error and interval

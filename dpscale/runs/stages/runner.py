@@ -6,7 +6,7 @@ If a job is repeated, a measured run reads and spends nothing, and answers from 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.privacy.secret import destroy_secret
 from dpscale.records.frames import FRAME
 from dpscale.runs.directory import ABANDONED, DRIVER_STATUS, FINISHED, STOP_REQUEST, UNREADABLE, Run, now
+from dpscale.runs.file_tags import Comparison, compare_files
 from dpscale.runs.manifest import check_output, disk_errors, frame_tag
 from dpscale.runs.stages import Stage
 from dpscale.runs.stages.budget import (
@@ -231,11 +232,27 @@ def check_repeat(run: Run) -> str | None:
     when, done = _date(run), all(run.done(stage.name) for stage in run.stages.values() if stage.is_enabled(run))
     status = f"{'done' if done else 'measured'} on {when}"
     for field, changed in run.changed_data().items():
-        differ = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}"
         resume = "" if done else f", `dpscale reconstruct {run.path}` resumes the old one"
-        raise DataError(field, f"{status} from other data ({differ}); nothing read or spent",
-                        "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
+        found = _comparison(run, changed)
+        if found.same:
+            break
+        if found.known:
+            raise DataError(field, f"{status} from other data ({found.text}); nothing spent",
+                            "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
+        raise DataError(field, f"{status} from files that cannot be compared with these, whose {', '.join(changed)}"
+                        f" differ{'s' * (len(changed) == 1)}: {found.text}; nothing spent", "the files as they were",
+                        f"open the existing release, {run.path}, or compare as the user who measured it")  # fmt: skip
     return f"{status}, nothing read, nothing spent"
+
+
+def _comparison(run: Run, changed: Sequence[str]) -> Comparison:
+    """Return how the files differ from those that the run has read; `changed` as `Run.changed_data` returns it."""
+    differ = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}"
+    if "version" in changed:
+        return Comparison(differ)
+    found = compare_files(run)
+    certain = not found.known and {"size", "number"} & set(changed)
+    return Comparison(differ) if certain else found
 
 
 def check_frame(run: TableRun, client: Client | None = None, scheduler: str | None = None) -> None:
