@@ -114,16 +114,21 @@ class TableJob(Settings):
         check_texts(read.to_dict(), "")  # the name of the folder may not be valid text
         return read.at(folder, places_of(job.to_dict(), read.to_dict()))
 
-    def at(self, folder: Path, places: Places) -> Self:
-        """Return the job with the folder of its file and the places of its files."""
+    def at(self, folder: Path, places: Places, former: Places | None = None) -> Self:
+        """Return the job with the folder of its file, the places of its files, and texts of its first digest."""
         job = self.model_copy()
-        vars(job).update(folder=folder, places=places)
+        vars(job).update(folder=folder, places=places, former=former or {})
         return job
 
     @cached_property
     def folder(self) -> Path:
         """Folder from which relative paths of the job start."""
         return Path.cwd()
+
+    @cached_property
+    def former(self) -> Places:
+        """Texts of the job, mapped to those that version 1 of its digest has."""
+        return {}
 
     @cached_property
     def places(self) -> Places:

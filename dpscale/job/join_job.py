@@ -170,7 +170,7 @@ def _parsed(job: CompositeJob, content: dict[str, Any], share: float, folder: Pa
     engine = job.engine.model_dump(exclude_none=True)
     found = JoinJob.parse({**content, "privacy": privacy, "engine": engine}, folder)
     assert isinstance(found, JoinJob)
-    return found.at(job.folder, job.places)
+    return found.at(job.folder, job.places, job.former_of_parts)
 
 
 def _is_counted(join: Join, name: str) -> bool:

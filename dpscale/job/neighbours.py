@@ -236,7 +236,7 @@ def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder:
     if any(part.get("count") == "units" for part in workload) and "privacy_unit" not in content["data"]:
         raise JobError(f"tables.{name}.workload", "count = 'units', but the unit is a row", "rows",
                        f"set tables.{name}.key, or privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
-    return TableJob.parse(content, folder).at(job.folder, job.places)
+    return TableJob.parse(content, folder).at(job.folder, job.places, job.former_of_parts)
 
 
 def _discovery(job: CompositeJob, name: str, budget: float, steps: int) -> dict[str, float]:

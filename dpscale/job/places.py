@@ -61,6 +61,14 @@ def identity_of(content: Mapping[str, Any], places: Mapping[str, str]) -> dict[s
     return changed
 
 
+def versioned(content: Mapping[str, Any], job: Any, version: int) -> dict[str, Any]:
+    """Return the content of a job from which a version of its digest is computed."""
+    if version > 1:
+        return identity_of(content, job.places)
+    former: dict[str, Any] = _mapped(content, lambda _, value: job.former.get(value, value))
+    return former
+
+
 def digest_of(content: Any) -> str:
     """Return the SHA-256 of the identity of a job and the digests of its domains."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

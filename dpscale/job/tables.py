@@ -68,16 +68,21 @@ class CompositeJob(Settings):
         read._check_named()
         return read
 
-    def at(self, folder: Path, places: Places) -> CompositeJob:
-        """Return the job with the folder of its file and the places of its files."""
+    def at(self, folder: Path, places: Places, former: Places | None = None) -> CompositeJob:
+        """Return the job with the folder of its file, the places of its files, and texts of its first digest."""
         job = self.model_copy()
-        vars(job).update(folder=folder, places=places)
+        vars(job).update(folder=folder, places=places, former=former or {})
         return job
 
     @cached_property
     def folder(self) -> Path:
         """Folder from which relative paths of the job start."""
         return Path.cwd()
+
+    @cached_property
+    def former(self) -> Places:
+        """Texts of the job, mapped to those that version 1 of its digest has."""
+        return {}
 
     @cached_property
     def places(self) -> Places:
@@ -108,6 +113,11 @@ class CompositeJob(Settings):
     def files(self) -> str:
         """Common folder of all private files if the job states no name for them."""
         return "" if self.privacy.dataset else files_of(self._private_paths)
+
+    @property
+    def former_of_parts(self) -> Places:
+        """Texts of the jobs of tables and joins, mapped to those that version 1 of their digests has."""
+        return {**self.former, **({self.dataset: self.files} if self.files else {})}
 
     @property
     def _private_paths(self) -> list[str]:

@@ -43,7 +43,7 @@ from dpscale.job.join_job import JoinJob, join_jobs
 from dpscale.job.joins import CUT
 from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
-from dpscale.job.places import DIGEST_VERSION, digest_of, identity_of
+from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.sections import AllocationTable, with_old_names
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.job.tables import CompositeJob, Rows, TableSection
@@ -142,8 +142,8 @@ class CompositeRun(Run):
         joins = join_jobs(job, neighbour_relation(job))
         for one in joins.values():
             one.build_workload(one.read_domain())
-        digest = job_digest(job)
-        return NewRun(digest, lambda number: _first_files(job, digest, number), (), (job_digest(job, 1),))
+        digest, earlier = job_digest(job), job_digest(job, 1)
+        return NewRun(digest, lambda number: _first_files(job, earlier, number), (), (earlier,))
 
     @classmethod
     def _preflight(cls, job: CompositeJob, inputs: tuple[Any, ...]) -> None:
@@ -404,8 +404,7 @@ def job_digest(job: CompositeJob, version: int = DIGEST_VERSION) -> str:
     content = with_old_names(job.to_dict())
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
-    content = content if version == 1 else identity_of(content, job.places)
-    return digest_of([content, [one.digest for one in job.declared.values()]])
+    return digest_of([versioned(content, job, version), [one.digest for one in job.declared.values()]])
 
 
 def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes]:

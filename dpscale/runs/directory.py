@@ -54,7 +54,8 @@ class NewRun:
     digest : str
         Digest of the job.
     files : callable
-        Maps the number of the run among those of the job to its first files, the manifest last.
+        Maps the number of the run among those of the job to its first files, the manifest last. With a seed its
+        release id follows from version 1 of the digest, so that the draws stay.
     inputs : tuple
         Objects read from the job's files: arguments of the checks before creation, and known to the new run.
     earlier : tuple of str
@@ -74,7 +75,11 @@ class NewRun:
     def first_files(self, number: int, job: Any, where: Path, fresh: bool) -> dict[str, bytes]:
         """Return the first files of a run in a directory, the manifest last."""
         files = self.files(number)
-        entries = {"job_version": DIGEST_VERSION, **place_entries(job.folder, job.places, where)}
+        entries = {
+            "job_sha256": self.digest,
+            "job_version": DIGEST_VERSION,
+            **place_entries(job.folder, job.places, where),
+        }
         manifest = json.loads(files[MANIFEST]) | entries | ({"fresh": True} if fresh else {})
         return {**files, MANIFEST: json.dumps(manifest, indent=2).encode()}
 

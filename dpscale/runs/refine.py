@@ -266,10 +266,11 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
         "files": hashes_of(files),
         "content": before.get("frame") or before.get("content"),
     }
-    digest = refined_digest(job_digest(job, planned.domain), refines)
+    digest, earlier = (refined_digest(job_digest(job, planned.domain, version), refines)
+                       for version in (DIGEST_VERSION, 1))  # fmt: skip
     taken = {name: before[name] for name in ("data", "table") if name in before}
-    entries = job_entries(job, planned.domain) | {"job_version": DIGEST_VERSION}
+    entries = job_entries(job, planned.domain) | {"job_version": DIGEST_VERSION, "job_sha256": digest}
     entries |= place_entries(job.folder, job.places, where)
-    manifest = first_manifest(job.engine.seed, digest, 1, **entries, **taken, refines=refines)
+    manifest = first_manifest(job.engine.seed, earlier, 1, **entries, **taken, refines=refines)
     return {**planned.domain.to_files(), **files, "job.toml": tomli_w.dumps(job.to_dict()).encode(),
             MANIFEST: json.dumps(manifest, indent=2).encode()}  # fmt: skip

@@ -22,9 +22,10 @@ def read_stored(kind: Any, path: Path, manifest: Mapping[str, Any]) -> Any:
     if "places" not in manifest:
         return kind.parse(content, folder)
     now, places = folder_of_run(manifest, path), manifest["places"]
-    content = relocated(content, places, now)
+    content, former = relocated(content, places, now), dict[str, str]()
     for name, table in content.get("tables", {}).items():
         if present(stored := path / DOMAINS / name / "domain.toml"):
+            former[str(stored)] = table["domain"]
             table["domain"] = str(stored)
     job = kind.parse(content, folder)
-    return job.at(Path(now), {moved(one, places, now): stated for one, stated in places.items()})
+    return job.at(Path(now), {moved(one, places, now): stated for one, stated in places.items()}, former)

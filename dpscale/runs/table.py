@@ -27,7 +27,7 @@ from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.data import Data
-from dpscale.job.places import DIGEST_VERSION, digest_of, identity_of
+from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.search_budget import SHARE
 from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
@@ -92,7 +92,7 @@ class TableRun(Run):
         workload, digest = job.build_workload(domain), job_digest(job, domain)
         entries = cls.entries(job, domain)
         earlier = job_digest(job, domain, 1)
-        return NewRun(digest, lambda number: _first_files(job, domain, digest, number, entries), (domain, workload),
+        return NewRun(digest, lambda number: _first_files(job, domain, earlier, number, entries), (domain, workload),
                       (earlier,))  # fmt: skip
 
     @classmethod
@@ -337,7 +337,7 @@ def job_digest(job: TableJob, domain: Domain, version: int = DIGEST_VERSION) -> 
     content["reconstruct"] = EXPLICIT_DEFAULTS | content["reconstruct"]
     if "discover" in content:
         content["discover"] = {"share": SHARE} | content["discover"]
-    return digest_of([content if version == 1 else identity_of(content, job.places), domain.digest])
+    return digest_of([versioned(content, job, version), domain.digest])
 
 
 def _first_files(

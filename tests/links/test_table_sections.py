@@ -15,7 +15,7 @@ from dpscale.job.neighbours import table_jobs
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.composite import digest_of
+from dpscale.runs.composite import job_digest
 from tests.audit.small import write_selftest
 from tests.links.small import make_job, table_section, write_job
 
@@ -60,7 +60,7 @@ def test_unused_sections_do_not_change_digest(tmp_path):
     """The digest is computed from the keys that the job sets."""
     job = CompositeJob.read(write_job(tmp_path))
     assert "reconstruct" not in job.to_dict()["tables"]["persons"]
-    assert digest_of(job) == digest_of(CompositeJob.parse(job.to_dict(), tmp_path))
+    assert job_digest(job) == job_digest(CompositeJob.parse(job.to_dict(), tmp_path))
 
 
 def test_file_of_queries_is_relative_to_job(tmp_path, monkeypatch):

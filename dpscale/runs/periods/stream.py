@@ -83,9 +83,9 @@ class StreamRun(Run):
             raise JobError("numbers", f"{domain.totals[0].name} with per_unit = \"total\" and data.period",
                            "numbers whose bounds hold for each record", "leave per_unit out")  # fmt: skip
         job.build_workload(domain)
-        digest = job_digest(job, domain)
-        return NewRun(digest, lambda number: _first_files(job, domain, period, digest, number), (domain, period),
-                      (job_digest(job, domain, 1),))  # fmt: skip
+        digest, earlier = job_digest(job, domain), job_digest(job, domain, 1)
+        return NewRun(digest, lambda number: _first_files(job, domain, period, earlier, number), (domain, period),
+                      (earlier,))  # fmt: skip
 
     @classmethod
     def _preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
