@@ -172,22 +172,32 @@ MOST_ROWS = 1_048_576  # of a sheet of Excel, with the header
 
 
 def write_published(
-    folder: Path, domain: Domain, published: Published, release: str, limit: float, formats: Sequence[str]
+    folder: Path,
+    domain: Domain,
+    published: Published,
+    release: str,
+    limit: float,
+    formats: Sequence[str],
+    counted: str = "",
 ) -> list[str]:
     """Write all files of a publication and return their names.
 
-    An older publication is replaced; a folder with other files is refused.
+    An older publication is replaced; a folder with other files is refused. `counted` states in words what is counted of
+    a privacy unit (`Protection.counted`).
     """
+    description = f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION
     _emptied(folder)
     tables = {name: labelled(domain, published, names, limit) for name, names in _names(published.tables)}
     tables |= {name: flagged(table, limit) for name, table in _listed_names(published)}
     tables |= {name: flag_values(one, limit) for name, one in _number_names(published)}
     for kind in formats:
-        FORMATS[kind](folder, tables, release)
+        FORMATS[kind](folder, tables, release, description)
     _csv(folder / CODEBOOK, codebook(domain, published))
-    write_whole(folder / README, readme(published, release, limit, dict(_names(published.tables))).encode())
+    write_whole(
+        folder / README, readme(published, release, limit, dict(_names(published.tables)), description).encode()
+    )
     files = _files(folder)
-    described = croissant.describe(folder, files, tables, release, DESCRIPTION)
+    described = croissant.describe(folder, files, tables, release, description)
     write_whole(folder / croissant.FILE, json.dumps(described, indent=1, ensure_ascii=False).encode())
     return _files(folder)
 
@@ -243,7 +253,9 @@ def codebook(domain: Domain, published: Published) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(("attribute", "kind", "cell", "label"), row, strict=True)) for row in every])
 
 
-def readme(published: Published, release: str, limit: float, files: Mapping[str, AttributeSet]) -> str:
+def readme(
+    published: Published, release: str, limit: float, files: Mapping[str, AttributeSet], description: str = DESCRIPTION
+) -> str:
     """Return the text that describes the tables, their computation, and the omitted sets."""
     listed = [f"  {name}: {', '.join(names)}" for name, names in files.items()]
     listed += [f"  {name}: listed queries, each rounded alone" for name, _ in _listed_names(published)]
@@ -253,7 +265,7 @@ def readme(published: Published, release: str, limit: float, files: Mapping[str,
     if any(table.size >= MOST_ROWS for table in published.tables.values()):
         out.append(f"  tables of {MOST_ROWS:,} rows or more: in {BOOK} only, because no sheet has more rows")
     return "\n".join([
-        f"Tables of release {release}", "", DESCRIPTION, "",
+        f"Tables of release {release}", "", description, "",
         f"Total: {published.total:,}. All counts are non-negative integers, and tables add up: common margins of two",
         "tables are equal. Combinations that the domain declares impossible are 0. For this, estimates are",
         "truncated at zero, fitted to the margins of smaller tables and rounded, so small counts are biased.",
@@ -289,20 +301,20 @@ def _csv(path: Path, table: pa.Table) -> None:
     write_whole(path, out.getvalue())
 
 
-def _all_csv(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
+def _all_csv(folder: Path, tables: Mapping[str, pa.Table], release: str, description: str) -> None:
     for name, table in tables.items():
         _csv(_place(folder, "csv") / f"{name}.csv", table)
 
 
-def _all_parquet(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
+def _all_parquet(folder: Path, tables: Mapping[str, pa.Table], release: str, description: str) -> None:
     for name, table in tables.items():
         out = io.BytesIO()
-        own = {"description": DESCRIPTION, "release": release, **(table.schema.metadata or {})}
+        own = {"description": description, "release": release, **(table.schema.metadata or {})}
         pq.write_table(table.replace_schema_metadata(own), out)
         write_whole(_place(folder, "parquet") / f"{name}.parquet", out.getvalue())
 
 
-def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
+def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, description: str) -> None:
     """Write one workbook: a sheet with a description, and one for each table."""
     try:
         from openpyxl import Workbook
@@ -314,7 +326,7 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
     about = [f"{name}: {_statistic(table)}" if _statistic(table) else name for name, table in tables.items()]
     long = [name for name, table in tables.items() if table.num_rows >= MOST_ROWS]
     about += [f"{name}: omitted here, because a sheet has at most {MOST_ROWS:,} rows" for name in long]
-    for line in (f"Tables of release {release}", DESCRIPTION, *about):
+    for line in (f"Tables of release {release}", description, *about):
         first.append([line])
     for name, table in ((name, table) for name, table in tables.items() if name not in long):
         sheet = book.create_sheet(name[:31])
@@ -355,7 +367,7 @@ def _place(folder: Path, kind: str) -> Path:
     return folder / kind
 
 
-FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str], None]] = {
+FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str, str], None]] = {
     "csv": _all_csv,
     "parquet": _all_parquet,
     "xlsx": _excel,

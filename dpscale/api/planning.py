@@ -213,7 +213,7 @@ def plan(
     epsilon: float | None = None,
     delta: float | None = None,
     unit: str | Sequence[str] | None = None,
-    rows_per_unit: int = 1,
+    rows_per_unit: int | None = None,
     dataset: str | None = None,
     ledger: str | Path | None = None,
     **options: Any,
@@ -234,8 +234,8 @@ def plan(
         Without it the release satisfies pure ε-DP.
     unit : str or sequence of str, optional
         Column that identifies the protected unit. Default: one row is protected.
-    rows_per_unit : int
-        Number of rows of a unit that are counted.
+    rows_per_unit : int, optional
+        Largest number of rows of a unit that are counted; required with `unit`, because all others are cut.
     dataset : str, optional
         Name of the data in the ledger. All releases of one name share a budget. Default: "default".
     ledger : str or Path, optional
@@ -272,8 +272,11 @@ def plan(
         return _whole_job(queries)
     if epsilon is None:
         return _at_unit_cost(queries, budget, mechanism, options)
-    if unit is None and rows_per_unit != 1:
+    if unit is None and rows_per_unit not in (None, 1):
         raise JobError("plan.rows_per_unit", f"{rows_per_unit} without a unit", "the column of the unit", "add unit=")
+    if unit is not None and rows_per_unit is None:
+        raise JobError("plan.rows_per_unit", "missing, but the release protects a unit", "the largest number of rows of"
+                       " a unit that are counted: further rows are cut", "add rows_per_unit=")  # fmt: skip
     declared, tables = _workload_tables(queries, domain)
     content = {"data": {"domain": declared, **_protected(unit, rows_per_unit)}, "privacy": _privacy(budget),
                "workload": tables, "mechanism": {"name": mechanism, **options}}  # fmt: skip
@@ -296,7 +299,7 @@ def _privacy(budget: Mapping[str, Any]) -> dict[str, Any]:
     return {**amounts, "ledger": ledger, "dataset": dataset}
 
 
-def _protected(unit: str | Sequence[str] | None, rows_per_unit: int) -> dict[str, Any]:
+def _protected(unit: str | Sequence[str] | None, rows_per_unit: int | None) -> dict[str, Any]:
     """Return the keys of [data] that state the protected unit."""
     if unit is None:
         return {}

@@ -334,7 +334,8 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
     def __repr__(self) -> str:
         queries = sum(one.workload.query_count for one in self._run.tables.values())
         over = f"{queries} queries over {', '.join(self._run.tables)}"
-        return f"Release({self.manifest['release'][:8]}, {over}, {self.path})"
+        counted = ", ".join(one.protects.counted for one in self._run.tables.values() if one.protects.counted)
+        return f"Release({self.manifest['release'][:8]}, {over}, {f'{counted}, ' if counted else ''}{self.path})"
 
     def _repr_html_(self) -> str:
         from dpscale.api.notebook import release_html

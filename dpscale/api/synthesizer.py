@@ -43,8 +43,8 @@ class Synthesizer:
         Name of a mechanism.
     unit : str or sequence of str, optional
         Column that identifies the protected unit. Default: one row is protected.
-    rows_per_unit : int
-        Number of rows of a unit that are counted.
+    rows_per_unit : int, optional
+        Largest number of rows of a unit that are counted; required with `unit`.
     dataset : str, optional
         Name of the data in the ledger. Default: "default".
     ledger : str or Path, optional
@@ -73,7 +73,7 @@ class Synthesizer:
         degree: int = 3,
         mechanism: str = DEFAULT_OF_ROWS,
         unit: str | Sequence[str] | None = None,
-        rows_per_unit: int = 1,
+        rows_per_unit: int | None = None,
         dataset: str | None = None,
         ledger: str | Path | None = None,
     ) -> None:

@@ -230,7 +230,8 @@ def _one(
     from dpscale.answers.publish import chosen, publish as made, write_published
 
     published = made(release.answered, chosen(release.answered, sets, degree))
-    files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats)
+    files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats,
+                            opening.open_run(release.path).protects.counted)  # fmt: skip
     return {
         "sets": len(published.tables) + len(published.listed) + len(published.numbers),
         "total": published.total,

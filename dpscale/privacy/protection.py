@@ -88,6 +88,15 @@ class Protection:
         span = f" in one {self.span}" if self.span else ""
         return "one row" if self.unit is None else f"all rows of one {name}{span}"
 
+    @property
+    def counted(self) -> str:
+        """What is counted of a unit, in words; empty if the unit is a row."""
+        if self.unit is None:
+            return ""
+        name = self.unit if self.table is None else f"{self.table}.{self.unit}"
+        rows = "1 row" if self.bound == 1 else f"{self.bound:,} rows"
+        return f"at most {rows} of one {name} {'is' if self.bound == 1 else 'are'} counted"
+
     def __str__(self) -> str:
         return f"{self.words} ({self.relation})"
 

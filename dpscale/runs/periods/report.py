@@ -61,6 +61,7 @@ def _values(run: StreamRun, frame: dict[str, Any]) -> dict[str, Callable[[], Any
         "epsilon": lambda: run.spent.epsilon_or_inf(delta),
         "mu": lambda: float(run.spent.squared_mu) ** 0.5,
         "risk": lambda: run.attack_risk,
+        "counted": lambda: run.protects.counted,
         "latest": lambda: rows()[-1]["answers"] if rows() else [],
         "rows": rows,
         "total_plot": lambda: _total_plot(run, rows()),

@@ -251,6 +251,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "archive": lambda: packed([*results()["texts"], *listing()["texts"]]),
         "index": lambda: len(index()),
         "risk": lambda: run.attack_risk,
+        "counted": lambda: run.protects.counted,
         "error_plot": lambda: error_plot({one: own for one, own in _errors(index()).items() if one in counts}),
         "share_plot": lambda: share_plot(measurement_plan.shares),
         "weight_plot": lambda: weight_plot(measurement_plan.profiles),
