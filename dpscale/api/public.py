@@ -33,6 +33,7 @@ def run(
     progress: Progress = silent,
     fresh: bool = False,
     data: Any = None,
+    empty: bool = False,
 ) -> Release:
     """Run all stages of a job and open its release.
 
@@ -55,6 +56,8 @@ def run(
     data : DataFrame, Arrow data, str or Path, optional
         pandas, Polars, Dask or pyarrow data, or any object with the Arrow PyCapsule interface, for a job of one table
         without a path; or the path of files for a plan.
+    empty : bool
+        Release data without a counted row, which are refused otherwise.
 
     Returns
     -------
@@ -78,7 +81,7 @@ def run(
     """
     planned = _with_path(job, data) if isinstance(job, ReleasePlan) else None
     read, framed = _planned_job(planned, data) if planned is not None else _given_job(job, data)
-    opened = begin_run(read, run_dir or (None if planned is None else planned.run_dir), fresh)
+    opened = begin_run(read, run_dir or (None if planned is None else planned.run_dir), fresh, empty=empty)
     check_repeat(opened)
     if framed:
         opened.table.frame = read_stream(data)

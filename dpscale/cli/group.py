@@ -101,6 +101,7 @@ def _kind_alone(failure: Any) -> None:
 
 
 scheduler_option = click.option("--scheduler", metavar="SPEC", help="threads, processes, synchronous, tcp://…, tls://…")
+empty_option = click.option("--empty", is_flag=True, help="Release data without a counted row.")
 fresh_option = click.option("--fresh", is_flag=True, help="Make a new release in a new directory.")
 quiet_option = click.option("--quiet", is_flag=True, help="Print no progress on stderr.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpscale.base import LazyModule
-from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
+from dpscale.cli.group import Bars, empty_option, fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.runs.stages import STAGES
 
 if TYPE_CHECKING:
@@ -31,17 +31,20 @@ RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it 
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="The run directory (default: runs/ and the job's digest).")
 @fresh_option
+@empty_option
 @scheduler_option
 @quiet_option
 @json_option
-def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+def run(
+    job: str, run_dir: str | None, fresh: bool, empty: bool, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
     """Run all stages of a job; an interrupted run resumes.
 
     The same job again costs nothing. Changed data, or --fresh, are a new release with a charge of its own, and squared
     mu adds over the releases of a dataset. `dpscale end DIR` retires a run that will not resume. Who removes its
     directory loses the answers, not the charge: the ledger keeps the entry.
     """
-    directory = opening.begin_run(opening.read_job(job), run_dir, fresh)
+    directory = opening.begin_run(opening.read_job(job), run_dir, fresh, empty=empty)
     repeated = runner.check_repeat(directory)
     with runner.remove_on_error(directory), Bars(quiet) as progress:
         runner.run_stages(directory, scheduler=scheduler, progress=progress)
@@ -344,13 +347,14 @@ def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
 @click.option("--run-dir", metavar="DIR", help="The run directory, on storage that the workers share.")
 @click.option("--scheduler", metavar="SPEC", required=True, help="tcp://HOST:PORT or tls://HOST:PORT")
 @fresh_option
+@empty_option
 @json_option
-def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: bool) -> None:
+def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, empty: bool, as_json: bool) -> None:
     """Run all stages of a job on a cluster, including the driver, and return at once."""
     from dpscale.engine.connect import open_client
     from dpscale.runs.stages.runner import check_repeat
 
-    directory = opening.begin_run(opening.read_job(job), run_dir, fresh, files_accessible=False)
+    directory = opening.begin_run(opening.read_job(job), run_dir, fresh, False, empty)
     directory.check_open("measure")
     check_repeat(directory)
     with open_client(scheduler) as client:

@@ -171,6 +171,9 @@ def _unparsable(attribute: Attribute) -> tuple[str, str, str]:
     what = "date" if attribute.kind == "date" else "number"
     choices = '"drop"' if attribute.kind == "number" else '"category" or "drop"'
     remedy = f"set unparsable = {choices} for {field_name(attribute)}"
+    if attribute.kind == "date":
+        stated = 'format = "%d.%m.%Y" or as the texts are written'
+        remedy = f"set {stated}, or unparsable = {choices}, for {field_name(attribute)}"
     return f"a text that is no {what}", f"{what}s", remedy
 
 

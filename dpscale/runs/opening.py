@@ -62,7 +62,13 @@ def open_run(path: str | Path) -> Run:
     return _run_class(kind)(where)
 
 
-def begin_run(job: Any, run_dir: str | Path | None = None, fresh: bool = False, files_accessible: bool = True) -> Run:
+def begin_run(
+    job: Any,
+    run_dir: str | Path | None = None,
+    fresh: bool = False,
+    files_accessible: bool = True,
+    empty: bool = False,
+) -> Run:
     """Create or reopen the run of a job.
 
     Parameters
@@ -73,8 +79,13 @@ def begin_run(job: Any, run_dir: str | Path | None = None, fresh: bool = False, 
         Whether to create a new run; JobError if the latest one is not finished.
     files_accessible : bool
         Whether data and ledger can be read here; for a submitted job the driver checks them.
+    empty : bool
+        Whether data without a counted row are released.
     """
-    return run_class(job).create(job, run_dir, fresh, unfinished_stage, files_accessible)
+    run = run_class(job).create(job, run_dir, fresh, unfinished_stage, files_accessible)
+    if empty and not run.manifest.get("empty"):
+        run.update(empty=True)
+    return run
 
 
 def unfinished_stage(path: Path) -> str:

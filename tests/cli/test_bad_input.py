@@ -213,10 +213,11 @@ def test_nulls_are_refused(place):
     assert_refused(place, path, "'sex'", "null", 'nulls = "category"')
 
 
-def test_empty_table_is_answered_with_noise(place):
-    """The number of rows is private too."""
+def test_empty_table_is_answered_with_noise_on_request(place):
+    """Without the request nothing is charged."""
     path = write_changed_job(place, lambda f: f.iloc[:0])
-    result = run_command("run", path, "--run-dir", place / "run")
+    assert_refused(place, path, "no row that is counted", "--empty")
+    result = run_command("run", path, "--run-dir", place / "run", "--empty")
     assert result.exit_code == 0, result.output
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from dpscale.base.errors import DataError, JobError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
 from dpscale.contributions.key_ids import with_key_ids
+from dpscale.counting.presence import has_counted_row
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
@@ -156,6 +157,7 @@ class OpenData:
         engine.check_file_access(run.path, tables[0].files)
         ensure_noise_key(run)
         file_stamps = [stamps(one) for one in tables]
+        check_rows_exist(run, tables[0], names, engine)
         return cls(run, tables, file_stamps, snapshot_of(run, tables[0], engine))
 
     @property
@@ -171,6 +173,24 @@ class OpenData:
         """Raise DataError if a file changed; counts lost with a worker may be read from it again."""
         if [stamps(one) for one in self.tables] != self.file_stamps:
             raise changed_files("the files changed while they were read")
+
+
+def check_rows_exist(run: TableRun, table: Table, names: Sequence[str], engine: Engine) -> None:
+    """Raise DataError before the first charge if no row is counted, unless the run is allowed to be empty.
+
+    The tables of several and the periods of a growing table may be empty.
+    """
+    together = run.measured_together or run.record_weights is not None
+    if together or run.manifest.get("empty") or is_charged(run):
+        return
+    first, *rest = table.partitions
+    domain = engine.broadcast(table.domain, "presence")
+    for parts in ([first], rest):
+        if any(engine.map(has_counted_row, [((one,), domain, list(names)) for one in parts], "presence")):
+            return
+    raise DataError("data.path", "no row that is counted; nothing is charged", "data with rows",
+                    'check the files, where, and rules with "drop", or release the empty table with --empty'
+                    " (Python: empty=True)")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

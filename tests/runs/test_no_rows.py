@@ -1,0 +1,72 @@
+"""Nothing is charged for no rows, unless the job is released as empty."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import dpscale as dp
+from dpscale.base.errors import DataError
+from dpscale.ledger import Ledger
+from tests.runs.test_spent_once import DOMAIN, JOB
+
+DROPPING = DOMAIN.replace("size = 3", 'size = 3\noutside = "drop"')
+CASES = {
+    "a header only": ("a,b\n", DOMAIN, JOB),
+    "a rule that drops every row": ("a,b\n" + "7,1\n" * 20, DROPPING, JOB),
+    "a filter that no row matches": ("a,b\n" + "1,1\n" * 20, DOMAIN, JOB.replace('"data"', '"data"\nwhere = "a = 2"')),
+}
+
+
+def write(folder: Path, rows: str, domain: str, job: str) -> Path:
+    (folder / "data").mkdir()
+    (folder / "data/rows.csv").write_text(rows)
+    (folder / "domain.toml").write_text(domain)
+    (folder / "job.toml").write_text(job)
+    return folder / "job.toml"
+
+
+def charged(place: Path) -> int:
+    if not place.exists():
+        return 0
+    with Ledger.open(place) as ledger:
+        return sum(len(one["releases"]) for one in ledger.summary()["datasets"].values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_rows_no_charge(tmp_path, case):
+    job = write(tmp_path, *CASES[case])
+    with pytest.raises(DataError, match="no row that is counted; nothing is charged.*--empty"):
+        dp.run(job, tmp_path / "run")
+    assert charged(tmp_path / "ledger.sqlite") == 0
+    assert abs(dp.run(job, tmp_path / "run", empty=True).total().estimate) < 100
+    assert charged(tmp_path / "ledger.sqlite") == 1
+
+
+def test_empty_frame_is_not_charged(tmp_path):
+    plan = dp.plan([["a", "b"]], dp.Domain(a=3, b=2), epsilon=1, ledger=tmp_path / "ledger.sqlite")
+    frame = pd.DataFrame({"a": [1], "b": [1]})
+    with pytest.raises(DataError, match="no row that is counted"):
+        dp.run(plan, tmp_path / "run", data=frame.iloc[:0])
+    assert charged(tmp_path / "ledger.sqlite") == 0
+    dp.run(plan, tmp_path / "run", data=frame)
+    assert charged(tmp_path / "ledger.sqlite") == 1
+
+
+def test_one_row_in_the_last_file_is_charged(tmp_path):
+    """The search for a row reads every file before it refuses."""
+    job = write(tmp_path, "a,b\n", DOMAIN, JOB)
+    (tmp_path / "data/second.csv").write_text("a,b\n")
+    (tmp_path / "data/third.csv").write_text("a,b\n2,1\n")
+    dp.run(job, tmp_path / "run")
+    assert charged(tmp_path / "ledger.sqlite") == 1
+
+
+def test_date_that_is_not_read_names_its_format_first(tmp_path):
+    domain = '[attributes.d]\nkind = "date"\nby = "month"\nlow = "2024-01"\nhigh = "2024-12"\n'
+    job = write(tmp_path, "d\n24.05.2024\n", domain, JOB.replace("degree = 2", "degree = 1"))
+    with pytest.raises(DataError, match="no date") as caught:
+        dp.run(job, tmp_path / "run")
+    text = str(caught.value)
+    assert text.index('format = "%d.%m.%Y"') < text.index('"category"') < text.index('"drop"')
+    assert charged(tmp_path / "ledger.sqlite") == 0
