@@ -21,10 +21,21 @@ from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from typing import Any, TypeVar
 
-from dpscale.base.errors import DEBUG, DEBUG_WARNING, DataError, DpscaleError, TransientError, Unreadable, debugging
+from dpscale.base.errors import (
+    DEBUG,
+    DEBUG_WARNING,
+    DataError,
+    DpscaleError,
+    InternalError,
+    TransientError,
+    Unreadable,
+    debugging,
+)
 
 Result = TypeVar("Result")
 FIELD = "engine"
+FAULTS = (IndexError, KeyError, TypeError, AttributeError, NameError, AssertionError)
+OUTSIDE = {"dask", "distributed", "tornado", "asyncio", "fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "psycopg"}
 HOUSE = Path(__file__).parents[1]
 AGAIN = "run it again to resume"
 NO_ROOM = ("can't start new thread", "Failed to launch worker thread", "Cannot allocate memory")  # of Python and Arrow
@@ -134,13 +145,25 @@ def _redacted(error: Exception, what: str) -> DpscaleError:
     return unexpected(error, what)
 
 
-def unexpected(error: BaseException, what: str, but: str = "") -> TransientError:
+def unexpected(error: BaseException, what: str, but: str = "") -> DpscaleError:
     """Return the error for an unforeseen exception, with its type and place.
 
-    `but` is prepended to the remedy and states which conclusion would be wrong.
+    Exceptions of FAULTS in dpscale's code are faults of dpscale, which a repetition does not remove. `but` is prepended
+    to the remedy and states which conclusion would be wrong.
     """
     got = f"{what} failed with {kind_and_place(error)}"
+    if is_fault(error):
+        return InternalError(FIELD, f"{got}, which is a fault of dpscale", "", f"{but}its text may describe records and"
+                             f" is omitted; report this with the sentence and your versions{hint()}")  # fmt: skip
     return TransientError(FIELD, got, "", f"{but}its text may describe records and is omitted; {AGAIN}{hint()}")
+
+
+def is_fault(error: BaseException) -> bool:
+    """Return whether an exception is a fault of dpscale, not one of a cluster, a store or a server."""
+    frames = [Path(frame.filename) for frame in extract_tb(error.__traceback__)]
+    ours = [place for place, path in enumerate(frames) if path.is_relative_to(HOUSE) and str(path) != __file__]
+    below = frames[ours[-1] + 1 :] if ours else []
+    return isinstance(error, FAULTS) and bool(ours) and not any(OUTSIDE.intersection(one.parts) for one in below)
 
 
 def hint() -> str:

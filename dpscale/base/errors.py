@@ -198,6 +198,19 @@ class Cancelled(Stopped):
     state = "cancelled"
 
 
+class InternalError(DpscaleError):
+    """A fault of dpscale: the same command fails again.
+
+    Parameters
+    ----------
+    field, got, takes, remedy : str
+        See `DpscaleError`.
+    """
+
+    topic = "faq"
+    exit_code = 70  # as of ReportError
+
+
 class ReportError(DpscaleError):
     """A section of a report failed; the answers and the rest of the report are written.
 

@@ -1,6 +1,6 @@
 """Root command: exit codes, one sentence on stderr, shared options, and progress.
 
-Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 70 a section of the report failed; 75 try
+Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 70 a fault of dpscale; 75 try
 again. With --json a command prints one JSON object on stdout and nothing else there. Progress is printed on stderr:
 bars on a terminal, otherwise one line every ten seconds (DPSCALE_PROGRESS sets another interval). It shows the number
 of finished tasks and never a count, a value or a query.

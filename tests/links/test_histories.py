@@ -232,3 +232,45 @@ def test_projection_and_conditional_distribution():
         np.array([[8.0, 2.0], [1.0, 9.0]]), np.array([10.0, 10.0]), 1e-6, np.array([[1.0, 1.0], [0.0, 1.0]])
     )
     assert np.allclose(law, [[0.8, 0.2], [0.0, 1.0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_searched_attribute_in_any_position_of_an_ordered_child(tmp_path, monkeypatch, place):
+    """Codes have the listed attributes only, and the order is one of them wherever the searched one stands."""
+    attributes = list(DOMAINS["visits"].items())
+    attributes.insert(place, ("note", {"kind": "discover", "max_length": 20}))
+    monkeypatch.setitem(DOMAINS, "visits", dict(attributes))
+    visits = visits_of(np.random.default_rng(3), 40)
+    visits["note"] = np.where(np.arange(len(visits)) % 3, "often", "seldom")
+    path = write_job(tmp_path, visits, engine={"scheduler": "synchronous"},
+                     privacy={"epsilon": 20.0, "delta": 1e-6, "dataset": "visits"})  # fmt: skip
+    order = CompositeJob.read(path)
+    assert [one.search is not None for one in order.declared["visits"].attributes][place]
+    release = dp.run(path, tmp_path / "run")
+    assert release.tables["visits"].total().estimate == pytest.approx(len(visits), abs=60)
+
+
+def test_links_are_read_before_the_first_charge(tmp_path, monkeypatch):
+    """A fault of the reading that later stages do is met while nothing is charged."""
+    from dpscale.ledger import Ledger
+    from dpscale.runs.links import link_data
+
+    monkeypatch.setitem(DOMAINS, "visits", {"note": {"kind": "discover", "max_length": 20}, **DOMAINS["visits"]})
+    visits = visits_of(np.random.default_rng(3), 40)
+    visits["note"] = "often"
+    path = write_job(tmp_path, visits, engine={"scheduler": "synchronous"},
+                     privacy={"epsilon": 20.0, "delta": 1e-6, "dataset": "visits"})  # fmt: skip
+
+    def planted(domain):
+        if domain.searches:
+            raise IndexError(3)
+        return tuple(domain.names)
+
+    monkeypatch.setattr(link_data, "listed_names", planted)
+    with pytest.raises(dp.InternalError, match=r"IndexError at .*, which is a fault of dpscale.*report this") as caught:
+        dp.run(path, tmp_path / "run")
+    assert caught.value.exit_code == 70
+    assert "run it again" not in str(caught.value)
+    if (tmp_path / "ledger.sqlite").exists():
+        with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+            assert not ledger.summary()["datasets"]

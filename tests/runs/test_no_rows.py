@@ -36,7 +36,7 @@ def charged(place: Path) -> int:
 @pytest.mark.parametrize("case", CASES)
 def test_no_rows_no_charge(tmp_path, case):
     job = write(tmp_path, *CASES[case])
-    with pytest.raises(DataError, match="no row that is counted; nothing is charged.*--empty"):
+    with pytest.raises(DataError, match=r"no row that is counted; nothing is charged.*--empty"):
         dp.run(job, tmp_path / "run")
     assert charged(tmp_path / "ledger.sqlite") == 0
     assert abs(dp.run(job, tmp_path / "run", empty=True).total().estimate) < 100

@@ -43,6 +43,8 @@ def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> FirstMeasure
     snapshot_of(run, engine)
     check_public(run.job)
     check_orders(engine, run.job)
+    if run.discovery:  # later stages read the links with attributes whose cells are not known yet
+        close_all(read_all(run.job, run.neighbours, engine))
     with ExitStack() as ending:
         exact = _read(first, engine, stamps_before, ending)
         run.update(divides=STARTED)

@@ -220,7 +220,7 @@ def _in_order(engine: Engine, job: CompositeJob, link: LinkSection, policy: Chil
     (words, *named), values = found[: len(keys)], found[-1]
     bits = [np.stack([one, one * ODD], axis=1) for one in np.ascontiguousarray(values.T).view(np.uint64)]
     made = ChildRows.all(words, codes, [*named, *bits], named[0] if named else NO_KEYS)
-    cells = codes[:, list(job.domains[link.child].names).index(link.order[0])]
+    cells = codes[:, listed_names(job.domains[link.child]).index(link.order[0])]
     return replace(made, ranks=ranks(cells, values, made.words))
 
 
