@@ -234,20 +234,30 @@ def test_projection_and_conditional_distribution():
     assert np.allclose(law, [[0.8, 0.2], [0.0, 1.0]], atol=1e-6)
 
 
+@pytest.mark.parametrize("parents", [["seen"], []])
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("place", range(3))
-def test_searched_attribute_in_any_position_of_an_ordered_child(tmp_path, monkeypatch, place):
-    """Codes have the listed attributes only, and the order is one of them wherever the searched one stands."""
-    attributes = list(DOMAINS["visits"].items())
-    attributes.insert(place, ("note", {"kind": "discover", "max_length": 20}))
-    monkeypatch.setitem(DOMAINS, "visits", dict(attributes))
+def test_searched_attribute_in_any_position_of_an_ordered_child(tmp_path, monkeypatch, place, last, parents):
+    """Codes have the listed attributes only; the history is that of the same data without the searched one."""
     visits = visits_of(np.random.default_rng(3), 40)
     visits["note"] = np.where(np.arange(len(visits)) % 3, "often", "seldom")
-    path = write_job(tmp_path, visits, engine={"scheduler": "synchronous"},
-                     privacy={"epsilon": 20.0, "delta": 1e-6, "dataset": "visits"})  # fmt: skip
-    order = CompositeJob.read(path)
-    assert [one.search is not None for one in order.declared["visits"].attributes][place]
-    release = dp.run(path, tmp_path / "run")
-    assert release.tables["visits"].total().estimate == pytest.approx(len(visits), abs=60)
+    attributes = sorted(DOMAINS["visits"].items(), reverse=last)
+    changes = {"history": {"parents": parents}, "engine": {"scheduler": "synchronous"},
+               "privacy": {"epsilon": 20.0, "delta": 1e-6, "dataset": "visits"}}  # fmt: skip
+    found = []
+    for searched in (False, True):
+        own = list(attributes)
+        if searched:
+            own.insert(place, ("note", {"kind": "discover", "max_length": 20}))
+        monkeypatch.setitem(DOMAINS, "visits", dict(own))
+        folder = tmp_path / str(searched)
+        folder.mkdir()
+        found.append(exact_of(path := write_job(folder, visits, **{**changes, "history": dict(changes["history"])})))
+    for one, other in zip(found[0].history(), found[1].history(), strict=True):
+        assert (one == other).all()
+    if last and not parents:
+        release = dp.run(path, tmp_path / "run")
+        assert release.tables["visits"].total().estimate == pytest.approx(len(visits), abs=60)
 
 
 def test_links_are_read_before_the_first_charge(tmp_path, monkeypatch):
