@@ -1,9 +1,10 @@
 """Job of a join as a job of one table: the files of its base table, and the tables in which its rows are looked up.
 
 A unit of the job is added or removed with its rows of the base table and their descendants. Every other row of the join
-belongs to the same unit or is public, so adding or removing a unit changes only its own rows of the join: at most as
-many as it has rows in the base table, by the bounds of the links, or `max_rows_per_unit`. With `per` the base is the
-table of the parents, whose number of children depends on the unit's own rows alone.
+belongs to the same unit or is public, or the job declares the attributes that are looked up in it public
+(`public_attributes`), so adding or removing a unit changes only its own rows of the join: at most as many as it has
+rows in the base table, by the bounds of the links, or `max_rows_per_unit`. With `per` the base is the table of the
+parents, whose number of children depends on the unit's own rows alone.
 
 With `protects = "both"` one row of either end of a pair is replaced, with at most `max_degree` pairs before and after.
 This changes twice as many rows of the join. Data beyond the bound are refused, so nothing is truncated.

@@ -22,6 +22,7 @@ from dpscale.base.errors import JobError
 from dpscale.job import TableJob
 from dpscale.job.data import plain_key
 from dpscale.job.protected_unit import links_above, private_tables, root_table
+from dpscale.job.public_attributes import check_public_attributes
 from dpscale.job.search_budget import SHARE, step_delta
 from dpscale.job.sections import DiscoverTable
 from dpscale.job.table_sizes import check_stated_rows
@@ -47,6 +48,8 @@ class NeighbourRelation:
         By private table, the number of its rows that belong to a row of the root.
     above : mapping of str to LinkSection
         By private table, the link to its parent.
+    public_attributes : tuple of str
+        Attributes `TABLE.ATTRIBUTE` of side tables that the job declares public.
     """
 
     protects: Protection
@@ -55,6 +58,7 @@ class NeighbourRelation:
     moved: Mapping[str, int]
     rows: Mapping[str, int] = field(default_factory=dict)
     above: Mapping[str, LinkSection] = field(default_factory=dict)
+    public_attributes: tuple[str, ...] = ()
 
     @property
     def replaces(self) -> bool:
@@ -130,7 +134,8 @@ def _rooted(job: CompositeJob) -> NeighbourRelation:
     moved = {link.called: _moved(link, rows) for link in job.link}
     unit = job.tables[root].unit_name or ", ".join(job.key(root)) or None
     protects = Protection(unit, bound=rows[root], table=None if unit is None else root)
-    return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above)
+    public = check_public_attributes(job, [name for name in private if name not in rows])
+    return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above, public)
 
 
 def _check_sides(job: CompositeJob, sides: Sequence[str], root: str) -> None:
@@ -303,10 +308,17 @@ def describe_sides(neighbours: NeighbourRelation) -> str:
     """Return what is protected of rows that belong to no unit; "" if there are none."""
     if not neighbours.sides:
         return ""
+    public = neighbours.public_attributes
     return (
         f" Rows of {' and '.join(neighbours.sides)} belong to no row of {neighbours.root}: each is protected in its"
         f" own table, added or removed, but links to it protect rows of {neighbours.root} only."
-    )
+    ) + (f" {describe_public(public)}" if public else "")
+
+
+def describe_public(attributes: Sequence[str]) -> str:
+    """Return what is not protected of attributes of side tables that the job declares public."""
+    return (f"The job declares {', '.join(attributes)} public: joins and links use their values without protection of"
+            " the rows that have them.")  # fmt: skip
 
 
 def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:

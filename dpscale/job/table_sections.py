@@ -41,6 +41,7 @@ class TableSection(UnitSettings, Named):
 
     key: Key | None = None
     public: bool = False
+    public_attributes: list[str] | None = None  # None: omitted from the digest of a job
     mechanism: str | MechanismTable = DEFAULT_OF_LINKED
     reconstruct: ReconstructTable | None = None
     synthesize: SynthesizeTable | None = None

@@ -44,6 +44,7 @@ from dpscale.job.joins import CUT
 from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
+from dpscale.job.public_attributes import public_attributes_of
 from dpscale.job.sections import AllocationTable, with_old_names
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.job.tables import CompositeJob, Rows, TableSection
@@ -381,12 +382,19 @@ class CompositeRun(Run):
         """Create the run of a table, or reopen it. With a seed, the numbers of runs tell their noise apart."""
         job, number = table_job(self.job, self.neighbours, name, self.path), self.manifest.get("number", 1)
         run = TableRun.create(job, self.path / "tables" / name, number=number)
+        self._state_public(run, name)
         run.measured_together = True
         return run
+
+    def _state_public(self, run: TableRun, name: str) -> None:
+        """Record in the run of a table or join which attributes of side tables are public, for its report."""
+        if (stated := public_attributes_of(self.job, name)) and "public_attributes" not in run.manifest:
+            run.update(public_attributes=stated)
 
     def _create_join(self, name: str, job: JoinJob) -> JoinRun:
         """Create the run of a join, or reopen it."""
         run = JoinRun.create(job, self.path / "joins" / name, number=self.manifest.get("number", 1))
+        self._state_public(run, name)
         run.measured_together = True
         return run
 

@@ -161,6 +161,16 @@ def _columns(key: str | list[str]) -> list[str]:
     return [key] if isinstance(key, str) else key
 
 
+def private_sides(shape: Shape) -> set[str]:
+    """Return the private tables whose rows belong to no row of the unit's table."""
+    if not shape.unit:
+        return set()
+    owned = {shape.unit}
+    while more := {link["child"] for link in shape.links if link["parent"] in owned and "via" not in link} - owned:
+        owned |= more
+    return set(shape.keys) - set(shape.public) - owned
+
+
 def write_shape(
     folder: Path, shape: Shape, frames: Frames, epsilon: float, seed: int = 1, method: str = "equal", **more: Any
 ) -> Path:
@@ -175,7 +185,8 @@ def write_shape(
     for name, key in shape.keys.items():
         own: dict[str, Any] = {"path": f"data/{name}.parquet", "domain": "domain.toml"} | ({"key": key} if key else {})
         kind = {"public": True} if name in shape.public else {"mechanism": "residual-planner"}
-        tables[name] = own | kind | more.get(name, {})
+        side = {"public_attributes": list(ATTRIBUTES)} if name in private_sides(shape) else {}
+        tables[name] = own | kind | side | more.get(name, {})
     job = {"tables": tables, "link": list(shape.links), "engine": {"scheduler": "synchronous", "seed": seed},
            "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True,
                        **({"unit": shape.unit} if shape.unit else {})},
