@@ -62,6 +62,7 @@ from dpscale.runs.stages.budget import (
     PARTS,
     Charge,
     charge_release,
+    check_recorded_division,
     facts_of_totals,
     open_ledger,
     publish_release,
@@ -335,6 +336,7 @@ class CompositeRun(Run):
 
     def charge(self, reserve: bool = True) -> str:
         """Reserve the total cost and return the release's state; a repeated call costs nothing."""
+        check_recorded_division(self)
         own = self._entry()
         terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
         recorded = {"dataset": self.job.dataset, **own, **own["protects"]}

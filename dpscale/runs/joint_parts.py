@@ -27,6 +27,7 @@ from dpscale.runs.stages.budget import (
     UNITS,
     Charge,
     charge_release,
+    check_recorded_division,
     facts_of_totals,
     part_release,
     publish_part,
@@ -100,6 +101,7 @@ class JointPart:
 
     def charge(self, reserve: bool = True) -> str:
         """Reserve the total cost and return the release's state; a repeated call costs nothing."""
+        check_recorded_division(self.run)
         own = self._entry()
         terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
         recorded = {"dataset": self.run.job.dataset, "cost": own["cost"], "tables": list(self.tables)}

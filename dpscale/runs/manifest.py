@@ -261,14 +261,18 @@ def _content_hashes(files: Sequence[SizedFile]) -> list[str]:
 
 
 def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: ParallelMap = serial_map) -> None:
-    """Raise JobError if the hash of the files of a finished stage differs from its entry in the manifest.
+    """Raise JobError unless the hash of the files of a finished stage is that of its entry in the manifest.
 
-    An entry without a hash is not checked, nor one without an output of its own: the parts of the run check theirs.
+    A stage without an entry is not finished. One without an output of its own is not checked: the parts of the run
+    check theirs.
     """
-    if not stage_output(stage, entry)[0]:
+    if not entry or not stage_output(stage, entry)[0]:
         return
     output = root / stage_output(stage, entry)[0]
-    if entry.get("sha256") is not None and output_digest(root, output, each) != entry["sha256"]:
+    if entry.get("sha256") is None:
+        raise JobError("run directory", f"manifest.json in {root} lacks the hash of stage {stage}",
+                       "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
+    if output_digest(root, output, each) != entry["sha256"]:
         raise JobError("run directory", f"files that stage {stage} wrote in {output} were changed",
                        "the files as that stage wrote them", "restore them, or start a new run")  # fmt: skip
 

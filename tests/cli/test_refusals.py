@@ -303,7 +303,7 @@ def test_exhausted_cap_refuses_before_creating_run(tmp_path):
     invoke = CliRunner().invoke
     invoke(main, ["ledger", "cap", str(tmp_path / "l.sqlite"), "--dataset", "d", "--epsilon", "1", "--delta", "1e-9"])
     assert invoke(main, ["run", str(job), "--run-dir", str(tmp_path / "one")]).exit_code == 0
-    refused = invoke(main, ["run", str(job), "--run-dir", str(tmp_path / "two")])
+    refused = invoke(main, ["run", str(job), "--run-dir", str(tmp_path / "two"), "--fresh"])
     assert refused.exit_code == 3
     assert "too little is left: raise the cap" in refused.stderr
     assert "e-05" not in refused.stderr.split("; ", 1)[1]

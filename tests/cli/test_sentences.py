@@ -92,7 +92,7 @@ def test_job_is_refused(name, base, changes, folder):
     before = spent("ledger.sqlite")
     job = write_case(folder, base, changes)
     files = contents(folder)
-    result = CliRunner().invoke(main, ["run", str(job), "--run-dir", "new", "--quiet"])
+    result = CliRunner().invoke(main, ["run", str(job), "--run-dir", "new", "--fresh", "--quiet"])
     check_sentence(name, result.exit_code, result.stderr.removeprefix("dpscale: ").removesuffix("\n"), folder)
     assert spent("ledger.sqlite") == before
     assert contents(folder) == files

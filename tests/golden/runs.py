@@ -23,6 +23,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.privacy.streams import canonical
 from dpscale.runs.answers import read_set
+from dpscale.runs.manifest import output_digest
 from tests.answered import index_of
 
 STORED = Path(__file__).parent / "stored"
@@ -90,7 +91,7 @@ def _use_stored_plan(case: str, folder: Path, stored: bool) -> None:
     if stored:
         shutil.rmtree(folder / "plan")
         shutil.copytree(STORED / case / "plan", folder / "plan")
-        manifest["stages"]["plan"].pop("sha256")
+        manifest["stages"]["plan"]["sha256"] = output_digest(folder, folder / "plan")
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

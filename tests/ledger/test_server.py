@@ -657,9 +657,9 @@ def test_run_uses_moved_ledger(server: Server, tmp_path: Path, monkeypatch: pyte
         assert len(ledger.summary()["datasets"]["small"]["releases"]) == 1
         ledger.move(second)
     with pytest.raises(BudgetError, match="moved to") as closed:
-        dp.run(job, tmp_path / "new")
+        dp.run(job, tmp_path / "new", fresh=True)
     assert second in str(closed.value)
     monkeypatch.setenv("DPSCALE_LEDGER", second)
-    dp.run(job, tmp_path / "new")
+    dp.run(job, tmp_path / "new", fresh=True)
     assert {state for _, state in release_rows(second).values()} == {"released"}  # type: ignore[arg-type]
     assert (len(release_rows(first)), len(release_rows(second))) == (1, 2)  # type: ignore[arg-type]

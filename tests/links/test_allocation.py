@@ -27,6 +27,7 @@ from dpscale.relational.degree_bounds import degree_histogram
 from dpscale.relational.features import BITS, Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import first_measurement, measuring
+from dpscale.runs.manifest import output_digest
 from tests.audit.test_bundle import PASSED
 from tests.links.small import make_frames, make_job, run_digests, table_section, write_job
 from tests.links.test_neighbours import make_database, remove_person, write_database
@@ -253,22 +254,41 @@ def test_run_of_an_older_version_keeps_equal_shares(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["orders", "ratings", "homes"])
-def test_link_without_a_share_is_random(tmp_path: Path, kind: str) -> None:
-    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-    done = CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"])
-    assert done.exit_code == 0
-    content = allocation(run)
-    content["shares"] |= {f"links.{kind}": 0.0}
-    (run / "allocation/allocation.json").write_text(json.dumps(content))
-    manifest = json.loads((run / "manifest.json").read_text())
-    manifest["stages"]["allocate"].pop("sha256")
-    (run / "manifest.json").write_text(json.dumps(manifest))
+def test_link_without_a_share_is_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    path, run, record = write_job(tmp_path, PLANNED), tmp_path / "run", CompositeRun.record_allocation
+
+    def without_share(self: CompositeRun, content: dict[str, Any]) -> None:
+        record(self, {**content, "shares": content["shares"] | {f"links.{kind}": 0.0}})
+
+    monkeypatch.setattr(CompositeRun, "record_allocation", without_share)
     found = {name: frame.compute() for name, frame in dp.run(path, run).synthetic().items()}
     assert not list((run / "links" / kind).glob("*.npy"))
     assert found["orders"].person.isin(found["persons"].id).all()
     assert found["orders"].person.value_counts().max() <= 6
     assert len(found["ratings"]) > 100
     assert found["persons"].country.notna().all()
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_edited_division_is_refused(tmp_path: Path, hashed: bool) -> None:
+    """Also with a new hash in the manifest: the ledger has the division that was decided."""
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+    assert CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"]).exit_code == 0
+    content = allocation(run)
+    content["shares"]["links.orders"], content["shares"]["tables.persons"] = (
+        content["shares"]["tables.persons"], content["shares"]["links.orders"])  # fmt: skip
+    (run / "allocation/allocation.json").write_text(json.dumps(content))
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["stages"]["allocate"]["sha256"] = output_digest(run, run / "allocation")
+    if not hashed:
+        del manifest["stages"]["allocate"]["sha256"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    message = "another decision of round" if hashed else "lacks the hash of stage allocate"
+    with pytest.raises(dp.BudgetError if hashed else dp.JobError, match=message):
+        dp.run(path, run)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [one] = ledger.summary()["datasets"].values()
+    assert [row["release"].rpartition("-")[2] for row in one["releases"]] == ["allocation"]
 
 
 def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> None:

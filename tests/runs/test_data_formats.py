@@ -61,7 +61,7 @@ def released(folder):
 @pytest.fixture
 def equal_keys(monkeypatch):
     """Give releases of one seed the same keys: those of one snapshot and one job."""
-    monkeypatch.setattr(measure, "snapshot", lambda *_: "the same snapshot")
+    monkeypatch.setattr(measure, "joint_digest", lambda *_: "the same snapshot")
     monkeypatch.setattr(opening, "job_digest", lambda *_: "the same job")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -52,6 +53,15 @@ def change_time(place):
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
 
 
+def change_row(place):
+    """Change one row; the size of the file may stay."""
+    path = max((place / "data").iterdir(), key=lambda one: one.stat().st_mtime_ns)
+    content = pd.read_parquet(path)
+    content.iloc[0, 0] = 1 - min(content.iloc[0, 0], 1)
+    content.to_parquet(path, index=False)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+
 def join_files(place):
     """Join two files into one, with the same total size and latest time."""
     one, other = sorted((place / "data").iterdir())
@@ -92,24 +102,36 @@ def test_plain_repeat_reads_and_spends_nothing(tmp_path, finished_job, change):
     assert (measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)) == before
 
 
-@pytest.mark.parametrize(("change", "what"), [(append_byte, "size differs"), (change_time, "time differs"),
-                                              (join_files, "number differs")])  # fmt: skip
+@pytest.mark.parametrize(("change", "what"), [
+    (append_byte, "1 of 2 files changed: 1.parquet"),
+    (change_row, "1 of 2 files changed: 1.parquet"),
+    (join_files, "1 of 2 files changed, 1 of 2 files missing: 0.parquet"),
+])  # fmt: skip
 def test_changed_data_are_refused_with_difference(tmp_path, finished_job, change, what):
     change(tmp_path)
     before = measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)
     message = run_command(2, "run", finished_job, "--run-dir", tmp_path / "run")
     assert "done on 20" in message
-    assert f"from other data ({what}); nothing read or spent" in message
+    assert f"from other data ({what}); nothing spent" in message
     assert message.endswith("--fresh starts a new release; more: dpscale help jobs data.path\n")
     with pytest.raises(dp.DataError, match="from other data"):
         dp.run(finished_job, tmp_path / "run")
     assert (measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)) == before
 
 
-def test_added_file_differs_in_size_and_number(tmp_path, finished_job):
+def test_changed_times_are_no_change(tmp_path, finished_job):
+    change_time(tmp_path)
+    message = run_command(0, "run", finished_job, "--run-dir", tmp_path / "run")
+    assert message.endswith("the files have the same content, nothing spent\n")
+    assert len(charged_releases(tmp_path)) == 1
+
+
+def test_added_file_is_counted(tmp_path, finished_job):
     path = next((tmp_path / "data").iterdir())
     shutil.copy2(path, tmp_path / "data" / "more.parquet")
-    assert "(size, number differ)" in run_command(2, "run", finished_job, "--run-dir", tmp_path / "run")
+    assert "(1 more than the 2 files: more.parquet)" in run_command(
+        2, "run", finished_job, "--run-dir", tmp_path / "run"
+    )
 
 
 def test_measured_run_refuses_changed_data_and_resumes_by_name(tmp_path):
@@ -117,7 +139,7 @@ def test_measured_run_refuses_changed_data_and_resumes_by_name(tmp_path):
     run = TableRun.create(TableJob.read(job), tmp_path / "run")
     for stage in ("plan", "measure"):
         run_stages(run, only=stage)
-    change_time(tmp_path)
+    change_row(tmp_path)
     message = run_command(2, "run", job, "--run-dir", run.path)
     assert "measured on 20" in message
     assert f"`dpscale reconstruct {run.path}` resumes the old one" in message
@@ -153,7 +175,7 @@ def test_fresh_creates_new_release(tmp_path, monkeypatch, engine):
     run_command(0, "run", job)
     [first] = (tmp_path / "runs").iterdir()
     before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    change_time(tmp_path)
+    change_row(tmp_path)
     run_command(2, "run", job)
     run_command(0, "run", job, "--fresh")
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {first.name, f"{first.name}-2"}
@@ -173,7 +195,7 @@ def test_fresh_with_run_dir_appends_number(tmp_path):
     assert run.exists(), "there was none before"
     run_command(0, "run", job, "--run-dir", run, "--fresh")
     assert len(charged_releases(tmp_path)) == 2
-    change_time(tmp_path)
+    change_row(tmp_path)
     assert "from other data" in run_command(2, "run", job, "--run-dir", run)
     (tmp_path / "mine-7").mkdir()
     run_command(0, "run", job, "--run-dir", run, "--fresh")

@@ -110,7 +110,7 @@ def cluster():
 )
 def test_partitions_and_row_order_change_only_the_snapshot(tmp_path, monkeypatch, data):
     """Under one snapshot id, 3, 300 and 1 partitions and shuffled rows give identical measurements."""
-    monkeypatch.setattr(measure, "snapshot", lambda *_: "the same snapshot")
+    monkeypatch.setattr(measure, "joint_digest", lambda *_: "the same snapshot")
     found = []
     frame = table()
     for name, rows, partitions in [("a", frame, 3), ("b", frame.sample(frac=1, random_state=1), 300), ("c", frame, 1)]:

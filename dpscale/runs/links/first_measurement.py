@@ -58,6 +58,7 @@ from dpscale.runs.links.measuring import LEAST_LINKS, LinkDraws, LinkMeasurement
 from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.stages.budget import (
     ALLOCATION,
+    DIVISION,
     Charge,
     charge_release,
     facts_of_totals,
@@ -71,7 +72,6 @@ from dpscale.storage.files import read_bytes
 ROWS = ONES = DEGREES = Fraction(1, 8)
 LINKS = Fraction(1, 4)
 OPEN_DEGREES = Fraction(3, 8)  # in place of DEGREES if the job leaves a bound open
-DIVISION = 1 << 22  # number of the division on the ledger
 FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and degrees on the ledger, after links
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from dpscale.base.errors import BudgetError
 from dpscale.domain import Domain
 from dpscale.domain.public_totals import condition_of
+from dpscale.job.allocation import FILE as DIVISION_FILE
 from dpscale.ledger import Ledger
 from dpscale.ledger.chain import CONDITION
 from dpscale.ledger.job_entry import NO_JOB, JobEntry
@@ -33,6 +34,7 @@ from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
 ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
+DIVISION = 1 << 22  # number of the division of the budget on the ledger
 SEARCHES, UNITS, ALLOCATION = "discovery", "units", "allocation"
 # parts with an entry of their own, and the ends of their release ids
 PARTS = {SEARCHES: "domain", UNITS: "units", ALLOCATION: "allocation"}
@@ -85,6 +87,13 @@ class Charge:
     decision: tuple[int, str] | None = None
     periods: Sequence[str] = ()
     job: JobEntry | None = None
+
+
+def check_recorded_division(run: Run) -> None:
+    """Raise BudgetError if the division of the budget differs from the one that the ledger has."""
+    with open_ledger(run) as ledger:
+        if ledger.is_decided(release := part_release(run, ALLOCATION), DIVISION):
+            ledger.decide(release, DIVISION, hashlib.sha256(read_bytes(run.path / DIVISION_FILE)).hexdigest())
 
 
 def is_charged(run: Run) -> bool:

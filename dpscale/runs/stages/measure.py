@@ -33,7 +33,7 @@ from dpscale.plans.measurement_plan import Decision
 from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.privacy.streams import open_stream
 from dpscale.records import Table
-from dpscale.records.frames import FRAME
+from dpscale.records.frames import FRAME, FramePartition
 from dpscale.records.origin import Stamps, fingerprints, joint_digest, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.answers import write_trace
@@ -183,6 +183,9 @@ def check_rows_exist(run: TableRun, table: Table, names: Sequence[str], engine: 
     together = run.measured_together or run.record_weights is not None
     if together or run.manifest.get("empty") or is_charged(run):
         return
+    dropping = any(table.domain[name].drops for name in names) or any(part.where for part in table.partitions)
+    if not dropping and any(isinstance(one, FramePartition) and one.seen and one.seen.rows for one in table.partitions):
+        return  # a frame was read for its hash
     first, *rest = table.partitions
     domain = engine.broadcast(table.domain, "presence")
     for parts in ([first], rest):

@@ -235,7 +235,7 @@ def check_repeat(run: Run) -> str | None:
         resume = "" if done else f", `dpscale reconstruct {run.path}` resumes the old one"
         found = _comparison(run, changed)
         if found.same:
-            break
+            return f"{status}, the files have the same content, nothing spent"
         if found.known:
             raise DataError(field, f"{status} from other data ({found.text}); nothing spent",
                             "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
