@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.runs.manifest import MANIFEST, disk_errors, read_manifest
@@ -32,6 +33,7 @@ from dpscale.storage.files import (
     read_bytes,
     write_whole,
 )
+from dpscale.storage.objects import real
 
 Files = dict[str, bytes]
 EMPTY_DISK = "lost+found"
@@ -68,6 +70,15 @@ def create_directory(where: Path, files: Files) -> bool:
         raise JobError("run directory", f"{where} exists and is not a run directory", "a new or empty directory",
                        "choose another --run-dir")  # fmt: skip
     return _fill(where, files)
+
+
+def check_outside_data(where: Path, job: Any) -> None:
+    """Raise JobError for a run directory inside a folder of data, whose files would be those of the run too."""
+    tables = getattr(job, "tables", None)
+    for path in [job.data.path] if tables is None else [one.path for one in tables.values() if one.path]:
+        if is_local(where) and os.path.isdir(path) and Path(real(str(where))).is_relative_to(real(path)):
+            raise JobError("--run-dir", f"{where}, which is inside the data folder {path}", "a folder outside the data",
+                           "choose another with --run-dir (Python: run_dir=)")  # fmt: skip
 
 
 def _rename_into_place(where: Path, files: Files) -> bool:

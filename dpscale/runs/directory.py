@@ -25,6 +25,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.secret import SecretFile, destroy_secret, read_secret, secret_tag
 from dpscale.runs.create import (
+    check_outside_data,
     contains_job,
     create_directory,
     creation_errors,
@@ -157,6 +158,7 @@ class Run(ABC):
         with store_errors(base), creation_errors(base):
             where, found_number = _place(base, new.digests, first_unfinished if fresh else None, named=path is not None)
             if (missing := not present(where / MANIFEST)) and preflight:
+                check_outside_data(where, job)
                 check_first_release(job, new.digest, fresh)
                 cls._preflight(job, new.inputs)
             found = is_local(where) and where.is_dir()

@@ -101,6 +101,20 @@ def test_run_directory_below_the_data_is_left_out(tmp_path):
     assert find_files([str(rows.parent)]) == [str(rows)]  # rows of a run may be the data of another job
 
 
+def test_run_directory_inside_the_data_is_refused(tmp_path):
+    write(tmp_path / "data" / "a.parquet")
+    (tmp_path / "d.toml").write_text('[attributes.x]\nkind = "coded"\nsize = 3\n')
+    job = {"data": {"path": str(tmp_path / "data"), "domain": str(tmp_path / "d.toml")},
+           "privacy": {"epsilon": 1, "delta": 1e-6, "ledger": str(tmp_path / "l.sqlite")},
+           "workload": [{"family": "marginal", "degree": 1}]}  # fmt: skip
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for place in ("data/run", "data", "data/a/run", "link/run"):
+        with pytest.raises(dp.JobError, match=r"--run-dir: .*inside the data folder"):
+            dp.run(job, tmp_path / place)
+    assert not (tmp_path / "l.sqlite").exists()
+    dp.run(job, tmp_path / "data-run")
+
+
 def test_parquet_endings_of_other_programs_are_read(tmp_path):
     for name in ("a.parquet", "b.parq", "c.parquet.gzip", "d.pq", "e.snappy.parquet", "f.parquet.snappy"):
         write(tmp_path / name)

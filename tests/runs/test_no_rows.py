@@ -53,6 +53,15 @@ def test_empty_frame_is_not_charged(tmp_path):
     assert charged(tmp_path / "ledger.sqlite") == 1
 
 
+def test_files_that_state_no_rows_are_released(tmp_path):
+    job = write(tmp_path, "a,b\n", DOMAIN, JOB)
+    (tmp_path / "data/rows.csv").unlink()
+    pd.DataFrame({"a": [1], "b": [1]}).iloc[:0].to_parquet(tmp_path / "data/rows.parquet")
+    with pytest.warns(UserWarning, match="state that they have no rows"):
+        dp.run(job, tmp_path / "run")
+    assert charged(tmp_path / "ledger.sqlite") == 1
+
+
 def test_one_row_in_the_last_file_is_charged(tmp_path):
     """The search for a row reads every file before it refuses."""
     job = write(tmp_path, "a,b\n", DOMAIN, JOB)

@@ -10,6 +10,7 @@ refused.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -178,7 +179,8 @@ class OpenData:
 def check_rows_exist(run: TableRun, table: Table, names: Sequence[str], engine: Engine) -> None:
     """Raise DataError before the first charge if no row is counted, unless the run is allowed to be empty.
 
-    The tables of several and the periods of a growing table may be empty.
+    The tables of several and the periods of a growing table may be empty, and so may files whose footers state no rows:
+    somebody has written them as an empty table, so it is released, with a warning.
     """
     together = run.measured_together or run.record_weights is not None
     if together or run.manifest.get("empty") or is_charged(run):
@@ -191,6 +193,9 @@ def check_rows_exist(run: TableRun, table: Table, names: Sequence[str], engine: 
     for parts in ([first], rest):
         if any(engine.map(has_counted_row, [((one,), domain, list(names)) for one in parts], "presence")):
             return
+    if table.root and all(part.format.typed and part.row_bound() == 0 for part in table.partitions):
+        warnings.warn(f"the files of {run.job.data.path} state that they have no rows", UserWarning, stacklevel=2)
+        return
     raise DataError("data.path", "no row that is counted; nothing is charged", "data with rows",
                     'check the files, where, and rules with "drop", or release the empty table with --empty'
                     " (Python: empty=True)")  # fmt: skip
