@@ -8,7 +8,8 @@ by the budget) fail permanently.
 
 Put this file into the DAG folder. The command may be in another environment: DPSCALE names it. Parameters: `job`, a job
 file, and `run_dir`, a new directory that every Airflow worker can access; by default one below the folder of the
-job for every logical run, so that a scheduled DAG makes a new release (with a new charge) each time.
+job for every logical run. A second release of the same job is refused unless the parameter `fresh` is set, so that a
+scheduled DAG with it makes a new release (with a new charge) each time.
 
 The second DAG, `dpscale_period`, adds one period to the release of a growing table in each monthly run: by default the
 month of the run's logical date, in the directory `release` below the folder of the job. The horizon is charged once.

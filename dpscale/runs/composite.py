@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
@@ -362,7 +362,7 @@ class CompositeRun(Run):
         """Record in the run of every table and join the charge under which it draws."""
         pieces = [*enumerate(self.tables.values()), *enumerate(self.joins.values(), FIRST_JOIN)]
         for number, one in pieces:
-            within = {**self._entry(), "piece": number}
+            within = {**self._entry(), "piece": number, "job": asdict(self.job_entry)}
             if one.manifest.get("within") != within:
                 one.update(within=within)
 

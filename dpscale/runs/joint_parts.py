@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
@@ -95,7 +95,7 @@ class JointPart:
         """Record in every table's run the charge under which it draws."""
         for number, table in enumerate(self.tables.values()):
             known = table.manifest.get("within_parts", {})
-            within = {**self._entry(), "piece": number}
+            within = {**self._entry(), "piece": number, "job": asdict(self.run.job_entry)}
             if known.get(self.name) != within:
                 table.update(within_parts={**known, self.name: within})
 

@@ -335,6 +335,35 @@ def test_run_of_several_tables_is_moved(tmp_path: Path) -> None:
     assert dp.Release.open(tmp_path / "copy").tables[name].total().estimate == expected
 
 
+def test_job_of_several_tables_is_charged_once(tmp_path: Path) -> None:
+    """Other times and names of its files are no change; another run directory and a removed run are refused."""
+    from tests.links.small import write_job
+
+    path, run = write_job(tmp_path, engine={"scheduler": "synchronous"}), tmp_path / "run"
+    dp.run(path, run)
+    for file in (tmp_path / "data").rglob("*.parquet"):
+        renamed = file.rename(file.with_name(f"new-{file.name}"))
+        os.utime(renamed, (1, 1))
+    dp.run(path, run)
+    with pytest.raises(BudgetError, match=r"charged on .*/run; nothing read or spent"):
+        dp.run(path, tmp_path / "other")
+    shutil.rmtree(run)
+    with pytest.raises(BudgetError, match=r"charged on .*/run; nothing read or spent"):
+        dp.run(path, run)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert len(ledger.summary()["datasets"]["shop"]["releases"]) == 1
+
+
+def test_growing_table_is_charged_once(tmp_path: Path) -> None:
+    """The first charge is made by the run of a period, under the job of the whole run."""
+    from tests.periods.test_kills import write_job
+
+    path = write_job(tmp_path, None)
+    dp.run(path, tmp_path / "run")
+    with pytest.raises(BudgetError, match=r"charged on .*/run; nothing read or spent"):
+        dp.run(path, tmp_path / "other")
+
+
 def test_planted_fault_of_the_comparison_is_seen(project: Path, monkeypatch) -> None:
     """With tags that ignore the content, a changed line would open the old release: the check of tags matters."""
     from dpscale.runs import file_tags

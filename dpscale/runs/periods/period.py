@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,7 +56,7 @@ class PeriodRun(TableRun):
             create_directory(path, _first_files(stream, number))
         run = cls(path, (stream,))
         run.is_started = True
-        within = {**stream.charge_entry, "piece": number}
+        within = {**stream.charge_entry, "piece": number, "job": asdict(stream.job_entry)}
         if run.manifest.get("within") != within:
             run.update(within=within)
         return run

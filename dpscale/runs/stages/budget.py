@@ -22,7 +22,7 @@ from dpscale.domain.public_totals import condition_of
 from dpscale.job.allocation import FILE as DIVISION_FILE
 from dpscale.ledger import Ledger
 from dpscale.ledger.chain import CONDITION
-from dpscale.ledger.job_entry import NO_JOB, JobEntry
+from dpscale.ledger.job_entry import JobEntry
 from dpscale.ledger.location import standing
 from dpscale.ledger.transfer import there
 from dpscale.measurement import MeasurementStore
@@ -239,7 +239,7 @@ def _charge_within(within: Mapping[str, Any], drawn: str) -> Charge:
     """Return the charge of several tables, with the digest of the draws of one of them."""
     terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
     return Charge(*terms, Protection(**within["protects"]), within.get("facts", {}), (within["piece"], drawn),
-                  within.get("periods", ()), NO_JOB)  # fmt: skip
+                  within.get("periods", ()), JobEntry(**within.get("job", {})))  # fmt: skip
 
 
 def charge(run: TableRun, measurements: MeasurementStore, reserve: bool = True) -> str:
