@@ -64,7 +64,8 @@ def place(tmp_path_factory):
     (folder / "job.toml").write_text(JOB)
     columns = {"country": ["AT", "CH"], "district": ["Wien", "Tirol"], "place": ["1010", "6020"]}
     pq.write_table(pa.table(columns), folder / "places.parquet")
-    dp.run(folder / "job.toml", folder / "runs/1f2e3d")
+    (folder / "released.toml").write_text(JOB.replace("5.0}", '5.0, ledger = "released.sqlite"}'))
+    dp.run(folder / "released.toml", folder / "runs/1f2e3d")
     shutil.copytree(folder / "runs/1f2e3d", folder / "run")
     return folder
 

@@ -1,7 +1,5 @@
 """Hashes of stage outputs: a stage checks the files of the stage before it, also in another process."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
@@ -116,12 +114,13 @@ def test_own_and_completed_outputs_are_not_hashed_again(place, monkeypatch):
         dp.run(path, place / "run")
 
 
-def test_manifest_without_hashes_is_accepted(place):
+def test_manifest_without_hashes_is_refused(place):
+    """An edited output with its hash removed would be used otherwise."""
     run = run_stages_before(place, "reconstruct")
     stages = run.manifest["stages"]
     run.update(stages={name: {"state": stage["state"]} for name, stage in stages.items()})
-    run_stages(run)
-    assert json.loads((run.path / "manifest.json").read_text())["stages"]["report"]["state"] == "done"
+    with pytest.raises(dp.JobError, match="lacks the hash of stage plan"):
+        run_stages(run)
 
 
 def test_partial_files_of_killed_workers_are_removed_and_not_hashed(place, monkeypatch):
