@@ -23,6 +23,7 @@ from dpscale.job.search_budget import (
     SHARE,
     SearchBudget,
     check_unit_needed,
+    counts_all_cells,
     search_budget,
     unit_workload,
 )
@@ -300,7 +301,7 @@ class TableJob(Settings):
         The noisy counts of the search then join the estimates, which are least squares.
         """
         [name, *others] = [one.name for one in domain.searches] or [""]
-        if not name or others or domain[name].search.kind != "values" or domain[name].search.has_votes:  # type: ignore[union-attr]
+        if not name or others or not counts_all_cells(domain[name]):
             return None
         [part, *more] = self.workload
         sets = [names for own in self.build_workload(domain).parts for names in own.sets]

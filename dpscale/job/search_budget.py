@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Attribute, Domain
+from dpscale.domain.search import ValueSearch
 from dpscale.job.sections import BELOW_ONE, DiscoverTable, Part, Privacy
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost, gdp_mu
 from dpscale.workload import MARGINAL, Workload
@@ -62,6 +63,15 @@ def search_budget(
     each = Fraction(total.amount) * Fraction(share) / len(searches)
     remaining = replace(total, amount=total.amount * (1 - share) * BELOW_ONE)
     return SearchBudget(each, Fraction(delta) / max(len(listed), 1), remaining, total, Fraction(delta))
+
+
+def counts_all_cells(attribute: Attribute) -> bool:
+    """Return whether a search measures numbers of rows of all cells but that of other values.
+
+    It measures neither nulls nor public values that few rows have, and votes are not numbers of rows.
+    """
+    search = attribute.search
+    return isinstance(search, ValueSearch) and not (search.has_votes or search.values or attribute.nulls == "category")
 
 
 def budget_with_delta(privacy: Privacy, delta: float) -> Budget:

@@ -106,6 +106,15 @@ def test_only_the_search_of_the_only_set_has_nearly_everything(tmp_path, changes
     assert job.answer_budget(domain).amount == (budget.total if whole else job.row_budget(domain)).amount
 
 
+@pytest.mark.parametrize("more", [{"values": ["city 3"]}, {"nulls": "category"}, {"count": "units"}])
+def test_a_search_that_does_not_count_all_cells_has_the_usual_share(tmp_path, more):
+    city = {"attributes": {"city": {"kind": "discover", **more}}}
+    frame = frame_of().assign(person=range(20_000))
+    job = write_job(tmp_path, frame, city, workload=ONE, data={"privacy_unit": "person", "max_rows_per_unit": 1})
+    job = TableJob.read({name: content for name, content in job.items() if name != "discover"})
+    assert job.search_share(job.read_domain()) == SHARE
+
+
 def test_a_run_has_the_share_that_it_has_recorded(release, tmp_path):
     run = release._run.table
     assert run.manifest["search_share"] == COUNTING_SHARE
