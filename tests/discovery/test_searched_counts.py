@@ -1,6 +1,7 @@
 """Jobs that ask nothing but the counts of values that are searched: share, estimates, errors, and earlier runs."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.searched_counts import SearchedCounts, SearchedEvidence
+from dpscale.runs.opening import open_run
 from dpscale.workload import Workload
 from tests.discovery.small import DOMAIN, write_job
 
@@ -123,6 +125,17 @@ def test_a_run_has_the_share_that_it_has_recorded(release, tmp_path):
     assert earlier.search_share(run.declared) == SHARE
     assert earlier.to_dict() == job.to_dict()
     assert dp.Release.open(release.path).marginal(("city",)) == pytest.approx(release.marginal(("city",)))
+
+
+def test_a_run_of_an_earlier_version_has_its_own_share_and_estimates(release, tmp_path):
+    copy = shutil.copytree(release.path, tmp_path / "copy")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    assert manifest.pop("search_share")
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    run = open_run(copy)
+    assert run.job.search_share(run.declared) == SHARE
+    measured = run.measurements.evidence().least_squares().marginal(("city",))
+    assert dp.Release.open(copy).marginal(("city",)) == pytest.approx(measured)
 
 
 def test_a_repeated_run_spends_nothing(tmp_path):
