@@ -3,7 +3,7 @@
 One rule decides for a whole column, never for a single value. An id in a text column is a text, compared in NFC,
 without surrounding blanks and invisible characters, and with a uniform minus sign. Only a whole number in decimal
 digits (`7`, `-12`, `007`) is the number that it denotes, so that it equals the same number in an integer column of
-another file; `0e1234`, `1.0`, `True` and `NA` are texts. Two rules can be chosen instead: under `text`, digits are
+another file; 0e1234, 1.0, True and NA are texts. Two rules can be chosen instead: under `text`, digits are
 texts too and `007` differs from `7`; under `number`, every text is read as a number, `7.0` and `7e0` equal `7`, and any
 other text is refused. Numbers in columns of numbers are identified by their exact value. Integers beyond 2⁵³ are never
 identified through floats: a float is the number that it represents, and so is a text with an exponent, which was

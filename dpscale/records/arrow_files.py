@@ -55,6 +55,7 @@ class ArrowFormat(RecordFormat):
 
     name = "arrow"
     title = "Arrow"
+    magic = b"ARROW1"
     suffixes = (".arrow", ".feather", ".ipc")
     splittable = True
 

@@ -127,6 +127,8 @@ class RecordFormat(ABC):
         Endings of file names, in lower case.
     options : tuple of str
         Fields of `Dialect` that the format takes.
+    magic : bytes
+        First bytes of every file; empty if files have no mark.
     compressed : bool
         Whether whole files may be compressed, which a further ending .gz or .zst indicates.
     typed : bool
@@ -142,6 +144,7 @@ class RecordFormat(ABC):
     title: str
     suffixes: tuple[str, ...]
     options: tuple[str, ...] = ()
+    magic = b""
     compressed = False
     typed = True
     lists_columns = True

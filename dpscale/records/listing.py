@@ -29,7 +29,6 @@ from dpscale.storage.objects import Found, children, is_url, listed
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Fixed = tuple[tuple[str, str | None], ...]
 MOST_NAMED = 5
-MAGIC_OF = {"parquet": b"PAR1", "arrow": b"ARROW1"}
 LAKES = {"delta": "Delta", "iceberg": "Iceberg", "hudi": "Hudi"}
 LOGS, METADATA = {"delta": "_delta_log", "hudi": ".hoodie"}, ".metadata.json"
 
@@ -103,7 +102,8 @@ def find_objects(urls: Iterable[str], named: str = "") -> list[Found]:
 def format_of_content(file: str) -> str:
     """Return the format whose mark a file of any name begins with; empty if there is none."""
     start = first_bytes(file)
-    return next((name for name, magic in MAGIC_OF.items() if start.startswith(magic)), "")
+    known = {one.name: one.magic for one in endings().values() if one.magic}
+    return next((name for name, magic in known.items() if start.startswith(magic)), "")
 
 
 def _check_left_out(files: Iterable[str]) -> None:

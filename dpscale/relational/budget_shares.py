@@ -26,6 +26,7 @@ CLIPS = (0.7, 1.0, 1.4, 2.0, None)
 STARTS = ((0.5, 0.5, 0.005), (0.7, 0.3, 0.005), (0.35, 0.35, 0.3), (0.2, 0.2, 0.6), (0.5, 0.2, 0.3), (0.3, 0.65, 0.005),
           (0.25, 0.5, 0.25))  # fmt: skip
 LEAST, STEPS, BEST = 0.01, 60, 3
+FEWEST_LINKS = 1e-9
 FIRST = (0.2, 0.2, 0.6)
 DIGITS = 1 << 20
 ROUNDING = 1 - 1e-12  # precisions are floats, whose cost could exceed the budget by rounding
@@ -54,7 +55,8 @@ class Expected:
 
     @property
     def links(self) -> float:
-        return float(self.ends.sum())
+        """Expected number of links; positive also for a side without rows, whose sums are 0."""
+        return max(float(self.ends.sum()), FEWEST_LINKS)
 
     @cached_property
     def values(self) -> Floats:

@@ -181,7 +181,7 @@ def test_first_screen_says_what_whom_and_how_sure(reports):
     for text in (
         "What is released:",
         "every person, with all rows",
-        "At most 3 rows of each person",
+        "at most 3 rows of one person are counted",
         "95 % of the cases",
     ):
         assert text in first

@@ -42,10 +42,10 @@ SOME_KINDS = [  # Laplace noise of one mechanism in the usual tests
 ]
 
 
-def run_job(place, mechanism="query-smasher", privacy=GAUSSIAN, data=ROW, engine=UNSEEDED, name="run"):
+def run_job(place, mechanism="query-smasher", privacy=GAUSSIAN, data=ROW, engine=UNSEEDED, name="run", fresh=False):
     job = write(place, mechanism={"name": mechanism}, privacy=privacy, data=data, engine=engine,
                 workload=[{"family": "prefix", "degree": 2}])  # fmt: skip
-    return dp.run(job, place / name).path
+    return dp.run(job, place / name, fresh=fresh).path
 
 
 def write_run_bundle(run, key=None):

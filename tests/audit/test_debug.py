@@ -55,7 +55,8 @@ def count_file(file):
 
 
 def assert_redacted(error, kind, place):
-    assert type(error) is dp.TransientError
+    own_fault = issubclass(kind, IndexError | KeyError | TypeError)
+    assert type(error) is (dp.InternalError if own_fault else dp.TransientError)
     assert f"failed with {kind.__name__} at dpscale/{place}:" in str(error)
     assert str(error).endswith(HINT)
     assert "remove" not in str(error)
@@ -110,7 +111,7 @@ def test_damaged_file_is_reported_as_damage(tmp_path, name, debug):
 
 def test_cause_is_chained_in_debug_mode(file, monkeypatch, debug):
     monkeypatch.setattr(parquet, "small", make_failing(pa.ArrowTypeError))
-    with pytest.raises(dp.TransientError, match="ArrowTypeError at dpscale") as caught:
+    with pytest.raises(dp.InternalError, match="ArrowTypeError at dpscale") as caught:
         count_file(file)
     assert isinstance(caught.value.__cause__, pa.ArrowTypeError)
     shown = "".join(traceback.format_exception(caught.value))
@@ -147,13 +148,13 @@ def test_command_shows_cause_and_warns_in_debug_mode(place, monkeypatch):
     monkeypatch.setattr(parquet, "small", make_failing(pa.ArrowTypeError))
     call = ["run", str(write_job(place)), "--run-dir", str(place / "run"), "--quiet"]
     result = CliRunner().invoke(main, call)
-    assert result.exit_code == 75
+    assert result.exit_code == 70
     assert result.stderr.count("\n") == 1
     assert "secret" not in result.output
-    assert result.stderr.endswith(f"{HINT}; more: dpscale help jobs engine\n")
+    assert result.stderr.endswith(f"{HINT}; more: dpscale help faq\n")
     monkeypatch.setenv("DPSCALE_DEBUG", "1")
     result = CliRunner().invoke(main, call)
-    assert result.exit_code == 75
+    assert result.exit_code == 70
     assert result.stderr.startswith("dpscale: DPSCALE_DEBUG is set: ")
     assert "This output is PRIVATE" in result.stderr
     assert f"ArrowTypeError: {SECRET}" in result.stderr

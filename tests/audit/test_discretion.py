@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpscale import DataError, TransientError
+from dpscale import DataError, InternalError, TransientError
 from dpscale.base.display import nearest
 from dpscale.base.error_redaction import discreetly, no_memory
 from dpscale.base.errors import Unreadable
@@ -110,7 +110,7 @@ def test_driver_error_is_reported_by_type_and_place():
     def raise_type_error():
         return nearest("age", [31337, "sex"])
 
-    with pytest.raises(TransientError) as caught:
+    with pytest.raises(InternalError) as caught:
         discreetly("stage measure", raise_type_error)
     assert str(caught.value).startswith("engine: stage measure failed with TypeError at dpscale/base/display.py:")
     assert "31337" not in "".join(traceback.format_exception(caught.value))

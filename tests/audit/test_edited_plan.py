@@ -17,6 +17,7 @@ from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
 from dpscale.runs.manifest import output_digest
 from dpscale.runs.stages import budget, runner
+from dpscale.runs.stored_job import read_stored
 from dpscale.runs.table import TableRun, job_digest
 from tests.answered import edit_blocks
 from tests.audit.small import write
@@ -161,9 +162,9 @@ def test_copy_with_other_unit_gets_no_second_release(tmp_path, monkeypatch, mech
     content = tomllib.loads((copy / "job.toml").read_text())
     content["data"]["privacy_unit"] = "c"
     (copy / "job.toml").write_text(tomli_w.dumps(content))
-    edited = TableJob.read(copy / "job.toml", stored=True)
     manifest = json.loads((copy / "manifest.json").read_text())
-    manifest["job_sha256"] = job_digest(edited, edited.read_domain())
+    edited = read_stored(TableJob, copy, manifest)
+    manifest["job_sha256"] = job_digest(edited, edited.read_domain(), manifest["job_version"])
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(dp.BudgetError, match="another plan_digest"):
         runner.run_stages(TableRun(copy), only="measure")

@@ -327,7 +327,7 @@ def test_consistent_forgery_is_unverified_and_refused_with_ledger(bundles, tmp_p
 def test_omitted_release_is_detected_by_head(tmp_path):
     """The dataset has two releases; the bundle of the first, made after the second, lists one."""
     first = run_job(tmp_path, "identity", name="one")
-    run_job(tmp_path, "identity", name="two")
+    run_job(tmp_path, "identity", name="two", fresh=True)
     folder = write_run_bundle(first)
 
     def omit_second_release(files):
@@ -351,7 +351,7 @@ def test_omitted_release_is_detected_by_head(tmp_path):
 
 def test_later_ledger_entries_are_counted(tmp_path):
     folder = write_run_bundle(run_job(tmp_path, "identity", name="one"))
-    run_job(tmp_path, "identity", name="two")
+    run_job(tmp_path, "identity", name="two", fresh=True)
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.set_cap("small", 9.0, 1e-9, protects=Protection())
     code, output, _ = run_command("evidence", "--check", folder, "--ledger", tmp_path / "ledger.sqlite")

@@ -137,7 +137,7 @@ def test_job_without_periods_is_charged_to_every_month(tmp_path):
     run = run_job(tmp_path, "identity")
     assert json.loads((run / "manifest.json").read_text())["privacy"]["dataset"] == "small"
     with pytest.raises(BudgetError, match=r"of dataset 'small' in 2026-02, spent epsilon 1\.1"):
-        run_job(tmp_path, "identity", name="two")
+        run_job(tmp_path, "identity", name="two", fresh=True)
     with pytest.raises(BudgetError, match="which has a cap for each month; expected a promise for one row"):
         run_job(tmp_path, "identity", data=UNIT, name="three")
     script = [sys.executable, "-m", "dpscale", "run", tmp_path / "job.toml", "--run-dir", tmp_path / "four"]

@@ -215,7 +215,7 @@ def test_nulls_are_refused(place):
 
 def test_empty_table_is_answered_with_noise_on_request(place):
     """Without the request nothing is charged."""
-    path = write_changed_job(place, lambda f: f.iloc[:0])
+    path = write_job(place, data={**job()["data"], "where": "age = 99"})
     assert_refused(place, path, "no row that is counted", "--empty")
     result = run_command("run", path, "--run-dir", place / "run", "--empty")
     assert result.exit_code == 0, result.output
@@ -243,6 +243,11 @@ def test_run_directory_of_other_job_is_refused(place):
 def test_directory_without_run_is_refused(place):
     path = write_job(place)
     result = run_command("run", path, "--run-dir", place / "data")
+    assert result.exit_code == 2
+    assert "inside the data folder" in result.stderr
+    (place / "other").mkdir()
+    (place / "other" / "notes.txt").touch()
+    result = run_command("run", path, "--run-dir", place / "other")
     assert result.exit_code == 2
     assert "not a run directory" in result.stderr
     assert run_command("measure", place / "data").exit_code == 2

@@ -180,7 +180,7 @@ DOMAINS = [  # what is wrong in a domain file (an attribute's table, but for the
     (ATTRIBUTE + "kind = 'categories'\nvalues = ['a', 'a']", "distinct values"),
     (ATTRIBUTE + "kind = 'categories'\nvalues = ['a', 'b']\noutside = 'clip'", "no nearest value"),
     (ATTRIBUTE + "kind = 'categories'\nvalues = ['a', 'b']\nunparsable = 'drop'", "use outside instead"),
-    (ATTRIBUTE + "kind = 'categories'\nvalues = ['a', '(null)']\nnulls = 'category'", "a value twice"),
+    (ATTRIBUTE + "kind = 'categories'\nvalues = ['a', '(null)']\nnulls = 'category'", "the label of nulls"),
     (ATTRIBUTE + "kind = 'categories'\nvalues = [inf, 1.0]", "not finite"),
     (ATTRIBUTE + "kind = 'categories'\nmap = ['a']", "not a table of lists"),
     (ATTRIBUTE + "kind = 'categories'\nmap = { a = [] }", "an empty list"),

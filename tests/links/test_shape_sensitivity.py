@@ -312,6 +312,6 @@ def test_planted_bound_of_a_side_table_is_detected(tmp_path: Path, monkeypatch: 
 def test_planted_unit_of_one_key_column_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: rows of two units with one value in common are one unit."""
     original = key_ids.key_words
-    monkeypatch.setattr(key_ids, "key_words", lambda batch, columns, nulls: original(batch, columns[-1:], nulls))
+    monkeypatch.setattr(key_ids, "key_words", lambda batch, columns, *rest: original(batch, columns[-1:], *rest))
     with pytest.raises((AssertionError, DataError)):
         check_some(tmp_path, "private composite key", 8, joins=False)

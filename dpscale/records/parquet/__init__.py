@@ -226,6 +226,7 @@ class ParquetFormat(RecordFormat):
 
     name = "parquet"
     title = "Parquet"
+    magic = b"PAR1"
     suffixes = (
         ".parquet",
         ".pq",
