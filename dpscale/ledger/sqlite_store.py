@@ -1,7 +1,9 @@
 """SQLite file of a ledger: creation, opening, upgrading and translation of SQLite errors.
 
 A ledger is created completely in a temporary file in the same folder and then linked to its path. No process ever sees
-an empty or partial ledger, so an empty file at that path indicates a lost ledger.
+an empty or partial ledger, so an empty file at that path indicates a lost ledger. Rows of a new file are in its
+write-ahead log first, which is not linked: the log is written back explicitly, and the file is read again alone,
+checked and compared with the rows, before it is linked and before the source of a copy is closed.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def making(path: Path) -> Iterator[Callable[[History], None]]:
     if os.path.exists(f"{path}-wal"):
         raise unusable(path, "is missing, but its -wal file exists", "restore both, or remove the -wal file")
     with failures(path), _draft(path) as draft:
-        yield lambda history: _write(draft, history)
+        yield lambda rows: _write(draft, rows)
         try:
             os.link(draft, path)
         finally:
@@ -105,8 +107,11 @@ def _draft(path: Path) -> Iterator[Path]:
                 os.unlink(name)
 
 
-def _write(path: Path, history: History) -> None:
-    """Write the tables, the rows, then the triggers, which would refuse rows that are already committed or released."""
+def _write(path: Path, expected: History) -> None:
+    """Write the tables, the rows, then the triggers, which would refuse rows that are already committed or released.
+
+    Raises TransientError or BudgetError if the file does not contain the rows then.
+    """
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -114,10 +119,24 @@ def _write(path: Path, history: History) -> None:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for statement in table_statements():
             db.execute(statement)
-        insert_history(db, history)
+        insert_history(db, expected)
         for statement in trigger_statements():
             db.execute(statement)
         db.execute("COMMIT")
+        busy, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy or os.path.exists(f"{path}-wal"):
+        raise unusable(path, "has rows in its write-ahead log alone", "try again", TransientError)
+    _check_written(path, expected)
+
+
+def _check_written(path: Path, expected: History) -> None:
+    """Raise BudgetError unless the file alone is a sound database with the rows of a history."""
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)) as db:
+        sound = [text for (text,) in db.execute("PRAGMA integrity_check")] == ["ok"]
+        written = history(db)
+        same = all(list(expected.tables.get(table, ())) == entries for table, entries in written.tables.items())
+        if not (sound and same and written.name == expected.name):
+            raise unusable(path, "was written and differs from the history", "check the disk, and repeat")
 
 
 def _add(db: sqlite3.Connection, first: int) -> None:
