@@ -27,8 +27,8 @@ NUMBERS = ("integer", "bins")
 NAME = re.compile(r"[\w-]{1,64}")
 ENDS = ("parent_table_name", "parent_primary_key", "child_table_name", "child_foreign_key")
 FIRST = """# Draft from SDV metadata. Before you run it, write the domain files (possible values of attributes, from
-# public knowledge and never from the data), set the bounds max_degree and the budget, and check the protected unit with
-# `dpscale plan`."""
+# public knowledge and never from the data), set the bounds max_degree and the budget, declare the public_attributes of
+# tables whose rows belong to no unit, and check the protected unit with `dpscale plan`."""
 Content = Mapping[str, Any]
 
 

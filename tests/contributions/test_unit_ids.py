@@ -262,7 +262,7 @@ def test_file_of_nulls_fits_any_family(tmp_path):
     one_family(["", ""], "u")
 
 
-@pytest.mark.parametrize("column", [pa.array([b"x"]), pa.array([[1]]), pa.array([datetime.time(1)]),
+@pytest.mark.parametrize("column", [pa.array([{"k": 1}]), pa.array([[1]]), pa.array([datetime.time(1)]),
                                     pa.array([datetime.timedelta(1)])])  # fmt: skip
 def test_unsupported_id_types_are_refused_by_schema(tmp_path, column):
     write_files(tmp_path, [column.slice(0, 0)])

@@ -190,7 +190,7 @@ def test_frames_and_files_have_the_same_counts(tmp_path, made):
     for one in sets:
         assert counts[one].tolist() == count_marginals(copy, sets)[one].tolist()
     del job["data"]["path"]
-    job["privacy"]["dataset"] = "places"
+    job["privacy"] |= {"dataset": "places", "ledger": str(tmp_path / "ledger.sqlite")}
     release = dp.run(job, tmp_path / "run", data=made(rows))
     own = release.table(["place"]).set_index("place")["estimate"]
     assert own.sum() == pytest.approx(len(rows), abs=200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from dpscale.__main__ import main
 from dpscale.job.tables import CompositeJob
-from tests.links.shapes import ATTRIBUTES, SHAPES, make_frames, write_shape
+from tests.links.shapes import ATTRIBUTES, SHAPES, make_frames, private_sides, write_shape
 
 # what metadata cannot state: names of links, bounds, policies, and the mechanisms
 Structure = tuple[dict[str, Any], list[tuple[Any, ...]]]
@@ -31,13 +32,18 @@ def structure(job: CompositeJob) -> Structure:
     return tables, sorted(links, key=str)
 
 
-def draft_again(folder: Path, metadata: Path, public: tuple[str, ...], unit: str = "") -> CompositeJob:
-    """Return the job of a draft, with the domain files that it asks for."""
+def draft_again(
+    folder: Path, metadata: Path, public: tuple[str, ...], unit: str = "", sides: tuple[str, ...] = ()
+) -> CompositeJob:
+    """Return the job of a draft, with the domain files and the public attributes of side tables that it asks for."""
     flags = [word for name in public for word in ("--public", name)] + (["--unit", unit] if unit else [])
     text = run_command("tables", "from-sdv", metadata, "--data", folder / "data", *flags).stdout
     for name in json.loads(metadata.read_text())["tables"]:
         (folder / f"{name}.domain.toml").write_text(tomli_w.dumps({"attributes": ATTRIBUTES}))
-    (folder / "draft.toml").write_text(text)
+    job = tomllib.loads(text)
+    for name in sides:
+        job["tables"][name]["public_attributes"] = list(ATTRIBUTES)
+    (folder / "draft.toml").write_text(tomli_w.dumps(job))
     return CompositeJob.read(folder / "draft.toml")
 
 
@@ -47,7 +53,7 @@ def test_structure_survives_round_trip(tmp_path: Path, name: str) -> None:
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)
     metadata = tmp_path / "metadata.json"
     metadata.write_text(run_command("tables", "to-sdv", path).stdout)
-    again = draft_again(tmp_path, metadata, shape.public, shape.unit)
+    again = draft_again(tmp_path, metadata, shape.public, shape.unit, tuple(private_sides(shape)))
     assert structure(again) == structure(CompositeJob.read(path))
     assert json.loads(run_command("tables", "to-sdv", tmp_path / "draft.toml").stdout) == json.loads(
         metadata.read_text()
@@ -61,7 +67,7 @@ def test_draft_can_be_planned(tmp_path: Path, name: str) -> None:
     shape = SHAPES[name]
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)
     (tmp_path / "metadata.json").write_text(run_command("tables", "to-sdv", path).stdout)
-    draft_again(tmp_path, tmp_path / "metadata.json", shape.public, shape.unit)
+    draft_again(tmp_path, tmp_path / "metadata.json", shape.public, shape.unit, tuple(private_sides(shape)))
     run_command("plan", tmp_path / "draft.toml")
 
 

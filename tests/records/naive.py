@@ -32,6 +32,14 @@ def cell(attribute: Attribute, value: Any) -> int | str:
     return number_cell(attribute, number)
 
 
+def values_of(column: Any) -> list[Any]:
+    """Return the values of an Arrow column; a float of fewer than 64 bits is its shortest decimal."""
+    if str(column.type) not in ("halffloat", "float"):
+        return list(column.to_pylist())
+    kind = np.float16 if str(column.type) == "halffloat" else np.float32
+    return [None if value is None else float(str(kind(value))) for value in column.to_pylist()]
+
+
 def read_number(value: Any) -> Any:
     """Return a float, int or Fraction, None for nulls, and REFUSED for other texts."""
     if isinstance(value, str):

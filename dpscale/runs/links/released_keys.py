@@ -79,7 +79,9 @@ class KeyIndex:
 
             assert self.index is not None
             values = key_column(table, columns)
-            return np.asarray(self.index.get_indexer(pd.Index(values)), np.int64), np.asarray(values.isna())
+            missing = np.asarray(values.isna())  # of two dimensions if there are no tuples
+            missing = missing.any(axis=1) if missing.ndim > 1 else missing
+            return np.asarray(self.index.get_indexer(pd.Index(values)), np.int64), missing
         own = table.column(columns[0]).combine_chunks()
         missing = np.asarray(own.is_null().to_numpy(zero_copy_only=False), bool)
         found = np.full(len(own), -1, np.int64)
