@@ -31,6 +31,8 @@ def stated_rows(job: CompositeJob, name: str) -> int | None:
 def least_rows(job: CompositeJob, name: str) -> int:
     """Return the least number of synthetic rows of a private table: as stated, or as its links and children require.
 
+    A table with children has a row, because their keys refer to it; a table without children may have none.
+
     Parameters
     ----------
     job : CompositeJob
@@ -46,7 +48,8 @@ def least_rows(job: CompositeJob, name: str) -> int:
     JobError
         If the stated rows of a table below it do not fit.
     """
-    needs = [(0, "")]
+    has_children = any(link.parent == name != link.child and link.via is None for link in job.link)
+    needs = [(int(has_children), "")]
     for link in (link for child in job.tables for link in required_links(job, child) if link.parent == name):
         if link.child == name:
             needs += [(2, f"no row of {name} is linked to itself")] * (link.loops is False)
