@@ -103,6 +103,20 @@ def folder_of_run(manifest: Mapping[str, Any], run: Path) -> str:
     return str(manifest["folder"])
 
 
+def is_left(manifest: Mapping[str, Any], run: Path, folder: Path) -> bool:
+    """Return whether the files of a run's job are no longer where its manifest states, and the job is elsewhere now."""
+    if not manifest.get("places") or not manifest.get("folder"):
+        return False
+    known = folder_of_run(manifest, run)
+    gone = not any(is_there(located(Path(known), one)) for one in manifest["places"].values())
+    return gone and real(known) != real(str(folder))
+
+
+def is_of_folder(manifest: Mapping[str, Any], run: Path, folder: Path) -> bool:
+    """Return whether a run is that of the job in a folder: of its files, or of files that are no longer there."""
+    return real(folder_of_run(manifest, run)) == real(str(folder)) or is_left(manifest, run, folder)
+
+
 def place_entries(folder: Path, places: Mapping[str, str], run: Path) -> dict[str, Any]:
     """Return the entries of a manifest from which `folder_of_run` finds the files of a job."""
     near = is_url(str(run)) or is_url(str(folder))

@@ -7,6 +7,7 @@ point in every column. In a file of one column an empty line is a record with a 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpscale.base.arrow import arrow_csv, pa, pc
-from dpscale.base.errors import DataError
+from dpscale.base.errors import DataError, RefusedValue
 from dpscale.records.files import batch_rows, file_size, streamed
 from dpscale.records.formats import Dialect, RecordFormat, Source, codec_of
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 24
 HEAD_BYTES = 1 << 16
+POINTED = r"^[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 PACKED = 5  # upper estimate of rows per byte of a compressed file
 
 
@@ -50,7 +52,8 @@ class DelimitedSource(Source):
         nothing = pa.array(["", *dialect.null_values], pa.string())
         with streamed(self.path) as file:
             text = file if dialect.encoding == "utf-8" else pa.transcoding_input_stream(file, dialect.encoding, "utf-8")
-            with arrow_csv.open_csv(pa.PythonFile(_Blocks(text, dialect), "r"), read, parse, convert) as reader:
+            blocks = pa.PythonFile(_Blocks(text, dialect, self.delimiter), "r")
+            with arrow_csv.open_csv(blocks, read, parse, convert) as reader:
                 for block in reader:
                     tidy = pa.RecordBatch.from_arrays(
                         [_tidy(column, nothing, dialect) for column in block.columns], list(columns)
@@ -67,14 +70,23 @@ class DelimitedSource(Source):
 
 
 class _Blocks(io.RawIOBase):
-    """UTF-8 text in blocks that do not end with a carriage return, without skipped lines and comments."""
+    """UTF-8 text in blocks that do not end with a carriage return.
 
-    def __init__(self, text: Any, dialect: Dialect) -> None:
+    It is without a byte order mark, skipped lines, comments, and empty lines before the header.
+    """
+
+    def __init__(self, text: Any, dialect: Dialect, delimiter: str) -> None:
         super().__init__()
-        self._text, self._comment, self._rest = text, dialect.comment.encode(), b""
-        self._escape, self._quoted = dialect.escape.encode(), False
+        self._text, self._comment = text, dialect.comment.encode()
+        self._quoting, self._quoted = _Quoting(delimiter, dialect.escape), False
+        self._rest = self._take_first().removeprefix(codecs.BOM_UTF8)
         for _ in range(dialect.skip_lines):
             self._skip_line()
+        self._skips_empty = not dialect.names
+
+    def _take_first(self) -> bytes:
+        self._rest = b""
+        return self._take(HEAD_BYTES)
 
     def readable(self) -> bool:
         return True
@@ -83,6 +95,10 @@ class _Blocks(io.RawIOBase):
         """Return at most `size` bytes; empty at the end."""
         room = size - 1 if size > 1 else size
         block = self._block(room)
+        while self._skips_empty and block:
+            block = block.lstrip(b"\r\n")
+            self._skips_empty = not block
+            block = block or self._block(room)
         while block.endswith(b"\r") and len(block) < size and (more := self._block(1)):
             block += more
         return block
@@ -104,7 +120,7 @@ class _Blocks(io.RawIOBase):
         for line in lines.splitlines(keepends=True):
             if self._quoted or not line.startswith(self._comment):
                 stays.append(line)
-                self._quoted ^= bool((line.count(b'"') - line.count(self._escape + b'"') * bool(self._escape)) % 2)
+                self._quoted = self._quoting.ends_within(line, self._quoted)
         return b"".join(stays)
 
     def _take(self, size: int) -> bytes:
@@ -119,6 +135,37 @@ class _Blocks(io.RawIOBase):
             if end:
                 self._rest = rest + self._rest
                 return
+
+
+class _Quoting:
+    """Rule by which a quote opens and closes a value: it opens one at the beginning of a field only."""
+
+    def __init__(self, delimiter: str, escape: str) -> None:
+        mark, escaped = re.escape(delimiter.encode()), re.escape(escape.encode())
+        skipped = escaped + b"(?s:.)|" if escape else b""
+        plain = b"(?:" + skipped + b"[^" + mark + (escaped if escape else b"") + b"])*"
+        within = b"(?:" + skipped + b'""|[^"' + (escaped if escape else b"") + b"])*"
+        self._closing = re.compile(within + b'"(?!")' + plain)
+        self._field, self._opening = re.compile(b'(?!")' + plain), re.compile(b'"')
+
+    def ends_within(self, line: bytes, quoted: bool) -> bool:
+        """Return whether the end of a line is within a quoted value, given that its beginning is."""
+        if b'"' not in line and not quoted:
+            return False
+        place = 0
+        while True:
+            if quoted:
+                if (closed := self._closing.match(line, place)) is None:
+                    return True
+                place, quoted = closed.end(), False
+            elif self._opening.match(line, place):
+                place, quoted = place + 1, True
+                continue
+            elif (field := self._field.match(line, place)) is not None:
+                place = field.end()
+            if place >= len(line):
+                return False
+            place += 1  # the delimiter
 
 
 def _first_line(path: str, dialect: Dialect, delimiter: str) -> list[str]:
@@ -138,17 +185,24 @@ def _first_line(path: str, dialect: Dialect, delimiter: str) -> list[str]:
 def _tidy(column: pa.DictionaryArray, nothing: pa.Array, dialect: Dialect) -> pa.DictionaryArray:
     """Return the column with surrounding blanks removed and with null for empty texts and null values."""
     texts = pc.utf8_trim_whitespace(column.dictionary)
-    if dialect.decimal or dialect.thousands:
-        texts = _with_points(texts, dialect.decimal or ".", dialect.thousands)
     values = pc.if_else(pc.is_in(texts, value_set=nothing), None, texts)
+    if dialect.decimal or dialect.thousands:
+        values = _with_points(values, dialect.decimal or ".", dialect.thousands)
     return pa.DictionaryArray.from_arrays(column.indices, values)
 
 
 def _with_points(texts: pa.Array, decimal: str, thousands: str) -> pa.Array:
-    """Return texts that are numbers in another notation with a decimal point and without marks of thousands."""
+    """Return texts that are numbers in another notation with a decimal point and without marks of thousands.
+
+    Raises RefusedValue for a number with a point that this notation does not have, because it would be read as another.
+    """
     point, mark = re.escape(decimal), re.escape(thousands)
     grouped = rf"\d{{1,3}}(?:{mark}\d{{3}})+|" if thousands else ""
     numbers = pc.match_substring_regex(texts, rf"^[+-]?(?:{grouped}\d+)(?:{point}\d*)?$")
+    other = pc.and_(pc.match_substring_regex(texts, POINTED), pc.invert(numbers))
+    if decimal != "." and pc.any(other).as_py():
+        raise RefusedValue("data.decimal", f"a number with a decimal point, though decimal is {decimal!r}",
+                           "numbers in one notation", "convert the files, or leave decimal out")  # fmt: skip
     plain = pc.replace_substring(texts, thousands, "") if thousands else texts
     return pc.if_else(numbers, pc.replace_substring(plain, decimal, "."), texts)
 

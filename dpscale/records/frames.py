@@ -136,8 +136,11 @@ def read_stream(frame: object) -> object:
             return pa.RecordBatchReader.from_stream(frame).read_all()
         if hasattr(frame, "__arrow_c_array__") and not _is_library(frame, "polars", "pandas"):
             return pa.table(pa.record_batch(frame))
-    except (pa.ArrowException, TypeError, ValueError):
-        raise DataError(FIELD, f"a {type(frame).__name__} that is no Arrow stream of records", FRAMES, REMEDY) from None
+    except MemoryError:
+        raise
+    except Exception:  # of the stream's producer; its text may contain values
+        raise DataError(FIELD, f"a {type(frame).__name__} that is no readable Arrow stream of records", FRAMES,
+                        REMEDY) from None  # fmt: skip
     raise DataError(FIELD, f"a {type(frame).__name__}", FRAMES, REMEDY)
 
 

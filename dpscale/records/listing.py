@@ -117,7 +117,7 @@ def _check_left_out(files: Iterable[str]) -> None:
 
 def _check_lakes(files: Iterable[str]) -> None:
     """Raise DataError if a folder at or above some files is that of a table with a log."""
-    folders, seen = {os.path.dirname(file) for file in files}, set[str]()
+    folders, seen = {os.path.dirname(name) for file in files for name in (file, os.path.realpath(file))}, set[str]()
     while folders := folders - seen:
         for folder in sorted(folders):
             if kind := _lake_at(folder):

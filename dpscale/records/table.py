@@ -184,10 +184,10 @@ class Partition:
                     raise missing_column(name, self.path, named=self.dialect.format)
             check_distinct(self.path, source.names, columns)
             wanted = [name for name in columns if name in present]
-            read = wanted + both if wanted else both[:1] or (source.names[:1] if listed else ())
+            read = [*wanted, *both] or (source.names[:1] if listed else ())
             for batch in source.batches(read, self.row_groups, ids, None if both else domain):
                 rows = len(batch)
-                for name in both if wanted else both[:1]:
+                for name in both:
                     self._check_same(name, given[name], batch.column(name))
                 yield {n: plain(batch.column(n)) if n in present else repeated(fixed[n], rows) for n in columns}
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import JobError
+from dpscale.job.places import is_of_folder
 from dpscale.runs.manifest import MANIFEST, disk_errors, read_manifest
 from dpscale.storage.files import (
     PROBE,
@@ -133,10 +134,20 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def latest_directory(base: Path, digests: Sequence[str]) -> tuple[Path, int]:
-    """Return the directory of the latest run of a job and its number; `base` and 1 if there is none."""
-    mine = [number for number in _numbers(base) if contains_job(numbered_path(base, number), digests)]
-    number = max(mine, default=1)
+def latest_directory(base: Path, mine: Callable[[Path], bool]) -> tuple[Path, int]:
+    """Return the directory of the latest run of a job and its number; the first free ones if there is none.
+
+    Parameters
+    ----------
+    base : Path
+        Directory of the first run of the job.
+    mine : callable
+        Returns whether a directory is that of a run of the job.
+    """
+    numbers = _numbers(base)
+    known = [number for number in numbers if mine(numbered_path(base, number))]
+    taken = [number for number in numbers if present(numbered_path(base, number) / MANIFEST)]
+    number = max(known) if known else max(taken, default=0) + 1
     return numbered_path(base, number), number
 
 
@@ -146,7 +157,7 @@ def unmeasured_stage(run: Path) -> str:
 
 
 def next_directory(
-    base: Path, digests: Sequence[str], first_unfinished: Callable[[Path], str] = unmeasured_stage
+    base: Path, mine: Callable[[Path], bool], first_unfinished: Callable[[Path], str] = unmeasured_stage
 ) -> tuple[Path, int]:
     """Return the directory of a new release and its number.
 
@@ -154,8 +165,8 @@ def next_directory(
     ----------
     base : Path
         Directory of the first run of the job.
-    digests : sequence of str
-        Digests of the job by all versions.
+    mine : callable
+        Returns whether a directory is that of a run of the job.
     first_unfinished : callable
         Returns the first unfinished stage of a run directory; "" if there is none.
 
@@ -164,9 +175,9 @@ def next_directory(
     JobError
         If the latest run is not finished.
     """
-    last, number = latest_directory(base, digests)
-    if not contains_job(last, digests):
-        return base, 1
+    last, number = latest_directory(base, mine)
+    if not mine(last):
+        return last, number
     if not read_manifest(last).get("ended") and (stage := first_unfinished(last)):
         what = "is not measured" if stage in ("discover", "plan", "measure") else f"its stage {stage} is not finished"
         raise JobError("--fresh", f"{last} was started and {what}", "a job whose latest run is finished",
@@ -187,6 +198,20 @@ def _numbers(base: Path) -> set[int]:
     return {int(match[1] or 1) for match in found.values() if match}
 
 
-def contains_job(where: Path, digests: Sequence[str]) -> bool:
-    """Return whether a directory is that of a run of a job."""
-    return present(where / MANIFEST) and read_manifest(where)["job_sha256"] in digests
+def contains_job(where: Path, digests: Sequence[str], folder: Path | None = None) -> bool:
+    """Return whether a directory is that of a run of a job.
+
+    Parameters
+    ----------
+    where : Path
+    digests : sequence of str
+        Digests of the job by all versions.
+    folder : Path, optional
+        Folder of the job file. An equal job in another folder whose files are still there is another job.
+    """
+    if not present(where / MANIFEST):
+        return False
+    manifest = read_manifest(where)
+    if manifest["job_sha256"] not in digests:
+        return False
+    return folder is None or not manifest.get("places") or is_of_folder(manifest, where, folder)

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain.public_totals import condition_of
-from dpscale.job.places import DIGEST_VERSION, place_entries
+from dpscale.job.places import DIGEST_VERSION, is_left, place_entries
 from dpscale.ledger.job_entry import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk
@@ -155,8 +156,9 @@ class Run(ABC):
         """
         new = cls._prepare(job)
         base = resolve_path(path if path is not None else _default_base(new.digests))
+        mine = partial(contains_job, digests=new.digests, folder=None if path is not None else job.folder)
         with store_errors(base), creation_errors(base):
-            where, found_number = _place(base, new.digests, first_unfinished if fresh else None, named=path is not None)
+            where, found_number = _place(base, mine, first_unfinished if fresh else None, named=path is not None)
             if (missing := not present(where / MANIFEST)) and preflight:
                 check_outside_data(where, job)
                 check_first_release(job, new.digest, fresh)
@@ -174,10 +176,13 @@ class Run(ABC):
         return run
 
     def _take_places(self, job: Any) -> None:
-        """Record where the files of the job are, if they were moved without the run directory."""
-        if "places" in self.manifest and job.places and job.places != self.job.places:
+        """Record where the files of the job are, if they were moved without the run directory.
+
+        The paths of the stored job stay as they were written, because the places map them.
+        """
+        if job.places and is_left(self.manifest, self.path, job.folder):
             with self.locked():
-                self.update(**place_entries(job.folder, job.places, self.path))
+                self.update(**place_entries(job.folder, self.manifest["places"], self.path))
 
     @property
     def job_entry(self) -> JobEntry:
@@ -430,12 +435,12 @@ def _default_base(digests: Sequence[str]) -> Path:
 
 
 def _place(
-    base: Path, digests: Sequence[str], first_unfinished: FirstUnfinished | None, named: bool
+    base: Path, mine: Callable[[Path], bool], first_unfinished: FirstUnfinished | None, named: bool
 ) -> tuple[Path, int]:
     """Return the directory and its number among those of a job; `first_unfinished` is given for a fresh one."""
     if first_unfinished:
-        return next_directory(base, digests, first_unfinished)
-    return (base, 1) if named else latest_directory(base, digests)
+        return next_directory(base, mine, first_unfinished)
+    return (base, 1) if named else latest_directory(base, mine)
 
 
 def _state_after(error: BaseException) -> str:

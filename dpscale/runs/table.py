@@ -115,7 +115,8 @@ class TableRun(Run):
         return found
 
     def _reopen(self, job: TableJob) -> None:
-        self.job = job.model_copy(update={"engine": self.job.engine, "synthesize": self.job.synthesize})
+        same = job.model_copy(update={"engine": self.job.engine, "synthesize": self.job.synthesize})
+        self.job = same.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
         if job.synthesize not in (None, self.synthesis):
             with self.locked():
                 self.request_rows(job.synthesize)

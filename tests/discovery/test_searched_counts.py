@@ -18,7 +18,8 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.searched_counts import SearchedCounts, SearchedEvidence
-from dpscale.runs.opening import open_run
+from dpscale.runs.opening import begin_run, open_run
+from dpscale.runs.stages.runner import run_stages
 from dpscale.workload import Workload
 from tests.discovery.small import DOMAIN, write_job
 
@@ -178,3 +179,19 @@ def test_dependent_errors_are_refused():
     searched = SearchedCounts("a", np.arange(3), np.ones(3), 1.0)
     with pytest.raises(ValueError, match="dependent"):
         SearchedEvidence(evidence.plan, evidence.variances, evidence.read, searched).least_squares()
+
+
+def test_a_run_of_an_earlier_version_is_resumed_with_its_share(tmp_path, monkeypatch):
+    """The search of such a run was charged 5 %; the rest of the budget is that of the counts."""
+    job = job_of(tmp_path)
+    monkeypatch.setattr("dpscale.job.job.COUNTING_SHARE", SHARE)
+    run = begin_run(TableJob.read(job), tmp_path / "run")
+    run_stages(run, only="discover")
+    monkeypatch.undo()
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    manifest.pop("search_share", None)
+    (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
+    run = begin_run(TableJob.read(job), tmp_path / "run")
+    assert run.job.search_share(run.declared) == SHARE
+    total = dp.run(job, tmp_path / "run").total()
+    assert total.high - total.low < 300, "0.1 % of the budget has an interval of 2,000"

@@ -55,6 +55,17 @@ def test_files_of_a_table_with_a_log_are_refused_at_any_level(lake):
             dp.Table.open(path, DOMAIN)
 
 
+def test_files_of_a_table_with_a_log_are_refused_through_links(lake, tmp_path):
+    root, file, _ = lake
+    (tmp_path / "folder").symlink_to(file.parent)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "b.parquet").symlink_to(file)
+    for path in (tmp_path / "folder", tmp_path / "other", tmp_path / "other" / "b.parquet"):
+        with pytest.raises(dp.DataError, match="folder of a table of"):
+            dp.Table.open(path, DOMAIN)
+    assert root.exists()
+
+
 def test_plain_files_of_a_table_with_a_log_count_if_their_format_is_stated(lake):
     from dpscale.records.formats import Dialect
 
@@ -184,6 +195,15 @@ def test_column_of_a_file_that_differs_from_its_folder_is_refused(tmp_path, valu
     write(tmp_path / "g=a" / "p.parquet", g=["a", value])
     with pytest.raises(dp.DataError, match=r"data column 'g': other values in .* than in the name of its folder"):
         counts(tmp_path, domain, ("g",))
+
+
+@pytest.mark.parametrize("names", [("m", "y"), ("y", "m")])
+def test_every_column_of_folder_and_file_is_compared(tmp_path, names):
+    domain = dp.Domain(y={"kind": "integer", "low": 0, "high": 9}, m={"kind": "integer", "low": 0, "high": 9})
+    (tmp_path / "y=1" / "m=2").mkdir(parents=True)
+    pq.write_table(pa.table({"y": [1, 1], "m": [3, 2]}), tmp_path / "y=1" / "m=2" / "p.parquet")
+    with pytest.raises(dp.DataError, match="data column 'm': other values"):
+        counts(tmp_path, domain, names)
 
 
 @pytest.mark.parametrize(("value", "text", "same"), [

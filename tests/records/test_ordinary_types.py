@@ -370,3 +370,61 @@ def test_labels_that_name_other_cells_are_refused():
         mapped = {"kind": "categories", "map": {"x": ["x"], "named": [label]}, policy: "category"}
         assert len(dp.Domain.from_dict({"attributes": {"x": mapped}})["x"].labels) == 3
     assert json.dumps(label)
+
+
+# Comments, marks and nulls of text that other rules touch
+
+
+def rows_of(tmp_path, content, **keys):
+    from dpscale.records.delimited import CSV
+
+    (tmp_path / "a.csv").write_bytes(content)
+    source = CSV.open(str(tmp_path / "a.csv"), Data(path="a.csv", domain=".", **keys).dialect)
+    return [tuple(row.values()) for batch in source.batches(source.names) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(("content", "keys", "rows"), [
+    (b'a,b\n5" pipe,1\n# comment,2\nx,3\n', {"comment": "#"}, [('5" pipe', "1"), ("x", "3")]),
+    (b'a,b\n"C:\\\\",1\n# comment,2\nx,3\n', {"comment": "#", "escape": "\\"}, [("C:\\", "1"), ("x", "3")]),
+    (b'a,b\n"say ""x"",\n# part",1\n# comment\nx,3\n', {"comment": "#"}, [('say "x",\n# part', "1"), ("x", "3")]),
+    (b'a,b\nx,"1\n# part"\n#,"\ny,2\n', {"comment": "#"}, [("x", "1\n# part"), ("y", "2")]),
+    (b"\xef\xbb\xbf# made\na,b\nx,1\n", {"comment": "#"}, [("x", "1")]),
+    (b"\xef\xbb\xbf# made\nx\ny\n", {"comment": "#", "names": ["a"], "header": False}, [("x",), ("y",)]),
+    (b"\xef\xbb\xbfskipped\na\n1\n", {"skip_lines": 1}, [("1",)]),
+    (b"\n\r\na\n0\n\n1\n", {}, [("0",), (None,), ("1",)]),
+    (b"a;b\n-9,9;x\n1,5;-9.9\n", {"decimal": ",", "delimiter": ";", "null_values": ["-9,9"]}, "refused"),
+    (b"a;b\n-9,9;x\n1,5;y\n", {"decimal": ",", "delimiter": ";", "null_values": ["-9,9"]}, [(None, "x"), ("1.5", "y")]),
+    (b"a;b\n9.999;x\n", {"thousands": ".", "decimal": ",", "delimiter": ";", "null_values": ["9999"]}, [("9999", "x")]),
+    (b"a;b\n1.234;x\n", {"decimal": ",", "delimiter": ";"}, "refused"),
+    (b"a;b\n12.12;x\n", {"decimal": ",", "thousands": ".", "delimiter": ";"}, "refused"),
+    (b"a;b\n12.12.2024;v1.2.3\n", {"decimal": ",", "delimiter": ";"}, [("12.12.2024", "v1.2.3")]),
+])  # fmt: skip
+def test_rules_of_delimited_text_do_not_disturb_each_other(tmp_path, content, keys, rows):
+    if rows == "refused":
+        with pytest.raises(dp.DataError, match="a number with a decimal point, though decimal is ','"):
+            rows_of(tmp_path, content, **keys)
+    else:
+        assert rows_of(tmp_path, content, **keys) == rows
+
+
+class BrokenStream:
+    """Object whose stream fails with a text that describes a record."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyError("patient 4711"), OSError("patient 4711"), ValueError("patient 4711")])
+def test_error_of_a_stream_does_not_show_its_text(error):
+    def batches():
+        raise error
+        yield
+
+    for frame in (BrokenStream(error), pa.RecordBatchReader.from_batches(pa.schema({"x": pa.int8()}), batches())):
+        with pytest.raises(dp.DataError, match="no readable Arrow stream") as caught:
+            read_stream(frame)
+        assert "4711" not in str(caught.value)
+        assert caught.value.__cause__ is None

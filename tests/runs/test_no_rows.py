@@ -11,7 +11,9 @@ from dpscale.ledger import Ledger
 from tests.runs.test_spent_once import DOMAIN, JOB
 
 DROPPING = DOMAIN.replace("size = 3", 'size = 3\noutside = "drop"')
+UNITS = JOB.replace('"data"', '"data"\nprivacy_unit = "u"\nmax_rows_per_unit = 1\nunit_nulls = "drop"')
 CASES = {
+    "a unit that no row has": ("a,b,u\n" + "1,1,\n" * 20, DOMAIN, UNITS),
     "a header only": ("a,b\n", DOMAIN, JOB),
     "a rule that drops every row": ("a,b\n" + "7,1\n" * 20, DROPPING, JOB),
     "a filter that no row matches": ("a,b\n" + "1,1\n" * 20, DOMAIN, JOB.replace('"data"', '"data"\nwhere = "a = 2"')),

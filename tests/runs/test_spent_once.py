@@ -372,3 +372,54 @@ def test_planted_fault_of_the_comparison_is_seen(project: Path, monkeypatch) -> 
     monkeypatch.setattr(file_tags, "_difference", lambda *_: "")
     run: Run = begin_run(read_job(project / "job.toml"), project / "runs/first")
     assert check_repeat(run) is not None
+
+
+# Runs that are not below the folder of their job
+
+
+def write_project(folder: Path, shift: int = 0) -> Path:
+    (folder / "data").mkdir(parents=True)
+    lines = [f"{(row + shift) % 3},{row % 2}" for row in range(200)]
+    (folder / "data/part.csv").write_text("\n".join(["a,b", *lines]) + "\n")
+    (folder / "domain.toml").write_text(DOMAIN)
+    (folder / "job.toml").write_text(JOB)
+    return folder
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_project_moves_without_its_run(tmp_path: Path, turns: int) -> None:
+    """The stored job keeps the paths that it was written with; only the folder is recorded again."""
+    place = write_project(tmp_path / "first")
+    answers = dp.run(place / "job.toml", tmp_path / "elsewhere/run").marginal(["a", "b"])
+    for turn in range(turns):
+        place = place.rename(tmp_path / f"moved{turn}")
+        for _ in range(2):
+            again = dp.run(place / "job.toml", tmp_path / "elsewhere/run")
+            assert (again.marginal(["a", "b"]) == answers).all()
+            assert (dp.Release.open(tmp_path / "elsewhere/run").marginal(["a", "b"]) == answers).all()
+    assert spent(place) == 1
+
+
+def test_copy_of_a_project_leaves_the_run_to_the_first(tmp_path: Path) -> None:
+    place = write_project(tmp_path / "first")
+    dp.run(place / "job.toml", tmp_path / "run")
+    shutil.copytree(place, tmp_path / "copy")
+    dp.run(tmp_path / "copy/job.toml", tmp_path / "run")
+    dp.run(place / "job.toml", tmp_path / "run")
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["folder"] == str(place)
+    assert spent(place) == spent(tmp_path / "copy") == 1
+
+
+def test_equal_jobs_of_two_projects_have_their_own_default_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    projects = [write_project(tmp_path / name, number) for number, name in enumerate(("jan", "feb"))]
+    paths = [dp.run(place / "job.toml").path for place in projects for _ in range(2)]
+    assert paths[0] == paths[1] != paths[2] == paths[3]
+    assert [spent(place) for place in projects] == [1, 1]
+    for path in set(paths):
+        assert dp.Release.open(path).total().estimate == pytest.approx(200, abs=60)
+    moved = projects[1].rename(tmp_path / "march")
+    assert dp.run(moved / "job.toml").path == paths[2]
+    assert spent(moved) == 1

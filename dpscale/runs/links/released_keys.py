@@ -79,8 +79,8 @@ class KeyIndex:
 
             assert self.index is not None
             values = key_column(table, columns)
-            missing = np.asarray(values.isna())  # of two dimensions if there are no tuples
-            missing = missing.any(axis=1) if missing.ndim > 1 else missing
+            gone = np.asarray(values.isna())  # of two dimensions if there are no tuples
+            missing = np.asarray(gone.any(axis=1) if gone.ndim > 1 else gone)
             return np.asarray(self.index.get_indexer(pd.Index(values)), np.int64), missing
         own = table.column(columns[0]).combine_chunks()
         missing = np.asarray(own.is_null().to_numpy(zero_copy_only=False), bool)

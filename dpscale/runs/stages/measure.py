@@ -18,7 +18,7 @@ from typing import Any
 from dpscale.base.errors import DataError, JobError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
 from dpscale.contributions.key_ids import with_key_ids
-from dpscale.counting.presence import has_counted_row
+from dpscale.contributions.presence import has_counted_row
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
@@ -186,12 +186,14 @@ def check_rows_exist(run: TableRun, table: Table, names: Sequence[str], engine: 
     if together or run.manifest.get("empty") or is_charged(run):
         return
     dropping = any(table.domain[name].drops for name in names) or any(part.where for part in table.partitions)
+    dropping |= run.job.data.unit_nulls == "drop"
     if not dropping and any(isinstance(one, FramePartition) and one.seen and one.seen.rows for one in table.partitions):
         return  # a frame was read for its hash
     first, *rest = table.partitions
     domain = engine.broadcast(table.domain, "presence")
+    unit = run.job.data.unit_column if run.job.data.unit_nulls == "drop" else None
     for parts in ([first], rest):
-        if any(engine.map(has_counted_row, [((one,), domain, list(names)) for one in parts], "presence")):
+        if any(engine.map(has_counted_row, [((one,), domain, list(names), unit) for one in parts], "presence")):
             return
     if table.root and all(part.format.typed and part.row_bound() == 0 for part in table.partitions):
         warnings.warn(f"the files of {run.job.data.path} state that they have no rows", UserWarning, stacklevel=2)
