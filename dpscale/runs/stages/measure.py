@@ -180,7 +180,7 @@ def check_rows_exist(run: TableRun, table: Table, names: Sequence[str], engine: 
     """Raise DataError before the first charge if no row is counted, unless the run is allowed to be empty.
 
     The tables of several and the periods of a growing table may be empty, and so may files whose footers state no rows:
-    somebody has written them as an empty table, so it is released, with a warning.
+    they were written as an empty table, which is released, with a warning.
     """
     together = run.measured_together or run.record_weights is not None
     if together or run.manifest.get("empty") or is_charged(run):
