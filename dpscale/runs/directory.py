@@ -438,6 +438,8 @@ def _place(
     base: Path, mine: Callable[[Path], bool], first_unfinished: FirstUnfinished | None, named: bool
 ) -> tuple[Path, int]:
     """Return the directory and its number among those of a job; `first_unfinished` is given for a fresh one."""
+    if named and present(base / MANIFEST) and not mine(base):
+        return base, 1  # refused, because it contains another job
     if first_unfinished:
         return next_directory(base, mine, first_unfinished)
     return (base, 1) if named else latest_directory(base, mine)
