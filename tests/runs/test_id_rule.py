@@ -1,0 +1,28 @@
+"""A run that began under another rule for ids is not resumed, because it would bound other rows."""
+
+import json
+
+import pytest
+
+import dpscale as dp
+from dpscale.runs.opening import begin_run, open_run, read_job
+from dpscale.runs.stages.runner import run_stages
+from tests.runs.small import table, write_job, write_table
+
+UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 2}
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_run_under_an_earlier_rule_is_not_resumed(tmp_path, unit):
+    write_table(tmp_path / "data", table())
+    data = UNIT if unit else {name: UNIT[name] for name in ("path", "domain")}
+    run_stages(begin_run(read_job(write_job(tmp_path, data=data)), tmp_path / "run"), only="plan")
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    del manifest["ids"]  # as an earlier version wrote it
+    (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
+    if unit:
+        with pytest.raises(dp.JobError, match="began under an earlier rule for ids"):
+            run_stages(open_run(tmp_path / "run"), only="measure")
+        assert not (tmp_path / "ledger.sqlite").exists()
+    else:
+        run_stages(open_run(tmp_path / "run"), only="measure")
