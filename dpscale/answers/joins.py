@@ -1,4 +1,4 @@
-"""Share of the rows of a join that the bound of a privacy unit cuts, from two measured numbers."""
+"""Share of the rows of a join or table that the bound of a privacy unit cuts, from two measured numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def excess_of(estimates: Estimates, name: str) -> tuple[float, float] | None:
     return estimates.answer((number,), found.cell_values)
 
 
-def share_beyond(excess: tuple[float, float], counted: tuple[float, float], level: float) -> Estimate:
+def share_beyond(
+    excess: tuple[float, float], counted: tuple[float, float], level: float, noise: str = GAUSSIAN
+) -> Estimate:
     """Return the share of rows that a bound cuts, E / (E + N), with Fieller's interval.
 
     Parameters
@@ -42,13 +44,14 @@ def share_beyond(excess: tuple[float, float], counted: tuple[float, float], leve
         independent.
     level : float
         Probability that the interval covers the share.
+    noise : {"gaussian", "laplace"}
 
     Raises
     ------
     TooFewRecords
         If the number of rows is not distinguishable from zero.
     """
-    width = half_width(level, GAUSSIAN)
+    width = half_width(level, noise)
     beyond, first, second = excess[0], excess[1] ** 2, excess[1] ** 2 + counted[1] ** 2
     rows = beyond + counted[0]
     if rows <= width * second**0.5:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 DATA_VARIABLE = "DPSCALE_DATA"
 DATASET = "default"
-ARGUMENTS = ("domain", "mechanism", "epsilon", "delta", "unit", "rows_per_unit", "dataset", "ledger")
+ARGUMENTS = ("domain", "mechanism", "epsilon", "delta", "unit", "rows_per_unit", "cut", "dataset", "ledger")
 QUERIES = "a Workload, a list of attribute sets, a job, or the path of a job file"
 Queries = Workload | Mapping[str, Any] | str | Path | Sequence[str | Sequence[str]]
 
@@ -214,6 +214,7 @@ def plan(
     delta: float | None = None,
     unit: str | Sequence[str] | None = None,
     rows_per_unit: int | None = None,
+    cut: float | None = None,
     dataset: str | None = None,
     ledger: str | Path | None = None,
     **options: Any,
@@ -236,6 +237,8 @@ def plan(
         Column that identifies the protected unit. Default: one row is protected.
     rows_per_unit : int, optional
         Largest number of rows of a unit that are counted; required with `unit`, because all others are cut.
+    cut : float, optional
+        Part of the budget for the number of rows that are cut, between 0 and 1. Default: it is not measured.
     dataset : str, optional
         Name of the data in the ledger. All releases of one name share a budget. Default: "default".
     ledger : str or Path, optional
@@ -265,7 +268,8 @@ def plan(
     _check_spelling(options)
     if isinstance(domain, str) and isinstance(queries, Workload):  # the mechanism, which was the second argument
         mechanism, domain = domain, None
-    budget = {"epsilon": epsilon, "delta": delta, "unit": unit, "dataset": dataset, "ledger": ledger, "domain": domain}
+    budget = {"epsilon": epsilon, "delta": delta, "unit": unit, "cut": cut, "dataset": dataset, "ledger": ledger,
+              "domain": domain}  # fmt: skip
     if isinstance(queries, Mapping | str | Path):
         if given := [name for name, value in budget.items() if value is not None]:
             raise JobError(f"plan.{given[0]}", "given together with a job", "a job that states it", "leave it out")
@@ -278,8 +282,14 @@ def plan(
         raise JobError("plan.rows_per_unit", "missing, but the release protects a unit", "the largest number of rows of"
                        " a unit that are counted: further rows are cut", "add rows_per_unit=")  # fmt: skip
     declared, tables = _workload_tables(queries, domain)
-    content = {"data": {"domain": declared, **_protected(unit, rows_per_unit)}, "privacy": _privacy(budget),
-               "workload": tables, "mechanism": {"name": mechanism, **options}}  # fmt: skip
+    content: dict[str, Any] = {
+        "data": {"domain": declared, **_protected(unit, rows_per_unit)},
+        "privacy": _privacy(budget),
+        "workload": tables,
+        "mechanism": {"name": mechanism, **options},
+    }
+    if cut is not None:
+        content["units"] = {"cut": cut}
     made = ReleasePlan(content, Path.cwd())
     _check_same(made, queries)
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,10 +20,9 @@ from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
 from dpscale.runs.directory import Run
-from dpscale.runs.estimates import estimates_of, graphical_model_of
+from dpscale.runs.estimates import counted_words, estimates_of, graphical_model_of, share_cut
 from dpscale.runs.opening import open_run
 from dpscale.runs.searches import summarize_searches
-from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame as DaskFrame
@@ -122,13 +120,15 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
             return self
         return self.joins[chosen_join(self._run.joins, named_attributes(*names), number)]
 
-    def cut(self, join: str, level: float = 0.95) -> Estimate:
-        """Return the share of the rows of a join that the bound of a privacy unit cuts.
+    def cut(self, join: str | None = None, level: float = 0.95) -> Estimate:
+        """Return the share of the rows of a table or join that the bound of a privacy unit cuts.
+
+        Rows beyond four times the bound of a unit are not part of the share.
 
         Parameters
         ----------
-        join : str
-            Name of a join whose rows beyond the bound were measured, up to four times the bound of each unit.
+        join : str, optional
+            Name of a join whose rows beyond the bound were measured. Default: the only table.
         level : float
             Probability that the interval covers the share.
 
@@ -147,7 +147,12 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         >>> bool(share.low < share.estimate < share.high)
         True
         """
-        return cut_share(self.joins, join, level)
+        if join is not None or self._run.joins:
+            return cut_share(self.joins, str(join), level)
+        if (share := share_cut(self._run.table, level)) is None:
+            raise PlanError("cut", "rows beyond the bound, which were not measured", "a job that measures them",
+                            "set units.cut in the job (Python: dp.plan(cut=0.02)), in a new release")  # fmt: skip
+        return share
 
     def _rows_of(self, name: str) -> DaskFrame:
         tables = self.synthetic()
@@ -214,13 +219,10 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         """
         run, names = self._run.table, [attributes] if isinstance(attributes, str) else list(attributes)
         ordered = run.domain.ordered(names)
-        recorded = json.loads(read_text(run.path / "units/units.json")) if run.unit_counts else []
-        files = {tuple(one["attributes"]): one["file"] for one in recorded}
-        if ordered not in files:
+        if ordered not in (files := run.unit_files):
             raise PlanError("units", f"the units by {', '.join(names) or 'no attribute'}", "sets of the workload with"
                             ' count = "units"', "add a part with this set")  # fmt: skip
-        table = pq.read_table(run.path / "units" / files[ordered])
-        return in_order(table, run.domain, names).to_pandas()
+        return in_order(pq.read_table(files[ordered]), run.domain, names).to_pandas()
 
     def found(self, name: str) -> DataFrame:
         """Return the cells of an attribute that a search found, with the estimates of the search.
@@ -334,7 +336,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
     def __repr__(self) -> str:
         queries = sum(one.workload.query_count for one in self._run.tables.values())
         over = f"{queries} queries over {', '.join(self._run.tables)}"
-        counted = ", ".join(one.protects.counted for one in self._run.tables.values() if one.protects.counted)
+        counted = ", ".join(filter(None, map(counted_words, self._run.tables.values())))
         return f"Release({self.manifest['release'][:8]}, {over}, {f'{counted}, ' if counted else ''}{self.path})"
 
     def _repr_html_(self) -> str:

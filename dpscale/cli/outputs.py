@@ -231,7 +231,7 @@ def _one(
 
     published = made(release.answered, chosen(release.answered, sets, degree))
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats,
-                            opening.open_run(release.path).protects.counted)  # fmt: skip
+                            estimates.counted_words(opening.open_run(release.path)))  # fmt: skip
     return {
         "sets": len(published.tables) + len(published.listed) + len(published.numbers),
         "total": published.total,

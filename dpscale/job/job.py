@@ -109,8 +109,7 @@ class TableJob(Settings):
         job.check_way()
         job.check_joint()
         job.check_time()
-        if job.units is not None and all(part.count != "units" for part in job.workload):
-            raise JobError("units", "given without a part with count = 'units'", "such a part", "remove it")
+        job.check_units()
         read = job._resolved(folder)
         check_texts(read.to_dict(), "")  # the name of the folder may not be valid text
         return read.at(folder, places_of(job.to_dict(), read.to_dict()))
@@ -244,6 +243,19 @@ class TableJob(Settings):
         if any(part.count == "units" for part in self.workload):
             raise JobError("workload.count", '"units" with data.period', "numbers of rows", "leave it out")
 
+    def check_units(self) -> None:
+        """Raise JobError for shares of the budget of units without their purpose, or of the whole budget."""
+        if (units := self.units) is None:
+            return
+        needs_part = units.cut is None or units.share is not None
+        if needs_part and all(part.count != "units" for part in self.workload):
+            raise JobError("units", "given without a part with count = 'units'", "such a part", "remove it")
+        if units.cut is not None and self.data.privacy_unit is None:
+            raise JobError("units.cut", f"{units.cut}, but the unit is a row", "a unit with a bound on its rows",
+                           "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
+        if self._cut_share + (units.share or 0) >= 1:
+            raise JobError("units", "share and cut of the whole budget", "a sum below 1", "reduce them")
+
     def planning_problem(self, workload: Workload, declared: Domain | None = None) -> PlanningProblem:
         """Return workload, budget and rows per unit.
 
@@ -253,14 +265,23 @@ class TableJob(Settings):
         return PlanningProblem(workload, budget, self.data.max_rows_per_unit or 1)
 
     def row_budget(self, domain: Domain) -> Budget:
-        """Return the budget of the measurements of rows, after searches and numbers of units."""
-        whole, share = self.search_budget(domain).remaining, self._unit_share(domain)
+        """Return the budget of the measurements of rows, after searches, numbers of units and of rows that are cut."""
+        whole, share = self.search_budget(domain).remaining, self._unit_share(domain) + self._cut_share
         return replace(whole, amount=whole.amount * (1 - share) * BELOW_ONE) if share else whole
 
     def unit_budget(self, domain: Domain) -> Budget:
         """Return the budget of the numbers of distinct units."""
         whole = self.search_budget(domain).remaining
         return replace(whole, amount=whole.amount * self._unit_share(domain))
+
+    def cut_budget(self, domain: Domain) -> Budget | None:
+        """Return the budget of the number of rows beyond the bound of a unit; None if it is not measured."""
+        whole = self.search_budget(domain).remaining
+        return replace(whole, amount=whole.amount * self._cut_share) if self._cut_share else None
+
+    @property
+    def _cut_share(self) -> float:
+        return (self.units.cut if self.units is not None else None) or 0.0
 
     def _unit_share(self, domain: Domain) -> float:
         units = self.unit_workload(domain)
@@ -269,7 +290,7 @@ class TableJob(Settings):
         if self.units is not None and self.units.share is not None:
             return self.units.share
         sets, rows = (sum(len(part.sets) for part in one.parts) for one in (units, self.build_workload(domain)))
-        return sets / (sets + rows)
+        return sets / (sets + rows) * (1 - self._cut_share)
 
     def unit_workload(self, domain: Domain) -> Workload | None:
         """Return the sets whose distinct units are counted; None if there are none. Raises JobError for other parts."""

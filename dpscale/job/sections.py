@@ -350,9 +350,14 @@ def check_totals(totals: Sequence[PublicTotal], rows: int | None) -> None:
 
 
 class UnitsTable(Settings):
-    """Budget of the numbers of distinct units: `share` of the rest after searches; default: by numbers of sets."""
+    """Budget of the stage `units`, in parts of the rest after searches.
+
+    `share` is that of the numbers of distinct units (default: by numbers of sets), and `cut` that of the number of rows
+    beyond the bound of a unit (default: it is not measured).
+    """
 
     share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
+    cut: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
 
 
 class Output(Settings):

@@ -1,10 +1,13 @@
-"""Numbers of distinct units by cell: noise, cost and estimates (workload parts with `count = "units"`).
+"""Numbers of distinct units by cell, and of rows beyond the bound of a unit: noise, cost and estimates.
 
 A unit with at most k rows is in at most k cells of a marginal, and counts once in each. Adding or removing it changes
 at most k counts by one, so the identity strategy has squared L2 sensitivity k and L1 sensitivity k, where numbers of
 rows have k². In general a strategy A costs the largest 1'X_SS 1 over at most k distinct cells S, with X = A'A. Counts
 of units share no residuals: each set is measured by itself. Under a budget β, the weighted error Σ_s w_s n_s k/β_s over
 sets of n_s cells is least for β_s proportional to sqrt(w_s n_s), under Laplace noise to its power 2/3.
+
+The number of rows that the bound cuts is Σ_u min(max(r_u − k, 0), (c − 1) k) for units with r_u rows, where c is
+`REACH`. One unit changes it by at most (c − 1) k. It equals the rows beyond the bound k without those beyond ck.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.contributions.lookups import REACH
 from dpscale.domain import Domain
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import Draw, allocate, cost_of, gaussian_draw, laplace_draw
@@ -37,26 +41,40 @@ class UnitPlan:
         Noise of each set.
     rows_per_unit : int
         Contribution bound k.
+    cut : Draw, optional
+        Noise of the number of rows beyond the bound.
     """
 
     sets: tuple[AttributeSet, ...]
     draws: tuple[Draw, ...]
     rows_per_unit: int
+    cut: Draw | None = None
+
+    @property
+    def all_draws(self) -> tuple[Draw, ...]:
+        """Noise of each set, then of the rows beyond the bound."""
+        return (*self.draws, *([self.cut] if self.cut else []))
 
     @property
     def cost(self) -> Cost:
-        return cost_of(self.draws)
+        return cost_of(self.all_draws)
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Everything that determines the draw of each set, in text and integers."""
-        return [{"count": "units", "version": 1, "attributes": list(names), "multiplier": str(draw.multiplier),
-                 **draw.noise_spec, "rows_per_unit": self.rows_per_unit}
-                for names, draw in zip(self.sets, self.draws, strict=True)]  # fmt: skip
+        """Everything that determines each draw, in text and integers."""
+        named = [{"count": "units", "version": 1, "attributes": list(names)} for names in self.sets]
+        named += [{"count": "cut", "version": 1, "reach": REACH}] if self.cut else []
+        return [{**name, "multiplier": str(draw.multiplier), **draw.noise_spec, "rows_per_unit": self.rows_per_unit}
+                for name, draw in zip(named, self.all_draws, strict=True)]  # fmt: skip
 
 
 def plan_units(
-    domain: Domain, sets: Sequence[AttributeSet], weights: Sequence[float], budget: Budget, rows_per_unit: int
+    domain: Domain,
+    sets: Sequence[AttributeSet],
+    weights: Sequence[float],
+    budget: Budget,
+    rows_per_unit: int,
+    cut: Budget | None = None,
 ) -> UnitPlan:
     """Return the measurement of the numbers of distinct units of sets at a budget.
 
@@ -67,7 +85,10 @@ def plan_units(
     weights : sequence of float
         Weight of the squared errors of each set.
     budget : Budget
+        Of the numbers of distinct units.
     rows_per_unit : int
+    cut : Budget, optional
+        Of the number of rows beyond the bound; by default it is not measured.
 
     Raises
     ------
@@ -76,35 +97,40 @@ def plan_units(
     """
     used = [(names, weight) for names, weight in zip(sets, weights, strict=True) if weight]
     shares, _ = allocate([weight * domain.cells(names) for names, weight in used], budget.noise)
-    draws: list[Draw] = []
-    for (names, _), share in zip(used, shares, strict=True):
-        what, amount = f"units by {', '.join(names) or 'no attribute'}", Fraction(budget.amount) * Fraction(share)
-        if budget.noise == LAPLACE:
-            draws.append(laplace_draw(rows_per_unit, amount, 1, what))
-        else:
-            draws.append(gaussian_draw(rows_per_unit, amount, 1, what))
-        if not draws[-1].fits_words or draws[-1].multiplier > MOST_MULTIPLIER:
-            raise PlanError("privacy", f"a budget with which {what} cannot be measured on integers of 64 bits",
-                            "another budget", "change it, or units.share")  # fmt: skip
-    return UnitPlan(tuple(names for names, _ in used), tuple(draws), rows_per_unit)
+    draws = [_draw(f"units by {', '.join(names) or 'no attribute'}", budget, share, (rows_per_unit, rows_per_unit))
+             for (names, _), share in zip(used, shares, strict=True)]  # fmt: skip
+    most = (REACH - 1) * rows_per_unit
+    excess = None if cut is None else _draw("rows beyond max_rows_per_unit", cut, 1, (most, most**2))
+    return UnitPlan(tuple(names for names, _ in used), tuple(draws), rows_per_unit, excess)
+
+
+def _draw(what: str, budget: Budget, share: float, sensitivities: tuple[int, int]) -> Draw:
+    """Return the noise at a share of a budget, for an L1 and a squared L2 sensitivity."""
+    amount, (first, second) = Fraction(budget.amount) * Fraction(share), sensitivities
+    laplace = budget.noise == LAPLACE
+    draw = laplace_draw(first, amount, 1, what) if laplace else gaussian_draw(second, amount, 1, what)
+    if not draw.fits_words or draw.multiplier > MOST_MULTIPLIER:
+        raise PlanError("privacy", f"a budget with which {what} cannot be measured on integers of 64 bits",
+                        "another budget", "change it, or [units]")  # fmt: skip
+    return draw
 
 
 def measure_units(
     plan: UnitPlan, counts: Sequence[Integers], secret: bytes, head: Mapping[str, Any]
 ) -> list[tuple[Floats, float]]:
-    """Return the noisy numbers of units of each set in row-major order, and their standard deviation.
+    """Return the noisy numbers of units of each set in row-major order, and their standard deviation; then of rows.
 
     Parameters
     ----------
     plan : UnitPlan
     counts : sequence of ndarray of int64
-        Exact numbers of units of the plan's sets.
+        Exact numbers of units of the plan's sets, and the number of rows beyond the bound if the plan has it.
     secret : bytes
     head : mapping
         Beginning of every noise record.
     """
     found = []
-    for draw, record, own in zip(plan.draws, plan.records, counts, strict=True):
+    for draw, record, own in zip(plan.all_draws, plan.records, counts, strict=True):
         noise = draw.words(open_stream(secret, "noise", {**head, **record}), len(own))
         found.append((np.asarray((draw.multiplier * own + noise) / draw.multiplier), draw.lattice_variance**0.5))
     return found

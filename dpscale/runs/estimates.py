@@ -10,6 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from dpscale.answers.joins import share_beyond
+from dpscale.answers.statistics import Estimate, TooFewRecords
+from dpscale.answers.tables import LEVEL
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.job.sections import SynthesizeTable
@@ -44,6 +47,41 @@ def estimates_of(run: TableRun) -> Estimates:
         while len(_estimates) > MOST_ESTIMATES:
             _estimates.pop(next(iter(_estimates)))
     return found
+
+
+def number_of_rows(estimates: Estimates) -> tuple[float, float]:
+    """Return the number of counted rows with its standard error; nan if only sums of numbers were measured."""
+    first = estimates.workload.domain.names[:1]
+    try:
+        return estimates.answer(first, np.ones(estimates.workload.domain.shape(first)))
+    except PlanError:
+        return np.nan, np.nan
+
+
+def share_cut(run: TableRun, level: float = LEVEL) -> Estimate | None:
+    """Return the share of the rows of a run that the bound of a unit cuts; None if it was not measured.
+
+    Raises
+    ------
+    TooFewRecords
+        If the number of rows is not distinguishable from zero.
+    """
+    if (cut := run.rows_cut) is None:
+        return None
+    rows = number_of_rows(estimates_of(run))
+    return None if np.isnan(rows[0]) else share_beyond(cut, rows, level, run.job.privacy.noise)
+
+
+def counted_words(run: TableRun) -> str:
+    """Return what is counted of a unit, with the share of rows that is cut if it was measured; empty without a unit."""
+    try:
+        share = share_cut(run)
+    except TooFewRecords:
+        share = None
+    words = run.protects.counted
+    if share is None:
+        return words
+    return f"{words}, which cuts about {share.estimate:.1%} of the rows ({share.low:.1%} to {share.high:.1%})"
 
 
 def evidence_of(run: TableRun) -> Any:

@@ -18,9 +18,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow.parquet as pq
 import tomli_w
 
 from dpscale.base.errors import DataError, JobError
+from dpscale.base.numerics import AttributeSet
 from dpscale.contributions.units import Bound
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Attribute, Domain
@@ -50,6 +52,7 @@ from dpscale.workload import Workload
 
 # defaults that every digest includes, also that of a job that omits them
 FOUND_FOLDER = "domain"
+UNIT_RECORD, CUT_FILE = "units/units.json", "cut.parquet"
 FOUND, SEARCH_FILE = f"{FOUND_FOLDER}/domain.toml", f"{FOUND_FOLDER}/searches.json"
 SEARCH_SHARE = "search_share"  # in the manifest, if the counts of the search are the estimates
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
@@ -180,9 +183,26 @@ class TableRun(Run):
         return "domain.toml" if self.domain is self.declared else FOUND
 
     @property
-    def unit_counts(self) -> Workload | None:
-        """Sets whose distinct units are counted; None if there are none."""
-        return self.job.unit_workload(self.domain)
+    def unit_counts(self) -> list[AttributeSet] | None:
+        """Sets whose distinct units are counted, empty if only the rows that are cut are; None if neither is."""
+        workload = self.job.unit_workload(self.domain)
+        if workload is None and self.job.cut_budget(self.declared) is None:
+            return None
+        return [names for part in (workload.parts if workload else ()) for names in part.sets]
+
+    @property
+    def unit_files(self) -> dict[AttributeSet, Path]:
+        """Files of the numbers of distinct units, by set."""
+        recorded = json.loads(read_text(self.path / UNIT_RECORD)) if self.unit_counts else ()
+        return {tuple(one["attributes"]): self.path / "units" / one["file"] for one in recorded if "attributes" in one}
+
+    @property
+    def rows_cut(self) -> tuple[float, float] | None:
+        """Estimate of the number of rows beyond the bound of a unit and its standard error; None if not measured."""
+        if self.job.cut_budget(self.declared) is None or not self.done("units"):
+            return None
+        [row] = pq.read_table(self.path / "units" / CUT_FILE, columns=["estimate", "std_error"]).to_pylist()
+        return row["estimate"], row["std_error"]
 
     @property
     def discovery(self) -> Sequence[Attribute] | None:

@@ -246,7 +246,11 @@ def _searched(run: Run) -> dict[str, Any]:
 
 def _unit_counted(run: Run) -> dict[str, Any]:
     """Return the runs of tables whose distinct units were counted."""
-    return {} if isinstance(run, StreamRun) else {name: one for name, one in run.tables.items() if one.unit_counts}
+    return (
+        {}
+        if isinstance(run, StreamRun)
+        else {name: one for name, one in run.tables.items() if one.unit_counts is not None}
+    )
 
 
 def _job(run: Run) -> Fields:

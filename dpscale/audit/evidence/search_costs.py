@@ -10,7 +10,8 @@ searches.json has the noise of every search. The ledger's entry NAME-domain must
     edges    the largest sum of m²k²/(v − 8) over the measured nodes of a path from the root to a node
 
 units.json has the noise of numbers of distinct units, with the entry NAME-units: a unit counts once in at most k cells
-of a set, so μ² = m²k/(v − 8) of each set, or ε = mk/s. All entries together must be within ε and δ of the job.
+of a set, so μ² = m²k/(v − 8) of each set, or ε = mk/s. The number of rows that the bound cuts counts at most 3k rows of
+a unit: μ² = 9m²k²/(v − 8), or ε = 3mk/s. All entries together must be within ε and δ of the job.
 
 allocation.json has the first measurement of several tables, by which their budget was divided, with the entry
 NAME-allocation: of links as in draws.json, rows of tables and their attributes, with sensitivities k and k√U, and rows
@@ -62,6 +63,7 @@ else:  # in a bundle, in which no files may be created
 
 Fields = dict[str, Any]
 Tables = dict[str, Any]  # content of the files of a part, by table
+CUT = 3  # rows of a unit beyond its bound are counted up to so many times the bound
 PARTS = {"searches": ("-domain", "domain"), "units": ("-units", "units")}  # end of the entry, and folder of the run
 ROUNDING, WITHIN = 1e-8, 1e-6  # relative tolerances: of tails of the noise, and of a claim
 LEAST = Fraction(9, 10)  # of the charge that the noise must cost
@@ -297,14 +299,18 @@ def part_cost(name: str, content: Any, table: Fields) -> tuple[Fraction, float]:
 
 
 def unit_costs(sets: list[Fields], rows: int) -> list[tuple[Fraction, float]]:
-    """Return the cost of the numbers of distinct units of each set: a unit is in at most `rows` cells, once in each."""
+    """Return the cost of the numbers of distinct units of each set, and of the rows that are cut.
+
+    A unit is in at most `rows` cells, once in each, and it has at most `CUT` times as many rows that are cut.
+    """
     found = []
     for one in sets:
+        first = CUT * rows if one["count"] == "cut" else rows
         if "laplace" in one:
-            epsilon = Fraction(int(one["multiplier"]) * rows, int(one["laplace"]))
-            found.append((epsilon, 0.0))
+            found.append((Fraction(int(one["multiplier"]) * first, int(one["laplace"])), 0.0))
         else:
-            found.append((Fraction(int(one["multiplier"]) ** 2 * rows, int(one["variance"]) - SMOOTHING), 0.0))
+            squared = first**2 if one["count"] == "cut" else rows
+            found.append((Fraction(int(one["multiplier"]) ** 2 * squared, int(one["variance"]) - SMOOTHING), 0.0))
     return found
 
 
@@ -334,8 +340,11 @@ def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entrie
         if wrong := [name for name, one in searches.items() if one["measurement"]["attribute"] != name]:
             yield f"{file_of('searches', table)} has the search of another attribute under {wrong[0]}"
         counted = any(part.get("count") == "units" for part in section.get("workload", ()))
-        if counted != (table["name"] in parts["units"]):
+        kinds = {one["count"] for one in parts["units"].get(table["name"], ())}
+        if counted != ("units" in kinds):
             yield f"job.toml and {file_of('units', table)} disagree on whether units are counted"
+        if bool(section.get("units", {}).get("cut")) != ("cut" in kinds):
+            yield f"job.toml and {file_of('units', table)} disagree on whether the rows that are cut are counted"
     known = shapes.expected(job, domains, files)
     yield from _division_faults(folder, files, job, domains, known)
     if len({(one.get("unit"), one.get("unit_table"), one.get("relation")) for one in entries}) > 1:

@@ -10,11 +10,9 @@ import numpy as np
 
 from dpscale.answers.joins import CUT_JOIN, excess_of, share_beyond
 from dpscale.answers.statistics import Estimate, TooFewRecords
-from dpscale.base.errors import PlanError
 from dpscale.job.join_job import cut_share
 from dpscale.job.joins import CUT, split_name
-from dpscale.reconstruction.base import Estimates
-from dpscale.runs.estimates import estimates_of
+from dpscale.runs.estimates import estimates_of, number_of_rows
 
 if TYPE_CHECKING:
     from dpscale.runs.composite import CompositeRun
@@ -40,7 +38,7 @@ def _context(run: CompositeRun, name: str, own: JoinRun) -> dict[str, Any]:
         number of parents with more than the bound, and its standard error.
     """
     join, estimates = run.job.joined[name], estimates_of(own)
-    rows, error = _rows(estimates)
+    rows, error = number_of_rows(estimates)
     tables = dict.fromkeys(split_name(one)[0] for one in own.domain.axis_names)
     return {
         "name": name,
@@ -55,15 +53,6 @@ def _context(run: CompositeRun, name: str, own: JoinRun) -> dict[str, Any]:
         "parents": [(one, *estimates.answer([one], np.array([0.0, 1.0]))) for one in own.domain.names
                     if split_name(one)[1] == CUT and join.counted],
     }  # fmt: skip
-
-
-def _rows(estimates: Estimates) -> tuple[float, float]:
-    """Return the number of rows with its standard error; nan if only sums of numbers were measured."""
-    first = estimates.workload.domain.names[:1]
-    try:
-        return estimates.answer(first, np.ones(estimates.workload.domain.shape(first)))
-    except PlanError:
-        return np.nan, np.nan
 
 
 def _cut(run: CompositeRun, name: str, rows: tuple[float, float]) -> Estimate | None:

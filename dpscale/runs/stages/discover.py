@@ -102,7 +102,7 @@ def read_names(run: TableRun) -> list[str]:
     """Return the attributes whose columns are read: those of the workload and those that are searched."""
     used = {name for part in run.workload.parts for attributes in part.sets for name in attributes}
     used |= {one.name for one in run.declared.searches}
-    used |= {name for part in (run.unit_counts.parts if run.unit_counts else ()) for own in part.sets for name in own}
+    used |= {name for own in run.unit_counts or () for name in own}
     return [name for name in run.declared.axis_names if name in used]
 
 

@@ -69,16 +69,16 @@ def check_units(job: TableJob, domain: Domain) -> int:
 
 
 def unit_plan(job: TableJob, domain: Domain, declared: Domain) -> UnitPlan | None:
-    """Return the measurement of the numbers of distinct units of a job; None if it has none.
+    """Return the measurement of the numbers of distinct units, and of rows that are cut; None if a job has neither.
 
     `declared` is the domain of the job, `domain` the one with the cells that a search has found.
     """
-    workload = job.unit_workload(domain)
-    if workload is None:
+    workload, cut = job.unit_workload(domain), job.cut_budget(declared)
+    if workload is None and cut is None:
         return None
-    pairs = {names: weight for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)}
-    rows = job.data.max_rows_per_unit or 1
-    return plan_units(domain, list(pairs), list(pairs.values()), job.unit_budget(declared), rows)
+    parts, rows = workload.parts if workload else [], job.data.max_rows_per_unit or 1
+    pairs = {names: weight for part in parts for names, weight in zip(part.sets, part.weights, strict=True)}
+    return plan_units(domain, list(pairs), list(pairs.values()), job.unit_budget(declared), rows, cut)
 
 
 def check_unit_memory(cells: int, memory: int, workers: int) -> None:

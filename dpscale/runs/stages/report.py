@@ -47,7 +47,7 @@ from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.runs.answers import AnswerColumns, answer_texts, read_index, read_trace, relative_errors
 from dpscale.runs.directory import Run
-from dpscale.runs.estimates import estimates_of, model_folder
+from dpscale.runs.estimates import counted_words, estimates_of, model_folder
 from dpscale.runs.searches import summarize_searches
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import read_text, write_whole
@@ -251,7 +251,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "archive": lambda: packed([*results()["texts"], *listing()["texts"]]),
         "index": lambda: len(index()),
         "risk": lambda: run.attack_risk,
-        "counted": lambda: run.protects.counted,
+        "counted": lambda: counted_words(run),
         "error_plot": lambda: error_plot({one: own for one, own in _errors(index()).items() if one in counts}),
         "share_plot": lambda: share_plot(measurement_plan.shares),
         "weight_plot": lambda: weight_plot(measurement_plan.profiles),
@@ -288,8 +288,7 @@ def _found(run: TableRun) -> list[dict[str, Any]]:
 
 def _units(run: TableRun) -> list[dict[str, Any]]:
     """Return the figures of the numbers of distinct units."""
-    recorded = json.loads(read_text(run.path / "units/units.json")) if run.unit_counts else ()
-    tables = ((one["attributes"], pq.read_table(run.path / "units" / one["file"])) for one in recorded)
+    tables = ((names, pq.read_table(file)) for names, file in run.unit_files.items())
     return unit_results(run.domain, tables, MOST_CELLS)
 
 

@@ -9,6 +9,8 @@ from dpscale.base.errors import JobError
 from dpscale.contributions.key_ids import column_name, with_key_ids
 from dpscale.contributions.unit_shards import UnitMap
 from dpscale.contributions.unit_totals import TotalRequest
+from dpscale.contributions.units import Bound
+from dpscale.counting.count import Dropped
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
     KEYS_SENT,
@@ -31,14 +33,21 @@ def rows_beyond_bound(
     data = run.job.data
     if (unit := data.unit_column) is None or data.max_rows_per_unit is None:
         return None
-    rows = survey_units(engine, table.partitions, unit)
-    through = _read_lookup(run, engine)
-    found = rows_beyond(engine, run.domain, groups, unit, run.contribution_bound, rows,
-                        run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
+    found = rows_beyond_rank(run, engine, table, groups, names, run.contribution_bound)
     if totals := tuple(one for one in run.domain.totals if one.name in names):
         request = TotalRequest(run.domain, tuple(names), totals, unit)
-        found = clip_unit_totals(engine, request, groups, found, run.job.engine.bytes, through)
+        found = clip_unit_totals(engine, request, groups, found, run.job.engine.bytes, _read_lookup(run, engine))
     return send_dropped_rows(engine, found)
+
+
+def rows_beyond_rank(
+    run: TableRun, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str], bound: Bound
+) -> Dropped:
+    """Return the rows of each unit beyond a bound, and those without a unit if they are dropped."""
+    data, unit = run.job.data, str(run.job.data.unit_column)
+    rows, through = survey_units(engine, table.partitions, unit), _read_lookup(run, engine)
+    return rows_beyond(engine, run.domain, groups, unit, bound, rows, run.job.engine.bytes, names,
+                       data.unit_nulls == "drop", through)  # fmt: skip
 
 
 def unit_lookup(run: TableRun, engine: Engine) -> list[Any]:

@@ -1,8 +1,8 @@
-"""The stage `units`: numbers of distinct privacy units by cell, of the workload parts with `count = "units"`.
+"""The stage `units`: numbers of distinct privacy units by cell, and of the rows that their bound cuts.
 
 The order of the steps is that of the measure stage (`budget`): the rows are counted and checked, so that refused data
 cost nothing; the plan's cost is charged; the noise is drawn and the values are written. The release has an entry of its
-own on the ledger. The contribution bound is applied first, and the counts are those of its rows.
+own on the ledger. Units are counted by the workload parts with `count = "units"`, after the contribution bound.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from dpscale.answers.unit_counts import unit_table
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Integers, one_thread
+from dpscale.contributions.lookups import REACH
 from dpscale.contributions.unit_cells import UnitRequest, count_units, take_range, unit_cells
 from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
 from dpscale.engine import Engine
@@ -31,12 +32,11 @@ from dpscale.records import Table
 from dpscale.runs.stages.budget import UNITS, PartRelease
 from dpscale.runs.stages.measure import OpenData
 from dpscale.runs.stages.preflight import check_unit_memory, unit_plan
-from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
-from dpscale.runs.table import TableRun
+from dpscale.runs.stages.unit_bounds import rows_beyond_bound, rows_beyond_rank, unit_lookup
+from dpscale.runs.table import CUT_FILE, UNIT_RECORD, TableRun
 from dpscale.storage.files import flush_names, remove_partial, write_whole
 
 ROW_BYTES = 96  # of a distinct row while it is sorted
-RECORD = "units/units.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class CountedUnits:
     data : OpenData
     release : PartRelease
     counts : list of ndarray of int64
-        Private, so the repr does not show them.
+        By set, then the number of rows beyond the bound. Private, so the repr does not show them.
     """
 
     plan: UnitPlan
@@ -69,6 +69,7 @@ def prepare(run: TableRun, engine: Engine) -> CountedUnits:
     with one_thread():
         try:
             counts = exact_counts(run, engine, data.table, plan, names)
+            counts += [beyond_bound(run, engine, data.table, names)] if plan.cut else []
         except RefusedValue as error:
             raise collect_refusals(engine, data.table, names, error) from None
     data.check_unchanged()
@@ -112,6 +113,8 @@ def read_names(run: TableRun, plan: UnitPlan) -> list[str]:
 
 def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, names: Sequence[str]) -> list[Integers]:
     """Return the exact numbers of distinct units of each set, in as many passes as the memory setting requires."""
+    if not plan.sets:
+        return []
     data, groups = run.job.data, partition_groups(table.partitions, engine.workers)
     dropped = rows_beyond_bound(run, engine, table, groups, list(names)) or {}
     through = unit_lookup(run, engine)
@@ -132,15 +135,23 @@ def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, na
     return totals
 
 
+def beyond_bound(run: TableRun, engine: Engine, table: Table, names: Sequence[str]) -> Integers:
+    """Return the exact number of rows that the bound k cuts, of each unit at most (`REACH` - 1) k; shape (1,)."""
+    bound, groups = int(run.job.data.max_rows_per_unit or 1), partition_groups(table.partitions, engine.workers)
+    near, far = (sum(map(len, rows_beyond_rank(run, engine, table, groups, names, most).values()))
+                 for most in (bound, REACH * bound))  # fmt: skip
+    return np.array([near - far], np.int64)
+
+
 def write(run: TableRun, plan: UnitPlan, found: Sequence[tuple[Any, float]]) -> None:
-    """Write a table of answers for each set, then the record of the draws, whose presence completes the stage."""
-    folder = run.path / "units"
-    for number, (names, (values, error)) in enumerate(zip(plan.sets, found, strict=True)):
-        table = unit_table(run.domain, names, values, error, run.job.privacy.noise)
-        _write_table(folder / f"{number:04d}.parquet", table)
-    files = [f"{number:04d}.parquet" for number in range(len(plan.sets))]
-    record = [{"file": file, **one} for file, one in zip(files, plan.records, strict=True)]
-    write_whole(run.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode())
+    """Write a table of answers for each draw, then the record of the draws, whose presence completes the stage."""
+    folder, record = run.path / "units", list[dict[str, Any]]()
+    for number, (own, (values, error)) in enumerate(zip(plan.records, found, strict=True)):
+        name = f"{number:04d}.parquet" if "attributes" in own else CUT_FILE
+        table = unit_table(run.domain, tuple(own.get("attributes", ())), values, error, run.job.privacy.noise)
+        _write_table(folder / name, table)
+        record.append({"file": name, **own})
+    write_whole(run.path / UNIT_RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode())
     remove_partial(folder)
     flush_names(folder)
 
