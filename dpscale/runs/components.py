@@ -18,7 +18,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.joint_parts import JointPart
-from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, read_all
+from dpscale.runs.links.measuring import check_tables_have_rows, check_unchanged, close_all, current_stamps, read_all
 from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.links.report import write_report
 from dpscale.runs.links.table_profiles import remove_profiles
@@ -142,6 +142,7 @@ def _draw_part(part: JointPart, engine: Engine) -> None:
         for table in run.tables.values():
             check_numbers(table, engine)
         check_public(run.job)
+        check_tables_have_rows(run, engine)
         # refuses keys and links; attributes whose cells are not known are left out
         close_all(read_all(run.closed_job, run.neighbours, engine))
     for table in part.tables.values():
@@ -169,6 +170,7 @@ def measure(run: CompositeRun, engine: Engine) -> None:
     run.assign_charges()  # from the plans as they are read now, which are those that are drawn
     ensure_noise_key(run)
     run.charge(reserve=False)
+    check_tables_have_rows(run, engine)
     components = run.components().values()
     with ExitStack() as ending:
         for one in components:

@@ -168,6 +168,11 @@ class TableRun(Run):
         return self.path / "measurements"
 
     @property
+    def charging(self) -> Run:
+        """Run that charges for the draws of this one, if they are not charged with those of other tables."""
+        return self
+
+    @property
     def domain(self) -> Domain:
         """The domain with the cells that were found; with assumed cells before."""
         if not self.declared.searches:

@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DataError
 from dpscale.ledger import Ledger
+from dpscale.runs.periods.stages import release_next
+from tests.links.small import make_frames, make_job, table_section, write_job
+from tests.periods import growing
 from tests.runs.test_spent_once import DOMAIN, JOB
 
 DROPPING = DOMAIN.replace("size = 3", 'size = 3\noutside = "drop"')
@@ -81,3 +85,57 @@ def test_date_that_is_not_read_names_its_format_first(tmp_path):
     text = str(caught.value)
     assert text.index('format = "%d.%m.%Y"') < text.index('"category"') < text.index('"drop"')
     assert charged(tmp_path / "ledger.sqlite") == 0
+
+
+def shop_job(folder: Path, orders: dict[str, str], parts: str) -> Path:
+    """Write a database whose orders are in CSV files; `parts` names the release that is charged first."""
+    base = make_job("planned" if parts == "division" else "equal")
+    tables = base["tables"] | {"orders": table_section("orders") | {"path": "orders.csv"} | orders}
+    job = write_job(folder, base | {"tables": tables, "engine": {"scheduler": "synchronous"}})
+    if parts == "searches":
+        domain = {"age": {"kind": "discover"}, "sex": {"kind": "categories", "values": ["F", "M"]}}
+        (folder / "persons.toml").write_text(tomli_w.dumps({"attributes": domain}))
+        privacy = {"epsilon": 8.0, "delta": 1e-6, "dataset": "shop"}
+        job.write_text(tomli_w.dumps(base | {"tables": tables, "privacy": privacy}))
+    return job
+
+
+@pytest.mark.parametrize("parts", ["tables", "searches", "division"])
+@pytest.mark.parametrize("case", ["header", "filter"])
+def test_table_without_rows_in_a_database_is_not_charged(tmp_path, case, parts):
+    orders = make_frames()["orders"].iloc[: 0 if case == "header" else 100]
+    orders.to_csv(tmp_path / "orders.csv", index=False)
+    job = shop_job(tmp_path, {"where": "amount > 1e6"} if case == "filter" else {}, parts)
+    with pytest.raises(DataError, match=r"tables\.orders\.path: no row that is counted; nothing is charged.*--empty"):
+        dp.run(job, tmp_path / "run")
+    assert charged(tmp_path / "ledger.sqlite") == 0
+
+
+def test_table_without_rows_in_a_database_is_released_if_that_is_allowed(tmp_path):
+    make_frames()["orders"].iloc[:0].to_csv(tmp_path / "orders.csv", index=False)
+    release = dp.run(shop_job(tmp_path, {}, "tables"), tmp_path / "run", empty=True)
+    assert len(release.tables) == 2
+    assert charged(tmp_path / "ledger.sqlite") == 1
+
+
+def growing_job(folder: Path, months: dict[str, str]) -> dict:
+    for month, rows in months.items():
+        (folder / f"data/month={month}").mkdir(parents=True, exist_ok=True)
+        (folder / f"data/month={month}/rows.csv").write_text("a,b\n" + rows)
+    return growing.make_job(folder)
+
+
+def test_growing_table_without_rows_is_not_charged(tmp_path):
+    job = growing_job(tmp_path, {"2026-01": "", "2026-02": ""})
+    with pytest.raises(DataError, match=r"no row that is counted; nothing is charged"):
+        dp.run(job, tmp_path / "run")
+    assert charged(tmp_path / "ledger.sqlite") == 0
+    release_next(growing.start(job, tmp_path / "run"), "2026-01", empty=True)
+    assert charged(tmp_path / "ledger.sqlite") == 1
+
+
+def test_growing_table_has_periods_without_rows_after_its_charge(tmp_path):
+    job = growing_job(tmp_path, {"2026-01": "1,2\n" * 9, "2026-02": "", "2026-03": "1,2\n" * 9})
+    dp.run(job, tmp_path / "run")
+    assert list(growing.start(job, tmp_path / "run").released) == ["2026-01", "2026-02", "2026-03"]
+    assert charged(tmp_path / "ledger.sqlite") == 1

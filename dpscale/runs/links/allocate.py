@@ -17,7 +17,14 @@ from dpscale.runs.composite import STARTED, CompositeRun
 from dpscale.runs.links.first_measurement import FirstMeasurement, job_of_public_cells
 from dpscale.runs.links.link_data import check_orders
 from dpscale.runs.links.link_parts import LinksByName
-from dpscale.runs.links.measuring import check_unchanged, close_all, current_stamps, read_all, snapshot_of
+from dpscale.runs.links.measuring import (
+    check_tables_have_rows,
+    check_unchanged,
+    close_all,
+    current_stamps,
+    read_all,
+    snapshot_of,
+)
 from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.stages.budget import ensure_noise_key
 from dpscale.runs.stages.plan import make_plan
@@ -42,6 +49,7 @@ def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> FirstMeasure
     stamps_before = current_stamps(run)
     snapshot_of(run, engine)
     check_public(run.job)
+    check_tables_have_rows(run, engine)
     check_orders(engine, run.job)
     if run.discovery:  # later stages read the links with attributes whose cells are not known yet
         close_all(read_all(run.job, run.neighbours, engine))

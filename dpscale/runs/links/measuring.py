@@ -48,6 +48,7 @@ from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_cou
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics, PartedLinks, number_of_parts, read_parts
 from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.runs.stages.budget import is_charged
+from dpscale.runs.stages.measure import check_rows_exist, is_open_to_no_rows
 from dpscale.storage.files import present, read_bytes, writing
 
 LEAST_LINKS = 2.0
@@ -365,6 +366,17 @@ def check_unchanged(run: CompositeRun, seen: list[Stamps]) -> None:
     if current_stamps(run) != seen:
         raise DataError("data.path", "the files changed while they were read", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
+
+
+def check_tables_have_rows(run: CompositeRun, engine: Engine) -> None:
+    """Raise DataError before the first charge if a private table has no row that is counted, unless that is allowed."""
+    if is_open_to_no_rows(run):
+        return
+    data = run.open_data()
+    for name, domain in run.job.declared.items():
+        if not run.job.tables[name].public:
+            names = [one for one in domain.axis_names if domain[one].drops] or list(domain.axis_names[:1])
+            check_rows_exist(data[f"tables.{name}.path"], names, engine, f"tables.{name}.path")
 
 
 def snapshot_of(run: CompositeRun, engine: Engine) -> str:

@@ -20,6 +20,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records import Table
 from dpscale.records.table import Partition
 from dpscale.runs.create import create_directory
+from dpscale.runs.directory import Run
 from dpscale.runs.manifest import MANIFEST, first_manifest
 from dpscale.runs.periods.contents import combined, compare_contents, hashes_by_period
 from dpscale.runs.periods.stream import StreamRun, stream_of
@@ -60,6 +61,10 @@ class PeriodRun(TableRun):
         if run.manifest.get("within") != within:
             run.update(within=within)
         return run
+
+    @property
+    def charging(self) -> Run:
+        return self.stream
 
     @property
     def tables(self) -> Mapping[str, TableRun]:

@@ -100,6 +100,8 @@ def release_period(run: StreamRun, engine: Engine, label: str, empty: bool = Fal
             raise JobError("period", f"{label}, of which no records have arrived", "a period with records, or with"
                            " records of a later period", "release it when they have arrived: late records cannot be"
                            " counted in it. A period that has none is released with --empty")  # fmt: skip
+        if empty and not run.manifest.get("empty"):
+            run.update(empty=True)
         with run.record_stage(run.stages["measure"]):
             _release(run, engine, number)
     _publish_if_complete(run)

@@ -38,7 +38,7 @@ from dpscale.records.frames import FRAME, FramePartition
 from dpscale.records.origin import Stamps, fingerprints, joint_digest, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.answers import write_trace
-from dpscale.runs.directory import UNREADABLE
+from dpscale.runs.directory import UNREADABLE, Run
 from dpscale.runs.earlier import check_fresh_noise, check_same_data
 from dpscale.runs.file_tags import Prints, check_same_files, record_tags
 from dpscale.runs.manifest import frame_tag
@@ -158,7 +158,9 @@ class OpenData:
         engine.check_file_access(run.path, tables[0].files)
         ensure_noise_key(run)
         file_stamps = [stamps(one) for one in tables]
-        check_rows_exist(run, tables[0], names, engine)
+        if not (run.measured_together or is_open_to_no_rows(run.charging)):
+            unit = run.job.data.unit_column if run.job.data.unit_nulls == "drop" else None
+            check_rows_exist(tables[0], names, engine, unit=unit)
         return cls(run, tables, file_stamps, snapshot_of(run, tables[0], engine))
 
     @property
@@ -176,29 +178,42 @@ class OpenData:
             raise changed_files("the files changed while they were read")
 
 
-def check_rows_exist(run: TableRun, table: Table, names: Sequence[str], engine: Engine) -> None:
-    """Raise DataError before the first charge if no row is counted, unless the run is allowed to be empty.
+def is_open_to_no_rows(run: Run) -> bool:
+    """Return whether a run may release data without rows: it is allowed to, or its charge is behind it."""
+    return bool(run.manifest.get("empty")) or is_charged(run)
 
-    The tables of several and the periods of a growing table may be empty, and so may files whose footers state no rows:
-    they were written as an empty table, which is released, with a warning.
+
+def check_rows_exist(
+    table: Table, names: Sequence[str], engine: Engine, field: str = "data.path", unit: str | None = None
+) -> None:
+    """Raise DataError if no row of a table is counted.
+
+    Files whose footers state no rows were written as an empty table, which is released, with a warning.
+
+    Parameters
+    ----------
+    table : Table
+    names : sequence of str
+        Attributes whose values may drop a row.
+    engine : Engine
+    field : str
+        Name of the setting with the table's path.
+    unit : str, optional
+        Column whose rows without an id are dropped.
     """
-    together = run.measured_together or run.record_weights is not None
-    if together or run.manifest.get("empty") or is_charged(run):
-        return
     dropping = any(table.domain[name].drops for name in names) or any(part.where for part in table.partitions)
-    dropping |= run.job.data.unit_nulls == "drop"
-    if not dropping and any(isinstance(one, FramePartition) and one.seen and one.seen.rows for one in table.partitions):
+    seen = [one.seen for one in table.partitions if isinstance(one, FramePartition)]
+    if unit is None and not dropping and any(one and one.rows for one in seen):
         return  # a frame was read for its hash
     first, *rest = table.partitions
     domain = engine.broadcast(table.domain, "presence")
-    unit = run.job.data.unit_column if run.job.data.unit_nulls == "drop" else None
     for parts in ([first], rest):
         if any(engine.map(has_counted_row, [((one,), domain, list(names), unit) for one in parts], "presence")):
             return
     if table.root and all(part.format.typed and part.row_bound() == 0 for part in table.partitions):
-        warnings.warn(f"the files of {run.job.data.path} state that they have no rows", UserWarning, stacklevel=2)
+        warnings.warn(f"{field}: the files of {table.root} state that they have no rows", UserWarning, stacklevel=2)
         return
-    raise DataError("data.path", "no row that is counted; nothing is charged", "data with rows",
+    raise DataError(field, "no row that is counted; nothing is charged", "data with rows",
                     'check the files, where, and rules with "drop", or release the empty table with --empty'
                     " (Python: empty=True)")  # fmt: skip
 
