@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, cast
 
 from pydantic import Field, PrivateAttr, ValidationError
 
@@ -17,7 +17,7 @@ from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Attribute, Domain
 from dpscale.job.data import Data
 from dpscale.job.periods import PeriodSettings, check_periods, check_rows, period_attribute, without_period
-from dpscale.job.places import Places, below, default_dataset, files_of, places_of
+from dpscale.job.places import PlacedJob, below, default_dataset, files_of, places_of
 from dpscale.job.search_budget import (
     COUNTING_SHARE,
     SHARE,
@@ -61,7 +61,7 @@ from dpscale.storage.objects import located
 from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution, family_named, family_names
 
 
-class TableJob(Settings):
+class TableJob(PlacedJob, Settings):
     """Job of one table. Paths are absolute after reading."""
 
     data: Data
@@ -113,27 +113,6 @@ class TableJob(Settings):
         read = job._resolved(folder)
         check_texts(read.to_dict(), "")  # the name of the folder may not be valid text
         return read.at(folder, places_of(job.to_dict(), read.to_dict()))
-
-    def at(self, folder: Path, places: Places, former: Places | None = None) -> Self:
-        """Return the job with the folder of its file, the places of its files, and texts of its first digest."""
-        job = self.model_copy()
-        vars(job).update(folder=folder, places=places, former=former or {})
-        return job
-
-    @cached_property
-    def folder(self) -> Path:
-        """Folder from which relative paths of the job start."""
-        return Path.cwd()
-
-    @cached_property
-    def former(self) -> Places:
-        """Texts of the job, mapped to those that version 1 of its digest has."""
-        return {}
-
-    @cached_property
-    def places(self) -> Places:
-        """Absolute paths of the job, mapped to those that it states relative to its folder."""
-        return {}
 
     @property
     def dataset(self) -> str:

@@ -13,8 +13,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dpscale.ledger.job_entry import DEFAULT, is_there
 from dpscale.ledger.location import is_address
@@ -24,6 +25,31 @@ PATHS = ("path", "domain", "via", "file", "after", "ledger")  # keys whose value
 ELSEWHERE = ("domain", "ledger")  # paths outside the identity: of the domain, whose digest is in it, and of the ledger
 DIGEST_VERSION = 2  # version 1 has absolute paths
 Places = dict[str, str]
+
+
+class PlacedJob:
+    """Base of the jobs: the folder of the job file, and the places of its files from there."""
+
+    def at(self, folder: Path, places: Places, former: Places | None = None) -> Self:
+        """Return the job with the folder of its file, the places of its files, and texts of its first digest."""
+        job: Self = self.model_copy()  # type: ignore[attr-defined]
+        vars(job).update(folder=folder, places=places, former=former or {})
+        return job
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder from which relative paths of the job start."""
+        return Path.cwd()
+
+    @cached_property
+    def former(self) -> Places:
+        """Texts of the job, mapped to those that version 1 of its digest has."""
+        return {}
+
+    @cached_property
+    def places(self) -> Places:
+        """Absolute paths of the job, mapped to those that it states relative to its folder."""
+        return {}
 
 
 def below(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:

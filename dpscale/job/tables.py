@@ -17,7 +17,7 @@ from dpscale.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
 from dpscale.job.key_columns import check_columns, check_distinct, check_keys
 from dpscale.job.linked_rules import LinkedRule, linked_rules
-from dpscale.job.places import Places, default_dataset, files_of, places_of
+from dpscale.job.places import PlacedJob, Places, default_dataset, files_of, places_of
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     AllocationTable,
@@ -33,7 +33,7 @@ from dpscale.storage.objects import is_url, located
 LEAST_PRIVATE = 1e-9
 
 
-class CompositeJob(Settings):
+class CompositeJob(PlacedJob, Settings):
     """Job of several tables. Paths are absolute after reading."""
 
     kind: ClassVar[str] = "database"
@@ -67,27 +67,6 @@ class CompositeJob(Settings):
         read._check()
         read._check_named()
         return read
-
-    def at(self, folder: Path, places: Places, former: Places | None = None) -> CompositeJob:
-        """Return the job with the folder of its file, the places of its files, and texts of its first digest."""
-        job = self.model_copy()
-        vars(job).update(folder=folder, places=places, former=former or {})
-        return job
-
-    @cached_property
-    def folder(self) -> Path:
-        """Folder from which relative paths of the job start."""
-        return Path.cwd()
-
-    @cached_property
-    def former(self) -> Places:
-        """Texts of the job, mapped to those that version 1 of its digest has."""
-        return {}
-
-    @cached_property
-    def places(self) -> Places:
-        """Absolute paths of the job, mapped to those that it states relative to its folder."""
-        return {}
 
     def _with_references(self) -> CompositeJob:
         """Return the job with the links between public tables apart, because nothing is measured for them."""
