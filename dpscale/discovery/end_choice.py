@@ -27,7 +27,7 @@ MOST_CLIPPED = 0.5
 LARGEST = (1 << 63) - 1
 WIDTH = 1.645  # standard deviations of one-sided limits, and of the noise in the expected half width
 BIAS, BIAS_OF_TOTAL = 1.5, 0.5  # weights of the clipped part in the choice of a range
-GROUP = 2.0  # clipped part of the mean of a group, in clipped parts of that of the column
+GROUP = 1.25  # clipped part of the mean of a group, in clipped parts of that of the column
 
 
 @dataclass(frozen=True)
