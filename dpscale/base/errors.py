@@ -160,6 +160,10 @@ class PlanError(DpscaleError):
     topic = "mechanisms"
 
 
+class PlanningTimeError(DpscaleError):
+    """Planning takes longer than its limit; no mechanism takes it for a workload that it does not support."""
+
+
 class BudgetError(DpscaleError):
     """The ledger refuses the charge, because the budget is spent or the ledger cannot be trusted.
 

@@ -291,7 +291,7 @@ def _plan_summary(
 
     budget = read.answer_budget(read.read_domain())  # that of a plan may have the cells that a search has found
     known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
-             read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
+             read.data.max_rows_per_unit, read.engine.bytes, engine.workers, read.output.max_rows]  # fmt: skip
     followed = planning.cached_summary(
         known,
         lambda: {
@@ -327,8 +327,10 @@ def _plan_summary(
 
 
 def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> dict[str, Any]:
-    """Return the tasks, passes, memory and time that counting needs."""
+    """Return the tasks, passes, memory and time that counting needs, and predictions for planning and answers."""
     from dpscale.engine.counting import counting_cost
+    from dpscale.mechanisms.contract import planning_memory
+    from dpscale.runs.stages.preflight import reconstruction_memory, reconstruction_seconds
 
     needs = counting_cost(measurement_plan.domain, measurement_plan.counted_sets, read.engine.bytes, engine.workers)
     return {
@@ -339,6 +341,9 @@ def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
         "tasks": needs.tasks,
         "memory_bytes": needs.memory,
         "counting_seconds_per_million_rows": needs.seconds_per_million,
+        "planning_memory_bytes": planning_memory(measurement_plan.workload),
+        "reconstruction_memory_bytes": reconstruction_memory(measurement_plan, read)[0],
+        "reconstruction_seconds": float(f"{reconstruction_seconds(measurement_plan, read):.3g}"),
     }
 
 

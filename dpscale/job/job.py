@@ -273,7 +273,7 @@ class TableJob(PlacedJob, Settings):
 
     def unit_workload(self, domain: Domain) -> Workload | None:
         """Return the sets whose distinct units are counted; None if there are none. Raises JobError for other parts."""
-        return unit_workload(self.workload, self.data.privacy_unit is not None, domain)
+        return unit_workload(self.workload, self.data.privacy_unit is not None, domain, self.engine.most_sets)
 
     def search_budget(self, domain: Domain) -> SearchBudget:
         """Return the part of the budget for the searches of a domain, and the rest."""
@@ -327,12 +327,13 @@ class TableJob(PlacedJob, Settings):
 
     def build_workload(self, domain: Domain) -> Workload:
         """Return the workload over a domain."""
-        workload = Workload(domain)
+        workload = Workload(domain, self.engine.most_sets)
         for part in self.workload:
             if part.count != "units":
                 add_part(workload, part)
         if not workload.parts:
             raise JobError("workload", "numbers of units only", "a family of rows beside them", "add one")
+        workload.check_size()
         if self.output.joint:
             for built in workload.parts:
                 _check_joint(built, self.output.max_rows)

@@ -160,7 +160,7 @@ def check_unit_needed(domain: Domain, has_unit: bool) -> None:
                        "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
 
 
-def unit_workload(parts: Sequence[Part], has_unit: bool, domain: Domain) -> Workload | None:
+def unit_workload(parts: Sequence[Part], has_unit: bool, domain: Domain, max_sets: int) -> Workload | None:
     """Return the sets whose distinct units are counted; None if there are none.
 
     Raises JobError without a privacy unit, or for another family than marginal.
@@ -171,7 +171,7 @@ def unit_workload(parts: Sequence[Part], has_unit: bool, domain: Domain) -> Work
     if not has_unit:
         raise JobError("workload.count", "'units', but the unit is a row", "rows",
                        "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
-    workload = Workload(domain)
+    workload = Workload(domain, max_sets)
     for part in counted:
         unknown = part.given or part.record_weight or not part.weight or isinstance(part.weight, list)
         if part.family != MARGINAL.name or unknown:

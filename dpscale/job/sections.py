@@ -26,7 +26,7 @@ from dpscale.job.data import Address
 from dpscale.mechanisms import DEFAULT
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.storage.objects import located
-from dpscale.workload import family_named, family_names
+from dpscale.workload import MOST_SETS, family_named, family_names
 from dpscale.workload.listed import LABEL, is_array_file
 
 BELOW_ONE = 1 - 1e-15
@@ -254,12 +254,18 @@ class ReconstructTable(Named):
     method: str = "auto"
 
 
+MOST_CELLS, PLANNING_SECONDS = 4_000_000_000, 3600.0
+
+
 class EngineSettings(Settings):
-    """Scheduler and memory limit. A seed marks the run as not private."""
+    """Scheduler and limits of memory, sets, cells and planning. A seed marks the run as not private."""
 
     scheduler: str | None = None
     memory: str = "4GiB"
     seed: int | None = None
+    max_sets: Annotated[int, Field(ge=1)] | None = None  # None: MOST_SETS; omitted from the digest of a job
+    max_cells: Annotated[int, Field(ge=1)] | None = None
+    planning_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     @field_validator("memory")
     @classmethod
@@ -267,6 +273,21 @@ class EngineSettings(Settings):
         if not MEMORY.match(value):
             raise ValueError("it must be a size such as 4GiB")
         return value
+
+    @property
+    def most_sets(self) -> int:
+        """Largest number of attribute sets of the workload, with their subsets."""
+        return self.max_sets or MOST_SETS
+
+    @property
+    def most_cells(self) -> int:
+        """Largest number of cells of all sets that are counted."""
+        return self.max_cells or MOST_CELLS
+
+    @property
+    def longest_planning(self) -> float:
+        """Largest number of seconds of planning a table."""
+        return self.planning_seconds or PLANNING_SECONDS
 
     @property
     def bytes(self) -> int:

@@ -129,6 +129,7 @@ def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, 
     PlanError
         If the mechanism does not support the workload, memory is insufficient, or the numbers are too extreme.
     """
+    problem.workload.check_size()
     if problem.workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not problem.workload.weighs:

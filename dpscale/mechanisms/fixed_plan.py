@@ -17,7 +17,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
-from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, seconds_of_sets
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan
@@ -41,8 +41,9 @@ def matrix_mechanism(
     plan: Callable[[PlanningProblem, Any, Tools], Plan],
     version: str = "1",
     resumes: frozenset[str] = frozenset(),
+    seconds: Callable[[PlanningProblem, Any], float] = seconds_of_sets,
 ) -> Mechanism:
-    """Return the mechanism of a function that plans blocks; see `Mechanism` for version and resumes."""
+    """Return the mechanism of a function that plans blocks; see `Mechanism` for version, resumes and seconds."""
     return Mechanism(
         name,
         options,
@@ -52,6 +53,7 @@ def matrix_mechanism(
         version=version,
         resumes=resumes,
         aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
+        seconds=seconds,
         pooling="dpscale.mechanisms.fixed_pooling",
     )
 

@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import Floats
 from dpscale.optimize import descent
 from dpscale.optimize.convex import optimise_roughly
@@ -181,6 +182,7 @@ def along_curve(demands: Demands, noise: str = GAUSSIAN) -> ObjectivePoint:
     weighed = WeightObjective(demands, noise, 0, ON_CURVE)
     best = point = weighed(demands.plain)
     for _ in range(STEPS):
+        check_planning_time()
         before, point = point.value, weighed([_on_curve(point, kind) for kind in range(len(demands.sizes))])
         best = min(best, point, key=lambda one: one.value)
         if abs(point.value - before) <= FLAT * before:

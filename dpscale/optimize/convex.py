@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import Floats, NDArray
 from dpscale.optimize.symmetry import SymmetryBlocks, split
 from dpscale.plans.factor import Factor
@@ -105,6 +106,7 @@ def interior_point(start: DualPoint, tolerance: float, deadline: float = math.in
     slack = np.maximum(1 - point.leverage, 1e-4)
     best = start
     for _ in range(NEWTON_STEPS):
+        check_planning_time()
         target = 0.2 * float(point.weights @ slack) / len(slack)
         gradient = 1 - point.leverage - target / point.weights
         try:
@@ -267,6 +269,7 @@ def iterate_fixed_point(
     log_weights = np.log(np.maximum(best.weights, 1e-300))
     mixing = Mixing()
     for step in range(steps):
+        check_planning_time()
         weights = np.exp(np.maximum(log_weights - log_weights.max(), NOTHING))
         point = evaluate(weights / weights.sum()) if step else best
         best = point if point.ratio < best.ratio else best

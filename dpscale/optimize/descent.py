@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import Floats
 
 Objective = Callable[[Floats], tuple[float, Callable[[], Floats]]]  # value and slope function at a point
@@ -26,6 +27,7 @@ def descend(evaluate: Objective, start: Floats, evaluations: int, flat: float) -
     left = [evaluations]
 
     def evaluate_once(point: Floats) -> tuple[float, Callable[[], Floats]]:
+        check_planning_time()
         left[0] -= 1
         return evaluate(point)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import Floats, NDArray
 from dpscale.optimize.convex import Mixing
 from dpscale.optimize.lower_bounds import svd_of_gram
@@ -204,6 +205,7 @@ def _fixed_point(costs: Floats, squares: Floats, gap: float) -> _Point:
     best = point = _Point(costs, squares, np.full(squares.shape[1], 1 / squares.shape[1]))
     mixing = Mixing()
     for _ in range(STEPS):
+        check_planning_time()
         change = POWER * np.log(np.maximum(point.load / point.trace, 1e-300))
         log_y = mixing.next(np.log(np.maximum(point.y, 1e-300)), change, point.trace)
         y = np.exp(log_y - log_y.max())
@@ -220,6 +222,7 @@ def _newton(costs: Floats, squares: Floats, start: _Point, gap: float) -> _Point
     point = _Point(costs, squares, np.maximum(start.y, start.y.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.load, 1e-4)
     for _ in range(NEWTON_STEPS):
+        check_planning_time()
         if best.ratio - 1 <= gap:
             break
         target = 0.2 * float(point.y @ slack) / len(slack)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize import chain_gram
 from dpscale.optimize.axis_weights import added_total, along_curve
@@ -253,6 +254,7 @@ def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
     groups: list[list[Product]] = []
     taken: list[list[set[str]]] = []
     for product in sorted(union.products, key=lambda one: -one.weight * _size(one)):
+        check_planning_time()
         for group, keys in zip(groups, taken, strict=True):
             if all(commute(i, key, keys[i]) for i, key in enumerate(product.keys)):
                 group.append(product)
@@ -296,6 +298,7 @@ def _common(union: Implicit, group: Sequence[Product]) -> float | None:
         return None
     values, counts = np.zeros([len(sizes) for _, sizes in spaces]), np.ones(())
     for product in group:
+        check_planning_time()
         term = np.array(product.weight)
         for key, (levels, _) in zip(product.keys, spaces, strict=True):
             term = np.multiply.outer(term, levels[key])

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import Floats, linalg, optimize
 from dpscale.optimize.chain_gram import chain_of
 from dpscale.optimize.convex import optimise
@@ -141,6 +142,7 @@ def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = N
     fast = None if own is None else lambda rows: own(rows) / trace
 
     def function(flat: Floats) -> tuple[float, Floats]:
+        check_planning_time()
         value, gradient = p_identity_error(scaled, flat.reshape(start.shape), fast)
         return value, gradient.reshape(-1)
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, named_task, one_thread, serial_map
 from dpscale.optimize.convex import Solution, Solve
@@ -132,6 +133,7 @@ def run_descents(descents: Sequence[Descent], each: ParallelMap) -> None:
     """
     known: dict[bytes, Strategy] = {}
     while active := [one for one in descents if not one.done]:
+        check_planning_time()
         sweeps = [one.problems for one in active]
         new = {problem.key: problem for problems in sweeps for problem in problems if problem.key not in known}
         known.update(_solved(new, each))

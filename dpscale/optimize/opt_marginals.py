@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Flags, Floats, ParallelMap, optimize, serial_map
 from dpscale.optimize.implicit_workload import Implicit
@@ -186,6 +187,7 @@ def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callab
     """Return the function 2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
 
     def function(flat: Floats) -> tuple[float, Floats]:
+        check_planning_time()
         theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may reach zero
         state = certified(traces, theta**2, sizes)
         total = float((theta**power).sum())

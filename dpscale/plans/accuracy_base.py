@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
@@ -133,6 +134,7 @@ class Accuracy(ABC):
 
     def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
         """Return the sum of weight · variance over a part's queries on one set, without the weight of the set."""
+        check_planning_time()
         if part.factorizes:
             return self._product_error(dict(zip(attributes, part.families(attributes), strict=True)))
         return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())

@@ -20,6 +20,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import AttributeSet, Floats, NDArray
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import Factor
@@ -301,6 +302,7 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
 
 def combine_tables(tables: list[Floats], weights: Floats) -> Floats:
     """Return Σ w_τ w_τ' · Π tables over pairs of residuals, as an outer product with one axis of queries per table."""
+    check_planning_time()
     if (weights == 1).all():
         return reduce(np.multiply.outer, [table.sum(axis=(0, 1)) for table in tables], np.ones(()))
     total: Floats = np.zeros(())

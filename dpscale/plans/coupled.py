@@ -22,6 +22,7 @@ from itertools import product
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.plans.accuracy_base import Accuracy, SpannedQuery, out_of_span
 from dpscale.plans.blocks import (
@@ -247,6 +248,7 @@ class CoupledResiduals(Accuracy):
     def _contributions(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Floats]]:
         """Yield the blocks that estimate residuals inside a set, with w_bτ over the attributes that both have."""
         for index, block in enumerate(self.blocks):
+            check_planning_time()
             mine = tuple(name for name in attributes if name in block.attributes)
             weights = np.zeros((2,) * len(mine))
             for pattern in product((0, 1), repeat=len(mine)):

@@ -23,12 +23,13 @@ from dpscale.workload.part import RECORDS, WorkloadPart
 from dpscale.workload.parts import JointPart, ProductPart, part_of
 from dpscale.workload.query_family import End, JointFamily, QueryFamily
 from dpscale.workload.subworkloads import Subworkload, Subworkloads, decompose
-from dpscale.workload.workload import Workload
+from dpscale.workload.workload import MOST_SETS, Workload
 
 __all__ = [
     "CIRCULAR",
     "FAMILIES",
     "MARGINAL",
+    "MOST_SETS",
     "PREFIX",
     "RANGE",
     "RECORDS",

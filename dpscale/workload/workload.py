@@ -22,6 +22,7 @@ from dpscale.workload.parts import part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
 
 CONDITIONS = "conditions"
+MOST_SETS = 1_000_000  # attribute sets of a workload and their subsets, which are all measured, at about 1 KiB each
 
 
 class Workload:
@@ -33,13 +34,16 @@ class Workload:
     Parameters
     ----------
     domain : Domain
+    max_sets : int
+        Largest number of attribute sets with their subsets; a larger workload is refused before they are listed.
     """
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Domain, max_sets: int = MOST_SETS) -> None:
         if not isinstance(domain, Domain):
             raise DomainError("domain", f"a {type(domain).__name__}", "a Domain", 'write Workload(Domain({"a": 10}))')
         self.domain = domain
         self.parts: list[WorkloadPart] = []
+        self.max_sets = max_sets
 
     def __repr__(self) -> str:
         return f"Workload({', '.join(part.name for part in self.parts)}: {self.query_count} queries)"
@@ -292,12 +296,31 @@ class Workload:
             got = "neither" if degree is None else "both"
             raise JobError("workload", f"{got} of degree and attributes", "exactly one of them", "keep one")
         if degree is not None:
-            return tuple(combinations(self.domain.names, self._degree(degree)))
+            count, size = len(self.domain), self._degree(degree)
+            self._check_sets("degree", f"{degree}", sum(math.comb(count, lower) for lower in range(size + 1)))
+            return tuple(combinations(self.domain.names, size))
         sets = tuple(self.domain.ordered(_names(names)) for names in attributes or ())
         for name in {name for names in sets for name in names} - set(self.domain.names):
             raise JobError("workload.attributes", f"the number {name!r}", "attributes",
                            f'ask for its sums: family = "sum", of = {name!r}')  # fmt: skip
         return sets
+
+    def check_size(self) -> None:
+        """Raise JobError if the sets of the workload have more subsets than `max_sets`; none is listed."""
+        self._check_sets("attributes", f"{(count := len(self.sets)):,} set{'s' * (count > 1)}", self.most_subsets)
+
+    @property
+    def most_subsets(self) -> int:
+        """Upper limit of the number of subsets of all sets, from their sizes and the number of attributes."""
+        sizes = np.bincount([len(names) for names in self.sets])
+        return sum(min(sum(int(many) * math.comb(size, lower) for size, many in enumerate(sizes)),
+                       math.comb(len(self.domain.axis_names), lower)) for lower in range(len(sizes)))  # fmt: skip
+
+    def _check_sets(self, key: str, given: str, sets: int) -> None:
+        if sets > self.max_sets:
+            raise JobError(f"workload.{key}", f"{given} with {sets:,} subsets to measure",
+                           f"at most the {self.max_sets:,} of engine.max_sets",
+                           "ask for fewer or smaller sets, or raise it")  # fmt: skip
 
     def _degree(self, degree: int) -> int:
         if isinstance(degree, bool) or not isinstance(degree, int) or not 0 <= degree <= len(self.domain):

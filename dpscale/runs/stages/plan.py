@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -23,13 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.errors import DpscaleError
+from dpscale.base.deadline import limited, planning_within, too_long
+from dpscale.base.display import format_bytes
+from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.settings import Settings
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR
 from dpscale.job import TableJob
 from dpscale.mechanisms import plan_problem
-from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, user_store
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, planning_memory, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.earlier import plan_with_earlier
 from dpscale.runs.stages.preflight import check_memory
@@ -51,6 +54,10 @@ def make_refined_plan(run: TableRun, engine: Engine) -> MeasurementPlan:
     return measurement_plan
 
 
+LEAST_MEMORY = 1 << 24  # bytes of planning that every process has
+STATED_SECONDS = 10  # planning of which the predicted time is stated before it starts
+
+
 def most_cells(job: TableJob, engine: Engine) -> int:
     """Return the largest number of cells of a marginal that can be counted in memory."""
     return job.engine.bytes // (8 * (engine.workers + FACTOR))
@@ -58,19 +65,40 @@ def most_cells(job: TableJob, engine: Engine) -> int:
 
 def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> MeasurementPlan:
     """Return the plan of a job; raise PlanError if it does not fit the memory or the requested reconstruction."""
-    most = most_cells(job, engine)
-    tools = Tools(engine.each("solve-attribute"), user_store(), most)
-    measurement_plan = plan_once(job, problem, most, lambda named: plan_problem(named, problem, job.options, tools))
+    most, seconds = most_cells(job, engine), job.engine.longest_planning
+    tools = Tools(limited(engine.each("solve-attribute")), user_store(), most)
+
+    def plan_now(named: Mechanism) -> MeasurementPlan:
+        if (needed := planning_memory(problem.workload)) > max(job.engine.bytes, LEAST_MEMORY):
+            raise PlanError("engine.memory", f"planning needs {format_bytes(needed)}", f"at most {job.engine.memory}",
+                            "raise it, or ask for fewer or smaller sets")  # fmt: skip
+        if (predicted := named.seconds(problem, job.options)) > seconds:
+            raise too_long(seconds, f"{named.name} needs about {predicted:,.0f} s for this workload")
+        if predicted >= STATED_SECONDS:
+            warnings.warn(f"planning with {named.name} takes about {predicted:,.0f} s", UserWarning, stacklevel=2)
+        with planning_within(seconds):
+            return plan_problem(named, problem, job.options, tools)
+
+    measurement_plan = plan_once(job, problem, most, plan_now)
     check_plan(job, measurement_plan, engine)
     return measurement_plan
 
 
 def check_plan(job: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> None:
     """Raise PlanError if a plan does not fit the memory, the requested reconstruction or the synthetic rows."""
+    check_cells(measurement_plan, job)
     check_memory(measurement_plan, job, engine)
     job.reconstruction.check(measurement_plan, job.estimating, job.engine.bytes)
     if job.synthesize is not None:
         measurement_plan.check_low_order()
+
+
+def check_cells(measurement_plan: MeasurementPlan, job: TableJob) -> None:
+    """Raise PlanError if the sets that are counted have more cells than `engine.max_cells`."""
+    sets, most = measurement_plan.counted_sets, job.engine.most_cells
+    if (cells := sum(map(int, measurement_plan.domain.cells_each(sets)))) > most:
+        raise PlanError("engine.max_cells", f"{cells:,} cells in {len(sets):,} sets to count", f"at most {most:,}",
+                        "ask for fewer or smaller sets, or raise it")  # fmt: skip
 
 
 def check_numbers(run: TableRun, engine: Engine) -> None:

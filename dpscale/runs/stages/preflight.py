@@ -160,6 +160,10 @@ def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engin
         columns = len(measurement_plan.domain) + len(measurement_plan.workload.numbers)
         check_rows(job.synthesize, job.synthesize.rows, columns, job.engine.bytes)
     _check_memory_setting(measurement_plan, memory, engine.workers)
+    needed, what = reconstruction_memory(measurement_plan, job)
+    if needed > job.engine.bytes:
+        raise PlanError("engine.memory", f"{what} needs {format_bytes(needed)}", f"at most {job.engine.memory}",
+                        "raise it, leave the set out, or lower output.max_rows")  # fmt: skip
     needed, what = max(_memory_needs(measurement_plan, job, memory, engine.workers))
     engine.check_worker_memory(needed, what)
 
@@ -180,6 +184,22 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
 def counting_memory(measurement_plan: MeasurementPlan, job: TableJob) -> int:
     """Return the memory for counting; an adaptive run stores exact counts of candidates in the other half."""
     return job.engine.bytes // 2 if measurement_plan.candidates else job.engine.bytes
+
+
+def reconstruction_memory(measurement_plan: MeasurementPlan, job: TableJob) -> Need:
+    """Return the bytes and the name of the largest task that answers a set."""
+    needs = (need for part in measurement_plan.workload.parts for need in _answer_needs(part, job.output.max_rows))
+    return max(needs, default=(0, ""))
+
+
+ANSWER_SECONDS, SUBSET_SECONDS, SET_SECONDS = 3e-7, 1e-8, 1e-4  # of an answer, of it and each subset, and of a set
+
+
+def reconstruction_seconds(measurement_plan: MeasurementPlan, job: TableJob) -> float:
+    """Return the predicted CPU seconds of the answers in files, within a factor of about 3 on a usual machine."""
+    sets = ((len(names), count) for part in measurement_plan.workload.parts
+            for names, count in zip(part.sets, part.counts, strict=True) if count <= job.output.max_rows)  # fmt: skip
+    return sum(SET_SECONDS + count * (ANSWER_SECONDS + SUBSET_SECONDS * 2**size) for size, count in sets)
 
 
 def _memory_needs(measurement_plan: MeasurementPlan, job: TableJob, memory: int, workers: int) -> Iterator[Need]:

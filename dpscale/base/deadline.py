@@ -1,0 +1,75 @@
+"""Limit of the time of planning: loops of solvers check it, and tasks in other threads or processes carry it along.
+
+A plan does not depend on the limit: planning ends with the plan, or with an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from dpscale.base.errors import PlanningTimeError
+from dpscale.base.numerics import ParallelMap
+
+_end: ContextVar[tuple[float, float] | None] = ContextVar("_end", default=None)  # moment, and seconds of the setting
+
+
+@contextmanager
+def planning_within(seconds: float, left: float | None = None) -> Iterator[None]:
+    """Limit the time of planning inside the context.
+
+    Parameters
+    ----------
+    seconds : float
+        Setting `engine.planning_seconds`.
+    left : float, optional
+        Seconds that are left of it. Default: all.
+    """
+    token = _end.set((time.monotonic() + (seconds if left is None else left), seconds))
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+def check_planning_time() -> None:
+    """Raise PlanningTimeError if the time of planning is over; without a limit do nothing."""
+    if (end := _end.get()) is not None and time.monotonic() > end[0]:
+        raise too_long(end[1], "planning is not over")
+
+
+def too_long(seconds: float, why: str) -> PlanningTimeError:
+    """Return the error for planning that takes longer than the setting."""
+    remedy = "raise it, ask for fewer or smaller sets, or set mechanism weighted-residuals"
+    return PlanningTimeError("engine.planning_seconds", f"{seconds:g}, and {why}", "a workload that is planned in time",
+                             remedy)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LimitedTask:
+    """Function of a task with the time that is left for planning."""
+
+    function: Callable[..., Any]
+    seconds: float
+    left: float
+
+    def __call__(self, *arguments: Any) -> Any:
+        with planning_within(self.seconds, self.left):
+            check_planning_time()
+            return self.function(*arguments)
+
+
+def limited(each: ParallelMap) -> ParallelMap:
+    """Return a map whose tasks have the time that is left for planning."""
+
+    def limited_map(function: Callable[..., Any], items: Iterable[Any]) -> Iterable[Any]:
+        if (end := _end.get()) is None:
+            return each(function, items)
+        check_planning_time()
+        return each(LimitedTask(function, end[1], end[0] - time.monotonic()), items)
+
+    return limited_map

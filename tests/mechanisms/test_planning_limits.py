@@ -1,0 +1,160 @@
+"""Limits of planning: sets, cells, seconds and memory are refused in one sentence, before they are used or charged."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+
+import numpy as np
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.base.deadline import check_planning_time, limited, planning_within
+from dpscale.base.errors import DpscaleError, JobError, PlanningTimeError
+from dpscale.domain import Domain
+from dpscale.mechanisms import mechanism, mechanism_names
+from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.runs.opening import read_job
+from dpscale.workload import Workload, workload as workloads
+
+WIDE = Domain({f"a{number}": 2 for number in range(40)})
+
+
+def write_job(folder, parts, attributes=6, size=3, **tables):
+    domain = {"attributes": {f"a{one}": {"kind": "coded", "size": size} for one in range(attributes)}}
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain))
+    (folder / "data.csv").write_text(",".join(domain["attributes"]) + "\n" + ",".join("0" * attributes) + "\n")
+    job = {"data": {"path": "data.csv", "domain": "domain.toml"}, "privacy": {"epsilon": 1.0, "delta": 1e-9},
+           "workload": parts, **tables}  # fmt: skip
+    (folder / "job.toml").write_text(tomli_w.dumps(job))
+    return folder / "job.toml"
+
+
+def refused(folder, *command):
+    """Return the sentence of a command that is refused and leaves nothing behind."""
+    before = {path.name for path in folder.iterdir()}
+    result = CliRunner().invoke(main, list(map(str, command)))
+    assert result.exit_code == 2, result.output
+    assert {path.name for path in folder.iterdir()} == before
+    return result.stderr
+
+
+def test_sets_are_counted_before_they_are_listed(monkeypatch):
+    def list_none(*_):
+        raise AssertionError("listed")
+
+    monkeypatch.setattr(workloads, "combinations", list_none)
+    with pytest.raises(JobError, match=r"20 with 618,679,078,298 subsets to measure.* engine\.max_sets"):
+        Workload(WIDE).add("marginal", degree=20)
+
+
+def test_many_sets_of_a_job_are_refused(tmp_path):
+    job = write_job(tmp_path, [{"family": "marginal", "degree": 12}], 40)
+    for command in (("plan", job), ("run", job, "--run-dir", tmp_path / "run")):
+        assert "engine.max_sets" in refused(tmp_path, *command)
+    large = [{"family": "marginal", "attributes": [[f"a{one}" for one in range(22)]]}]
+    job = write_job(tmp_path, large, 40)
+    assert "1 set with 4,194,304 subsets" in refused(tmp_path, "plan", job)
+
+
+@pytest.mark.parametrize("degree", range(5))
+def test_subsets_of_a_degree_are_counted_exactly(degree):
+    domain = Domain({f"a{number}": 2 for number in range(4)})
+    found = Workload(domain).add("marginal", degree=degree).most_subsets
+    assert found == sum(len(list(combinations(domain.names, lower))) for lower in range(degree + 1))
+
+
+def test_subsets_of_lists_are_at_most_the_limit_that_is_counted():
+    random, names = np.random.default_rng(0), [f"a{number}" for number in range(8)]
+    for _ in range(200):
+        sets = [random.choice(names, random.integers(0, 5), replace=False).tolist() for _ in range(4)]
+        exact = {lower for one in sets for size in range(len(one) + 1) for lower in combinations(sorted(one), size)}
+        workload = Workload(Domain(dict.fromkeys(names, 2))).add("marginal", attributes=sets)
+        assert len(exact) <= workload.most_subsets <= 2 ** len(names)
+
+
+def test_a_setting_admits_as_many_sets(tmp_path):
+    parts = [{"family": "marginal", "degree": 2}]
+    for most, admitted in ((21, False), (22, True)):
+        job = read_job(write_job(tmp_path, parts, engine={"max_sets": most}))
+        if admitted:
+            assert len(job.build_workload(job.read_domain()).sets) == 15
+        else:
+            with pytest.raises(JobError, match="22 subsets"):
+                job.build_workload(job.read_domain())
+
+
+def test_cells_are_limited(tmp_path):
+    parts = [{"family": "marginal", "degree": 2}]
+    job = write_job(tmp_path, parts, engine={"max_cells": 134})
+    assert "135 cells in 15 sets" in refused(tmp_path, "run", job, "--run-dir", tmp_path / "run")
+    job = write_job(tmp_path, parts, engine={"max_cells": 135})
+    assert CliRunner().invoke(main, ["plan", str(job)]).exit_code == 0
+
+
+def test_answers_beyond_the_memory_are_refused(tmp_path):
+    parts = [{"family": "marginal", "degree": 6}]
+    job = write_job(tmp_path, parts, engine={"memory": "180KB"})
+    assert "a0, a1, a2, a3, a4, a5 (answers) needs" in refused(tmp_path, "run", job, "--run-dir", tmp_path / "run")
+
+
+def test_predicted_time_is_compared_with_the_setting(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSCALE_STORE", "off")
+    parts, named = [{"family": "range", "attributes": [["a0"]]}], {"name": "eigen-design"}
+    job = write_job(tmp_path, parts, 1, 1500, mechanism=named, engine={"planning_seconds": 20})
+    sentence = refused(tmp_path, "run", job, "--run-dir", tmp_path / "run")
+    assert "engine.planning_seconds: 20, and eigen-design needs about 50 s for this workload" in sentence
+    job = write_job(tmp_path, parts, 1, 1500, mechanism=named, engine={"planning_seconds": 60})
+    monkeypatch.setattr("dpscale.runs.stages.plan.plan_problem", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with (
+        pytest.warns(UserWarning, match="planning with eigen-design takes about 50 s"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        dp.run(job, tmp_path / "run")  # the time is stated before planning starts
+
+
+@pytest.mark.parametrize("name", ["hdmm", "eigen-design", "weighted-residuals", "identity", "auto"])
+def test_planning_stops_when_its_time_is_over(name, monkeypatch):
+    monkeypatch.setenv("DPSCALE_STORE", "off")
+    workload = Workload(Domain({f"a{number}": 6 for number in range(6)})).add("range", degree=3)
+    with planning_within(1e-9), pytest.raises(PlanningTimeError, match=r"engine\.planning_seconds"):
+        dp.plan(workload, mechanism=name)
+    check_planning_time()  # there is no limit outside
+    assert not issubclass(PlanningTimeError, dp.PlanError)  # which a mechanism may take for an unsupported workload
+
+
+def test_tasks_carry_the_limit_along():
+    def check(_):
+        time.sleep(0.01)
+        check_planning_time()
+
+    with ThreadPoolExecutor(2) as pool, planning_within(0.005):
+        list(pool.map(check, range(2)))  # planted: a thread has no limit of its own
+        with pytest.raises(PlanningTimeError):
+            list(limited(pool.map)(check, range(2)))
+
+
+def test_every_mechanism_predicts_its_time():
+    problem = PlanningProblem(Workload(Domain({"a": 4, "b": 3})).add("marginal", degree=2))
+    for name in mechanism_names():
+        named = mechanism(name)
+        assert 0 < named.seconds(problem, named.Options()) < 10
+
+
+def test_plan_states_time_and_memory(tmp_path):
+    job = write_job(tmp_path, [{"family": "marginal", "degree": 2}])
+    result = CliRunner().invoke(main, ["plan", str(job), "--json"])
+    summary = json.loads(result.stdout)
+    assert summary["planning_memory_bytes"] == 22 * 1024
+    assert summary["reconstruction_memory_bytes"] == 9 * (216 + 40)
+    assert summary["reconstruction_seconds"] > 0
+
+
+@pytest.mark.parametrize("key", ["max_sets", "max_cells", "planning_seconds"])
+def test_wrong_limits_are_refused(tmp_path, key):
+    job = write_job(tmp_path, [{"family": "marginal", "degree": 1}], engine={key: 0})
+    with pytest.raises(DpscaleError, match=rf"engine\.{key}: 0"):
+        read_job(job)
