@@ -327,16 +327,23 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, descripti
     long = [name for name, table in tables.items() if table.num_rows >= MOST_ROWS]
     about += [f"{name}: omitted here, because a sheet has at most {MOST_ROWS:,} rows" for name in long]
     for line in (f"Tables of release {release}", description, *about):
-        first.append([line])
+        first.append([_as_xml(line)])
     for name, table in ((name, table) for name, table in tables.items() if name not in long):
         sheet = book.create_sheet(name[:31])
         plain = without_dictionaries(_escaped(table))
-        sheet.append(plain.column_names)
-        for row in zip(*plain.to_pydict().values(), strict=True):
-            sheet.append(list(row))
+        for row in (plain.column_names, *zip(*plain.to_pydict().values(), strict=True)):
+            sheet.append([_as_xml(one) if isinstance(one, str) else one for one in row])
     out = io.BytesIO()
     book.save(out)
     write_whole(folder / BOOK, out.getvalue())
+
+
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _as_xml(text: str) -> str:
+    """Replace characters that a file of XML cannot have."""
+    return NOT_IN_XML.sub("\ufffd", text)
 
 
 def _statistic(table: pa.Table) -> str:

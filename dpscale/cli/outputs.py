@@ -207,10 +207,13 @@ def publish(
 ) -> None:
     """Write whole, non-negative tables that add up, with a readme and a codebook, at no cost."""
     from dpscale.api.release import Release
+    from dpscale.runs.manifest import check_outputs
 
     folder = Path(out) if out else Path(run_dir) / "published"
     named = [[name.strip() for name in one.split(",")] for one in sets]
     release = Release.open(run_dir)
+    for own in release.tables.values():
+        check_outputs(own.path, own.manifest["stages"])
     folders = {name: folder if one is release else folder / name for name, one in release.tables.items()}
     tables = {name: _one(release.tables[name], own, named, degree, limit, formats) for name, own in folders.items()}
     summary = {"published": str(folder), "tables": tables, **(tables["data"] if folder in folders.values() else {})}

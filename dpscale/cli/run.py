@@ -104,10 +104,15 @@ def _stage_command(name: str, doc: str) -> None:
         _check_stage(directory, name)
         if STAGES[name].spends:
             _warn_other_data(directory)
-        with Bars(quiet) as progress:
-            runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
-        stage = {"stage": name, **directory.manifest["stages"][name]}
-        click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
+        if directory.stages[name].is_enabled(directory):
+            with Bars(quiet) as progress:
+                runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
+        _echo_stage(directory, name, as_json)
+
+
+def _echo_stage(directory: Run, name: str, as_json: bool) -> None:
+    stage = {"stage": name, **directory.manifest["stages"].get(name, {"state": "not requested"})}
+    click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
 
 
 def _check_stage(directory: Run, name: str) -> None:
@@ -176,8 +181,7 @@ def _start_stage(
     if name in directory.stages and directory.stages[name].is_enabled(directory):
         with Bars(quiet) as progress, runner.remove_on_error(directory):
             runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
-    stage = {"stage": name, **directory.manifest["stages"].get(name, {"state": "not requested"})}
-    click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
+    _echo_stage(directory, name, as_json)
 
 
 @main.command()

@@ -20,6 +20,7 @@ import tomli_w
 
 from dpscale.base.display import MOST, display_path, html_table, safe_repr
 from dpscale.base.errors import DomainError
+from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.axes import AxisIndex
@@ -115,9 +116,12 @@ class Domain(AxisIndex):
             reason = error.strerror or "unreadable"
             got = f"cannot read {display_path(path)} ({reason})"
             raise DomainError("domain", got, "a domain file", "check the path") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             got = f"{display_path(path)} is not TOML{toml_fault(error)}"
             raise DomainError("domain", got, "a domain file", "fix the syntax") from None
+        if is_too_deep(content):
+            got = f"{display_path(path)} has more than {MOST_LEVELS} nested levels"
+            raise DomainError("domain", got, "a domain file", "check its brackets")
         where = place(path, "domain")
         return cls.from_dict(content, where.parent)._located(where)
 

@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from dpscale.base.display import display_path, nearest, safe_repr
 from dpscale.base.errors import JobError
+from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Attribute, Domain
 from dpscale.job.data import Data
@@ -370,6 +371,8 @@ def _check_joint(part: WorkloadPart, most: int) -> None:
 def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) -> tuple[Mapping[str, Any], Path]:
     """Return the content of a job file or a dict, and the folder of its relative paths; see `TableJob.read`."""
     content, folder = (source, Path.cwd()) if isinstance(source, Mapping) else _job_file(source)
+    if is_too_deep(content):
+        raise JobError("job", f"more than {MOST_LEVELS} nested levels", "a job", "check its brackets")
     if stored:
         return content, folder
     warn_of_old_names(content)
@@ -385,7 +388,7 @@ def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
     except OSError as error:
         reason = error.strerror or "unreadable"
         raise JobError("job", f"cannot read {display_path(path)} ({reason})", "a job file", "check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise JobError(
             "job", f"{display_path(path)} is not TOML{toml_fault(error)}", "a job file", "fix the syntax"
         ) from None

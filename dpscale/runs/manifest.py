@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from dpscale.base import VERSION as PROJECT_VERSION
 from dpscale.base.errors import DpscaleError, JobError, TransientError
+from dpscale.base.nesting import is_too_deep
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.contributions.unit_ids import RULE
 from dpscale.job.sections import SynthesizeTable
@@ -94,9 +95,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a run; raise JobError if the file is damaged or missing."""
     try:
         content = json.loads(read_bytes(folder / MANIFEST))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         content = None
-    if not isinstance(content, dict) or not _is_valid(content):
+    if not isinstance(content, dict) or is_too_deep(content) or not _is_valid(content):
         raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
                        "restore it, or start a new run")  # fmt: skip
     return READERS.get(content.get("version", 0), dict)(content)
@@ -275,6 +276,12 @@ def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: Paralle
     if output_digest(root, output, each) != entry["sha256"]:
         raise JobError("run directory", f"files that stage {stage} wrote in {output} were changed",
                        "the files as that stage wrote them", "restore them, or start a new run")  # fmt: skip
+
+
+def check_outputs(root: Path, stages: Mapping[str, Mapping[str, Any]], each: ParallelMap = serial_map) -> None:
+    """Raise JobError unless the files of all finished stages up to the measurement are as those stages wrote them."""
+    for name in ("discover", "plan", "units", "measure"):
+        check_output(root, name, stages.get(name, {}), each)
 
 
 def output_digest(root: Path, output: Path, each: ParallelMap = serial_map) -> str:

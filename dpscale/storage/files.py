@@ -253,8 +253,10 @@ def read_text(path: Path) -> str:
     return (path.read_bytes() if is_local(path) else read_bytes(path)).decode("utf-8-sig")
 
 
-def toml_fault(error: ValueError) -> str:
+def toml_fault(error: ValueError | RecursionError) -> str:
     """Return the position of a TOML syntax error without quoting the text, which may contain records."""
+    if isinstance(error, RecursionError):
+        return " (brackets or keys are nested too deeply)"
     found = re.search(r"\(at (.*)\)$", str(error))
     return f" ({found[1]})" if found else ""
 

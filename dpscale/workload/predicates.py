@@ -17,7 +17,8 @@ and dates. The cells of nulls and of outside values match `is null` and `= '(out
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -57,12 +58,24 @@ def read_predicate(text: str, domain: Domain) -> Predicate:
     JobError
         If the syntax is wrong, an attribute or label is unknown, or the predicate does not select whole cells.
     """
-    return _Reader(text, domain).whole()
+    with _nesting(text):
+        return _Reader(text, domain).whole()
 
 
 def read_conjunction(text: str, domain: Domain) -> dict[str, str] | None:
     """Return a predicate per attribute if a predicate is a conjunction of them, else None."""
-    return _Reader(text, domain).conjuncts()
+    with _nesting(text):
+        return _Reader(text, domain).conjuncts()
+
+
+@contextmanager
+def _nesting(text: str) -> Iterator[None]:
+    """Raise JobError for a predicate with too many levels of parentheses or of `not`."""
+    try:
+        yield
+    except RecursionError:
+        raise JobError(FIELD, f"{safe_repr(text)}, with too many levels of ( or not", "fewer levels",
+                       "remove parentheses") from None  # fmt: skip
 
 
 class _Reader(ExpressionReader):

@@ -1,6 +1,8 @@
 """The command `dpscale publish`: consistent files with README and codebook, written only to its own directory."""
 
 import json
+import zipfile
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,9 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.answers.publish import Published, write_published
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
 from tests.runs.small import table, write_job, write_table
 
 
@@ -90,12 +95,39 @@ def test_formula_like_headers_and_labels_are_escaped():
     assert found.column(1).to_pylist() == list(range(-5, 5))
 
 
+HOSTILE = ("=A1", "-y", "-5", "+SUM(A1)", "@x", "\tt", "\rr", "=HYPERLINK(\"http://x\")", "=cmd|' /C calc'!A0", "\x00n",
+           "bell\x07", "\x1b[31m", "\ufffe", "<script>", "&amp;", "_x0041_", "a" * 300, "http://x")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["=1+2", "[x]:*?/\\", "a\x07b", "'=1", "n" * 60, "History"])
+def test_workbooks_have_hostile_names_and_labels_as_texts(tmp_path, name):
+    """No cell is a formula, a link or a fault, no text is lost, and the file is XML."""
+    openpyxl = pytest.importorskip("openpyxl")
+    domain = Domain([Attribute(name, "categories", values=HOSTILE), Attribute("=b", "categories", values=("=1", "x"))])
+    sets = [(name,), (name, "=b")]
+    tables = {own: np.arange(np.prod(domain.shape(own))).reshape(domain.shape(own)) for own in sets}
+    published = Published(6, tables, {own: np.ones(()) for own in sets}, {})
+    write_published(
+        tmp_path / "out", domain, published, "=r", 1.0, ("xlsx",), "at most 2 rows of one =unit are counted"
+    )
+    with zipfile.ZipFile(tmp_path / "out" / "tables.xlsx") as book:
+        for part in book.namelist():
+            if part.endswith(".xml"):
+                ElementTree.fromstring(book.read(part))
+        assert not [part for part in book.namelist() if "external" in part.lower()]
+    book = openpyxl.load_workbook(tmp_path / "out" / "tables.xlsx")
+    assert len(book.sheetnames) == 3
+    cells = [cell for sheet in book for row in sheet.iter_rows() for cell in row]
+    assert {cell.data_type for cell in cells} <= {"s", "inlineStr", "n"}
+    assert not any(cell.hyperlink for cell in cells)
+    texts = [str(cell.value) for cell in cells if cell.data_type != "n"]
+    assert not [text for text in texts if text[0] in "=+-@\t\r" and text != "-5"]
+    labels = {cell.value for row in book.worksheets[1].iter_rows(min_row=2, max_col=1) for cell in row}
+    assert len(labels) == len(HOSTILE)
+
+
 def test_published_files_have_no_live_formulas(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
-    from dpscale.answers.publish import Published, write_published
-    from dpscale.domain import Domain
-    from dpscale.domain.attribute import Attribute
-
     domain = Domain([Attribute("=1+2", "categories", values=("=A1", "-y", "-5"))])
     names = ("=1+2",)
     published = Published(6, {names: np.array([1, 2, 3])}, {names: np.ones(3)}, {})

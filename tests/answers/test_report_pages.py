@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from markupsafe import escape
 
 import dpscale as dp
-from dpscale.answers.report.page import HIDDEN, public_name, redacted
+from dpscale.answers.report.page import HIDDEN, public_name, redacted, security_policy, shared_file
 from dpscale.mechanisms import MECHANISMS
 from dpscale.runs.table import TableRun
 from tests.answers.chromium import BROWSER, render_page
@@ -118,8 +119,30 @@ def test_report_has_no_accessibility_faults(reports, name):
 
 
 @browser
+@pytest.mark.parametrize("planted", [
+    "<script>window.planted = 1</script>",
+    "<img src='data:image/gif;base64,x' onerror='window.planted = 1'>",
+    "<iframe srcdoc='<script>parent.planted = 1</script>'></iframe>",
+    "<a href='javascript:window.planted = 1' id='link'>.</a>",
+])  # fmt: skip
+@pytest.mark.parametrize("policy", [True, False])
+def test_policy_of_the_page_blocks_scripts_in_texts(reports, tmp_path, planted, policy):
+    """A text that were not escaped could run nothing; without the policy it runs."""
+    page = reports["laplace"].read_text().replace("</main>", f"{planted}</main>")
+    if not policy:
+        page = page.replace("Content-Security-Policy", "other")
+    (tmp_path / "page.html").write_text(page)
+    script = """(async () => { document.getElementById("link")?.click();
+        await new Promise((done) => setTimeout(done, 300)); return window.planted ?? 0; })()"""
+    result = render_page(tmp_path / "page.html", script, ("desktop",))["desktop"]
+    assert result["found"] == (0 if policy else 1)
+
+
+@browser
 def test_planted_accessibility_faults_are_detected(reports, tmp_path):
-    page = reports["laplace"].read_text().replace('<html lang="en">', "<html>").replace('"Search ", input', "input")
+    script, changed = shared_file("page.js"), shared_file("page.js").replace('"Search ", input', "input")
+    page = reports["laplace"].read_text().replace('<html lang="en">', "<html>").replace(script, changed)
+    page = page.replace(escape(security_policy(script)), escape(security_policy(changed)))
     (tmp_path / "page.html").write_text(page)
     found = render_page(tmp_path / "page.html", axe_script(), ("desktop",))["desktop"]["found"]
     assert {"html-has-lang", "label"} <= {name for name, _ in found}
