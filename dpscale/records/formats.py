@@ -32,6 +32,9 @@ CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 COMPRESSED = {None: "", "gzip": "gzipped ", "zstd": "zstd ", "bz2": "bzip2 "}
 
 
+MOST_PAGE = 1 << 28
+
+
 @dataclass(frozen=True)
 class Dialect:
     """Format of a table's files and its options; a format takes those that its `options` list.
@@ -56,6 +59,8 @@ class Dialect:
         Beginning of lines of delimited text that are no records.
     skip_lines : int
         Lines before the header, or before the first record.
+    most_page : int
+        Largest number of unpacked bytes of a page of a Parquet file.
     """
 
     delimiter: str = ""
@@ -68,6 +73,7 @@ class Dialect:
     escape: str = ""
     comment: str = ""
     skip_lines: int = 0
+    most_page: int = MOST_PAGE
 
 
 PLAIN = Dialect()
@@ -238,7 +244,11 @@ def check_formats(files: Iterable[str], dialect: Dialect = PLAIN) -> None:
         raise DataError("data.path", f"{' and '.join(titles)} files together", "files of one format",
                         "select one format, for example FOLDER/*.parquet, or convert the others")  # fmt: skip
     [(title, kind)] = found.items()
-    given = [one.name for one in fields(Dialect) if one.name != "format" and getattr(dialect, one.name) != one.default]
+    given = [
+        one.name
+        for one in fields(Dialect)
+        if one.name not in ("format", "most_page") and getattr(dialect, one.name) != one.default
+    ]
     if wrong := [name for name in given if name not in kind.options]:
         takes = _listed(one for one in map(format_named, FORMATS) if wrong[0] in one.options)
         raise DataError(f"data.{wrong[0]}", f"given for {title} files", f"{takes} files", "leave it out")

@@ -52,6 +52,7 @@ from dpscale.workload import Workload
 
 # defaults that every digest includes, also that of a job that omits them
 FOUND_FOLDER = "domain"
+LEAST_PAGE = 1 << 23  # bytes of a Parquet page that are always read
 UNIT_RECORD, CUT_FILE = "units/units.json", "cut.parquet"
 FOUND, SEARCH_FILE = f"{FOUND_FOLDER}/domain.toml", f"{FOUND_FOLDER}/searches.json"
 SEARCH_SHARE = "search_share"  # in the manifest, if the counts of the search are the estimates
@@ -397,6 +398,10 @@ def _layout(data: Data) -> Layout | None:
 
 
 def origin_of(run: TableRun) -> Origin:
-    """Return the origin of the data; a versioned table is read at the version with which the run started."""
+    """Return the origin of the data; a versioned table is read at the version with which the run started.
+
+    A page of a Parquet file takes about eight times its size while it is read, by each of at least two workers.
+    """
     origin, table = run.job.data.origin, run.manifest.get("table")
+    origin = replace(origin, dialect=replace(origin.dialect, most_page=max(run.job.engine.bytes // 16, LEAST_PAGE)))
     return replace(origin, version=table["version"]) if table and origin.format else origin

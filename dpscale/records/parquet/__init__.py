@@ -10,9 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
 from dpscale.base.arrow import is_text, pa, pq, types
+from dpscale.base.display import format_bytes
+from dpscale.base.errors import DataError
 from dpscale.records.files import batch_rows, fetched_bytes, file_size, mapped, mapped_bytes, small
-from dpscale.records.formats import Dialect, RecordFormat, Source
+from dpscale.records.formats import MOST_PAGE, Dialect, RecordFormat, Source
 from dpscale.storage.objects import is_url
 
 if TYPE_CHECKING:
@@ -40,7 +44,8 @@ def _among_first(values: int) -> bool:
 class ParquetSource(Source):
     """Parquet file; its footer is read once."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, most_page: int = MOST_PAGE) -> None:
+        self.most_page = most_page
         self.path, self._small = path, None if is_url(path) else small(path)
         self.metadata = footer(path, self._small)
         self.schema = _without_int96(self.metadata)
@@ -87,6 +92,8 @@ class ParquetSource(Source):
         from dpscale.records.pages import Decoded, Group
 
         groups = list(row_groups or range(self.metadata.num_row_groups))
+        for number in groups:
+            self._check_pages(columns, number)
         if domain is None or self.metadata.num_columns != len(self.names) or self._is_little(columns, groups):
             yield from self._plainly(columns, groups, ids)
             return
@@ -97,6 +104,30 @@ class ParquetSource(Source):
                     yield from self._plainly(columns, [number], ids)
                 else:
                     yield from self._group(Group(self, data, number, wanted, domain), Decoded, number, columns, ids)
+
+    def _check_pages(self, columns: Sequence[str], number: int) -> None:
+        """Raise DataError if a page of some columns is too large to be unpacked; its header states its size."""
+        group = self.metadata.row_group(number)
+        if self.metadata.num_columns != len(self.names):
+            chunks = [(name, group.column(place)) for place in range(group.num_columns)
+                      if (name := group.column(place).path_in_schema.split(".")[0]) in columns]  # fmt: skip
+        else:
+            chunks = [(name, group.column(self.places[name])) for name in columns]
+        large = [(name, chunk) for name, chunk in chunks if chunk.total_uncompressed_size > self.most_page]
+        for name, chunk in large:
+            if (most := self._largest_page(chunk)) > self.most_page:
+                raise DataError(f"data column {name!r}", f"a page of {format_bytes(most)} in {self.path}",
+                                f"pages of at most {format_bytes(self.most_page)}, a sixteenth of engine.memory",
+                                "raise it, or write the file with smaller values or pages")  # fmt: skip
+
+    def _largest_page(self, chunk: pq.ColumnChunkMetaData) -> int:
+        from dpscale.records.parquet.headers import largest_page
+
+        start = _start_of(chunk)
+        span = [(start, start + chunk.total_compressed_size)]
+        far = is_url(self.path)
+        with fetched_bytes(self.path, file_size(self.path), span) if far else mapped_bytes(self.path) as data:
+            return int(largest_page(np.frombuffer(data, np.uint8), start, chunk.num_values))
 
     def _is_little(self, columns: Sequence[str], groups: Sequence[int]) -> bool:
         """Return whether pyarrow reads the values sooner: than loops that are not loaded, or than many calls of them.
@@ -236,7 +267,7 @@ class ParquetFormat(RecordFormat):
     splittable = True
 
     def open(self, path: str, dialect: Dialect) -> ParquetSource:
-        return ParquetSource(path)
+        return ParquetSource(path, dialect.most_page)
 
     def footer(self, file: BinaryIO, size: int) -> bytes:
         file.seek(max(size - TAIL, 0))

@@ -146,6 +146,23 @@ def chunk_table(data: Array, row_groups: Int, columns: Int) -> NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
+def largest_page(data: Array, start: Int, values: Int) -> Int:
+    """Return the largest number of unpacked bytes of a page of a column chunk; -1 if the chunk is damaged."""
+    found, at, end, seen, largest = np.empty((1, 10, 10), np.int64), start, len(data) - TAIL, 0, 0
+    fields = found[0]
+    while seen < values:
+        at = _walk(data, at, end, False, found) if at >= 0 else at
+        if at < 0 or not 0 <= fields[0, 3] <= end - at or fields[0, 2] < 0:
+            return -1
+        largest, at = max(largest, fields[0, 2]), at + fields[0, 3]
+        if fields[0, 1] == DATA:
+            seen += fields[5, 1]
+        elif fields[0, 1] == DATA2:
+            seen += fields[8, 1]
+    return largest
+
+
+@njit(cache=True, nogil=True)
 def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: Array) -> Integers:
     """Return the pages of column chunks in order, shape (pages, FIELDS).
 
