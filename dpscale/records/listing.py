@@ -207,11 +207,26 @@ def _at(path: str) -> tuple[list[str], list[str]]:
     if os.path.exists(path):
         return [path], []
     fixed, pattern = _literal_part(os.path.abspath(path))
+    _check_listable(fixed, pattern)
     matches = [match for match in glob.glob(os.path.join(glob.escape(fixed), pattern), recursive=True)
                if not _is_hidden(os.path.basename(match)) and not _within_run(match, fixed)]  # fmt: skip
     folders = [match for match in matches if os.path.isdir(match) and not is_run(match)]
     files = [match for match in matches if not os.path.isdir(match)]
     return files, [file for folder in folders for file in _below(folder)]
+
+
+def _check_listable(fixed: str, pattern: str) -> None:
+    """Raise DataError for a folder in which a pattern looks for files and that cannot be listed; a glob omits it."""
+    parts = pattern.split(os.sep)
+    for count in range(len(parts)):
+        for folder in glob.glob(os.path.join(glob.escape(fixed), *parts[:count], ""), recursive=True):
+            try:
+                with os.scandir(folder):
+                    os.stat(os.path.join(folder, "."))
+            except PermissionError as error:
+                _unreadable(error)
+            except OSError:  # no folder
+                continue
 
 
 def _literal_part(path: str) -> tuple[str, str]:
@@ -254,7 +269,7 @@ def _below(folder: str) -> list[str]:
 
 
 def _unreadable(error: OSError) -> None:
-    got = f"{error.filename} cannot be listed"
+    got = f"{os.path.normpath(error.filename)} cannot be listed"
     raise DataError("data.path", got, "readable folders", "check its permissions") from None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from decimal import Decimal
@@ -244,3 +245,38 @@ def test_month_below_year_stays_a_number_for_an_attribute_of_numbers(tmp_path):
     domain = dp.Domain(month={"kind": "integer", "low": 1, "high": 12})
     write(tmp_path / "year=2024" / "month=03" / "p.parquet")
     assert counts(tmp_path, domain, ("month",)) == [0, 0, 2, *[0] * 9]
+
+
+UNREADABLE = """
+import sys
+import dpscale as dp
+from dpscale.base.errors import DataError
+for path in sys.argv[1:]:
+    try:
+        print(sum(dp.count_marginals(dp.Table.open(path, dp.Domain(a=3)), [("a",)])["a",].tolist()))
+    except DataError as error:
+        print(error)
+"""
+
+
+def test_folder_that_cannot_be_listed_is_named(tmp_path):
+    """A glob omits such a folder, and the rows in it, without a word."""
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() or setpriv is None:
+        pytest.skip("needs a user with other rights than the tests")
+    for name in ("north", "south"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "rows.csv").write_text("a\n1\n2\n")
+    paths = ["data", "data/*/*.csv", "data/north/rows.csv", "data/north/*.csv", "data/**/*.csv", "data/south/*.csv"]
+    limited = [setpriv, "--bounding-set", "-dac_override,-dac_read_search", sys.executable, "-c", UNREADABLE]
+    command = [*limited, *(str(tmp_path / path) for path in paths)]
+    said = []
+    for mode in (0o755, 0o000, 0o444):
+        (tmp_path / "data/north").chmod(mode)
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        said.append(found.stdout.splitlines())
+    (tmp_path / "data/north").chmod(0o755)
+    assert said[0] == ["4", "4", "2", "2", "4", "2"]
+    for lines in said[1:]:
+        assert lines[-1] == "2"
+        assert all("north cannot be listed" in line or "cannot be read" in line for line in lines[:-1]), "\n".join(lines)
