@@ -279,4 +279,6 @@ def test_folder_that_cannot_be_listed_is_named(tmp_path):
     assert said[0] == ["4", "4", "2", "2", "4", "2"]
     for lines in said[1:]:
         assert lines[-1] == "2"
-        assert all("north cannot be listed" in line or "cannot be read" in line for line in lines[:-1]), "\n".join(lines)
+        assert all("north cannot be listed" in line or "cannot be read" in line for line in lines[:-1]), "\n".join(
+            lines
+        )
