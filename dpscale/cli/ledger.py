@@ -1,4 +1,4 @@
-"""Commands for ledgers: show the spent budget, set a cap, move a history."""
+"""Commands for ledgers: show the spent budget, verify the history, set a cap, move a history."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ def ledger_show(path: str, by: str | None, as_json: bool) -> None:
     with Ledger.open(path, create=False) as opened:
         summary = opened.summary(by_period=by is not None)
     click.echo(json.dumps(summary) if as_json else ledger_text(summary))
+
+
+@ledger.command("verify")
+@click.argument("path")
+@json_option
+def ledger_verify(path: str, as_json: bool) -> None:
+    """Check the database, every row and every hash chain; exit code 3 if anything was changed."""
+    from dpscale.ledger import Ledger
+
+    with Ledger.open(path, create=False) as opened:
+        counted = opened.verify()
+    click.echo(json.dumps({"ledger": path, **counted}) if as_json else
+               f"{path} is sound: {counted['datasets']} datasets, {counted['releases']} releases,"
+               f" {counted['links']} links of hash chains")  # fmt: skip
 
 
 @ledger.command("cap")

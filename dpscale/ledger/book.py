@@ -95,7 +95,7 @@ class Ledger(LedgerReader):
         ['trips']
         """
         request = CapRequest(dataset, epsilon, delta, currency, protects, period)
-        return self._change(request.apply)
+        return self._change(request.apply, sound=True)
 
     def charge(  # noqa: PLR0913
         self,
@@ -116,6 +116,7 @@ class Ledger(LedgerReader):
 
         The charge is admitted if the history composed with this cost is within the cap on the total and within that of
         every period that it reads, or if there is no cap. A release charged before with the same arguments is free.
+        The whole ledger is verified in the same transaction: one with a broken hash chain admits nothing.
 
         Parameters
         ----------
@@ -159,7 +160,8 @@ class Ledger(LedgerReader):
                 request.insert(db)
             return "reserved" if reserve else "admitted"
 
-        if isinstance(answer := self._change(act, reserve), Account):
+        self._store.check_writable()
+        if isinstance(answer := self._change(act, reserve, sound=True), Account):
             raise asked.refusal(answer)
         return answer
 
@@ -240,11 +242,16 @@ class Ledger(LedgerReader):
         self.verify()
         return transfer.move(self._store, lambda: self._transaction(True), resolved(os.getcwd(), target))
 
-    def _change(self, act: Callable[[Database], Result], writes: bool = True) -> Result:
-        """Return the result of `act` on an open ledger; `act` may run several times but writes only once."""
+    def _change(self, act: Callable[[Database], Result], writes: bool = True, sound: bool = False) -> Result:
+        """Return the result of `act` on an open ledger; `act` may run several times but writes only once.
+
+        With `sound`, the ledger is verified first, in the same transaction.
+        """
 
         def on_open(db: Database) -> Result:
             transfer.check_open(db, self.path)
+            if sound:
+                self._check_sound(db)
             return act(db)
 
         return repeated(lambda: self._within(writes, on_open), self._store.timeout)

@@ -111,14 +111,14 @@ def _numbered(table: str, version: int) -> str:
     RETURN NEW; END"""
 
 
-def _rows(version: int) -> tuple[str, ...]:
+def rows_of(version: int) -> tuple[str, ...]:
     """Return the tables whose rows are numbered."""
     return ROWS_OF_FOUR if version == FIRST_VERSION else ROWS
 
 
 def _triggers(version: int) -> dict[tuple[str, str, int], str]:
     """Return (table, name, pg_trigger.tgtype) -> body of the trigger function."""
-    rows = _rows(version)
+    rows = rows_of(version)
     tables = [table for table in TABLES if table in rows or table not in ROWS]
     made = {(table, "insert", ROW | BEFORE | INSERT): _numbered(table, version) for table in rows}
     made |= {(table, "insert", ROW | BEFORE | INSERT): ONCE.format(table) for table in ("identity", "closed")}
@@ -150,7 +150,7 @@ def trigger_statements(before: int | None = None) -> list[str]:
         Version whose triggers and numbers already exist.
     """
     had = TRIGGERS[before] if before else {}
-    tables = _rows(VERSION) if before is None else [table for table in ROWS if table not in _rows(before)]
+    tables = rows_of(VERSION) if before is None else [table for table in ROWS if table not in rows_of(before)]
     numbers = [f"INSERT INTO numbers SELECT '{table}', coalesce(max(seq), 0) FROM {table}" for table in tables]
     functions = [
         f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = {PATH}"

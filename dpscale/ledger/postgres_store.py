@@ -11,8 +11,11 @@ psycopg 3 is optional and imported where it is used.
 
 from __future__ import annotations
 
+import sqlite3
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
@@ -25,13 +28,15 @@ from dpscale.ledger.postgres_schema import (
     PATH,
     SCHEMA,
     expected,
+    rows_of,
     table_statements,
     trigger_statements,
     upgrade_statements,
 )
-from dpscale.ledger.rows import History, history, insert_history, now
+from dpscale.ledger.rows import History, closed, history, insert_history, insert_version, schema_version
 from dpscale.ledger.sqlite_schema import APPLICATION_ID, VERSION
-from dpscale.ledger.store import FIELD, Again, Database, repeated
+from dpscale.ledger.sqlite_store import file_findings, file_numbers, rows_in_memory
+from dpscale.ledger.store import FIELD, Again, DamageError, Database
 
 TAKES = "a ledger of dpscale on a PostgreSQL server with durable commits"
 CONNECTING, SILENT = 10, 60  # seconds to wait for the server, and until it ends the transaction of a silent client
@@ -52,7 +57,7 @@ MEANINGS: dict[str, tuple[type[DpscaleError], str, str]] = {
     "57014": (TransientError, "was stopped by its server", "try again"),
     "53": (TransientError, "is on a server that is full", "free some space or connections and try again"),
     "58": (TransientError, "met a disk error", "check the server's disk and try again"),
-    "XX": (BudgetError, "is damaged", "restore it from a copy; do not start a new one"),
+    "XX": (DamageError, "is damaged", "restore it from a copy; do not start a new one"),
     "25006": (BudgetError, "cannot be written", "name the server that takes writes, no standby"),
     "42501": (BudgetError, NO_RIGHTS, GRANT),
     "42P01": (BudgetError, NO_RIGHTS, GRANT),  # reported for tables in a schema that the user may not use
@@ -113,16 +118,28 @@ class ServerStore:
                 there = is_there(self.db)
             if not there:
                 _create(address, create)
-            with self.transaction(writes=False) as db:
-                version = check_identity(db, address)
-            if version < VERSION:
-                repeated(self._upgrade, timeout)
+            with self._transaction(writes=False) as db:
+                self._version = check_identity(db, address)
         except BaseException:
             self.db.close()
             raise
 
     @contextmanager
     def transaction(self, writes: bool) -> Iterator[Database]:
+        """Run a transaction; reading an older ledger yields a copy in memory, and writing upgrades the server first."""
+        if self._version < VERSION and writes:
+            self._upgrade()
+        with self._transaction(writes) as db:
+            if self._version < VERSION:
+                self._version = schema_version(db)  # another client may have upgraded it
+            if self._version == VERSION:
+                yield db
+            else:
+                with closing(_copy_in_memory(db, self._version)) as copy:
+                    yield copy
+
+    @contextmanager
+    def _transaction(self, writes: bool) -> Iterator[Database]:
         with self._failures():
             self._connect_again()
             try:
@@ -137,9 +154,11 @@ class ServerStore:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade a valid ledger of an older version, unless another process has already done so."""
-        with self.transaction(writes=True) as db:
-            if (version := check_identity(db, str(self.path))) < VERSION:
+        """Upgrade a valid ledger of an older version, unless another process has already done so or it is closed."""
+        with self._transaction(writes=True) as db:
+            version = check_identity(db, str(self.path))
+            upgrades = version < VERSION and closed(db) is None
+            if upgrades:
                 _check_owner(db, str(self.path), version)
                 for statement in upgrade_statements(version):
                     db.execute(statement)
@@ -147,15 +166,28 @@ class ServerStore:
                     append_older(db, history(db).tables)
                 for statement in trigger_statements(before=version):
                     db.execute(statement)
-                db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (VERSION, now()))
+                insert_version(db)
+        if upgrades:
+            warnings.warn(f"{self.path} was upgraded from schema version {version} to {VERSION}", UserWarning,
+                          stacklevel=2)  # fmt: skip
+
+    def check_writable(self) -> None:
+        """Do nothing, because the server states the rights of a user when they are used."""
 
     def findings(self, db: Database) -> list[str]:
         """Return no faults, because checking the rows finds all. Raises BudgetError if the schema is not a ledger's."""
+        if isinstance(db, sqlite3.Connection):
+            return file_findings(db, Path(str(self.path)))
         check_identity(db, str(self.path))
         return []
 
     def numbered(self, db: Database) -> dict[str, int]:
-        return dict(db.execute("SELECT name, seq FROM numbers").fetchall())
+        return file_numbers(db) if isinstance(db, sqlite3.Connection) else _numbers(db)
+
+    def damaged(self, what: str) -> DamageError:
+        """Return the error for a damaged ledger."""
+        got = f"{self.path} is damaged ({' '.join(what.split())})"
+        return DamageError(FIELD, got, TAKES, "restore it from a copy; do not start a new one")
 
     def close(self) -> None:
         self.db.close()
@@ -175,6 +207,15 @@ class ServerStore:
             yield
         except driver().Error as error:
             raise _meaning(str(self.path), error, self.db.closed) from error
+
+
+def _numbers(db: Database) -> dict[str, int]:
+    return dict(db.execute("SELECT name, seq FROM numbers").fetchall())
+
+
+def _copy_in_memory(db: Database, version: int) -> sqlite3.Connection:
+    """Return a copy of an older ledger in memory, in the current schema."""
+    return rows_in_memory(history(db, rows_of(version)), _numbers(db), version, closed(db))
 
 
 def _meaning(address: str, error: Any, lost: bool) -> DpscaleError:
@@ -220,12 +261,12 @@ def _check_durable(db: Database, address: str) -> None:
 
 def check_identity(db: Database, address: str) -> int:
     """Return the ledger's version. Raises BudgetError if it is unknown or a trigger is missing."""
-    version = db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
+    version = schema_version(db)
     if version not in range(FIRST_VERSION, VERSION + 1):
         raise unusable(address, f"has schema version {version}; this dpscale supports {VERSION}", "update dpscale")
     if set(db.execute(CATALOGUE).fetchall()) != expected(version):
         raise unusable(address, "has another schema than a ledger", "restore it from a copy")
-    return int(version)
+    return version
 
 
 def _check_owner(db: Database, address: str, version: int) -> None:
@@ -234,7 +275,7 @@ def _check_owner(db: Database, address: str, version: int) -> None:
         WHERE relnamespace = '{SCHEMA}'::regnamespace AND relkind = 'r'"""
     if not db.execute(query).fetchone()[0]:
         raise unusable(address, f"has schema version {version}, which only the owner of its tables can upgrade",
-                       "open it once as that user, for example with `dpscale ledger show`")  # fmt: skip
+                       "charge it once, or set a cap, as that user")  # fmt: skip
 
 
 def _create(address: str, create: bool) -> None:

@@ -20,12 +20,13 @@ from dpscale.ledger.job_entry import JobEntry, repeated_release
 from dpscale.ledger.location import resolved
 from dpscale.ledger.request import checked_name
 from dpscale.ledger.rows import findings
-from dpscale.ledger.sqlite_schema import VERSION
+from dpscale.ledger.sqlite_store import LINKED as LINKED_VERSION
 from dpscale.ledger.statement import statement, statement_by_period, statement_html
 from dpscale.ledger.store import FIELD, Database, Result, Store, repeated
 from dpscale.privacy.accounting import Spending
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)  # of a value
 STATED_DELTA = 1e-9  # delta at which spending is displayed without a cap
 
 
@@ -175,8 +176,12 @@ class LedgerReader:
         -------
         list of Link and str
         """
-        self.verify()
-        return self._read(lambda db: chain_of(ledgerrows.history(db).tables, canonical(dataset)))
+
+        def act(db: Database) -> list[tuple[Link, str]]:
+            self._check_chained(db)
+            return chain_of(ledgerrows.history(db).tables, canonical(dataset))
+
+        return self._read_sound(act)
 
     def heads(self) -> dict[str, int]:
         """Return every link of every chain with the number of later links.
@@ -187,11 +192,17 @@ class LedgerReader:
         -------
         dict of str to int
         """
-        self.verify()
-        return self._read(chain.heads)
+
+        def act(db: Database) -> dict[str, int]:
+            self._check_chained(db)
+            return chain.heads(db)
+
+        return self._read_sound(act)
 
     def summary(self, dataset: str | None = None, by_period: bool = False) -> dict[str, Any]:
         """Return the spending of one dataset or of all, ready for JSON; an epsilon that is not finite is null.
+
+        Raises BudgetError if the ledger is damaged.
 
         Parameters
         ----------
@@ -211,15 +222,17 @@ class LedgerReader:
                 raise BudgetError("dataset", f"{dataset!r} is not in {self.path}", "a dataset charged or capped before",
                                   "check the name with `dpscale ledger show`")  # fmt: skip
             chosen = names if dataset is None else {canonical(dataset)}
-            datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": chain.head(db, name)[1]}
+            version = ledgerrows.schema_version(db)
+            heads = {name: chain.head(db, name)[1] if version >= LINKED_VERSION else "" for name in chosen}
+            datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": heads[name]}
                         for name in sorted(chosen)}  # fmt: skip
             for name, one in datasets.items():
                 if by_period:
                     one["by_period"] = statement_by_period(ledgerrows.account(db, name), STATED_DELTA)
                 one["notes"] = [*one["notes"], *chain.conditions(db, name)]
-            return {"moved_to": ledgerrows.moved_to(db), "datasets": datasets}
+            return {"schema_version": version, "moved_to": ledgerrows.moved_to(db), "datasets": datasets}
 
-        return {"ledger": str(self.path), "schema_version": VERSION} | self._read(act)
+        return {"ledger": str(self.path)} | self._read_sound(act)
 
     def periods(self, dataset: str) -> dict[str, Spending]:
         """Return the composition of the releases by the period of their cost; empty if no cost has a period.
@@ -234,22 +247,52 @@ class LedgerReader:
         -------
         dict of str to Spending
         """
-        return self._read(lambda db: ledgerrows.account(db, checked_name("dataset", dataset)).periods)
+        return self._read_sound(lambda db: ledgerrows.account(db, checked_name("dataset", dataset)).periods)
 
-    def verify(self) -> None:
-        """Check the database, its schema and every row. Raises BudgetError for the first fault."""
+    def verify(self) -> dict[str, int]:
+        """Check the database, its schema, every row and every hash chain.
 
-        def act(db: Database) -> list[str]:
-            wrong = self._store.findings(db)
-            return wrong + findings(ledgerrows.history(db).tables, self._store.numbered(db))
+        Raises BudgetError for the first fault.
 
-        if wrong := self._read(act):
-            raise BudgetError(
-                FIELD,
-                f"{self.path} is damaged ({' '.join(wrong[0].split())})",
-                "an undamaged ledger",
-                "restore it from a copy",
-            )
+        Returns
+        -------
+        dict of str to int
+            Number of `datasets`, `releases` and `links`.
+        """
+
+        def act(db: Database) -> dict[str, int]:
+            names = {canonical(name) for name in ledgerrows.names(db)}
+            tables = ledgerrows.history(db).tables
+            return {"datasets": len(names), "releases": len(tables["releases"]), "links": len(tables["links"])}
+
+        return self._read_sound(act)
+
+    def _check_sound(self, db: Database) -> None:
+        """Raise DamageError unless the database, every row and every hash chain are as they were written."""
+        wrong = self._store.findings(db)
+        if not wrong:
+            tables, numbers = ledgerrows.history(db).tables, self._store.numbered(db)
+            try:
+                wrong = findings(tables, numbers)
+            except UNREADABLE:
+                wrong = ["a row has a value that no ledger writes"]
+        if wrong:
+            raise self._store.damaged(wrong[0])
+
+    def _check_chained(self, db: Database) -> None:
+        """Raise BudgetError for a ledger of a version without hash chains; its copy in memory has others each time."""
+        if (version := ledgerrows.schema_version(db)) < LINKED_VERSION:
+            got = f"{self.path} has schema version {version}, which has no hash chain"
+            raise BudgetError(FIELD, got, f"version {LINKED_VERSION} or later", "the next charge upgrades it")
+
+    def _read_sound(self, act: Callable[[Database], Result]) -> Result:
+        """Return the result of `act` on a ledger that was verified in the same transaction."""
+
+        def on_sound(db: Database) -> Result:
+            self._check_sound(db)
+            return act(db)
+
+        return self._read(on_sound)
 
     def _read(self, act: Callable[[Database], Result]) -> Result:
         return repeated(lambda: self._within(False, act), self._store.timeout)

@@ -244,29 +244,45 @@ def identity(db: Database) -> str:
     return str(db.execute("SELECT id FROM identity").fetchone()[0])
 
 
-def history(db: Database) -> History:
-    """Return all rows of the ledger."""
-    return History(identity(db), {table: rows(db, f"SELECT * FROM {table} ORDER BY seq") for table in ROWS})
+def schema_version(db: Database) -> int:
+    """Return the version that is recorded last; 0 if it is not a number."""
+    version = db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
+    return version if isinstance(version, int) else 0
 
 
-def insert_history(db: Database, history: History) -> None:
+def insert_version(db: Database, version: int = VERSION) -> None:
+    """Record a version of the schema."""
+    db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (version, now()))
+
+
+def history(db: Database, tables: Sequence[str] = ROWS) -> History:
+    """Return all rows of the ledger, or of the tables that its version has."""
+    return History(identity(db), {table: rows(db, f"SELECT * FROM {table} ORDER BY seq") for table in tables})
+
+
+def insert_history(db: Database, history: History, version: int = VERSION) -> None:
     """Write a history to a new ledger that has its tables but not yet its triggers."""
-    db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (VERSION, now()))
+    insert_version(db, version)
     db.execute("INSERT INTO identity (id) VALUES (?)", (history.name,))
     for table, entries in history.tables.items():
         for row in entries:
             _insert(db, table, row)
 
 
+def closed(db: Database) -> tuple[str, str] | None:
+    """Return the location of a closed ledger's history and the time of its closing; None if the ledger is open."""
+    row = db.execute("SELECT moved_to, closed_at FROM closed").fetchone()
+    return None if row is None else (str(row[0]), str(row[1]))
+
+
 def moved_to(db: Database) -> str | None:
     """Return the location of a closed ledger's history; None if the ledger is open."""
-    row = db.execute("SELECT moved_to FROM closed").fetchone()
-    return None if row is None else str(row[0])
+    return (closed(db) or (None,))[0]
 
 
-def insert_closed(db: Database, target: str) -> None:
-    """Close the ledger permanently."""
-    db.execute("INSERT INTO closed (moved_to, closed_at) VALUES (?, ?)", (target, now()))
+def insert_closed(db: Database, target: str, at: str = "") -> None:
+    """Close the ledger permanently, now or at a recorded time."""
+    db.execute("INSERT INTO closed (moved_to, closed_at) VALUES (?, ?)", (target, at or now()))
 
 
 def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[str]:

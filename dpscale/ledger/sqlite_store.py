@@ -4,23 +4,40 @@ A ledger is created completely in a temporary file in the same folder and then l
 an empty or partial ledger, so an empty file at that path indicates a lost ledger. Rows of a new file are in its
 write-ahead log first, which is not linked: the log is written back explicitly, and the file is read again alone,
 checked and compared with the rows, before it is linked and before the source of a copy is closed.
+
+A reader changes nothing. It reads an older ledger from a copy in memory, which is upgraded instead of the file. The
+first writing transaction upgrades the file; before that, a copy of the file is closed permanently and linked to a name
+of its own. A user who may not write the file or its folder reads the file alone, which is the whole ledger unless it
+has a write-ahead log.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger.chain import append_older
 from dpscale.ledger.location import check_one_file
-from dpscale.ledger.rows import History, history, insert_history, now
+from dpscale.ledger.rows import (
+    History,
+    history,
+    insert_closed,
+    insert_history,
+    insert_version,
+    moved_to,
+    schema_version,
+)
 from dpscale.ledger.sqlite_schema import (
     APPLICATION_ID,
     STEPS,
@@ -30,11 +47,15 @@ from dpscale.ledger.sqlite_schema import (
     table_statements,
     trigger_statements,
 )
-from dpscale.ledger.store import FIELD, Database
+from dpscale.ledger.store import FIELD, Again, DamageError
 from dpscale.storage.files import flush
 
 NAMED = 2  # version that introduced the ledger's identifier
+CLOSABLE = 4  # version that introduced closing
 LINKED = 5  # version that introduced the hash chain
+MOST_ENTRIES = 1000  # entries of a folder among which the source of a damaged ledger is searched
+KNOWS = f"this dpscale supports at most {VERSION}"
+UNDECODABLE = "Could not decode"  # beginning of the message of Python for text that is not UTF-8
 # SQLite's primary result code -> (error, event, remedy)
 MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
     sqlite3.SQLITE_BUSY: (TransientError, "is locked by another process", "try again when that one is done"),
@@ -45,7 +66,6 @@ MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
     sqlite3.SQLITE_PERM: (BudgetError, "cannot be written", "grant write permission for it and its folder"),
     sqlite3.SQLITE_CANTOPEN: (BudgetError, "cannot be opened", "give write permission on it and on its folder"),
     sqlite3.SQLITE_NOTADB: (JobError, "is not a SQLite file", "name another file, or restore it from a copy"),
-    sqlite3.SQLITE_CORRUPT: (BudgetError, "is damaged", "restore it from a copy; do not start a new one"),
     sqlite3.SQLITE_CONSTRAINT: (BudgetError, "refuses a change of its history", "it is append-only; make a new charge"),
 }
 
@@ -62,6 +82,10 @@ def failures(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None) or 0
+        if code & 0xFF == sqlite3.SQLITE_CORRUPT:
+            raise damaged(path, str(error)) from error
+        if str(error).startswith(UNDECODABLE):  # the message of Python contains the text
+            raise damaged(path, "it has text that is not UTF-8") from None
         kind, got, remedy = MEANINGS.get(code & 0xFF, (BudgetError, "cannot be used", "check the file and its disk"))
         raise unusable(path, f"{got} ({error})", remedy, kind) from error
     except FileExistsError:  # another process created the ledger: the caller decides
@@ -70,6 +94,43 @@ def failures(path: Path) -> Iterator[None]:
         kind = TransientError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else JobError
         remedy = "free some space and try again" if kind is TransientError else "name a file in a writable local folder"
         raise unusable(path, f"cannot be created or opened ({error.strerror})", remedy, kind) from error
+
+
+def damaged(path: Path, what: str) -> DamageError:
+    """Return the error for a damaged ledger, which names the closed ledger from which it was copied."""
+    remedy = "restore it from a copy; do not start a new one"
+    if source := _closed_source(path):
+        remedy += f"; or, {remedy_of_copy(*source, path)}"
+    got = f"{path} is damaged ({' '.join(what.split())})"
+    return DamageError(FIELD, got, "a ledger of dpscale on a local, writable disk", remedy)
+
+
+def remedy_of_copy(source: object, closed_at: str, target: object) -> str:
+    """Return what makes a damaged or missing copy of a closed ledger whole, in words."""
+    return (f"if nothing was charged on it since {closed_at[:19]}, when {source} was closed, delete {target}"
+            f" and run `dpscale ledger copy {source} {target}` again")  # fmt: skip
+
+
+def _closed_source(path: Path) -> tuple[Path, str] | None:
+    """Return a ledger in the folder that was closed when its history moved to `path`, with the time of that."""
+    for other in islice(sorted(path.parent.glob("*")), MOST_ENTRIES):
+        with suppress(sqlite3.Error, OSError, DpscaleError):
+            if other != path and other.is_file() and not _has_log(other):
+                with closing(_file_alone(other)) as db:
+                    moved, closed_at = db.execute("SELECT moved_to, closed_at FROM closed").fetchone() or ("", "")
+                if moved == str(path):
+                    return other, closed_at
+    return None
+
+
+def _file_alone(path: Path) -> sqlite3.Connection:
+    """Open a file for reading without its write-ahead log; nothing is written and no lock is taken."""
+    return sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None,
+                           check_same_thread=False)  # fmt: skip
+
+
+def _has_log(path: Path) -> bool:
+    return os.path.lexists(f"{os.path.realpath(path)}-wal")
 
 
 def create_file(path: Path) -> None:
@@ -112,88 +173,182 @@ def _write(path: Path, expected: History) -> None:
 
     Raises TransientError or BudgetError if the file does not contain the rows then.
     """
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("BEGIN IMMEDIATE")
+    with _filling(path) as db:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for statement in table_statements():
             db.execute(statement)
         insert_history(db, expected)
         for statement in trigger_statements():
             db.execute(statement)
+    _check_written(path, expected)
+
+
+@contextmanager
+def _filling(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a connection in the only transaction of a new file, whose write-ahead log is written back at the end."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        yield db
         db.execute("COMMIT")
         busy, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    if busy or os.path.exists(f"{path}-wal"):
+    if busy or _has_log(path):
         raise unusable(path, "has rows in its write-ahead log alone", "try again", TransientError)
-    _check_written(path, expected)
 
 
 def _check_written(path: Path, expected: History) -> None:
     """Raise BudgetError unless the file alone is a sound database with the rows of a history."""
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)) as db:
-        sound = [text for (text,) in db.execute("PRAGMA integrity_check")] == ["ok"]
+    with closing(_file_alone(path)) as db:
+        sound = _is_sound(db)
         written = history(db)
         same = all(list(expected.tables.get(table, ())) == entries for table, entries in written.tables.items())
         if not (sound and same and written.name == expected.name):
             raise unusable(path, "was written and differs from the history", "check the disk, and repeat")
 
 
-def _add(db: sqlite3.Connection, first: int) -> None:
-    """Apply all schema versions from `first` on to an older ledger."""
-    for step in range(first, VERSION + 1):
+def _is_sound(db: sqlite3.Connection) -> bool:
+    return [text for (text,) in db.execute("PRAGMA integrity_check")] == ["ok"]
+
+
+def _add(db: sqlite3.Connection, first: int, last: int = VERSION) -> None:
+    """Apply all schema versions from `first` to `last` to an older ledger; its version stays as it is recorded."""
+    for step in range(first, last + 1):
         for statement in STEPS[step]:
             if not makes_trigger(statement):
                 db.execute(statement)
         if step == NAMED:
-            db.execute("INSERT INTO identity VALUES (?)", (secrets.token_hex(16),))
+            db.execute("INSERT INTO identity VALUES (?)", (_first_name(db),))
         if step == LINKED:
             append_older(db, history(db).tables)
         for statement in STEPS[step]:
             if makes_trigger(statement):
                 db.execute(statement)
-    db.execute("INSERT INTO schema_version VALUES (?, ?)", (VERSION, now()))
 
 
-def connect(path: Path, create: bool, timeout: float) -> sqlite3.Connection:
-    """Open the ledger file, create it if needed, and refuse any file that is not a valid ledger of this version.
+def _first_name(db: sqlite3.Connection) -> str:
+    """Return the identifier of a ledger of version 1, which has none: a hash of the time of its creation.
+
+    It is the same for every reader, before and after the upgrade.
+    """
+    created = db.execute("SELECT created_at FROM schema_version ORDER BY version").fetchone()
+    return hashlib.sha256(str(created[0]).encode()).hexdigest()[:32]
+
+
+def copy_in_memory(db: sqlite3.Connection) -> sqlite3.Connection:
+    """Return a copy of an older ledger in memory, in the current schema."""
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    db.backup(copy)
+    _add(copy, schema_version(copy) + 1)
+    return copy
+
+
+def rows_in_memory(
+    rows: History, numbers: Mapping[str, int], version: int, closed: tuple[str, str] | None
+) -> sqlite3.Connection:
+    """Return a ledger in memory, in the current schema, with the rows of an older one.
+
+    Parameters
+    ----------
+    rows : History
+    numbers : mapping of str to int
+        Last row number of every table.
+    version : int
+        Version of the older ledger.
+    closed : (str, str), optional
+        Row of `closed`.
+    """
+    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    for statement in table_statements():
+        db.execute(statement)
+    insert_history(db, rows, version)
+    for table, number in numbers.items():
+        db.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+        db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, number))
+    if version < LINKED:
+        append_older(db, history(db).tables)
+    for statement in trigger_statements():
+        db.execute(statement)
+    if closed:
+        insert_closed(db, *closed)
+    return db
+
+
+def connect(path: Path, timeout: float) -> sqlite3.Connection:
+    """Open a ledger file that this user may write, and refuse any file that is not a valid ledger.
 
     Only SQLite reads the file here: closing any other descriptor on it would drop this process's POSIX locks.
     """
-    with failures(path):
-        if not os.path.lexists(path):
-            if not create:
-                raise unusable(path, "does not exist", "check the name", JobError)
-            create_file(path)
-        check_one_file(path)
-        _check_place(path)
-        db = sqlite3.connect(f"{path.as_uri()}?mode=rw", timeout=timeout, isolation_level=None, uri=True,
-                             check_same_thread=False)  # fmt: skip
-        try:
-            for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "recursive_triggers = ON"):
-                db.execute(f"PRAGMA {pragma}")
-            db.execute("BEGIN")  # another process may upgrade it concurrently
-            version = check_identity(db, path)
-            db.execute("COMMIT")
-            if version < VERSION:
-                _upgrade(db)
-        except BaseException:
-            db.close()
-            raise
-        return db
+    db = sqlite3.connect(f"{path.as_uri()}?mode=rw", timeout=timeout, isolation_level=None, uri=True,
+                         check_same_thread=False)  # fmt: skip
+    try:
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "recursive_triggers = ON"):
+            db.execute(f"PRAGMA {pragma}")
+        db.execute("BEGIN")  # another process may upgrade it concurrently
+        check_identity(db, path)
+        if (mode := db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
+            raise unusable(path, f"has journal mode {mode}, not wal", "restore it from a copy")
+        db.execute("COMMIT")
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
-def _upgrade(db: sqlite3.Connection) -> None:
-    """Upgrade a valid ledger of an older version, unless another process has already done so."""
-    db.execute("BEGIN IMMEDIATE")
-    if (version := _version(db)) < VERSION:
-        _add(db, version + 1)
-    db.execute("COMMIT")
+@contextmanager
+def _begun(db: sqlite3.Connection, kind: str) -> Iterator[None]:
+    """Begin a transaction, which is committed at the end and rolled back after an error."""
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
 
 
-def _version(db: sqlite3.Connection) -> int:
-    version = db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
-    return version if isinstance(version, int) else 0
+def _upgrade(db: sqlite3.Connection, path: Path) -> None:
+    """Upgrade a valid ledger of an older version, unless another process has already done so.
+
+    A copy of the file is closed and linked first, so that no client of the older version can charge the copy. A closed
+    ledger stays as it is.
+    """
+    with _begun(db, "IMMEDIATE"):
+        version, copy = schema_version(db), None
+        if version < VERSION and not (version >= CLOSABLE and moved_to(db)):
+            copy = _closed_copy(path, version)
+            _add(db, version + 1)
+            insert_version(db)
+    if copy:
+        warnings.warn(f"{path} was upgraded from schema version {version} to {VERSION}; {copy} is the ledger as it"
+                      " was, closed permanently", UserWarning, stacklevel=2)  # fmt: skip
+
+
+def _closed_copy(path: Path, version: int) -> Path:
+    """Return a new file beside the ledger with all its rows, which is closed permanently.
+
+    The name of the copy has the version, and a number if there is such a copy, which an interrupted upgrade leaves.
+    """
+    for number in count(1):
+        copy = path.with_name(f"{path.name}.version{version}" + f"-{number}" * (number > 1))
+        if os.path.lexists(copy):
+            continue
+        with suppress(FileExistsError), _draft(copy) as draft:
+            source = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)
+            with closing(source), closing(sqlite3.connect(draft)) as new:
+                source.backup(new)
+            with _filling(draft) as new:
+                if version < CLOSABLE:
+                    _add(new, version + 1, CLOSABLE)
+                    insert_version(new, CLOSABLE)
+                insert_closed(new, str(path))
+            with closing(_file_alone(draft)) as new:
+                if not _is_sound(new):
+                    raise unusable(copy, "was written and is damaged", "check the disk, and repeat")
+            os.link(draft, copy)
+            flush(path.parent)
+            return copy
+    raise AssertionError("count ends")
 
 
 def _check_place(path: Path) -> None:
@@ -203,8 +358,12 @@ def _check_place(path: Path) -> None:
         raise unusable(path, "is a device, a pipe or a socket", "use a file", JobError)
     if path.stat().st_size == 0:
         raise unusable(path, "is empty", "restore it from a copy, or use a new file")
-    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
-        raise unusable(path, "cannot be written", "grant write permission for it and its folder")
+    if not os.access(path, os.R_OK):
+        raise unusable(path, "cannot be read", "grant read permission for it")
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)
 
 
 def check_identity(db: sqlite3.Connection, path: Path) -> int:
@@ -212,14 +371,12 @@ def check_identity(db: sqlite3.Connection, path: Path) -> int:
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise unusable(path, "is a SQLite file of another program", "use another file", JobError)
     if (verdict := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-        raise unusable(path, f"is damaged ({verdict})", "restore it from a copy; do not start a new one")
-    version = _version(db)
+        raise damaged(path, verdict)
+    version = schema_version(db)
     if version not in STEPS:
-        raise unusable(path, f"has schema version {version}; this dpscale supports at most {VERSION}", "update dpscale")
+        raise unusable(path, f"has schema version {version}; {KNOWS}", "update dpscale")
     if schema_of(db) != expected_schema(version):
         raise unusable(path, "has another schema than a ledger", "restore it from a copy")
-    if (mode := db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
-        raise unusable(path, f"has journal mode {mode}, not wal", "restore it from a copy")
     return version
 
 
@@ -238,35 +395,102 @@ def expected_schema(version: int = VERSION) -> frozenset[tuple[str, str, str]]:
         return frozenset(schema_of(db))
 
 
+def file_findings(db: sqlite3.Connection, path: Path) -> list[str]:
+    """Return the faults of a file, or copy, in the current schema. Raises BudgetError if its schema is another one."""
+    if schema_of(db) != expected_schema():
+        raise unusable(path, "has another schema than a ledger", "restore it from a copy")
+    (verdict,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    return [] if verdict == "ok" else [verdict]
+
+
+def file_numbers(db: sqlite3.Connection) -> dict[str, int]:
+    """Return the last row number of every table."""
+    return dict(db.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
+
+
 class FileStore:
     """Ledger in a SQLite file: the default, for the processes of one machine."""
 
     def __init__(self, path: Path, create: bool, timeout: float) -> None:
         self.path, self.timeout = path, timeout
-        self.db = connect(path, create, timeout)
+        with failures(path):
+            if not os.path.lexists(path):
+                if not create:
+                    raise unusable(path, "does not exist", "check the name", JobError)
+                create_file(path)
+            check_one_file(path)
+            _check_place(path)
+            self.db = connect(path, timeout) if _may_write(path) else None
+        if self.db is None:
+            with self.transaction(writes=False):
+                pass
 
     @contextmanager
     def transaction(self, writes: bool) -> Iterator[sqlite3.Connection]:
-        """Run a transaction; IMMEDIATE takes the write lock before the history is read, so writers are serialised."""
-        with failures(self.path):
+        """Run a transaction; IMMEDIATE takes the write lock before the history is read, so writers are serialised.
+
+        Reading an older ledger yields a copy in memory, and so does a closed one; writing upgrades the file first.
+        """
+        with failures(self.path), self._connection() as db:
             if writes:
+                self.check_writable()
                 check_one_file(self.path)
-            self.db.execute(f"BEGIN {'IMMEDIATE' if writes else 'DEFERRED'}")
-            try:
-                yield self.db
-                self.db.execute("COMMIT")
-            finally:
-                if self.db.in_transaction:
-                    self.db.execute("ROLLBACK")
+                if schema_version(db) < VERSION:
+                    _upgrade(db, self.path)
+            changes = writes and schema_version(db) == VERSION  # else it is closed
+            with _begun(db, "IMMEDIATE" if changes else "DEFERRED"):
+                version = schema_version(db)
+                if version > VERSION:
+                    raise unusable(self.path, f"has schema version {version}; {KNOWS}", "update dpscale")
+                if version == VERSION:
+                    yield db
+                else:
+                    with closing(copy_in_memory(db)) as copy:
+                        yield copy
 
-    def findings(self, db: Database) -> list[str]:
+    def check_writable(self) -> None:
+        """Raise BudgetError if this user may not write the file or its folder."""
+        if self.db is None:
+            raise unusable(self.path, "cannot be written", "grant write permission for it and its folder")
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """Yield the open connection; for a file that may not be written, one that reads the file alone.
+
+        Raises TransientError if the file alone is not the whole ledger, because it has a write-ahead log, and Again if
+        it changed meanwhile.
+        """
+        if self.db is not None:
+            yield self.db
+            return
+        before = self._state()
+        try:
+            with closing(_file_alone(self.path)) as db:
+                check_identity(db, self.path)
+                yield db
+        finally:
+            if self._state() != before:
+                raise unusable(self.path, "changed while it was read", "try again", Again)
+
+    def _state(self) -> tuple[int, int, int]:
+        if _has_log(self.path):
+            got = "has a write-ahead log (-wal), which this user cannot read without write permission"
+            remedy = "try again when no job uses it; if none does, `dpscale ledger verify` by its owner removes the log"
+            raise unusable(self.path, got, remedy, TransientError)
+        state = os.stat(self.path)
+        return state.st_ino, state.st_size, state.st_mtime_ns
+
+    def findings(self, db: Any) -> list[str]:
         """Return the faults of the file. Raises BudgetError if its schema is not that of a ledger."""
-        check_identity(self.db, self.path)
-        (verdict,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-        return [] if verdict == "ok" else [verdict]
+        return file_findings(db, self.path)
 
-    def numbered(self, db: Database) -> dict[str, int]:
-        return dict(db.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
+    def numbered(self, db: Any) -> dict[str, int]:
+        return file_numbers(db)
+
+    def damaged(self, what: str) -> DamageError:
+        """Return the error for a damaged ledger."""
+        return damaged(self.path, what)
 
     def close(self) -> None:
-        self.db.close()
+        if self.db is not None:
+            self.db.close()

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from dpscale.base.errors import TransientError
+from dpscale.base.errors import BudgetError, TransientError
 
 FIELD = "privacy.ledger"
 LONGEST_PAUSE = 0.5  # seconds
@@ -25,6 +25,10 @@ Result = TypeVar("Result")
 
 class Again(TransientError):
     """The same transaction may succeed now: another one interfered or the connection was lost."""
+
+
+class DamageError(BudgetError):
+    """The ledger is damaged: it has other content than was written."""
 
 
 class Database(Protocol):
@@ -52,13 +56,23 @@ class Store(Protocol):
         """File, or address of the server."""
 
     def transaction(self, writes: bool) -> AbstractContextManager[Database]:
-        """Run an atomic transaction; with `writes`, exclude other writers before anything is read."""
+        """Run an atomic transaction; with `writes`, exclude other writers before anything is read.
+
+        The first writing transaction upgrades a ledger of an older version. A reading one yields the rows of an older
+        ledger in the current schema and changes nothing.
+        """
+
+    def check_writable(self) -> None:
+        """Raise BudgetError if it is known that this user may not write the ledger."""
 
     def findings(self, db: Database) -> list[str]:
         """Return the faults of the database itself. Raises BudgetError if it is no longer a ledger."""
 
     def numbered(self, db: Database) -> dict[str, int]:
         """Return the last row number of every table, which is stored separately from the rows."""
+
+    def damaged(self, what: str) -> DamageError:
+        """Return the error for a damaged ledger, with what is wrong."""
 
     def close(self) -> None:
         """Close the connection."""

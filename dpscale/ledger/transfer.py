@@ -16,7 +16,7 @@ from pathlib import Path
 from dpscale.base.errors import BudgetError, DpscaleError, JobError
 from dpscale.ledger import postgres_store, rows, sqlite_store
 from dpscale.ledger.location import check_ledger_place, is_address, standing
-from dpscale.ledger.store import FIELD, Database, Store
+from dpscale.ledger.store import FIELD, DamageError, Database, Store
 
 Making = AbstractContextManager[Callable[[rows.History], None]]
 
@@ -47,13 +47,32 @@ def unreached(place: str) -> str:
 
 def check_open(db: Database, place: object) -> None:
     """Raise BudgetError if the ledger is closed."""
-    if (target := rows.moved_to(db)) is not None:
+    if (closed := rows.closed(db)) is not None:
+        target, closed_at = closed
+        remedy = "use it in the job or as DPSCALE_LEDGER"
+        if _is_lost(target):
+            remedy = f"it is missing or damaged: {sqlite_store.remedy_of_copy(place, closed_at, target)}"
         raise BudgetError(
             FIELD,
             f"{place} is closed permanently: its history moved to {target}",
             "the new ledger",
-            "use it in the job or as DPSCALE_LEDGER",
+            remedy,
         )
+
+
+def _is_lost(target: str) -> bool:
+    """Return whether the file of a new ledger is missing or damaged; False if that is not known."""
+    if is_address(target):
+        return False
+    if not os.path.lexists(target):
+        return True
+    try:
+        _sound_name(target, 0)
+    except DamageError:
+        return True
+    except DpscaleError:
+        pass
+    return False
 
 
 def move(source: Store, transaction: Callable[[], AbstractContextManager[Database]], target: str) -> int:
@@ -72,7 +91,7 @@ def move(source: Store, transaction: Callable[[], AbstractContextManager[Databas
         here, gone = rows.history(db), rows.moved_to(db)
         if gone != target:
             check_open(db, source.path)
-    if not (gone == target and there(target) and _name(target, source.timeout) == here.name):
+    if not (gone == target and there(target) and _copied_name(source, target) == here.name):
         here = _moved(transaction, target)
     return len(here.tables["releases"])
 
@@ -98,7 +117,24 @@ def _moved(transaction: Callable[[], AbstractContextManager[Database]], target: 
     return history
 
 
-def _name(place: str, timeout: float) -> str:
+def _copied_name(source: Store, target: str) -> str:
+    """Return the identifier of the ledger at the target of an earlier move.
+
+    Raises DamageError, with what makes it whole, if it is damaged.
+    """
+    try:
+        return _sound_name(target, source.timeout)
+    except DamageError as error:
+        with source.transaction(writes=False) as db:
+            _, closed_at = rows.closed(db) or ("", "")
+        remedy = sqlite_store.remedy_of_copy(source.path, closed_at, target)
+        raise DamageError(error.field, error.got, error.takes, remedy) from None
+
+
+def _sound_name(place: str, timeout: float) -> str:
+    """Return the identifier of a ledger. Raises DamageError if its file is damaged."""
     store = opened(place, False, timeout)
     with closing(store), store.transaction(writes=False) as db:
+        if wrong := store.findings(db):
+            raise store.damaged(wrong[0])
         return rows.identity(db)

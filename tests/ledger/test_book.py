@@ -169,6 +169,7 @@ def test_concurrent_processes_upgrade_one_ledger(path: Path) -> None:
 
 def open_and_verify(path: Path) -> None:
     with Ledger.open(path) as ledger:
+        ledger.set_cap("other", 9.0, 1e-9)
         ledger.verify()
 
 
@@ -453,6 +454,9 @@ def admitted_within_cap(path: Path) -> bool:
 
 class NaiveLedger(Ledger):
     """Planted fault: the history is read and the release inserted without a transaction, while other processes read."""
+
+    def _check_sound(self, db: Any) -> None:
+        pass
 
     @contextmanager
     def _transaction(self, writes: bool) -> Iterator[Any]:
@@ -959,16 +963,22 @@ def run_as_other_user(act: Callable[[], object]) -> DpscaleError | None:
         return pickle.load(stream)  # type: ignore[no-any-return]
 
 
+def charge_at(path: Path, reserve: bool) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.charge("adult", "r2", gaussian(1), DIGEST, reserve=reserve)
+
+
 @pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o777), (0o000, 0o777), (0o666, 0o555), (0o666, 0o000)])
-def test_unwritable_ledger_is_refused(public_folder: Path, file_mode: int, folder_mode: int) -> None:
+def test_charge_of_unwritable_ledger_is_refused(public_folder: Path, file_mode: int, folder_mode: int) -> None:
     path = public_folder / "budget.sqlite"
     with Ledger.open(path) as ledger:
         ledger.charge("adult", "r1", gaussian(1), DIGEST)
     path.chmod(file_mode)
     public_folder.chmod(folder_mode)
-    error = run_as_other_user(lambda: Ledger.open(path))
-    assert isinstance(error, BudgetError | JobError)
-    assert "permission" in error.remedy or "writable" in error.remedy
+    for reserve in (True, False):
+        error = run_as_other_user(lambda r=reserve: charge_at(path, r))  # type: ignore[misc]
+        assert isinstance(error, BudgetError | JobError)
+        assert "permission" in error.remedy or "writable" in error.remedy
 
 
 def test_unwritable_directory_is_refused(public_folder: Path) -> None:

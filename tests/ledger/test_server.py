@@ -100,6 +100,9 @@ class UnlockedLedger(Ledger):
 
     barrier: threading.Barrier
 
+    def _check_sound(self, db: Any) -> None:
+        pass
+
     @contextmanager
     def _transaction(self, writes: bool) -> Iterator[Any]:
         db = self._store.db  # type: ignore[attr-defined]

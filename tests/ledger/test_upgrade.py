@@ -1,5 +1,5 @@
-"""Upgrade of a ledger of version 4 or 5: the history is preserved, one chain is built or stays, and an interrupted
-upgrade changes nothing.
+"""Upgrade of a ledger of version 4 or 5: readers change nothing, the first writing transaction preserves the history,
+one chain is built or stays, a closed copy of the file remains, and an interrupted upgrade changes nothing.
 
 `version4` and `version5` have the output of the code of that version: its DDL, the rows of a history and the summary of
 them.
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -22,6 +23,7 @@ import pytest
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger, postgres_store as ledgerserver, sqlite_schema as schema, sqlite_store as ledgerfile
+from dpscale.ledger.store import repeated
 from tests.ledger.conftest import Server
 from tests.ledger.test_book import DIGEST, gaussian, open_database, run_in_child
 
@@ -104,11 +106,18 @@ def read_content(place: str) -> dict[str, Any]:
         return found | {"numbers": numbers, "schema": (triggers, set(db.execute(columns).fetchall()))}
 
 
+def upgrade(place: str, timeout: float = 30.0) -> None:
+    """Begin a writing transaction, which upgrades the ledger."""
+    with Ledger.open(place, create=False, timeout=timeout) as ledger:
+        repeated(lambda: ledger._within(True, lambda db: None), timeout)
+
+
 def check_upgraded(place: str, version: int) -> str:
-    """Check for one valid chain over the whole history and the summary of the older version, and return the head of one
-    dataset.
+    """Upgrade a ledger, check for one valid chain over the whole history and the summary of the older version, and
+    return the head of one dataset.
     """
     stored = HISTORIES[version]
+    upgrade(place)
     with Ledger.open(place, create=False) as ledger:
         ledger.verify()
         assert ledger.name == stored["name"]
@@ -144,18 +153,21 @@ def test_upgrade_keeps_history_caps_and_totals_and_builds_chain(place: str, vers
 
 
 def test_upgraded_schema_equals_new_schema(place: str, new_place: Callable[[], str]) -> None:
-    Ledger.open(place).close()
+    upgrade(place)
     Ledger.open(other := new_place()).close()
     assert read_content(place)["schema"] == read_content(other)["schema"]
 
 
-def test_closed_ledger_stays_closed_after_upgrade(new_place: Callable[[], str], version: int) -> None:
+def test_closed_ledger_stays_closed_and_older(new_place: Callable[[], str], version: int) -> None:
     write_older(place := new_place(), version, closed=True)
+    before = read_content(place)
     with Ledger.open(place) as ledger:
-        ledger.verify()
-        assert ledger.summary()["moved_to"] == "/elsewhere.sqlite"
-        with pytest.raises(BudgetError, match="closed permanently"):
-            ledger.set_cap("shop", 9.0, 1e-9)
+        for _ in range(2):
+            ledger.verify()
+            assert ledger.summary()["moved_to"] == "/elsewhere.sqlite"
+            with pytest.raises(BudgetError, match="closed permanently"):
+                ledger.set_cap("shop", 9.0, 1e-9)
+    assert read_content(place) == before
 
 
 ADDED_BY_FOUR = {
@@ -181,7 +193,7 @@ def check_adds_nothing(place: str, statements: list[str]) -> None:
         old.execute("BEGIN")
         execute_all(old, statements)
         old.execute("ROLLBACK")  # the older version took it
-        Ledger.open(place).close()
+        upgrade(place)
         assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 7
         before = read_content(place)
         old.execute("BEGIN")
@@ -219,9 +231,11 @@ def test_open_client_of_version_5_adds_nothing(new_place: Callable[[], str], add
 
 def test_upgrade_of_version_5_keeps_every_link(new_place: Callable[[], str]) -> None:
     write_older(place := new_place(), 5)
+    stored = {link["digest"] for link in HISTORIES[5]["tables"]["links"]}
     with Ledger.open(place) as ledger:
+        assert set(ledger.heads()) == stored
+        upgrade(place)
         ledger.verify()
-        stored = {link["digest"] for link in HISTORIES[5]["tables"]["links"]}
         assert set(ledger.heads()) == stored
         ledger.charge("rows", "rows 3", gaussian(0.1), DIGEST, periods=["2026-02"])
         ledger.verify()
@@ -229,7 +243,7 @@ def test_upgrade_of_version_5_keeps_every_link(new_place: Callable[[], str]) -> 
 
 def test_open_client_of_older_version_can_publish_its_release(place: str) -> None:
     with open_database(place) as old:  # type: ignore[arg-type]
-        Ledger.open(place).close()
+        upgrade(place)
         old.execute(f"UPDATE releases SET state = 'released', released_at = '{AT}' WHERE release = 'shop 1'")
     with Ledger.open(place) as ledger:
         ledger.verify()
@@ -237,6 +251,7 @@ def test_open_client_of_older_version_can_publish_its_release(place: str) -> Non
 
 def open_at_once(place: str, barrier: Any, answers: Any) -> None:
     barrier.wait()
+    upgrade(place, DEADLINE)
     with Ledger.open(place, timeout=DEADLINE) as ledger:
         ledger.verify()
         answers.put(sorted(ledger.heads()))
@@ -276,15 +291,20 @@ def act_at_statement(place: str, number: int, act: Callable[[Any], None]) -> Ite
 
     patch = pytest.MonkeyPatch()
     if "://" in place:
-        send = ledgerserver.Statements.execute
+        send, whole = ledgerserver.Statements.execute, ledgerserver.ServerStore._upgrade
 
         def execute(self: Any, query: str, values: Any = (), /) -> Any:
             step(self._db)
             return send(self, query, values)
 
-        patch.setattr(ledgerserver.Statements, "execute", execute)
+        def upgraded(self: Any) -> None:
+            with pytest.MonkeyPatch.context() as within:
+                within.setattr(ledgerserver.Statements, "execute", execute)
+                whole(self)
+
+        patch.setattr(ledgerserver.ServerStore, "_upgrade", upgraded)
     else:
-        upgrade = ledgerfile._upgrade
+        plain = ledgerfile._upgrade
 
         class Stepping:
             def __init__(self, db: Any) -> None:
@@ -294,7 +314,11 @@ def act_at_statement(place: str, number: int, act: Callable[[Any], None]) -> Ite
                 step(self._db)
                 return self._db.execute(*arguments)
 
-        patch.setattr(ledgerfile, "_upgrade", lambda db: upgrade(Stepping(db)))  # type: ignore[arg-type]
+            @property
+            def in_transaction(self) -> bool:
+                return bool(self._db.in_transaction)
+
+        patch.setattr(ledgerfile, "_upgrade", lambda db, path: plain(Stepping(db), path))  # type: ignore[arg-type]
     with patch.context():
         yield reached
     patch.undo()
@@ -313,7 +337,7 @@ def interrupt_upgrade(place: str, act: Callable[[Any], None], number: int) -> bo
 
     def open_with_fault() -> None:
         with act_at_statement(place, number, act), suppress(PlantedFault):
-            Ledger.open(place, create=False).close()
+            upgrade(place)
             os._exit(7)
 
     return os.waitstatus_to_exitcode(run_in_child(open_with_fault)) != 7
@@ -341,7 +365,7 @@ def test_upgrade_with_lost_connection_is_repeated(server: Server, number: int) -
             other.execute("SELECT pg_terminate_backend(%s)", (db.info.backend_pid,))
 
     with act_at_statement(place, number, terminate) as reached:
-        Ledger.open(place, timeout=DEADLINE).close()
+        upgrade(place, DEADLINE)
     assert reached == [True]
     check_upgraded(place, 4)
 
@@ -361,7 +385,7 @@ def test_users_keep_their_rights_after_upgrade(server: Server, version: int, mon
     with monkeypatch.context() as patch:
         patch.setenv("PGUSER", writer)
         with pytest.raises(BudgetError, match=rf"has schema version {version}.*only the owner") as refused:
-            Ledger.open(place)
+            upgrade(place)
         assert "grant" not in str(refused.value)
     check_upgraded(place, version)
     monkeypatch.setenv("PGUSER", writer)
@@ -373,3 +397,71 @@ def test_users_keep_their_rights_after_upgrade(server: Server, version: int, mon
         assert ledger.heads() == head
         with pytest.raises(BudgetError, match="cannot be used by this user"):
             ledger.charge("another", "newer", gaussian(0.1), DIGEST)
+
+
+# Readers
+
+
+def test_reader_changes_nothing(place: str, version: int) -> None:
+    before = read_content(place)
+    with Ledger.open(place, create=False) as ledger:
+        found, name = ledger.summary(), ledger.name
+        counted = ledger.verify()
+        assert (found["schema_version"], name) == (version, HISTORIES[version]["name"])
+        assert counted["releases"] == len(HISTORIES[version]["tables"]["releases"])
+        assert {entry["head"] == "" for entry in found["datasets"].values()} == {version < ledgerfile.LINKED}
+        if version < ledgerfile.LINKED:
+            for act in (ledger.heads, lambda: ledger.chain("shop")):
+                with pytest.raises(BudgetError, match="has no hash chain"):
+                    act()
+        assert ledger.charge("another", "new", gaussian(0.1), DIGEST, reserve=False) == "admitted"
+    assert read_content(place) == before
+    if "://" not in place:
+        assert [one.name for one in Path(place).parent.iterdir()] == [Path(place).name]
+    upgrade(place)
+    with Ledger.open(place, create=False) as ledger:
+        after = ledger.summary()
+    for entry in (*found["datasets"].values(), *after["datasets"].values()):
+        entry.pop("head")
+    assert found | {"schema_version": schema.VERSION} == after
+
+
+@pytest.mark.parametrize("earlier", range(3))
+def test_first_charge_upgrades_with_closed_copy(tmp_path: Path, version: int, earlier: int) -> None:
+    """Planted: copies of interrupted upgrades, which are not overwritten."""
+    write_older(place := str(tmp_path / "l.sqlite"), version)
+    names = [f"l.sqlite.version{version}" + f"-{number}" * (number > 1) for number in range(1, 4)]
+    for name in names[:earlier]:
+        (tmp_path / name).write_bytes(b"an earlier copy")
+    before = read_content(place)
+    with Ledger.open(place) as ledger:
+        with pytest.warns(UserWarning, match=f"from schema version {version} to") as warned:
+            ledger.charge("another", "new", gaussian(0.1), DIGEST)
+        with warnings.catch_warnings(action="error"):
+            ledger.charge("another", "newer", gaussian(0.1), DIGEST)
+    copy = tmp_path / names[earlier]
+    assert str(copy) in str(warned[0].message)
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(["l.sqlite", *names[: earlier + 1]])
+    after = read_content(str(copy))
+    ((moved, _),) = after.pop("closed")
+    assert moved == place
+    assert before | {"closed": []} == after | {"closed": []}
+    released = len(HISTORIES[version]["datasets"]["shop"]["releases"])
+    with Ledger.open(copy) as ledger:
+        with pytest.raises(BudgetError, match="closed permanently"):
+            ledger.charge("another", "elsewhere", gaussian(0.1), DIGEST)
+        assert len(ledger.summary()["datasets"]["shop"]["releases"]) == released
+    with open_database(copy) as old, pytest.raises(sqlite3.Error, match="closed"):  # a client of the older version
+        execute_all(old, ADDED_BY_FOUR["a release"] if version == 4 else ADDED_BY_FIVE["a release"])
+
+
+def test_copy_of_the_first_version_is_closed(tmp_path: Path) -> None:
+    from tests.ledger.test_book import write_version_1
+
+    write_version_1(path := tmp_path / "l.sqlite")
+    with Ledger.open(path) as ledger:
+        name = ledger.name
+        ledger.set_cap("adult", 9.0, 1e-9)
+        assert ledger.name == name
+    with Ledger.open(tmp_path / "l.sqlite.version1") as copy, pytest.raises(BudgetError, match="closed permanently"):
+        copy.set_cap("adult", 9.0, 1e-9)
