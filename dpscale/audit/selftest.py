@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -39,6 +40,7 @@ from dpscale.audit.noise_and_stability import (
 )
 from dpscale.base.numerics import Floats, Integers, stats
 from dpscale.counting import ExactMarginal
+from dpscale.engine.base import Progress, silent
 from dpscale.measurement import measure_block
 from dpscale.plans.blocks import Block
 from dpscale.plans.requests import Draws
@@ -236,13 +238,20 @@ WEAKER = ("scale x 0.7", "sensitivity off by sqrt 2")
 NEEDED = {name: 3000 if name in WEAKER else 500 for name in PLANTED}
 
 
-def selftest() -> list[Check]:
-    """Return (name, passed, detail) of each check; takes less than 30 seconds."""
-    checks: list[Check] = []
+def selftest(progress: Progress = silent) -> list[Check]:
+    """Return (name, passed, detail) of each check; takes about 30 seconds of one core."""
+    pending: list[Callable[[], Check]] = []
     for mechanism, noise in product(MECHANISMS, (GAUSSIAN, LAPLACE)):
-        checks += [_law(mechanism, noise), _stability(mechanism, noise), _attack(mechanism, noise)]
-    checks += [_planted(name, case_of(MECHANISMS[-1])) for name in PLANTED]
-    return checks + [_planted(name, case_of(MECHANISMS[-1], (2,), noise=LAPLACE)) for name in WEAKER]
+        pending += [partial(check, mechanism, noise) for check in (_law, _stability, _attack)]
+    pending += [partial(_planted, name, case_of(MECHANISMS[-1])) for name in PLANTED]
+    pending += [partial(_planted, name, case_of(MECHANISMS[-1], (2,), noise=LAPLACE)) for name in WEAKER]
+
+    checks = list[Check]()
+    for done, check in enumerate(pending):
+        progress("self-test", done, len(pending))
+        checks.append(check())
+    progress("self-test", len(pending), len(pending))
+    return checks
 
 
 def noise_of(case: Case) -> tuple[list[np.ndarray], list[float]]:

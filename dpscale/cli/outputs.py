@@ -76,6 +76,7 @@ def _decimal(value: Any) -> str:
 @click.option("--ledger", help="With --check: the curator's ledger (a file or an address), or the head of its chain.")
 @click.option("--registry", is_flag=True, help="Print an entry for registries of deployments, as JSON, instead.")
 @click.option("--schema", is_flag=True, help="With --registry: print the JSON Schema of entries; needs no run.")
+@quiet_option
 @json_option
 def evidence(
     run_dir: str | None,
@@ -86,6 +87,7 @@ def evidence(
     ledger: str | None,
     registry: bool,
     schema: bool,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Write DIR/evidence, a bundle from which an auditor can check a release of any tables; or check a bundle."""
@@ -97,13 +99,14 @@ def evidence(
     if folder is not None:
         _check(folder, public_key, ledger, as_json)
         return
-    from dpscale.audit.evidence.bundle import check_whole, write_bundle
+    from dpscale.audit.evidence.bundle import check_charged, check_whole, write_bundle
     from dpscale.audit.evidence.signing import signer
 
     run, signing = opening.open_run(run_dir or ""), signer(Path(key)) if key else None
     check_whole(run)
     run.require("measure")
-    place = write_bundle(run, _selftest(selftest_file), signing)
+    check_charged(run)  # before the self-test, which takes half a minute
+    place = write_bundle(run, _selftest(selftest_file, quiet), signing)
     click.echo(json.dumps({"evidence": str(place), "signed": key is not None}) if as_json else f"evidence: {place}")
 
 
@@ -124,12 +127,14 @@ def _print_registry(run_dir: str | None, schema: bool) -> None:
     click.echo(json.dumps(registry_entry(run), indent=1, ensure_ascii=False))
 
 
-def _selftest(given: str | None) -> list[dict[str, Any]]:
+def _selftest(given: str | None, quiet: bool) -> list[dict[str, Any]]:
     """Return the given results of the self-test, or run it."""
     if given is None:
         from dpscale.audit.selftest import selftest
 
-        return [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in selftest()]
+        with Bars(quiet) as progress:
+            checks = selftest(progress)
+        return [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in checks]
     try:
         checks = [
             {name: one[name] for name in ("name", "passed", "detail")} for one in json.loads(read_text(Path(given)))
@@ -137,6 +142,9 @@ def _selftest(given: str | None) -> list[dict[str, Any]]:
     except (OSError, ValueError, TypeError, KeyError):
         raise JobError("--selftest", f"{given} cannot be read", "the output of `dpscale selftest --json`",
                        "leave it out to run the self-test now") from None  # fmt: skip
+    if not checks:
+        raise JobError("--selftest", f"{given} has no check", "the output of `dpscale selftest --json`",
+                       "leave it out to run the self-test now")  # fmt: skip
     return checks
 
 

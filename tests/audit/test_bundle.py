@@ -587,7 +587,7 @@ def test_measurement_without_decision_is_refused(tmp_path):
 def test_self_test_is_run_by_default_and_invalid_file_is_refused(tmp_path, monkeypatch):
     run, given = run_job(tmp_path), tmp_path / "selftest.json"
     monkeypatch.setattr(
-        "dpscale.audit.selftest.selftest", lambda: [("noise", True, "fine"), ("attack", False, "found")]
+        "dpscale.audit.selftest.selftest", lambda *_: [("noise", True, "fine"), ("attack", False, "found")]
     )
     assert run_command("evidence", run)[0] == 0
     code, output, _ = run_command("evidence", "--check", run / "evidence")
@@ -663,3 +663,35 @@ def test_shipped_versions_have_digest_of_each_script():
         assert len(set(versions)) == len(versions)
         assert all(len(version) == len(check.SCRIPTS[form]) for version in versions)
         assert all(re.fullmatch("[0-9a-f]{64}", digest) for version in versions for digest in version)
+
+
+def test_self_test_begins_after_the_ledger_is_read(tmp_path, monkeypatch, selftest):
+    """A missing, damaged or foreign ledger is refused before the self-test, which takes half a minute."""
+    run, called = run_job(tmp_path), []
+    monkeypatch.setattr(
+        "dpscale.audit.selftest.selftest", lambda progress: called.append(progress) or [("a", True, "")]
+    )
+    ledger = next(tmp_path.rglob("ledger.sqlite"))
+    whole = ledger.read_bytes()
+    for content in (None, whole.replace(b"reserved", b"rese\xffved"), whole[:8192] + bytes(4096) + whole[12288:]):
+        ledger.unlink() if content is None else ledger.write_bytes(content)
+        assert (run_command("evidence", run)[0], called) == (3, []), content is None
+        ledger.write_bytes(whole)
+    assert run_command("evidence", run)[0] == 0
+    assert len(called) == 1
+
+
+def test_empty_self_test_is_refused(tmp_path, bundles):
+    (tmp_path / "selftest.json").write_text("[]")
+    code, _, said = run_command("evidence", bundles["plan"].parent, "--selftest", tmp_path / "selftest.json")
+    assert (code, "has no check" in said) == (2, True)
+
+
+def test_self_test_shows_its_progress(monkeypatch):
+    from dpscale.audit import selftest as audit
+
+    for name in ("_law", "_stability", "_attack", "_planted"):
+        monkeypatch.setattr(audit, name, lambda *_: ("a", True, ""))
+    shown = []
+    checks = audit.selftest(lambda *step: shown.append(step))
+    assert shown == [("self-test", done, len(checks)) for done in range(len(checks) + 1)]

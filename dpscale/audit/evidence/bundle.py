@@ -112,6 +112,11 @@ def check_whole(run: Run) -> None:
                        "the directory of the whole run", "make the bundle there")  # fmt: skip
 
 
+def check_charged(run: Run) -> None:
+    """Raise BudgetError if the ledger with the charge of the run is not available, or is damaged."""
+    _ledger(ledger_dataset(run, chained=True), run.manifest["release"])
+
+
 def canonical(value: Any) -> bytes:
     """Return the canonical text of a value; equal values have equal bytes."""
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
