@@ -287,6 +287,8 @@ def _names(tables: Mapping[AttributeSet, Any]) -> Iterator[tuple[str, AttributeS
 
 def _emptied(folder: Path) -> None:
     """Create the folder, or remove an older publication in it. Raises JobError for any other folder with files."""
+    if folder.is_symlink():
+        raise JobError("--out", f"{folder} is a symbolic link", "a real folder", "name the folder that it points to")
     if folder.exists() and any(folder.iterdir()):
         if not (folder / README).is_file() or not (folder / CODEBOOK).is_file():
             raise JobError("--out", f"{folder} contains other files", "a new or empty folder, or an older publication",

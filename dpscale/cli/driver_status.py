@@ -18,7 +18,7 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.runs.directory import DRIVER_STATUS
-from dpscale.storage.files import PARTIAL, is_local, read_bytes, write_whole
+from dpscale.storage.files import PARTIAL, is_local, open_in_place, read_bytes, remove, write_whole
 from dpscale.storage.lock import where_locks_are
 
 FILE, LOCK = DRIVER_STATUS, ".driver.lock"
@@ -71,7 +71,7 @@ def change(path: Path, allowed: Callable[[DriverStatus], bool], **changes: Any) 
         if not allowed(status):
             return False
         for partial in path.glob(f".{FILE}.*{PARTIAL}") if is_local(path) else ():  # of killed drivers
-            partial.unlink(missing_ok=True)
+            remove(partial)
         write_whole(path / FILE, json.dumps(status | changes | {"at": time.time()}).encode())
         return True
 
@@ -117,7 +117,7 @@ def _locked(path: Path) -> Iterator[None]:
     if not is_local(path):  # an upload is atomic and names distinguish drivers, so a lock would not pay
         yield
         return
-    descriptor = os.open(path / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
+    descriptor = open_in_place(path / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         with where_locks_are():
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -133,8 +133,8 @@ def _selftest(given: str | None, quiet: bool) -> list[dict[str, Any]]:
         from dpscale.audit.selftest import selftest
 
         with Bars(quiet) as progress:
-            checks = selftest(progress)
-        return [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in checks]
+            found = selftest(progress)
+        return [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in found]
     try:
         checks = [
             {name: one[name] for name in ("name", "passed", "detail")} for one in json.loads(read_text(Path(given)))

@@ -27,6 +27,7 @@ from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.plans.requests import MeasurementRequests
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing
+from dpscale.storage.links import check_real
 
 Labelled = tuple[str, Floats]  # the label as canonical JSON
 GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # largest row group
@@ -178,6 +179,8 @@ def read_rows(path: Path, head: Mapping[str, Any], start: int, size: int) -> pa.
 
 def open_values(path: Path) -> tuple[pq.ParquetFile, list[int]]:
     """Return an open value file and the boundaries of its row groups."""
+    if is_local(path):
+        check_real(path)
     file = pq.ParquetFile(path, memory_map=True) if is_local(path) else pq.ParquetFile(reading(path))
     groups = (file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
     return file, np.cumsum([0, *groups]).tolist()

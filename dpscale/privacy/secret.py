@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dpscale.base.errors import JobError
 from dpscale.privacy.streams import SECRET_BYTES, new_secret, seeded_secret
-from dpscale.storage.files import create, flush, is_local, present, read_bytes, store_errors
+from dpscale.storage.files import create, flush, is_local, open_in_place, present, read_bytes, remove, store_errors
 
 
 def make_secret(path: Path, seed: int | None = None) -> None:
@@ -34,7 +34,7 @@ def make_secret(path: Path, seed: int | None = None) -> None:
 
 def _make_file(path: Path, content: bytes) -> None:
     partial = path.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
+    remove(partial)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -60,12 +60,12 @@ def destroy_secret(path: Path) -> None:
     """Overwrite and remove the secret; copies on the underlying disk, in a store or in a backup are not removed."""
     with suppress(FileNotFoundError), store_errors(path):
         if is_local(path):
-            with open(path, "r+b") as file:
+            with os.fdopen(open_in_place(path, os.O_RDWR), "r+b") as file:
                 file.write(bytes(SECRET_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
         if present(path):
-            path.unlink()
+            remove(path)
 
 
 def snapshot_tag(secret: bytes, snapshot: str) -> str:

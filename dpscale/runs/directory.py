@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -38,7 +39,16 @@ from dpscale.runs.create import (
 from dpscale.runs.manifest import MANIFEST, ManifestCache, check_version, disk_errors, output_digest, stage_output
 from dpscale.runs.stages import Stage
 from dpscale.runs.stages.preflight import check_first_release
-from dpscale.storage.files import is_local, present, read_bytes, remove_partial, store_errors, write_whole
+from dpscale.storage.files import (
+    is_local,
+    open_in_place,
+    present,
+    read_bytes,
+    remove_partial,
+    store_errors,
+    write_whole,
+)
+from dpscale.storage.links import check_tree
 from dpscale.storage.lock import free, locked
 
 FINISHED, ABANDONED = "finished", "abandoned"
@@ -407,9 +417,11 @@ class Run(ABC):
     def locked(self) -> Iterator[None]:
         """Lock the directory for this process and read the manifest again.
 
-        Raises TransientError if another process works in the directory.
+        Raises TransientError if another process works in the directory, and JobError if it contains a symbolic link.
         """
         with locked(self.path):
+            if is_local(self.path):
+                check_tree(self.path)
             self._manifest_cache.forget()
             yield
 
@@ -422,7 +434,7 @@ class Run(ABC):
     def _log(self, line: str) -> None:
         path = self.path / "log.jsonl"
         if is_local(path):
-            with open(path, "a") as log:
+            with os.fdopen(open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as log:
                 log.write(line)
         else:  # objects of a store cannot be appended to
             write_whole(path, (read_bytes(path) if present(path) else b"") + line.encode())

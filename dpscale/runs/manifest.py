@@ -29,8 +29,8 @@ from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.contributions.unit_ids import RULE
 from dpscale.job.sections import SynthesizeTable
 from dpscale.storage.files import is_local, read_bytes, sizes, write_whole
+from dpscale.storage.links import MANIFEST as MANIFEST
 
-MANIFEST = "manifest.json"
 PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
 VERSION = 3  # version 1 has a file for each measurement and each answered set; 2 lacks the mechanism's version
 DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest entry does not record them

@@ -4,6 +4,8 @@ All files of a run are written here, atomically. In a folder this is a write to 
 In a store a single upload is atomic, and files that must be created only once (the lock, the secret, the manifest) use
 a conditional write. S3 and compatible stores provide it (If-None-Match), and so do Google's and Azure's. A store whose
 fsspec driver lacks or ignores it is refused; creating a run directory begins with a probe.
+
+A symbolic link in a run directory is never followed: every function here refuses one first (`links`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import DpscaleError, JobError, TransientError
+from dpscale.storage.links import check_real
 
 Value = TypeVar("Value")
 FIELD, PARTIAL, PROBE = "run directory", ".partial", ".probe-"
@@ -106,6 +109,7 @@ def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 @contextmanager
 def half_written(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Open a temporary file in the folder of `path`; yield the file and its name. It is removed after an error."""
+    check_real(path)
     partial = _partial_name(path)
     try:
         with _opened(partial) as file:
@@ -147,9 +151,23 @@ def remove_partial(folder: Path, nested: bool = False, spared: Collection[str] =
     """
     if not is_local(folder):
         return
+    check_real(folder)
     for partial in (folder.rglob if nested else folder.glob)(f".*{PARTIAL}"):
         if not any(partial.name.startswith(f".{name}.") for name in spared):
             partial.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it exists."""
+    if is_local(path):
+        check_real(path)
+    path.unlink(missing_ok=True)
+
+
+def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Return the descriptor of a local file that is changed in place; `mode` is that of a new one."""
+    check_real(path)
+    return os.open(path, flags | os.O_NOFOLLOW, mode)
 
 
 def flush_names(folder: Path) -> None:
@@ -186,6 +204,7 @@ def present(path: Path) -> bool:
 def listed(folder: Path) -> list[str]:
     """Return the names in a folder; empty if it does not exist."""
     if is_local(folder):
+        check_real(folder)
         return os.listdir(folder) if folder.exists() else []
     store: Any = folder
     root = store.path.rstrip("/")
@@ -203,6 +222,7 @@ def sizes(path: Path) -> dict[Path, int]:
     Objects that consoles and other programs write for folders are no files. Raises FileNotFoundError without any file.
     """
     if is_local(path):
+        check_real(path)
         files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
         return {one: one.stat().st_size for one in files if not one.name.endswith(PARTIAL)}
     store: Any = path
@@ -219,7 +239,10 @@ def sizes(path: Path) -> dict[Path, int]:
 
 def reading(path: Path) -> BinaryIO:
     """Open a file for random access; the caller closes it."""
-    return path.open("rb") if is_local(path) else io.BytesIO(read_bytes(path))
+    if not is_local(path):
+        return io.BytesIO(read_bytes(path))
+    check_real(path)
+    return path.open("rb")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -227,6 +250,8 @@ def read_bytes(path: Path) -> bytes:
 
     Raises FileNotFoundError if it does not exist, and TransientError if it cannot be read now.
     """
+    if is_local(path):
+        check_real(path)
     with store_errors(path):
         try:
             return path.read_bytes() if is_local(path) else _whole_object(path)
@@ -327,6 +352,7 @@ def _unconditional(path: Path) -> JobError:
 
 def _create_file(path: Path, content: bytes) -> bool:
     """Write and flush a temporary file, then link it to its name, which fails if the name exists."""
+    check_real(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial_name(path)
     try:

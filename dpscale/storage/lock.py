@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dpscale.base.errors import TransientError
-from dpscale.storage.files import create, is_local, read_bytes, store_errors, write_whole
+from dpscale.storage.files import create, is_local, open_in_place, read_bytes, store_errors, write_whole
 
 NAME = ".lock"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
@@ -67,7 +67,7 @@ def where_locks_are() -> Iterator[None]:
 
 @contextmanager
 def _file_lock(folder: Path) -> Iterator[None]:
-    with open(folder / NAME, "w") as file:
+    with os.fdopen(open_in_place(folder / NAME, os.O_WRONLY | os.O_CREAT), "w") as file:
         with where_locks_are():
             _wait_for(file, folder)
         yield

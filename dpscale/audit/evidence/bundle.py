@@ -34,7 +34,7 @@ from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.periods.stream import StreamRun
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.runner import ledger_dataset
-from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
+from dpscale.storage.files import listed, read_bytes, remove, store_errors, write_whole
 
 LEFT_OUT = "(left out)"
 PLACES = ("path", "domain", "ledger", "file", "via", "run_dir")
@@ -310,7 +310,7 @@ def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, byte
 def _written(folder: Path, contents: Mapping[str, bytes]) -> Path:
     """Write all files, the hashes last; existing files are removed first, so that a crash leaves no valid bundle."""
     for name in sorted(listed(folder), key=lambda one: one != HASHES):
-        (folder / name).unlink()
+        remove(folder / name)
     for name, content in sorted(contents.items(), key=lambda one: one[0] in (HASHES, SIGNATURE)):
         write_whole(folder / name, content)
     return folder

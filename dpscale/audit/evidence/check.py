@@ -265,6 +265,8 @@ def _hashes(folder: Path) -> Fields:
     """Return hashes.json after checking that every file has its hash and that there are no other files."""
     hashes = _canonical(folder, HASHES)
     listed: Mapping[str, str] = hashes["files"]
+    if links := sorted(path.name for path in folder.iterdir() if path.is_symlink() or not path.is_file()):
+        raise _wrong(folder, f"contains {links[0]!r}, which is a link or no file")
     there = {path.name for path in folder.iterdir()} - {HASHES, SIGNATURE}
     if odd := sorted(there.symmetric_difference(listed)):
         raise _wrong(

@@ -32,7 +32,8 @@ from dpscale.privacy.selection import epsilon_below
 from dpscale.privacy.streams import canonical
 from dpscale.runs.directory import Run
 from dpscale.runs.periods.stream import StreamRun
-from dpscale.storage.files import listed
+from dpscale.storage.files import is_local, listed
+from dpscale.storage.links import check_real
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
 
@@ -218,6 +219,8 @@ def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:
 
 
 def _files(path: Path) -> list[Path]:
+    if is_local(path):
+        check_real(path)
     if path.is_dir():
         return [one for one in path.rglob("*") if one.is_file() and not one.name.endswith(".partial")]
     return [path] if path.exists() else []

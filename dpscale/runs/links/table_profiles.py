@@ -25,7 +25,7 @@ from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.row_numbers import read_array, write_array
 from dpscale.runs.stages.synthesize import drawn_rows
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import is_local, listed, present, read_text
+from dpscale.storage.files import is_local, listed, present, read_text, remove
 from dpscale.synthesis.draw import RowPart, split_rows
 
 FOLDER = "profiles"  # of a run, while tables are linked
@@ -127,6 +127,6 @@ def remove_profiles(run: CompositeRun) -> None:
     """Remove the files, once the tables are written."""
     folder = run.path / FOLDER
     for name in listed(folder) if present(folder) else []:
-        (folder / name).unlink()
+        remove(folder / name)
     if is_local(folder) and present(folder):
         folder.rmdir()

@@ -34,7 +34,7 @@ from dpscale.runs.stages.budget import (
 )
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import is_local, remove_partial, store_errors
+from dpscale.storage.files import is_local, remove, remove_partial, store_errors
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -218,7 +218,7 @@ def _remove_directory(run: Run) -> None:
         for secret in run.path.rglob(SECRET):
             destroy_secret(secret)
         for path in run.path.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() else remove(path)
     if run.created == "folder":
         run.path.rmdir()
         if run.path.parent.name == "runs":

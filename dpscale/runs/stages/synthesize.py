@@ -37,7 +37,7 @@ from dpscale.runs.row_numbers import (
 )
 from dpscale.runs.stages.preflight import check_rows
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import listed, present, write_whole, writing
+from dpscale.storage.files import listed, present, remove, write_whole, writing
 from dpscale.synthesis.decode import column, number_column, table_of, type_of
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, split_rows
 from dpscale.synthesis.one_way_rounding import RuleRepair
@@ -143,7 +143,7 @@ def _settings(run: TableRun) -> SynthesizeTable:
 def _clear(folder: Path) -> None:
     """Remove files of earlier rows."""
     for name in listed(folder) if present(folder) else []:
-        (folder / name).unlink()
+        remove(folder / name)
 
 
 def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> Counts:
@@ -166,7 +166,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
         start += file.count
     sums = row_sums(run, Path(folder), sampler, rows, numbers, weights) if numbers else []
     if present(stored):
-        stored.unlink()
+        remove(stored)
     return [*count_sampled_sets(rows, attribute_sizes(sampler), weights), *sums]
 
 
