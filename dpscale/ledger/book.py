@@ -29,6 +29,7 @@ from dpscale.ledger.location import resolved
 from dpscale.ledger.periods import checked_periods
 from dpscale.ledger.reader import LedgerReader
 from dpscale.ledger.request import Request
+from dpscale.ledger.sqlite_store import LINKED as LINKED_VERSION
 from dpscale.ledger.store import Database, Result, repeated
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
@@ -223,6 +224,11 @@ class Ledger(LedgerReader):
             "released".
         """
         return self._advance(release, "committed", "released")
+
+    def link_entries(self) -> None:
+        """Upgrade an open ledger of a version without hash chains, so that its entries have links to show."""
+        if self._read(ledgerrows.schema_version) < LINKED_VERSION:
+            self._change(lambda db: None)
 
     def move(self, target: str | os.PathLike[str]) -> int:
         """Move the history to a new ledger at `target` and close this one permanently.

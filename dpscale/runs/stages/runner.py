@@ -170,6 +170,7 @@ def _releases(run: Run) -> list[str]:
 def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
     """Return the ledger's summary of the run's dataset, with the links of its hash chain if `chained`.
 
+    With `chained`, a ledger of a version without chains is upgraded.
     It is empty if the run never opened a ledger.
     """
     manifest = run.manifest
@@ -182,6 +183,8 @@ def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
             raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger with which this run started",
                               "the ledger of the run, on its machine", "run the command there")  # fmt: skip
         check_ledger_link(run, ledger)
+        if chained:
+            ledger.link_entries()
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
         releases = _releases(run)
         containing = ((name, one) for name, one in datasets.items()
