@@ -9,8 +9,7 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from fractions import Fraction
@@ -18,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from dpscale.__main__ import main
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger, sqlite_schema
 from dpscale.ledger.store import DamageError
@@ -177,9 +178,9 @@ def test_link_of_another_type_is_damage(tmp_path: Path, column: str) -> None:
 
 
 def run_ledger(*words: object) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "dpscale", "ledger", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+    done = CliRunner().invoke(main, ["ledger", *map(str, words)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
 
 
 def test_verify_command_has_exit_codes_and_one_sentence(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_verify_command_has_exit_codes_and_one_sentence(tmp_path: Path) -> None:
     assert '"links": 12' in run_ledger("verify", path, "--json")[1]
     path.write_bytes(path.read_bytes().replace(b"0.25", b"0.24").replace(b"1/40", b"1/50"))
     code, _, said = run_ledger("verify", path)
-    assert (code, said.count("is damaged"), "Traceback" in said) == (3, 1, False)
+    assert (code, said.count("is damaged")) == (3, 1)
     assert run_ledger("verify", tmp_path / "none.sqlite")[0] == 2
     (tmp_path / "text").write_text("no ledger, but a text that is long enough to be one")
     assert run_ledger("verify", tmp_path / "text")[0] == 2
@@ -233,8 +234,6 @@ def test_sound_copy_is_no_damage(tmp_path: Path) -> None:
 
 @pytest.fixture
 def public_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    import tempfile
-
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o777)
     yield folder
