@@ -44,7 +44,7 @@ def check_tree(folder: Path) -> None:
     """Raise JobError if a local run directory contains a symbolic link at any depth."""
     pending = [str(folder)]
     while pending:
-        with os.scandir(pending.pop()) as entries:
+        with suppress(OSError), os.scandir(pending.pop()) as entries:  # removed meanwhile, or not readable
             for entry in entries:
                 if entry.is_symlink():
                     raise linked(entry.path)

@@ -20,6 +20,7 @@ from dpscale.runs.opening import open_run
 from dpscale.runs.stages import STAGES
 from dpscale.storage import files, links
 from tests.audit.small import write, write_selftest
+from tests.links import small as shop
 
 STEPS = ("plan", "measure", "reconstruct", "synthesize", "report")
 AFTER = ("evidence", "publish", "end", "model", "run")  # commands on a finished run
@@ -233,3 +234,39 @@ def test_publication_over_a_link_is_refused(base, tmp_path):
     code, said = run_command("publish", run, "--out", tmp_path / "alias")
     assert (code, "symbolic link" in said) == (2, True)
     assert content(tmp_path / "older") == before
+
+
+# Several tables
+
+
+@pytest.fixture(scope="module")
+def shop_run(tmp_path_factory):
+    """A planned run of several tables and a link, and the same run when it is finished."""
+    folder = tmp_path_factory.mktemp("shop")
+    job = shop.write_job(folder)
+    assert run_command("plan", job, "--run-dir", folder / "run")[0] == 0
+    planned = save(folder, "planned")
+    assert run_command("run", job, "--run-dir", folder / "run", "--quiet")[0] == 0
+    return folder, {"planned": planned, "finished": save(folder, "finished")}
+
+
+def test_no_folder_of_several_tables_is_followed(shop_run):
+    """Every folder at every depth is replaced in turn."""
+    folder, states = shop_run
+    outside = folder / "outside"
+    for state, steps in (("planned", ("measure",)), ("finished", ("synthesize", "reconstruct", "publish"))):
+        kept = states[state] / "run"
+        names = [str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_dir()]
+        assert any(name.count("/") >= 2 for name in names)
+        for step in steps:
+            for name in names:
+                run = restore(folder, states[state])
+                shutil.rmtree(outside, ignore_errors=True)
+                shutil.move(run / name, outside)
+                (outside / FOREIGN).write_bytes(b"of another program")
+                (run / name).symlink_to(outside)
+                before = content(outside)
+                code, said = run_command(*command_of(step, folder))
+                assert content(outside) == before, (step, name)
+                if step == "measure":
+                    assert (code, said.count("symbolic link")) == (2, 1), (name, said)
