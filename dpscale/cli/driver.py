@@ -23,7 +23,9 @@ from dpscale.base.error_redaction import hint
 from dpscale.base.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
 from dpscale.cli import driver_status
 from dpscale.cli.group import show_cause
-from dpscale.engine.watch import FIELD, cluster_errors
+from dpscale.engine.admission import ask
+from dpscale.engine.watch import FIELD, answer_seconds, cluster_errors, scheduler_answer
+from dpscale.engine.worker_checks import SameVersions, installed_versions, unanswered, version_faults
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
 from dpscale.runs.directory import STOP_REQUEST, Run
@@ -32,19 +34,21 @@ from dpscale.runs.opening import open_run
 from dpscale.storage.files import place, present, read_bytes, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from distributed import Client
+
+    from dpscale.engine.cluster import ClusterEngine
 
 RESOURCE, STOP = "DRIVER", STOP_REQUEST
 INTERNAL = 70
 KNOWN_SECONDS = 20.0
 
 
-def submit(run: Run, client: Client) -> driver_status.DriverStatus:
+def submit(run: Run, engine: ClusterEngine) -> driver_status.DriverStatus:
     """Start the driver of a run on a cluster and return its status. A run with a working driver is left unchanged."""
     with disk_errors(run.path):
-        declared = _check_cluster(run, client)
+        declared = _check_cluster(run, engine)
     known, submission = driver_status.read_status(run.path), secrets.token_hex(8)
 
     def idle(status: driver_status.DriverStatus) -> bool:
@@ -54,11 +58,11 @@ def submit(run: Run, client: Client) -> driver_status.DriverStatus:
 
     with disk_errors(run.path):
         mine = driver_status.change(run.path, idle, submission=submission, driver=None, state="submitted",
-                            scheduler=client.scheduler.address, host=None, pid=None, exit_code=None, error=None,  # type: ignore[union-attr]
+                            scheduler=engine.client.scheduler.address, host=None, pid=None, exit_code=None, error=None,  # type: ignore[union-attr]
                             working=None)  # fmt: skip
     if mine:
         try:
-            _send(run.path, submission, client, declared)
+            _send(run.path, submission, engine, declared)
         except Exception:
             error = TransientError(FIELD, "the scheduler did not take the driver's task", "", "submit it again")
             _end(
@@ -68,7 +72,7 @@ def submit(run: Run, client: Client) -> driver_status.DriverStatus:
     return driver_status.read_status(run.path)
 
 
-def _check_cluster(run: Run, client: Client) -> bool:
+def _check_cluster(run: Run, engine: ClusterEngine) -> bool:
     """Return whether workers declare DRIVER.
 
     Raises
@@ -76,10 +80,8 @@ def _check_cluster(run: Run, client: Client) -> bool:
     JobError
         If a driver could not work on the cluster, or not with a single ledger.
     """
-    from dpscale.engine.cluster import ClusterEngine
-
-    with cluster_errors(client, "check"):
-        workers = dict(client.scheduler_info(n_workers=-1)["workers"])
+    with cluster_errors(engine.client, "check"):
+        workers = engine.worker_info()
     declared = {address: info for address, info in workers.items() if RESOURCE in info.get("resources", {})}
     drivers = declared or workers
     ledger = standing(run.job.privacy.ledger)
@@ -88,16 +90,18 @@ def _check_cluster(run: Run, client: Client) -> bool:
         raise JobError(FIELD, who, "one machine for the driver, with the disk of the ledger",
                        f'start the workers of one machine with --resources "{RESOURCE}=100"')  # fmt: skip
     files = [path for path in run.data_paths if not set("*?[") & set(path)]
-    ClusterEngine(client).check_file_access(run.path, files)
-    _check_ledger(run, client, list(drivers), is_address(ledger))
+    engine.check_file_access(run.path, files)
+    answering = [worker for worker in drivers if engine.admitted is None or worker in engine.admitted]
+    if not answering:
+        raise unanswered(sorted(drivers), answer_seconds())
+    _check_ledger(run, engine.client, answering, is_address(ledger))
     return bool(declared)
 
 
 def _check_ledger(run: Run, client: Client, drivers: list[str], served: bool) -> None:
     """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network."""
     ledger = run.job.privacy.ledger
-    with cluster_errors(client, "check"):
-        found = client.run(unreached if served else network_kind, ledger, workers=drivers, on_error="return")
+    found = ask(client, drivers, unreached if served else network_kind, ledger)
     for worker, fault in found.items():
         if isinstance(fault, str) and fault and served:
             raise JobError(FIELD, f"worker {worker} cannot reach the ledger ({fault})", "workers that can",
@@ -106,13 +110,14 @@ def _check_ledger(run: Run, client: Client, drivers: list[str], served: bool) ->
             raise refused(ledger, fault, f" at worker {worker}")
 
 
-def _send(path: Path, submission: str, client: Client, declared: bool) -> None:
+def _send(path: Path, submission: str, engine: ClusterEngine, declared: bool) -> None:
     """Submit the driver's task, which survives this client; its key is new, so no earlier task replaces it."""
     from distributed import fire_and_forget
 
     key = f"dpscale-driver-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}-{submission}"
-    future = client.submit(drive, str(path), submission, key=key, pure=False, retries=3,
-                           resources={RESOURCE: 1} if declared else None)  # fmt: skip
+    client = engine.client
+    future = client.submit(drive, str(path), submission, installed_versions(), key=key, pure=False, retries=3,
+                           resources={RESOURCE: 1} if declared else None, workers=engine.admitted)  # fmt: skip
     fire_and_forget(future)
     end = time.monotonic() + KNOWN_SECONDS
     while not _begun(path) and not _known(client, key):
@@ -129,12 +134,15 @@ def _begun(path: Path) -> bool:
 
 def _known(client: Client, key: str) -> bool:
     """Return whether the scheduler has a task; a client that disconnects too early may remove it."""
-    status = client.sync(client.scheduler.get_task_status, keys=[key])  # type: ignore[union-attr]
+    status = scheduler_answer(client, lambda: client.scheduler.get_task_status(keys=[key]))  # type: ignore[union-attr]
     return status.get(key) not in (None, "released")
 
 
-def drive(path: str, submission: str) -> int:
-    """Run all remaining stages as the driver's task and return the exit code, which `driver.json` stores."""
+def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
+    """Run all remaining stages as the driver's task and return the exit code, which `driver.json` stores.
+
+    `versions` are those of the process that submitted it.
+    """
     folder, name = place(path), secrets.token_hex(8)
     if not present(folder / "manifest.json"):  # no status can be written there
         raise JobError("run directory", f"the workers cannot see {path}", "a directory on shared storage",
@@ -149,6 +157,8 @@ def drive(path: str, submission: str) -> int:
         return 0  # ended, cancelled before its start, or submitted again
     try:
         with Heartbeat(folder, name) as heartbeat:
+            if fault := version_faults(versions):
+                raise SameVersions().error({f"of the driver on {socket.gethostname()}": fault})
             _run(folder, heartbeat)
     except BaseException as error:
         if _worker_is_leaving():  # Dask restarts the driver; otherwise its silence shows the failure

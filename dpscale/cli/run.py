@@ -360,14 +360,14 @@ def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
 @json_option
 def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, empty: bool, as_json: bool) -> None:
     """Run all stages of a job on a cluster, including the driver, and return at once."""
-    from dpscale.engine.connect import open_client
+    from dpscale.engine.schedulers import open_cluster
     from dpscale.runs.stages.runner import check_repeat
 
     directory = opening.begin_run(opening.read_job(job), run_dir, fresh, False, empty)
     directory.check_open("measure")
     check_repeat(directory)
-    with open_client(scheduler) as client:
-        driven = driver.submit(directory, client)
+    with Bars(quiet=as_json) as progress, open_cluster(scheduler, progress) as engine:
+        driven = driver.submit(directory, engine)
     summary = {"run_dir": str(directory.path), **driven}
     click.echo(json.dumps(summary) if as_json else f"{driven['state']}: dpscale wait {directory.path}")
 

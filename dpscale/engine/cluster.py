@@ -9,18 +9,19 @@ them.
 
 from __future__ import annotations
 
+import math
 import secrets
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpscale.base.error_redaction import accepted
-from dpscale.engine import connect
+from dpscale.engine import worker_checks
+from dpscale.engine.admission import Admission, ask
 from dpscale.engine.base import Engine, Progress, argument_tuples, silent
-from dpscale.engine.connect import await_worker
 from dpscale.engine.graphs import Graph, call_graph, exchange_graph, literal, reduction_graph
 from dpscale.engine.task_sizing import (
     Batches,
@@ -33,7 +34,19 @@ from dpscale.engine.task_sizing import (
     pickle_value,
     split_chunks,
 )
-from dpscale.engine.watch import RedactedCall, Watch, cluster_errors, flush_messages, lost_scheduler
+from dpscale.engine.watch import (
+    POLL_SECONDS,
+    RedactedCall,
+    Watch,
+    answer_seconds,
+    cluster_errors,
+    flush_messages,
+    lost_scheduler,
+    no_workers,
+    scheduler_answer,
+    worker_seconds,
+)
+from dpscale.engine.worker_checks import SHOWN, SameFiles, Workers, unanswered
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end
 
@@ -46,6 +59,8 @@ MOST_TASKS = 4000  # tasks of a map on the scheduler at once
 TASKS_PER_THREAD, LEAST_TASKS = 4, 32
 FRESH_SECONDS = 1.0  # age at which a number of threads is still used to choose sizes
 SMALL = 1 << 18  # bytes of a value that is sent with every task that uses it
+JOIN_SECONDS = 0.1  # between looks for a first worker
+CLOSE_SECONDS = 5.0
 RESOURCE = "MEMORY"  # bytes; requested if every worker declares it
 
 
@@ -66,7 +81,10 @@ class ClusterEngine(Engine):
         self.client, self.progress, self.priority, self._owned = client, progress, priority, owned
         self._name, self._runs = secrets.token_hex(8), 0
         self._paces: dict[str, float | None] = {}
-        self._checked_workers: set[str] = set()
+        self._admission = Admission(client, lambda done, total: self.progress("check", done, total))
+        self._restriction: frozenset[str] = frozenset()  # workers of the last tasks that only some may get
+        self._shown = ("check", 0, 0)  # last report of progress
+        self._renewed = -math.inf
         self._threads, self._threads_time = dict[str, int](), -FRESH_SECONDS
 
     @property
@@ -79,7 +97,8 @@ class ClusterEngine(Engine):
     def _nthreads(self, refresh: bool = False) -> dict[str, int]:
         """Return the threads of each worker, from an answer that is at most FRESH_SECONDS old."""
         if refresh or monotonic() - self._threads_time > FRESH_SECONDS:
-            self._threads, self._threads_time = dict(self.client.nthreads()), monotonic()
+            threads = scheduler_answer(self.client, lambda: self.client.nthreads(asynchronous=True), self._remind)
+            self._threads, self._threads_time = dict(threads), monotonic()
         return self._threads
 
     def map(
@@ -91,13 +110,13 @@ class ClusterEngine(Engine):
         batches = Batches(arguments, self.workers, self._paces.get(label))
         flow = self._run_batches(RedactedCall(function), batches, label, memory)
         with cluster_errors(self.client, label), _waiting(), closing(flow):
-            self._check_new_workers()
+            self._admission.check_present()
             done = 0
             for start, (seconds, values) in flow:
                 results[start : start + len(values)] = values
                 batches.learn(len(values), seconds)
                 done += len(values)
-                self.progress(label, done, len(results))
+                self._report(label, done, len(results))
         self._paces[label] = batches.pace
         accepted(results)
         return results
@@ -106,7 +125,7 @@ class ClusterEngine(Engine):
         self, function: RedactedCall, batches: Batches, label: str, memory: int | None
     ) -> Generator[tuple[int, tuple[float, list[Any]]], None, None]:
         """Run batches, a limited number at once, and yield the start and the result of each as it finishes."""
-        watch, name, resources = Watch(self.client), self._key_prefix(label), self._resources(memory)
+        watch, name, resources = self._watch(), self._key_prefix(label), self._resources(memory)
         window = min(max(LEAST_TASKS, TASKS_PER_THREAD * self.workers), MOST_TASKS)
         pending: dict[Future, int] = {}
         try:
@@ -132,7 +151,7 @@ class ClusterEngine(Engine):
 
     def _run_task(self, function: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of one small task."""
-        key, watch = (self._key_prefix("fetch"), 0), Watch(self.client)
+        key, watch = (self._key_prefix("fetch"), 0), self._watch()
         watch.add(self._submit({key: (RedactedCall(function), *map(literal, arguments))}, [key], None, later=True))
         return watch.gather(watch.next())[0]
 
@@ -174,14 +193,14 @@ class ClusterEngine(Engine):
         """
         results: list[Any] = []
         with cluster_errors(self.client, label), _waiting():
-            self._check_new_workers()
+            self._admission.check_present()
             at_once = min(TASKS_PER_THREAD * self.workers, max(MOST_TASKS // len(handles), self.workers))
             while len(results) < count:
                 numbers = range(len(results), min(len(results) + at_once, count))
                 results += self._run_exchange(take, handles, join, numbers, self._key_namer(label), keep)
                 if not keep:
                     accepted(results[-len(numbers) :])
-                self.progress(label, len(results), count)
+                self._report(label, len(results), count)
         return results
 
     def _run_exchange(
@@ -189,7 +208,7 @@ class ClusterEngine(Engine):
         key_name: Callable[[str], str], keep: bool,
     ) -> list[Any]:  # fmt: skip
         graph, keys = exchange_graph(take, handles, join, numbers, key_name)
-        futures, watch = self._submit(graph, keys, None), Watch(self.client)
+        futures, watch = self._submit(graph, keys, None), self._watch()
         watch.add(futures)
         for _ in watch.all(len(futures)):
             pass
@@ -222,19 +241,19 @@ class ClusterEngine(Engine):
             yield use
         finally:
             with suppress(Exception):  # if the scheduler is lost, its workers remove all files
-                self.client.run(end, use, on_error="ignore")
+                ask(self.client, list(self._nthreads(refresh=True)), end, use)
 
     def _run_graphs(self, graphs: Sequence[tuple[Graph, list[Any]]], label: str, memory: int | None) -> list[Any]:
         with cluster_errors(self.client, label), _waiting():
-            self._check_new_workers()
-            resources, watch = self._resources(memory), Watch(self.client)
+            self._admission.check_present()
+            resources, watch = self._resources(memory), self._watch()
             handles: list[Any] = []
             for graph, keys in graphs:
                 flush_messages(self.client) if handles else None
                 handles += self._submit(graph, keys, resources)
             watch.add(handles)
             for done in watch.all(len(handles)):
-                self.progress(label, done, len(handles))
+                self._report(label, done, len(handles))
         return handles
 
     def _submit(
@@ -248,7 +267,38 @@ class ClusterEngine(Engine):
             return self._futures(graph, keys, priority, resources)
 
     def _futures(self, graph: Graph, keys: list[Any], priority: int, resources: dict[str, int] | None) -> list[Any]:
-        return list(self.client.get(graph, keys, sync=False, retries=RETRIES, priority=priority, resources=resources))
+        workers = self._admission.only
+        self._restriction = frozenset(workers or ())
+        return list(self.client.get(self._admission.guarded(graph), keys, sync=False, retries=RETRIES, workers=workers,
+                                    priority=priority, resources=resources))  # fmt: skip
+
+    def _watch(self) -> Watch:
+        return Watch(self.client, self._review)
+
+    def _review(self, present: Collection[str], idle: float) -> None:
+        """Check workers that joined or came back, ask all again if nothing finishes, and repeat the progress.
+
+        Raises TransientError if all workers that may get the tasks are lost.
+        """
+        if present:
+            if min(idle, monotonic() - self._renewed) > answer_seconds():
+                self._admission.renew()
+                self._renewed = monotonic()
+            self._admission.review(present)
+            if self._restriction and not self._restriction.intersection(present):
+                raise unanswered(self._admission.silent or sorted(self._restriction), answer_seconds())
+        if idle > POLL_SECONDS:
+            self._remind()
+
+    def _report(self, label: str, done: int, total: int) -> None:
+        self._shown = (label, done, total)
+        self.progress(label, done, total)
+
+    def _remind(self) -> None:
+        """Repeat the last report of progress, with the workers that do not answer."""
+        label, done, total = self._shown
+        silent = self._admission.silent
+        self.progress(f"{label}, no answer from {' and '.join(silent[:SHOWN])}" if silent else label, done, total)
 
     def _check_open(self) -> None:
         """Raise TransientError if the client is closed; a client that lost its scheduler for good closes itself."""
@@ -269,35 +319,46 @@ class ClusterEngine(Engine):
 
     def _resources(self, memory: int | None) -> dict[str, int] | None:
         """Return the memory to request, at most that of the smallest worker; None unless all workers declare it."""
-        smallest_declared = connect.smallest_declared(self.client, RESOURCE) if memory else None
+        smallest_declared = worker_checks.smallest_declared(self.worker_info(), RESOURCE) if memory else None
         return {RESOURCE: min(memory, smallest_declared)} if memory and smallest_declared else None
+
+    def worker_info(self) -> Workers:
+        """Return what the scheduler states about each worker."""
+        answer = scheduler_answer(self.client, lambda: self.client.scheduler.identity(n_workers=-1), self._remind)  # type: ignore[union-attr]
+        return dict(answer["workers"])
 
     def check_workers(self) -> None:
         """Wait for a first worker; raise JobError if the versions of a worker differ from those of this process."""
+        seconds = worker_seconds()
         with cluster_errors(self.client, "check"), _waiting():
-            await_worker(self.client)
-            self._check_new_workers()
+            end = monotonic() + seconds
+            while not any(info["status"] == "running" for info in self.worker_info().values()):
+                if monotonic() > end:
+                    raise no_workers(seconds)
+                sleep(JOIN_SECONDS)
+                self._report("wait for workers", 0, 1)
+            self._admission.check_present()
 
-    def _check_new_workers(self) -> None:
-        """Check the versions of workers that joined since the last check; an autoscaled one may have an older image."""
-        present = set(self._nthreads(refresh=True))
-        if new := present - self._checked_workers:
-            connect.check_versions(self.client, sorted(new))
-        self._checked_workers = present
+    @property
+    def admitted(self) -> list[str] | None:
+        """The workers that may get tasks; None if all may."""
+        return self._admission.only
 
     def check_worker_memory(self, needed: int, what: str) -> None:
         """Raise PlanError if a task on `what` that needs `needed` bytes does not fit the smallest worker."""
         with cluster_errors(self.client, "check"):
-            connect.check_worker_memory(self.client, needed, what)
+            worker_checks.check_worker_memory(self.worker_info(), needed, what)
 
     def check_file_access(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
-        """Raise JobError if a worker cannot write in a folder or read some files."""
-        connect.check_file_access(self.client, place(folder), [str(file) for file in files])
+        """Raise JobError if a worker cannot write in a folder or read some files; later workers are checked too."""
+        self._admission.require(SameFiles(place(folder), tuple(str(file) for file in files)))
 
     def close(self) -> None:
-        """Close the client if the engine opened it."""
+        """Close the client if the engine opened it; a scheduler that does not answer delays this for a short time."""
+        self._admission.close()
         if self._owned:
-            self.client.close()
+            with suppress(Exception):
+                self.client.close(CLOSE_SECONDS)
 
 
 def _identity(value: Value) -> Value:

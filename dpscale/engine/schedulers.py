@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -179,6 +179,16 @@ def resolve(
     if ambient is None:
         return LocalEngine(progress=progress)
     return _with_checked_workers(ClusterEngine(_usable_client(ambient), progress, priority=priority))
+
+
+@contextmanager
+def open_cluster(address: str, progress: Progress = silent) -> Iterator[ClusterEngine]:
+    """Yield the engine of an existing cluster whose workers have passed the checks; close it afterwards."""
+    from dpscale.engine.connect import CONNECT_SECONDS, connect
+
+    with closing(ClusterEngine(connect(address, CONNECT_SECONDS), progress, owned=True)) as engine:
+        engine.check_workers()
+        yield engine
 
 
 def _with_checked_workers(engine: ClusterEngine) -> ClusterEngine:

@@ -8,12 +8,12 @@ and the next run resumes after them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpscale.base.error_redaction import AGAIN, FIELD, RedactedCall, no_memory
 from dpscale.base.errors import DpscaleError, JobError, TransientError
@@ -22,29 +22,89 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 POLL_SECONDS = 2.0
-WORKER_SECONDS = 120.0
+NOTICE_SECONDS = 1.0  # between notices of a request that waits
+MISSES = 3  # answers in a row that a lost scheduler does not give
+WORKER_SECONDS, ANSWER_SECONDS = 120.0, 20.0
+Answer = TypeVar("Answer")
 
 
 def worker_seconds() -> float:
     """Return the time to wait for a first worker: `dpscale.worker-wait` in Dask's configuration, for slow queues."""
+    return _configured("dpscale.worker-wait", WORKER_SECONDS)
+
+
+def answer_seconds() -> float:
+    """Return the time to wait for one answer of a worker or of the scheduler: `dpscale.worker-answer`."""
+    return _configured("dpscale.worker-answer", ANSWER_SECONDS)
+
+
+def _configured(name: str, default: float) -> float:
     import dask
     from dask.utils import parse_timedelta
 
-    configured = dask.config.get("dpscale.worker-wait", WORKER_SECONDS)
+    configured = dask.config.get(name, default)
     try:
         return float(parse_timedelta(configured))
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError):  # depending on the value
-        raise JobError("dpscale.worker-wait", f"{configured!r} in Dask's configuration",
+        raise JobError(name, f"{configured!r} in Dask's configuration",
                        "seconds, or a number and a unit such as 90s, 30m or 1h", "fix it") from None  # fmt: skip
 
 
-class Watch:
-    """Queue of the futures of one client in the order in which they finish."""
+def run_limited(
+    client: Client, request: Callable[[], Awaitable[Answer]], seconds: float, notice: Callable[[], None] = lambda: None
+) -> Answer:
+    """Return the result of a request on the client's event loop; raise TimeoutError if it lasts too long.
 
-    def __init__(self, client: Client) -> None:
-        self._client, self._patience = client, worker_seconds()
+    `notice` is called every NOTICE_SECONDS of waiting.
+    """
+
+    async def result() -> Answer:
+        return await request()
+
+    waiting = asyncio.run_coroutine_threadsafe(result(), client.loop.asyncio_loop)  # type: ignore[union-attr]
+    end = monotonic() + seconds
+    try:
+        while True:
+            try:
+                return waiting.result(max(min(NOTICE_SECONDS, end - monotonic()), 0.0))
+            except TimeoutError:
+                if waiting.done() or monotonic() >= end:
+                    raise
+                notice()
+    finally:
+        waiting.cancel()
+
+
+def scheduler_answer(
+    client: Client, request: Callable[[], Awaitable[Answer]], notice: Callable[[], None] = lambda: None
+) -> Answer:
+    """Return the answer to a short request to the scheduler; raise TransientError if it does not answer MISSES times.
+
+    Examples
+    --------
+    >>> scheduler_answer(client, lambda: client.nthreads(asynchronous=True))  # doctest: +SKIP
+    """
+    for _ in range(MISSES):
+        with suppress(TimeoutError):
+            return run_limited(client, request, answer_seconds(), notice)
+    raise lost_scheduler()
+
+
+class Watch:
+    """Queue of the futures of one client in the order in which they finish.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    review : callable
+        Called every POLL_SECONDS with the present workers and the seconds since a future has finished.
+    """
+
+    def __init__(self, client: Client, review: Callable[[Collection[str], float], None] = lambda *_: None) -> None:
+        self._client, self._review, self._patience = client, review, worker_seconds()
         self._finished: SimpleQueue[Future] = SimpleQueue()
-        self._since: float | None = None
+        self._without_workers: float | None = None
+        self._checked = self._last = monotonic()
 
     def add(self, futures: Sequence[Future]) -> None:
         """Add futures."""
@@ -70,10 +130,11 @@ class Watch:
 
     def _wait(self) -> Future:
         while True:
-            try:
-                return self._finished.get(timeout=POLL_SECONDS)
-            except Empty:
-                self._check_connection()
+            self._check_connection()
+            with suppress(Empty):
+                future = self._finished.get(timeout=POLL_SECONDS)
+                self._last = monotonic()
+                return future
 
     def gather(self, futures: Sequence[Future]) -> list[Any]:
         """Return the results of finished futures; wait again for those that were lost since."""
@@ -94,12 +155,23 @@ class Watch:
         """Raise TransientError if the scheduler is lost, or if there has been no worker for too long."""
         if self._client.status not in ("running", "connecting"):
             raise lost_scheduler()
-        if self._client.status == "connecting" or self._client.nthreads():
-            self._since = None
+        if monotonic() - self._checked < POLL_SECONDS:
             return
-        self._since = monotonic() if self._since is None else self._since
-        if monotonic() - self._since > self._patience:
+        present = self._present() if self._client.status == "running" else None
+        self._checked = monotonic()
+        if present is not None:
+            self._review(present, monotonic() - self._last)
+        if present is None or present:
+            self._without_workers = None
+            return
+        self._without_workers = self._without_workers or monotonic()
+        if monotonic() - self._without_workers > self._patience:
             raise no_workers(self._patience)
+
+    def _present(self) -> Collection[str]:
+        """Return the workers that the scheduler has."""
+        return list(scheduler_answer(self._client, lambda: self._client.nthreads(asynchronous=True),
+                                     lambda: self._review((), monotonic() - self._last)))  # fmt: skip
 
 
 def flush_messages(client: Client) -> None:

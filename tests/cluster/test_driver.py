@@ -25,6 +25,8 @@ import dpscale as dp
 from dpscale import TransientError
 from dpscale.__main__ import main
 from dpscale.cli import driver, driver_status
+from dpscale.engine import resolve
+from dpscale.engine.worker_checks import installed_versions
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.runs.stages.runner import run_stages
@@ -208,7 +210,7 @@ def test_refused_budget_gives_exit_code_3(cluster, client, job):
 def test_repeated_submit_runs_once(cluster, client, slow, job, expected):
     """Three submissions at the same time and one during the run give one run."""
     run, found = TableRun.create(TableJob.read(job), job.parent / "run"), []
-    threads = [threading.Thread(target=lambda: found.append(driver.submit(run, client))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: found.append(driver.submit(run, resolve(client)))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -318,13 +320,13 @@ def submitted_run(job):
 def test_run_cancelled_before_start_is_not_started(submitted_run):
     driver.cancel(submitted_run)
     assert driver.wait(submitted_run)["exit_code"] == 75
-    assert driver.drive(str(submitted_run), "s") == 0
+    assert driver.drive(str(submitted_run), "s", installed_versions()) == 0
     assert not json.loads((submitted_run / "manifest.json").read_text())["stages"]
 
 
 def test_driver_of_older_submission_does_nothing(submitted_run):
     driver_status.change(submitted_run, lambda _: True, submission="t")
-    assert driver.drive(str(submitted_run), "s") == 0
+    assert driver.drive(str(submitted_run), "s", installed_versions()) == 0
     assert driver_status.read(submitted_run)["state"] == "submitted"
 
 

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale import JobError, PlanError, TransientError
 from dpscale.__main__ import main
-from dpscale.engine import connect, resolve
+from dpscale.engine import connect, resolve, worker_checks
 from tests.audit.small import write
 from tests.cluster.conftest import load_certificates_script, use_certificates
 from tests.cluster.machines import free_port
 
 TLS = "distributed.comm.tls"
-BASE_AND_SOME = connect.BASE + 100_000_000
+BASE_AND_SOME = worker_checks.BASE + 100_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -180,8 +180,8 @@ def test_different_data_on_worker_are_refused(client, tmp_path, monkeypatch, the
 
 HOLD = """
 import pathlib, sys, time
-from dpscale.engine import connect
-with connect._written_token(pathlib.Path(sys.argv[1]), b"content"):
+from dpscale.engine import worker_checks
+with worker_checks._written_token(pathlib.Path(sys.argv[1]), b"content"):
     print(flush=True)
     time.sleep(60)
 """
@@ -197,7 +197,7 @@ def test_tokens_of_killed_drivers_are_removed(tmp_path):
         assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"content"] * 2
         drivers[0].kill()
         drivers[0].wait()
-        with connect._written_token(tmp_path, b"own") as token:
+        with worker_checks._written_token(tmp_path, b"own") as token:
             assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == [b"content", b"own"]
             assert token.stat().st_mode & 0o777 == 0o600
         assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"content"]
@@ -209,7 +209,7 @@ def test_tokens_of_killed_drivers_are_removed(tmp_path):
 
 def test_task_larger_than_worker_memory_is_refused(cluster, client):
     engine = resolve(client)
-    limit = min(worker["memory_limit"] for worker in cluster.scheduler.identity()["workers"].values()) - connect.BASE
+    limit = min(worker["memory_limit"] for worker in cluster.scheduler.identity()["workers"].values()) - worker_checks.BASE
     engine.check_worker_memory(limit, "age, sex")
     with pytest.raises(PlanError, match=r"engine.memory: a task on age, sex needs .* GiB that worker tls://"):
         engine.check_worker_memory(limit + 1, "age, sex")

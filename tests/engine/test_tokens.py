@@ -4,19 +4,19 @@ import os
 import subprocess
 import sys
 
-from dpscale.engine import connect
+from dpscale.engine import worker_checks
 
 KILLED = """import os, sys
 from pathlib import Path
-from dpscale.engine import connect
-with connect._written_token(Path(sys.argv[1]), b"0" * 16):
+from dpscale.engine import worker_checks
+with worker_checks._written_token(Path(sys.argv[1]), b"0" * 16):
     os._exit(9)
 """
 
 
 def test_second_check_of_a_process_keeps_the_token_of_the_first(tmp_path):
-    with connect._written_token(tmp_path, b"1" * 16) as one:
-        with connect._written_token(tmp_path, b"2" * 16) as other:
+    with worker_checks._written_token(tmp_path, b"1" * 16) as one:
+        with worker_checks._written_token(tmp_path, b"2" * 16) as other:
             assert one.read_bytes() == b"1" * 16
             assert other.read_bytes() == b"2" * 16
         assert one.exists()
@@ -26,5 +26,5 @@ def test_second_check_of_a_process_keeps_the_token_of_the_first(tmp_path):
 def test_token_of_a_killed_process_is_removed_by_the_next_check(tmp_path):
     assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)]).returncode == 9
     [left] = tmp_path.iterdir()
-    with connect._written_token(tmp_path, b"1" * 16):
+    with worker_checks._written_token(tmp_path, b"1" * 16):
         assert not left.exists()
