@@ -24,6 +24,7 @@ from dpscale.base.errors import Cancelled, DpscaleError, JobError, Stopped, Tran
 from dpscale.cli import driver_status
 from dpscale.cli.group import show_cause
 from dpscale.engine.admission import ask
+from dpscale.engine.base import Progress, silent
 from dpscale.engine.watch import FIELD, answer_seconds, cluster_errors, scheduler_answer
 from dpscale.engine.worker_checks import SameVersions, installed_versions, unanswered, version_faults
 from dpscale.ledger.location import is_address, network_kind, refused, standing
@@ -57,9 +58,10 @@ def submit(run: Run, engine: ClusterEngine) -> driver_status.DriverStatus:
         return bool(known.get("silent") and status["at"] == known["at"])
 
     with disk_errors(run.path):
+        address = engine.client.scheduler.address  # type: ignore[union-attr]
         mine = driver_status.change(run.path, idle, submission=submission, driver=None, state="submitted",
-                            scheduler=engine.client.scheduler.address, host=None, pid=None, exit_code=None, error=None,  # type: ignore[union-attr]
-                            working=None)  # fmt: skip
+                            scheduler=address, earlier=_process(known), host=None, pid=None, exit_code=None,
+                            error=None, working=None)  # fmt: skip
     if mine:
         try:
             _send(run.path, submission, engine, declared)
@@ -151,9 +153,9 @@ def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
     def stop_requested(status: driver_status.DriverStatus) -> bool:
         return status.get("submission") == submission and status["state"] in driver_status.AT_WORK
 
-    if not driver_status.change(
-        folder, stop_requested, driver=name, state="running", host=socket.gethostname(), pid=os.getpid()
-    ):
+    earlier = _process(driver_status.read(folder))
+    if not driver_status.change(folder, stop_requested, driver=name, state="running", earlier=earlier,
+                                host=socket.gethostname(), pid=os.getpid()):  # fmt: skip
         return 0  # ended, cancelled before its start, or submitted again
     try:
         with Heartbeat(folder, name) as heartbeat:
@@ -165,6 +167,11 @@ def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
             return TransientError.exit_code
         return _end(folder, lambda found: found.get("driver") == name, error)
     return _end(folder, lambda found: found.get("driver") == name, None)
+
+
+def _process(status: driver_status.DriverStatus) -> str:
+    """Return the process of a driver in words; "" if there is none."""
+    return f"process {status['pid']} on {status['host']}" if status.get("pid") else str(status.get("earlier") or "")
 
 
 def _run(folder: Path, heartbeat: Heartbeat) -> None:
@@ -184,10 +191,13 @@ def _await_free(run: Run, heartbeat: Heartbeat) -> None:
     """Wait for the lock of the run directory: a lost driver that is still alive stops at its next task."""
     end = time.monotonic() + driver_status.SILENT_SECONDS
     while time.monotonic() < end:
-        heartbeat.check()
+        heartbeat("wait for run directory", 0, 1)
         with suppress(TransientError), run.locked():
             return
         time.sleep(driver_status.POLL_SECONDS)
+    if earlier := driver_status.read(run.path).get("earlier"):
+        got = f"an earlier driver ({earlier}) still works in {run.path} or is suspended"
+        raise TransientError("run directory", got, "", "end or continue it, and submit again to resume")
 
 
 def _worker_is_leaving() -> bool:
@@ -236,7 +246,7 @@ class Heartbeat:
                 )
 
 
-def wait(path: Path, seconds: float | None = None) -> driver_status.DriverStatus:
+def wait(path: Path, seconds: float | None = None, progress: Progress = silent) -> driver_status.DriverStatus:
     """Wait until the run ends and return its status.
 
     Raises
@@ -256,6 +266,8 @@ def wait(path: Path, seconds: float | None = None) -> driver_status.DriverStatus
             raise _silent(found)
         if end is not None and time.monotonic() > end:
             raise TransientError("run", f"not done after {seconds:g} seconds", "", "continue to wait")
+        working = found.get("working") or {"tasks": found["state"], "done": 0, "total": 1}
+        progress(working["tasks"], working["done"], working["total"])
         time.sleep(driver_status.POLL_SECONDS)
         with suppress(OSError, TransientError):  # a store that is briefly unavailable
             found = driver_status.read(path)

@@ -8,6 +8,7 @@ of finished tasks and never a count, a value or a query.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -34,7 +35,7 @@ class _Group(click.Group):
         if debugging():
             click.echo(f"dpscale: {DEBUG_WARNING}", err=True)
         try:
-            with _quiet_threads(), _plain_warnings():
+            with _quiet_threads(), _quiet_loggers(), _plain_warnings():
                 return super().invoke(context)
         except DpscaleError as error:
             show_cause(error)
@@ -83,6 +84,18 @@ def _quiet_threads() -> Iterator[None]:
         yield
     finally:
         threading.excepthook, sys.unraisablehook = before
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Print no message of a library's logger unless in debugging: a sentence of dpscale states its errors."""
+    before = logging.root.manager.disable
+    if not debugging():
+        logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def show_cause(error: BaseException | None) -> None:

@@ -403,7 +403,8 @@ def status(run_dir: str, as_json: bool) -> None:
 def wait(run_dir: str, seconds: float | None) -> None:
     """Wait for a submitted run and exit with its exit code."""
     run = opening.open_run(run_dir)
-    ended = driver.wait(run.path, seconds)
+    with Bars() as progress:
+        ended = driver.wait(run.path, seconds, progress)
     if ended["exit_code"]:
         click.echo(f"dpscale: {ended['error']}", err=True)
         raise click.exceptions.Exit(ended["exit_code"])

@@ -275,7 +275,7 @@ class ClusterEngine(Engine):
     def _watch(self) -> Watch:
         return Watch(self.client, self._review)
 
-    def _review(self, present: Collection[str], idle: float) -> None:
+    def _review(self, present: Collection[str] | None, idle: float) -> None:
         """Check workers that joined or came back, ask all again if nothing finishes, and repeat the progress.
 
         Raises TransientError if all workers that may get the tasks are lost.
@@ -288,16 +288,15 @@ class ClusterEngine(Engine):
             if self._restriction and not self._restriction.intersection(present):
                 raise unanswered(self._admission.silent or sorted(self._restriction), answer_seconds())
         if idle > POLL_SECONDS:
-            self._remind()
+            self._remind(["the scheduler"] if present is None else self._admission.silent)
 
     def _report(self, label: str, done: int, total: int) -> None:
         self._shown = (label, done, total)
         self.progress(label, done, total)
 
-    def _remind(self) -> None:
-        """Repeat the last report of progress, with the workers that do not answer."""
+    def _remind(self, silent: Sequence[str] = ("the scheduler",)) -> None:
+        """Repeat the last report of progress, with what does not answer."""
         label, done, total = self._shown
-        silent = self._admission.silent
         self.progress(f"{label}, no answer from {' and '.join(silent[:SHOWN])}" if silent else label, done, total)
 
     def _check_open(self) -> None:

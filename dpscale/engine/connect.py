@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from ipaddress import IPv6Address
+from threading import Thread
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from dpscale.base.errors import JobError, TransientError
+from dpscale.engine.watch import NOTICE_SECONDS
 
 if TYPE_CHECKING:
     from distributed import Client, Security
@@ -21,8 +26,13 @@ ADDRESSES = "tcp://HOST:PORT or tls://HOST:PORT"
 ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]+)):(?P<port>[0-9]{1,5})")
 
 
-def connect(address: str, seconds: float, expected: str = ADDRESSES) -> Client:
-    """Return a client of the scheduler at an address; `expected` describes the accepted values in an error message."""
+def connect(
+    address: str, seconds: float, expected: str = ADDRESSES, notice: Callable[[], None] = lambda: None
+) -> Client:
+    """Return a client of the scheduler at an address; `expected` describes the accepted values in an error message.
+
+    `notice` is called every NOTICE_SECONDS of waiting.
+    """
     if not _is_address(address):
         raise JobError(SCHEDULER_FIELD, f"{address!r}", expected, "fix it")
     from distributed import Client  # imported first: it adds its defaults to Dask's configuration
@@ -30,11 +40,33 @@ def connect(address: str, seconds: float, expected: str = ADDRESSES) -> Client:
     _check_encryption(address)
     security = _security() if address.startswith("tls://") else None
     try:
-        return Client(address, timeout=seconds, security=security, set_as_default=False)
+        return _limited(partial(Client, address, timeout=seconds, security=security, set_as_default=False),
+                        seconds + NOTICE_SECONDS, notice)  # fmt: skip
     except ValueError:
         raise JobError(SCHEDULER_FIELD, f"{address!r}", expected, "fix it") from None
     except (OSError, TimeoutError) as error:
         raise _connection_error(address, error) from None
+
+
+def _limited(connecting: Callable[[], Client], seconds: float, notice: Callable[[], None]) -> Client:
+    """Return the result of a call in a thread, because Dask waits without limit for the greeting of a scheduler."""
+    made: Future[Client] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(connecting())
+        except BaseException as error:
+            made.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    end = monotonic() + seconds
+    while True:
+        try:
+            return made.result(max(min(NOTICE_SECONDS, end - monotonic()), 0.0))
+        except TimeoutError:
+            if made.done() or monotonic() >= end:
+                raise
+            notice()
 
 
 def _is_address(address: str) -> bool:

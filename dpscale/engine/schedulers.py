@@ -173,7 +173,8 @@ def resolve(
     if scheduler is not None:
         from dpscale.engine.connect import ADDRESSES, CONNECT_SECONDS, connect
 
-        new_client = connect(scheduler, CONNECT_SECONDS, expected=f"{', '.join(LOCAL)}, {ADDRESSES}")
+        new_client = connect(scheduler, CONNECT_SECONDS, f"{', '.join(LOCAL)}, {ADDRESSES}",
+                             lambda: progress("connect", 0, 1))  # fmt: skip
         return _with_checked_workers(ClusterEngine(new_client, progress, owned=True, priority=priority))
     ambient = _ambient_client()
     if ambient is None:
@@ -186,7 +187,8 @@ def open_cluster(address: str, progress: Progress = silent) -> Iterator[ClusterE
     """Yield the engine of an existing cluster whose workers have passed the checks; close it afterwards."""
     from dpscale.engine.connect import CONNECT_SECONDS, connect
 
-    with closing(ClusterEngine(connect(address, CONNECT_SECONDS), progress, owned=True)) as engine:
+    client = connect(address, CONNECT_SECONDS, notice=lambda: progress("connect", 0, 1))
+    with closing(ClusterEngine(client, progress, owned=True)) as engine:
         engine.check_workers()
         yield engine
 

@@ -97,13 +97,17 @@ class Watch:
     ----------
     client : distributed.Client
     review : callable
-        Called every POLL_SECONDS with the present workers and the seconds since a future has finished.
+        Called every POLL_SECONDS with the present workers, or None while the scheduler does not answer, and the seconds
+        since a future has finished.
     """
 
-    def __init__(self, client: Client, review: Callable[[Collection[str], float], None] = lambda *_: None) -> None:
+    def __init__(
+        self, client: Client, review: Callable[[Collection[str] | None, float], None] = lambda *_: None
+    ) -> None:
         self._client, self._review, self._patience = client, review, worker_seconds()
         self._finished: SimpleQueue[Future] = SimpleQueue()
         self._without_workers: float | None = None
+        self._connected = monotonic()
         self._checked = self._last = monotonic()
 
     def add(self, futures: Sequence[Future]) -> None:
@@ -157,10 +161,14 @@ class Watch:
             raise lost_scheduler()
         if monotonic() - self._checked < POLL_SECONDS:
             return
-        present = self._present() if self._client.status == "running" else None
+        present = None
+        if self._client.status == "running":
+            present = self._present()
+            self._connected = monotonic()
+        elif monotonic() - self._connected > MISSES * answer_seconds():  # Dask waits for a greeting without limit
+            raise lost_scheduler()
         self._checked = monotonic()
-        if present is not None:
-            self._review(present, monotonic() - self._last)
+        self._review(present, monotonic() - self._last)
         if present is None or present:
             self._without_workers = None
             return
@@ -171,7 +179,7 @@ class Watch:
     def _present(self) -> Collection[str]:
         """Return the workers that the scheduler has."""
         return list(scheduler_answer(self._client, lambda: self._client.nthreads(asynchronous=True),
-                                     lambda: self._review((), monotonic() - self._last)))  # fmt: skip
+                                     lambda: self._review(None, monotonic() - self._last)))  # fmt: skip
 
 
 def flush_messages(client: Client) -> None:
