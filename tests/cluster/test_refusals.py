@@ -209,7 +209,9 @@ def test_tokens_of_killed_drivers_are_removed(tmp_path):
 
 def test_task_larger_than_worker_memory_is_refused(cluster, client):
     engine = resolve(client)
-    limit = min(worker["memory_limit"] for worker in cluster.scheduler.identity()["workers"].values()) - worker_checks.BASE
+    limit = (
+        min(worker["memory_limit"] for worker in cluster.scheduler.identity()["workers"].values()) - worker_checks.BASE
+    )
     engine.check_worker_memory(limit, "age, sex")
     with pytest.raises(PlanError, match=r"engine.memory: a task on age, sex needs .* GiB that worker tls://"):
         engine.check_worker_memory(limit + 1, "age, sex")
