@@ -205,6 +205,8 @@ def ask(
     TransientError
         If the scheduler does not answer.
     """
+    if not workers:
+        return {}
     seconds, answers = answer_seconds(), dict[str, Any]()
 
     async def answer(worker: str) -> None:
