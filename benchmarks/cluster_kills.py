@@ -1,9 +1,17 @@
-"""Kills of workers, scheduler and client of runs with a real noise key: one draw, one charge, the same answers.
+"""Kills, suspensions and other faults of the processes of runs with a real noise key: one draw, one charge, the same
+answers.
 
 A scheduler and two workers run in their own processes. The client is `dpscale run`, or `dpscale submit` and `wait` in
-every fifth run, repeated until the run is done. Half of the runs have a fixed plan, the others `aim-grem`. A process is
-killed (SIGKILL) at a random time, or a random time after the next value file is visible; what is dead starts again
-after a random pause. Every finished run is checked (`kill_checks`), and a violation ends the benchmark with code 1.
+every fifth run and in runs that are cancelled, repeated until the run is done. Half of the runs have a fixed plan, the
+others `aim-grem`. A fault comes at a random time, or a random time after the next value file is visible:
+
+- a process is killed (SIGKILL) or suspended (SIGSTOP), for a shorter or a longer time than every limit;
+- a worker is retired, or replaced for some time by a worker of 300 MB under a nanny;
+- a worker that states an older version of dpscale joins for some time; it must run no task;
+- a submitted run is cancelled.
+
+What is dead starts again after a random pause. Every finished run is checked (`kill_checks`), and a violation ends the
+benchmark with code 1.
 
     python benchmarks/cluster_kills.py [--kills 100] [--seed 1] [--only KIND] [--folder DIR] [--save]
 """
@@ -14,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,8 +43,37 @@ from cluster_cost import free_port
 from kill_checks import Watcher, check_answers, check_charge, check_draw, check_leftovers
 
 ROOT = Path(__file__).parents[1]
-VICTIMS = ("scheduler", "worker 1", "worker 2", "client")
-RHO, AGAIN, KILLED = 0.5, 75, -9
+MACHINES = ("scheduler", "worker 1", "worker 2")
+FAULTS = ("kill scheduler", "kill worker", "kill client", "suspend scheduler", "suspend worker", "suspend client",
+          "retire worker", "shrink worker", "older version", "cancel")  # fmt: skip
+RHO, REFUSED, AGAIN, KILLED = 0.5, 2, 75, -9
+ANSWER_SECONDS = 3.0  # `dpscale.worker-answer`; a scheduler is lost after three times this
+SUSPENDED_SECONDS, UNFIT_SECONDS = (0.5, 15.0), (3.0, 12.0)
+SMALL, OLD = "300MB", "0.0.1"
+REFUSALS = (f"has dpscale {OLD}", "engine.memory", "engine: no answer")  # sentences for workers that cannot be used
+OLDER = f"""
+import importlib.metadata
+from pathlib import Path
+
+version = importlib.metadata.version
+importlib.metadata.version = lambda name: "{OLD}" if name == "dpscale" else version(name)
+from dpscale.engine.admission import AdmittedCall
+
+call = AdmittedCall.__call__
+
+def observed(self, *arguments):
+    result = call(self, *arguments)
+    Path(__file__).with_suffix(".ran").touch()
+    return result
+
+AdmittedCall.__call__ = observed
+"""
+RETIRE = """
+import sys
+from distributed import Client
+with Client(sys.argv[1], timeout=10, set_as_default=False) as client:
+    client.retire_workers(names=[sys.argv[2]], close_workers=True)
+"""
 MOST_SECONDS = 420.0  # of a run
 KILLS_PER_RUN = (5, 9)
 QUIET_SECONDS = 10.0  # until tasks of dead clients have ended
@@ -74,16 +112,24 @@ class Cluster:
         self.address = f"tcp://127.0.0.1:{self.port}"
         self.scratch = place / "scratch"
         self.scratch.mkdir(parents=True)
-        self.environment = os.environ | {"TMPDIR": str(self.scratch), "DPSCALE_STORE": "off",
+        self.older = place / "older.py"
+        self.older.write_text(OLDER)
+        self.environment = os.environ | {"TMPDIR": str(self.scratch), "DPSCALE_STORE": "off", "OMP_NUM_THREADS": "1",
+                                         "DASK_DPSCALE__WORKER_ANSWER": str(ANSWER_SECONDS),
                                          "DASK_DPSCALE__WORKER_WAIT": "60", "PYTHONPATH": str(ROOT)}  # fmt: skip
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._starts: dict[str, float] = {}
+        self._suspended: dict[int, float] = {}  # times at which processes continue
+        self._unfit: dict[str, float] = {}  # times at which workers that are small or old end
+        self.was_unfit = False  # since the client started
 
     def start(self, name: str) -> None:
         """Start a process of the cluster."""
         own = ["dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-show"]
         if name != "scheduler":
-            own = ["dask_worker", self.address, "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny",
+            own = ["dask_worker", self.address, "--host", "127.0.0.1", "--nthreads", "1", "--name", name,
+                   *(["--memory-limit", SMALL] if name in self._unfit and name != "older" else ["--no-nanny"]),
+                   *(["--preload", str(self.older)] if name == "older" else []),
                    "--local-directory", str(self.scratch / name.replace(" ", "-"))]  # fmt: skip
         self.processes[name] = self.launch("-m", f"distributed.cli.{own[0]}", "--no-dashboard", *own[1:], log=name)
 
@@ -94,14 +140,65 @@ class Cluster:
                                     stderr=file, start_new_session=True)  # fmt: skip
 
     def revive(self, pause: float) -> None:
-        """Start every dead process of the cluster, `pause` seconds after this was first seen."""
-        for name in VICTIMS[:3]:
+        """Start every dead process of the cluster, `pause` seconds after this was first seen, and end old faults."""
+        now = time.monotonic()
+        for pid in [pid for pid, end in self._suspended.items() if end < now]:
+            self.proceed(pid)
+        for name in [name for name, end in self._unfit.items() if end < now]:
+            self.replace(name)
+        for name in MACHINES:
             if self.is_alive(name):
                 continue
-            now = time.monotonic()
             if now >= self._starts.setdefault(name, now + (pause if name in self.processes else 0.0)):
                 del self._starts[name]
                 self.start(name)
+
+    def suspend(self, pid: int, seconds: float) -> bool:
+        """Suspend a process for some time; return whether it exists."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            self._suspended[pid] = time.monotonic() + seconds
+            return True
+        return False
+
+    def proceed(self, pid: int) -> None:
+        """Continue a suspended process."""
+        del self._suspended[pid]
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    def spoil(self, name: str, seconds: float) -> bool:
+        """Replace a worker by a small one, or add an older one, for some time."""
+        if name in self._unfit or (name in self.processes and not kill(self.processes[name])):
+            return False
+        self._unfit[name], self.was_unfit = time.monotonic() + seconds, True
+        if name == "older":
+            self.start(name)
+        return True
+
+    def replace(self, name: str) -> None:
+        """End a small or old worker."""
+        del self._unfit[name]
+        kill(self.processes[name])
+        if name == "older":
+            del self.processes[name]
+
+    def repair(self) -> None:
+        """End all suspensions, and all small and old workers."""
+        for pid in list(self._suspended):
+            self.proceed(pid)
+        for name in list(self._unfit):
+            self.replace(name)
+
+    def begin(self) -> None:
+        """Note that a client starts."""
+        self.was_unfit = bool(self._unfit)
+
+    def retire(self, name: str) -> bool:
+        """Retire a live worker; the request does not wait for its answer."""
+        if self.is_alive(name):
+            self.launch("-c", RETIRE, self.address, name, log="retire")
+        return self.is_alive(name)
 
     def is_alive(self, name: str) -> bool:
         return name in self.processes and self.processes[name].poll() is None
@@ -109,7 +206,7 @@ class Cluster:
     @property
     def workers(self) -> list[int]:
         """Process ids of the live workers."""
-        return [self.processes[name].pid for name in VICTIMS[1:3] if self.is_alive(name)]
+        return [self.processes[name].pid for name in MACHINES[1:] if self.is_alive(name)]
 
     def close(self) -> None:
         for process in self.processes.values():
@@ -117,9 +214,10 @@ class Cluster:
 
 
 def kill(process: subprocess.Popen[bytes]) -> bool:
-    """Kill a process; return whether it was alive."""
+    """Kill a process with its children; return whether it was alive."""
     alive = process.poll() is None
-    process.kill()
+    if alive:
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     return alive
 
@@ -138,6 +236,7 @@ class Supervised:
     resumptions: int = 0
     faults: list[str] = field(default_factory=list)
     lost_driver: bool = False
+    refusals: int = 0
 
     def finish(self, wanted: Sequence[str], watcher: Watcher) -> None:
         """Repeat the command until the run is done, and kill the wanted processes meanwhile."""
@@ -153,7 +252,7 @@ class Supervised:
                     time.sleep(self.random.uniform(0.0, 1.0))
                     command, client = following, self._start(following)
                     self.resumptions += following in ("run", "submit")
-                if wanted and self._is_due(next_kill, watcher) and self._kill(wanted[0], client):
+                if wanted and self._is_due(next_kill, watcher) and self._cause(wanted[0], client):
                     watcher.audit()
                     wanted.pop(0)
                     next_kill = self._draw_time(watcher)
@@ -163,6 +262,7 @@ class Supervised:
                 time.sleep(0.01)
         finally:
             kill(client)
+            self.cluster.repair()
 
     def _first(self) -> str:
         return "submit" if self.submitted else "run"
@@ -171,11 +271,24 @@ class Supervised:
         own = {"run": [str(self.job), "--run-dir", str(self.run), "--quiet"], "wait": [str(self.run)],
                "submit": [str(self.job), "--run-dir", str(self.run), "--scheduler", self.cluster.address],
                "cancel": [str(self.run)]}[command]  # fmt: skip
-        return self.cluster.launch("-m", "dpscale", command, *own, log=f"client-{self.run.parent.name}")
+        self.cluster.begin()
+        return self.cluster.launch("-m", "dpscale", command, *own, log=self._log)
+
+    @property
+    def _log(self) -> str:
+        return f"client-{self.run.parent.name}"
+
+    def _is_refusal(self) -> bool:
+        """Return whether the last command refused a small or an old worker."""
+        said = (self.cluster.place / f"{self._log}.log").read_text().strip().splitlines()
+        return self.cluster.was_unfit and any(text in said[-1] for text in REFUSALS)
 
     def _following(self, command: str, code: int) -> str | None:
         """Return the command after one that ended; None if the run is done or cannot continue."""
-        if code not in (0, AGAIN, KILLED):
+        if code == REFUSED and self._is_refusal():
+            self.refusals += 1
+            self.cluster.repair()
+        elif code not in (0, AGAIN, KILLED):
             self.faults.append(f"{command} ended with code {code}")
             return None
         if command in ("run", "wait") and code == 0:
@@ -186,7 +299,8 @@ class Supervised:
             return "run"
         if self.lost_driver or (command == "wait" and code == AGAIN):
             return "cancel"
-        return {"submit": "wait" if code == 0 else "submit", "wait": "wait", "cancel": "submit"}[command]
+        again = "submit" if code == REFUSED else "wait"
+        return {"submit": "wait" if code == 0 else "submit", "wait": again, "cancel": "submit"}[command]
 
     def _draw_time(self, watcher: Watcher) -> tuple[float, float]:
         """Return when to kill next: at a time, or at the latest then but soon after another file is visible."""
@@ -202,19 +316,40 @@ class Supervised:
             return True
         return now > latest
 
-    def _kill(self, name: str, client: subprocess.Popen[bytes]) -> bool:
-        """Kill a live process while the run works; return whether it was alive."""
+    def _cause(self, fault: str, client: subprocess.Popen[bytes]) -> bool:
+        """Cause a fault while the run works; return whether it did."""
         if client.poll() is not None:
             return False
-        stage = running_stage(self.run)
-        hit = kill(client) if name == "client" else self.cluster.is_alive(name) and kill(self.cluster.processes[name])
-        if hit:
-            self.kills[name.split()[0]] += 1
+        stage, (action, _, what) = running_stage(self.run), fault.partition(" ")
+        worker = self.random.choice(MACHINES[1:])
+        process = client if what == "client" else self.cluster.processes.get(worker if what == "worker" else what)
+        seconds = self.random.uniform(*(SUSPENDED_SECONDS if action == "suspend" else UNFIT_SECONDS))
+        caused = {"kill": lambda: kill(process) if process else False,
+                  "suspend": lambda: self.cluster.suspend(self._working_pid(process), seconds) if process else False,
+                  "retire": lambda: self.cluster.retire(worker), "shrink": lambda: self.cluster.spoil(worker, seconds),
+                  "older": lambda: self.cluster.spoil("older", seconds), "cancel": self._cancel}[action]()  # fmt: skip
+        if caused:
+            self.kills[fault] += 1
             self.stages[stage] += 1
-            if name == "scheduler" and self.submitted:
+            if fault == "kill scheduler" and self.submitted:
                 self.lost_driver = (self.run / "driver.json").exists()
                 kill(client)  # `wait` would notice the lost driver after a minute
-        return hit
+        return caused
+
+    def _working_pid(self, process: subprocess.Popen[bytes]) -> int:
+        """Return the process id of the driver if the client only waits for it."""
+        known = self.cluster.processes.values()
+        if self.submitted and process not in known:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                driver = int(json.loads((self.run / "driver.json").read_text())["pid"])
+                if driver in (one.pid for one in known):
+                    return driver
+        return process.pid
+
+    def _cancel(self) -> bool:
+        if not self.submitted or not (self.run / "driver.json").exists():
+            return False
+        return self._start("cancel").wait() == 0
 
 
 def running_stage(run: Path) -> str:
@@ -231,41 +366,44 @@ def check(place: Path, one: Supervised, watcher: Watcher) -> list[str]:
     end = time.monotonic() + QUIET_SECONDS
     while (left := check_leftovers(one.run, cluster.scratch, cluster.workers)) and time.monotonic() < end:
         time.sleep(0.2)
-    found = {"charge": check_charge(one.run, ledger, Fraction(2 * RHO)), "draw": check_draw(one.run, ledger, watcher),
-             "answers": check_answers(one.run, place), "leftover": left}  # fmt: skip
+    ran = [f"a worker of version {OLD} ran a task"] if cluster.older.with_suffix(".ran").exists() else []
+    found = {"version": ran, "charge": check_charge(one.run, ledger, Fraction(2 * RHO)),
+             "draw": check_draw(one.run, ledger, watcher), "answers": check_answers(one.run, place),
+             "leftover": left}  # fmt: skip
     return [f"{name}: {fault}" for name, faults in found.items() for fault in faults]
 
 
-def draw_victims(left: Counter[str], generator: random.Random, most: int) -> list[str]:
-    """Return the next processes to kill, so that all kinds are killed about equally often."""
+def draw_faults(left: Counter[str], generator: random.Random, most: int) -> list[str]:
+    """Return the next faults, so that all kinds come about equally often."""
     chosen: list[str] = []
     while len(chosen) < most and left.total():
-        kind = generator.choices(list(left), list(left.values()))[0]
-        left[kind] -= 1
-        chosen.append(f"worker {generator.choice((1, 2))}" if kind == "worker" else kind)
+        chosen.append(generator.choices(list(left), list(left.values()))[0])
+        left[chosen[-1]] -= 1
     return chosen
 
 
 def run_campaign(
     place: Path, kills: int, seed: int, kinds: Sequence[str], rows: int, attributes: int
 ) -> tuple[Figures, list[str]]:
-    """Kill processes of one run after another; return figures and violations."""
+    """Cause faults of one run after another; return figures and violations."""
     generator, figures, faults = random.Random(seed), Counter[str](), list[str]()
-    share = -(-kills // 3)
-    left = Counter({"scheduler": share, "worker": share, "client": kills - 2 * share})
+    left = Counter(
+        {fault: kills // len(FAULTS) + (number < kills % len(FAULTS)) for number, fault in enumerate(FAULTS)}
+    )
     with closing(Cluster(place / "cluster")) as cluster:
         while left.total():
             number = figures["runs"]
             kind, folder = kinds[number % len(kinds)], place / f"{number:03d}"
             job = write_job(folder, kind, rows, attributes, cluster.address)
-            one = Supervised(cluster, job, folder / "run", number % 5 == 4, generator)
-            victims = draw_victims(left, generator, generator.randint(*KILLS_PER_RUN))
+            wanted = draw_faults(left, generator, generator.randint(*KILLS_PER_RUN))
+            one = Supervised(cluster, job, folder / "run", number % 5 == 4 or "cancel" in wanted, generator)
             began = time.monotonic()
             with Watcher(one.run, folder / "ledger.sqlite") as watcher:
-                one.finish(victims, watcher)
+                one.finish(wanted, watcher)
                 found = one.faults or check(folder, one, watcher)
-            left += Counter(victim.split()[0] for victim in victims) - one.kills  # the run was done before them
-            figures += Counter({"runs": 1, f"runs, {kind}": 1, "submitted": int(one.submitted)})
+            left += Counter(wanted) - one.kills  # the run was done before them
+            figures += Counter({"runs": 1, f"runs, {kind}": 1, "submitted": int(one.submitted),
+                                "refusals": one.refusals})  # fmt: skip
             figures += count_events(one, watcher)
             faults += [f"run {number}: {fault}" for fault in found]
             print(f"run {number}: {kind}{', submitted' * one.submitted}, {dict(one.kills)}, {one.resumptions} "
@@ -277,16 +415,16 @@ def run_campaign(
 
 def count_events(one: Supervised, watcher: Watcher) -> Counter[str]:
     """Return the kills of a run by kind and stage, its resumptions, and what was observed."""
-    kills = {f"kills, {kind}": count for kind, count in one.kills.items()}
-    stages = {f"kills in stage {stage}": count for stage, count in one.stages.items()}
+    kills = {f"faults, {kind}": count for kind, count in one.kills.items()}
+    stages = {f"faults in stage {stage}": count for stage, count in one.stages.items()}
     seen = {"resumptions": one.resumptions, "audits": watcher.copies, "files": watcher.files}
     return Counter({**kills, **stages, **seen})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1, help="of victims and times; the noise has none")
+    parser.add_argument("--kills", type=int, default=100, help="number of faults of all kinds")
+    parser.add_argument("--seed", type=int, default=1, help="of faults and times; the noise has none")
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--attributes", type=int, default=12)

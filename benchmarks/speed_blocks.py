@@ -184,29 +184,38 @@ reported in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {fo
 
 
 def cluster_kills(found: Figures) -> str:
-    kinds = ("scheduler", "worker", "client")
-    every = sum(found[f"kills, {kind}"] for kind in kinds)
-    head = (f"`benchmarks/cluster_kills.py`: {every:.0f} kills (SIGKILL) of processes of {found['runs']:.0f} runs with "
-            "a real noise key", "number")  # fmt: skip
-    rows = {
-        "kills of the scheduler": "kills, scheduler",
-        "kills of a worker": "kills, worker",
-        "kills of the client": "kills, client",
-        "of all kills, before the first stage": "kills in stage start",
-        "of all kills, in the stage that draws noise": "kills in stage measure",
-        "of all kills, in the stage that writes answers": "kills in stage reconstruct",
-        "of all kills, in the stage that writes the report": "kills in stage report",
+    caused = {name.removeprefix("faults, "): count for name, count in found.items() if name.startswith("faults, ")}
+    head = (f"`benchmarks/cluster_kills.py`: {sum(caused.values()):.0f} faults of processes of "
+            f"{found['runs']:.0f} runs with a real noise key", "number")  # fmt: skip
+    kinds = {
+        "kill scheduler": "kills (SIGKILL) of the scheduler",
+        "kill worker": "kills of a worker",
+        "kill client": "kills of the client",
+        "suspend scheduler": "suspensions (SIGSTOP, up to 15 s) of the scheduler",
+        "suspend worker": "suspensions of a worker",
+        "suspend client": "suspensions of the client, or of the driver on the cluster",
+        "retire worker": "retired workers",
+        "shrink worker": "workers of 300 MB in place of others",
+        "older version": "workers that state an older version",
+        "cancel": "cancelled drivers",
+    }
+    rows = {label: f"faults, {kind}" for kind, label in kinds.items()} | {
+        "of all faults, before the first stage": "faults in stage start",
+        "of all faults, in the stage that draws noise": "faults in stage measure",
+        "of all faults, in the stage that writes answers": "faults in stage reconstruct",
+        "of all faults, in the stage that writes the report": "faults in stage report",
         "runs with a fixed plan": "runs, fixed plan",
         "runs with `aim-grem`": "runs, aim-grem",
         "of all runs, with the driver on the cluster (`submit`)": "submitted",
         "repetitions of the command": "resumptions",
+        "refusals (exit code 2) of a small or older worker": "refusals",
         "files of values and decisions that were observed": "files",
         "comparisons of the visible files with the ledger": "audits",
         "seconds": "seconds",
         "CPU seconds": "CPU seconds",
-        "violations of: one charge, one draw, the same answers, nothing left over": "violations",
+        "violations of: one charge, one draw, the same answers, nothing left over, no older version": "violations",
     }
-    return table(head, *([label, f"{found[key]:,.0f}"] for label, key in rows.items()))
+    return table(head, *([label, f"{found.get(key, 0):,.0f}"] for label, key in rows.items()))
 
 
 def growth(found: Figures) -> str:

@@ -1,6 +1,7 @@
 """Checks of benchmarks/cluster_kills.py: each one finds a planted violation, and a few kills have none."""
 
 import fcntl
+import random
 import shutil
 import sqlite3
 import sys
@@ -172,13 +173,25 @@ def test_leftover_lock_and_scratch_are_found(checks, place):
     assert "holds the scratch file" in found[3]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_few_kills_have_no_violation(checks, tmp_path, monkeypatch, seed):
+def test_task_on_older_version_is_found(checks, place, watcher, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import cluster_kills
 
-    figures, faults = cluster_kills.run_campaign(tmp_path, 9, seed, list(cluster_kills.KINDS), 100_000, 12)
+    with closing(cluster_kills.Cluster(tmp_path / "cluster")) as cluster:
+        run = cluster_kills.Supervised(cluster, place / "job.toml", place / "run", False, random.Random(1))
+        assert not [fault for fault in cluster_kills.check(place, run, watcher) if "version" in fault]
+        cluster.older.with_suffix(".ran").touch()
+        assert "version: a worker of version 0.0.1 ran a task" in cluster_kills.check(place, run, watcher)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_few_faults_have_no_violation(checks, tmp_path, monkeypatch, seed):
+    """Each kind of fault comes once: kills, suspensions, workers that are retired, small or older, and `cancel`."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import cluster_kills
+
+    figures, faults = cluster_kills.run_campaign(tmp_path, 10, seed, list(cluster_kills.KINDS), 50_000, 12)
     assert not faults
-    assert [figures[f"kills, {kind}"] for kind in ("scheduler", "worker", "client")] == [3, 3, 3]
+    assert [figures[f"faults, {kind}"] for kind in cluster_kills.FAULTS] == [1] * 10

@@ -9,7 +9,7 @@ import pytest
 
 from dpscale import JobError, TransientError
 from dpscale.engine import resolve
-from dpscale.engine.watch import worker_seconds
+from dpscale.engine.watch import answer_seconds, worker_seconds
 from tests.cluster.machines import machines
 from tests.cluster.test_refusals import assert_refused
 from tests.cluster.waiting import eventually
@@ -35,6 +35,8 @@ def test_scheduler_without_workers_is_reported(bare_scheduler):
 def test_worker_wait_accepts_dask_time_formats(wait, seconds):
     with dask.config.set({"dpscale.worker-wait": wait}):
         assert worker_seconds() == seconds
+    with dask.config.set({"dpscale.worker-answer": wait}):
+        assert answer_seconds() == seconds
 
 
 @pytest.mark.parametrize("wait", ["abc", "1 fortnight", "", "-5", -5, "1e999", "nan", float("inf"), True, None, [1]])
