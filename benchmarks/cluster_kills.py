@@ -417,7 +417,12 @@ def count_events(one: Supervised, watcher: Watcher) -> Counter[str]:
     """Return the kills of a run by kind and stage, its resumptions, and what was observed."""
     kills = {f"faults, {kind}": count for kind, count in one.kills.items()}
     stages = {f"faults in stage {stage}": count for stage, count in one.stages.items()}
-    seen = {"resumptions": one.resumptions, "audits": watcher.copies, "files": watcher.files}
+    seen = {
+        "resumptions": one.resumptions,
+        "audits": watcher.copies,
+        "locked ledgers": watcher.unread,
+        "files": watcher.files,
+    }
     return Counter({**kills, **stages, **seen})
 
 

@@ -39,11 +39,17 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
-        """Read a ledger; one that does not exist yet is empty."""
-        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        """Read a ledger; one that does not exist or has no tables yet is empty.
+
+        Raises sqlite3.OperationalError while another process, which may be suspended, locks the file.
+        """
+        if not path.exists():
+            return cls((), ())
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'rounds'").fetchall():
+                return cls((), ())
             releases = db.execute("SELECT release, cost, state FROM releases").fetchall()
             return cls(tuple(releases), tuple(db.execute("SELECT release, round, digest FROM rounds").fetchall()))
-        return cls((), ())
 
 
 class Watcher:
@@ -54,10 +60,12 @@ class Watcher:
     faults : list of str
     copies : int
         Number of audits of the state between two steps of the run.
+    unread : int
+        Number of audits during which another process locked the ledger.
     """
 
     def __init__(self, run: Path, ledger: Path) -> None:
-        self.run, self.ledger, self.faults, self.copies = run, ledger, list[str](), 0
+        self.run, self.ledger, self.faults, self.copies, self.unread = run, ledger, list[str](), 0, 0
         self._stamps, self._contents = dict[str, tuple[int, ...]](), dict[str, str]()
         self._secret, self._releases, self._rounds = b"", dict[str, str](), dict[tuple[str, int], str]()
         self._lock, self._ended = threading.Lock(), threading.Event()
@@ -111,10 +119,14 @@ class Watcher:
             self.faults.append(text)
 
     def audit(self) -> None:
-        """Check charges and decisions of the ledger now: they stay, and every visible value has its own."""
+        """Check charges and decisions, if the ledger can be read: they stay, and every visible value has its own."""
         self.look()
         visible = sorted(self._contents)
-        rows = Ledger.read(self.ledger)
+        try:
+            rows = Ledger.read(self.ledger)
+        except sqlite3.OperationalError:
+            self.unread += 1
+            return
         self.copies += 1
         for release, cost, _ in rows.releases:
             if self._releases.setdefault(release, cost) != cost:
@@ -155,7 +167,10 @@ def check_charge(run: Path, ledger: Path, budget: Fraction) -> list[str]:
 
 def check_draw(run: Path, ledger: Path, watcher: Watcher) -> list[str]:
     """Return violations that the watcher saw and those that the audit of the finished run finds."""
+    before = watcher.copies
     watcher.audit()
+    if watcher.copies == before:
+        return [*watcher.faults, "the ledger of the finished run cannot be read"]
     found = audit_run(run, ledger)
     unsound = [] if found.sound else [f"the audit finds {float(found.drawn)} drawn of {float(found.paid)}"]
     return [*watcher.faults, *found.faults, *unsound]

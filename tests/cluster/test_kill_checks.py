@@ -103,6 +103,17 @@ def test_draw_before_charge_is_found(checks, place):
     assert "drawn before its charge" in watcher.faults[0]
 
 
+def test_ledger_that_another_process_locks_is_read_later(checks, place, watcher):
+    """A suspended process may lock it."""
+    with closing(sqlite3.connect(place / "ledger.sqlite", isolation_level=None)) as db:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("BEGIN EXCLUSIVE")
+        watcher.audit()
+        assert (watcher.faults, watcher.unread) == ([], 1)
+        assert "cannot be read" in str(checks.check_draw(place / "run", place / "ledger.sqlite", watcher))
+    assert not checks.check_draw(place / "run", place / "ledger.sqlite", watcher)
+
+
 def test_draw_before_decision_is_found(checks, place):
     if not list((place / "run/measurements").glob("round-*.json")):
         pytest.skip("a plan decides nothing")

@@ -25,11 +25,12 @@ from tests.cluster.chaos import PLAN, write_job
 from tests.cluster.machines import ROOT, kill
 from tests.cluster.released import assert_same_release, charge_states
 from tests.cluster.suspension import Suspendable, proceed
+from tests.cluster.test_failures import make_arrays, sum_array
 from tests.cluster.test_workers import mismatched_workers
 from tests.cluster.troubles import return_slowly, square
 from tests.cluster.waiting import eventually
 
-LIMIT = 2.0  # for an answer; a worker of a busy machine that misses it is asked again
+LIMIT = 3.0  # for an answer; a worker of a busy machine that misses it is asked again
 
 
 @pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["workers", "nannies"])
@@ -124,7 +125,7 @@ def test_suspended_workers_are_named_and_nothing_is_charged(pair, directory, exp
     with pair.suspended(*pair.workers), pytest.raises(TransientError) as caught:
         run(directory, pair)
     assert all(address in str(caught.value) for address in addresses)
-    assert "no answer within 2 s from workers" in str(caught.value)
+    assert "no answer within 3 s from workers" in str(caught.value)
     assert not (expected.parent / "ledger.sqlite").exists() or not charge_states(expected.parent)
     run_again(directory, pair)
     assert_same_release(directory.path, expected)
@@ -380,6 +381,28 @@ def test_process_at_the_address_of_an_earlier_one_is_checked(tmp_path):
             kill(first)
             made.worker("--no-nanny", "--worker-port", port)
             assert engine.map(square, range(10)) == [value**2 for value in range(10)]
+    finally:
+        made.stop()
+
+
+@pytest.mark.slow
+def test_results_lost_with_all_workers_that_answer_are_computed_again(tmp_path):
+    """Their tasks avoid the suspended worker only as long as another one is left."""
+    made = Suspendable(tmp_path, False)
+    try:
+        with dask.config.set({"dpscale.worker-answer": 20}), closing(resolve(scheduler=made.address)) as engine:
+            assert eventually(lambda: engine.map(square, range(8)) and len(engine.worker_info()) == 2)
+        with (
+            dask.config.set({"dpscale.worker-answer": 8}),
+            made.suspended(made.workers[1]),
+            closing(resolve(scheduler=made.address)) as engine,
+        ):
+            handles, before = engine.reduce(make_arrays, [(1,), (2,)], 2), set(engine.worker_info())
+            kill(made.workers[0])
+            made.worker("--no-nanny")
+            assert eventually(lambda: len(engine.worker_info()) == 2 and set(engine.worker_info()) != before)
+            engine.progress = lambda label, *_: proceed(made.pids(made.workers[1:2])) if "no answer" in label else None
+            assert engine.map(sum_array, handles) == [9, 18]
     finally:
         made.stop()
 
