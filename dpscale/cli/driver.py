@@ -119,7 +119,7 @@ def _send(path: Path, submission: str, engine: ClusterEngine, declared: bool) ->
     key = f"dpscale-driver-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}-{submission}"
     client = engine.client
     future = client.submit(drive, str(path), submission, installed_versions(), key=key, pure=False, retries=3,
-                           resources={RESOURCE: 1} if declared else None, **engine.placement())  # fmt: skip
+                           resources={RESOURCE: 1} if declared else None, workers=engine.admitted)  # fmt: skip
     fire_and_forget(future)
     end = time.monotonic() + KNOWN_SECONDS
     while not _begun(path) and not _known(client, key):

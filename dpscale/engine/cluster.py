@@ -46,7 +46,7 @@ from dpscale.engine.watch import (
     scheduler_answer,
     worker_seconds,
 )
-from dpscale.engine.worker_checks import SHOWN, SameFiles, Workers
+from dpscale.engine.worker_checks import SHOWN, SameFiles, Workers, unanswered
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end
 
@@ -82,6 +82,7 @@ class ClusterEngine(Engine):
         self._name, self._runs = secrets.token_hex(8), 0
         self._paces: dict[str, float | None] = {}
         self._admission = Admission(client, lambda done, total: self.progress("check", done, total))
+        self._restrictions: set[frozenset[str]] = set()  # workers of tasks that only some may get
         self._shown = ("check", 0, 0)  # last report of progress
         self._renewed = -math.inf
         self._threads, self._threads_time = dict[str, int](), -FRESH_SECONDS
@@ -266,24 +267,26 @@ class ClusterEngine(Engine):
             return self._futures(graph, keys, priority, resources)
 
     def _futures(self, graph: Graph, keys: list[Any], priority: int, resources: dict[str, int] | None) -> list[Any]:
-        return list(self.client.get(self._admission.guarded(graph), keys, sync=False, retries=RETRIES,
-                                    priority=priority, resources=resources, **self.placement()))  # fmt: skip
-
-    def placement(self) -> dict[str, Any]:
-        """Return Dask's options of tasks that avoid workers without an answer, unless no other one is left."""
         workers = self._admission.only
-        return {} if workers is None else {"workers": workers, "allow_other_workers": True}
+        self._restrictions |= {frozenset(workers)} if workers else set()
+        return list(self.client.get(self._admission.guarded(graph), keys, sync=False, retries=RETRIES, workers=workers,
+                                    priority=priority, resources=resources))  # fmt: skip
 
     def _watch(self) -> Watch:
         return Watch(self.client, self._review)
 
     def _review(self, present: Collection[str] | None, idle: float) -> None:
-        """Check workers that joined or came back, ask all again if nothing finishes, and repeat the progress."""
+        """Check workers that joined or came back, ask all again if nothing finishes, and repeat the progress.
+
+        Raises TransientError if tasks of this engine may run on lost workers only.
+        """
         if present:
             if min(idle, monotonic() - self._renewed) > answer_seconds():
                 self._admission.renew()
                 self._renewed = monotonic()
             self._admission.review(present)
+            if lost := [workers for workers in self._restrictions if workers.isdisjoint(present)]:
+                raise unanswered(self._admission.silent or sorted(lost[0]), answer_seconds())
         if idle > POLL_SECONDS:
             self._remind(["the scheduler"] if present is None else self._admission.silent)
 
