@@ -46,6 +46,7 @@ ROOT = Path(__file__).parents[1]
 MACHINES = ("scheduler", "worker 1", "worker 2")
 FAULTS = ("kill scheduler", "kill worker", "kill client", "suspend scheduler", "suspend worker", "suspend client",
           "retire worker", "shrink worker", "older version", "cancel")  # fmt: skip
+RARE = ("refusals", "locked ledgers", *(f"faults in stage {stage}" for stage in ("start", "plan", "report")))
 RHO, REFUSED, AGAIN, KILLED = 0.5, 2, 75, -9
 ANSWER_SECONDS = 3.0  # `dpscale.worker-answer`; a scheduler is lost after three times this
 SUSPENDED_SECONDS, UNFIT_SECONDS = (0.5, 15.0), (3.0, 12.0)
@@ -410,7 +411,7 @@ def run_campaign(
                   f"resumptions, {time.monotonic() - began:.0f} s", *found, sep="\n  ", flush=True)  # fmt: skip
             if one.faults:
                 break
-    return {**figures}, faults
+    return {**dict.fromkeys(RARE, 0), **figures}, faults
 
 
 def count_events(one: Supervised, watcher: Watcher) -> Counter[str]:

@@ -201,6 +201,7 @@ def cluster_kills(found: Figures) -> str:
     }
     rows = {label: f"faults, {kind}" for kind, label in kinds.items()} | {
         "of all faults, before the first stage": "faults in stage start",
+        "of all faults, in the stage that plans": "faults in stage plan",
         "of all faults, in the stage that draws noise": "faults in stage measure",
         "of all faults, in the stage that writes answers": "faults in stage reconstruct",
         "of all faults, in the stage that writes the report": "faults in stage report",
@@ -213,7 +214,7 @@ def cluster_kills(found: Figures) -> str:
         "comparisons of the visible files with the ledger": "audits",
         "seconds": "seconds",
         "CPU seconds": "CPU seconds",
-        "violations of: one charge, one draw, the same answers, nothing left over, no older version": "violations",
+        "violations of: one charge, one draw, same answers, nothing left, no task on an older version": "violations",
     }
     return table(head, *([label, f"{found.get(key, 0):,.0f}"] for label, key in rows.items()))
 

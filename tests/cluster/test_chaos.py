@@ -39,13 +39,8 @@ def run_under_kills(expected, logs, seed, slow, submitted, kills, pause, seconds
     return hits
 
 
-@pytest.mark.parametrize(
-    ("kind", "submitted", "seed"),
-    [
-        ("adaptive", False, 2),
-        *(pytest.param(*own, marks=pytest.mark.slow) for own in (("plan", False, 1), ("plan", True, 5))),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "submitted", "seed"), [("adaptive", False, 2), ("plan", False, 1), ("plan", True, 5)])
 def test_short_run_under_kills(tmp_path, kind, submitted, seed):
     hits = run_under_kills(
         run_uninterrupted(tmp_path, kind), tmp_path / "logs", seed, (0.1, 0.2), submitted, 2, (2, 4), 120
