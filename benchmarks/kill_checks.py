@@ -45,7 +45,7 @@ class Ledger:
         """
         if not path.exists():
             return cls((), ())
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as db:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'rounds'").fetchall():
                 return cls((), ())
             releases = db.execute("SELECT release, cost, state FROM releases").fetchall()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing, suppress
 
 import dask
@@ -316,7 +317,8 @@ def test_task_in_process_without_admission_is_rescheduled(monkeypatch):
 def mark_process(folder, value):
     """Write this process's id, so that a test knows where tasks ran."""
     (folder / f"{os.getpid()}").touch()
-    return return_slowly(value)
+    time.sleep(1)
+    return value
 
 
 def test_worker_of_another_version_that_joins_during_a_map_runs_no_task(pair, tmp_path):
@@ -331,6 +333,7 @@ def test_worker_of_another_version_that_joins_during_a_map_runs_no_task(pair, tm
             if done and not started:
                 started.append(other.worker("--no-nanny"))
                 assert eventually(lambda: len(engine.client.nthreads()) == 3)
+                eventually((marks / f"{started[0].pid}").exists, 8)  # the scheduler gives it waiting tasks
 
         engine.progress = start
         with pytest.raises(Exception, match=r"has numpy 1\.0\.0"):
