@@ -107,27 +107,33 @@ class ParquetSource(Source):
 
     def _check_pages(self, columns: Sequence[str], number: int) -> None:
         """Raise DataError if a page of some columns is too large to be unpacked; its header states its size."""
-        group = self.metadata.row_group(number)
-        if self.metadata.num_columns != len(self.names):
-            chunks = [(name, group.column(place)) for place in range(group.num_columns)
-                      if (name := group.column(place).path_in_schema.split(".")[0]) in columns]  # fmt: skip
-        else:
-            chunks = [(name, group.column(self.places[name])) for name in columns]
-        large = [(name, chunk) for name, chunk in chunks if chunk.total_uncompressed_size > self.most_page]
-        for name, chunk in large:
-            if (most := self._largest_page(chunk)) > self.most_page:
+        if self.metadata.row_group(number).total_byte_size <= self.most_page:
+            return
+        from dpscale.records.parquet import headers
+
+        size, schema = file_size(self.path), self.metadata.schema
+        with self._ranges([(size - TAIL - self.metadata.serialized_size, size)]) as data:
+            chunks = headers.chunk_table(data, self.metadata.num_row_groups, self.metadata.num_columns)[number]
+        paths = [schema.column(place).path for place in range(self.metadata.num_columns)]
+        names = [path if path in self.places else path.split(".")[0] for path in paths]
+        for name, chunk in zip(names, chunks.tolist(), strict=True):
+            places = [place for place in (chunk[headers.DATA_PLACE], chunk[headers.DICTIONARY_PLACE]) if place > 0]
+            if name not in columns or chunk[headers.UNPACKED] <= self.most_page or not places:
+                continue
+            start = min(places)
+            with self._ranges([(start, start + chunk[headers.BYTES])]) as data:
+                most = int(headers.largest_page(data, start, chunk[headers.COUNT]))
+            if most > self.most_page:
                 raise DataError(f"data column {name!r}", f"a page of {format_bytes(most)} in {self.path}",
                                 f"pages of at most {format_bytes(self.most_page)}, a sixteenth of engine.memory",
                                 "raise it, or write the file with smaller values or pages")  # fmt: skip
 
-    def _largest_page(self, chunk: pq.ColumnChunkMetaData) -> int:
-        from dpscale.records.parquet.headers import largest_page
-
-        start = _start_of(chunk)
-        span = [(start, start + chunk.total_compressed_size)]
+    @contextmanager
+    def _ranges(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
+        """Yield the bytes of the file, from a store at least those of some ranges."""
         far = is_url(self.path)
-        with fetched_bytes(self.path, file_size(self.path), span) if far else mapped_bytes(self.path) as data:
-            return int(largest_page(np.frombuffer(data, np.uint8), start, chunk.num_values))
+        with fetched_bytes(self.path, file_size(self.path), ranges) if far else mapped_bytes(self.path) as data:
+            yield np.frombuffer(data, np.uint8)
 
     def _is_little(self, columns: Sequence[str], groups: Sequence[int]) -> bool:
         """Return whether pyarrow reads the values sooner: than loops that are not loaded, or than many calls of them.

@@ -27,7 +27,8 @@ COLUMN, KIND, PLACE, PACKED, LENGTH, VALUES, ENCODING, LEVELS, COMPRESSED, FIELD
 DATA, INDEX, DICTIONARY, DATA2 = 0, 1, 2, 3  # PageType of the Parquet format
 PLAIN, OLD_DICTIONARY, RUNS, BY_DICTIONARY = 0, 2, 3, 8  # Encoding of the Parquet format
 ROW_GROUPS, COLUMNS, ABOUT = 4, 1, 3  # field ids in the footer, in a row group, in a column chunk
-CODEC, DICTIONARY_PLACE, CHUNK_FIELDS = 4, 11, 16  # field ids in ColumnMetaData
+CODEC, COUNT, UNPACKED, BYTES, DATA_PLACE, DICTIONARY_PLACE = 4, 5, 6, 7, 9, 11  # field ids in ColumnMetaData
+CHUNK_FIELDS = 16
 DEEP = 16  # maximum nesting of structs and lists
 
 
