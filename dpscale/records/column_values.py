@@ -12,9 +12,10 @@ a missing value are nulls; all others are foreign.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -148,6 +149,7 @@ MOMENT = (r"^(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
           r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?"
           r"(?: ?(?P<z>[Zz]|[Uu][Tt][Cc]|[Gg][Mm][Tt]|[+-]\d\d(?::?\d\d)?))?)?$")  # fmt: skip
 DAY = 86_400
+FEW, ISO_DATE, EPOCH = 8, re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), date(1970, 1, 1).toordinal()
 LAST_KNOWN = 2_145_916_800  # 1 January 2038
 LAST_SECOND = 253_402_300_799 - DAY  # a day before the end of year 9999
 A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -208,7 +210,20 @@ def _whole(column: pa.Array) -> Integers:
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
+def _iso_days(texts: pa.Array) -> Integers | None:
+    """Return the days of few texts, such as the name of a folder, if all are dates as 2025-03-31; None otherwise."""
+    values = [value or "" for value in texts.to_pylist()] if len(texts) <= FEW else [""]
+    if not all(map(ISO_DATE.fullmatch, values)):
+        return None
+    try:
+        return np.array([date.fromisoformat(value).toordinal() - EPOCH for value in values], np.int64)
+    except ValueError:  # no day of the calendar
+        return None
+
+
 def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
+    if not form and (found := _iso_days(texts)) is not None:
+        return Numbers(found, np.zeros(len(found), bool), np.zeros(len(found), bool))
     words = pc.ascii_trim_whitespace(texts)
     nothing = pc.is_in(pc.ascii_lower(words), value_set=pa.array([*NOTHING, None], pa.large_string()))
     fields = pc.extract_regex(pc.if_else(nothing, "", words), date_pattern(form) if form else MOMENT)

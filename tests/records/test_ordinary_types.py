@@ -428,3 +428,16 @@ def test_error_of_a_stream_does_not_show_its_text(error):
             read_stream(frame)
         assert "4711" not in str(caught.value)
         assert caught.value.__cause__ is None
+
+
+DATES = ("2024-02-29", "2023-02-29", "1900-02-29", "0000-01-01", "0001-01-01", "9999-12-31", "2024-W01-1", " 2024-01-01",
+         "20240101", "2024-1-01", "2024-13-01", "2024-00-10", "2024-01-32", "\u0662\u0660\u0662\u0664-01-01", "", "NA", None,
+         "2024-01-01T00:00", "1969-12-31")  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DATES)
+def test_date_of_a_folder_is_that_of_a_column(text):
+    """Few texts are read without Arrow, and with the same result as many."""
+    few, many = (days(pa.array([text] * rows, pa.string())) for rows in (2, 20))
+    for figure in ("values", "missing", "foreign"):
+        assert set(getattr(few, figure).tolist()) == set(getattr(many, figure).tolist())
