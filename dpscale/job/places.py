@@ -2,9 +2,7 @@
 
 The paths of a job are absolute after reading. Its identity has them as the job file states them, so that it stays when
 the folder is moved or copied. `places` of a job maps the absolute paths to those relative ones; paths that are stated
-as absolute are not in it, except those below the folder of a job file. In the identity other paths below the folder of
-the ledger are relative to that folder, so that a job file beside its ledger and the same job in Python with absolute
-paths are one job.
+as absolute are not in it, except those below the folder of a job file.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def below(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the content of a job file with paths below its folder relative to it."""
 
     def relative(key: str, value: str) -> str:
-        inside = key in PATHS and os.path.isabs(value) and _is_below(value, str(folder))
+        inside = key in PATHS and os.path.isabs(value) and Path(os.path.normpath(value)).is_relative_to(folder)
         return os.path.relpath(value, folder) if inside else value
 
     changed: dict[str, Any] = _mapped(content, relative)
@@ -82,24 +80,11 @@ def moved(path: str, places: Mapping[str, str], folder: str) -> str:
 
 
 def identity_of(content: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of a job without absolute paths of its folders, and without the paths in ELSEWHERE."""
-    ledger = str(content["privacy"]["ledger"])
-    near = "" if is_address(ledger) or is_url(ledger) else os.path.dirname(os.path.normpath(ledger))
-
-    def placed(key: str, value: str) -> str:
-        if value in places:
-            return places[value]
-        inside = near and key in PATHS and os.path.isabs(value) and _is_below(value, near)
-        return os.path.relpath(value, near) if inside else value
-
-    changed: dict[str, Any] = _mapped(content, placed, ELSEWHERE)
+    """Return the content of a job without absolute paths of its folder, and without the paths in ELSEWHERE."""
+    changed: dict[str, Any] = _mapped(content, lambda _, value: places.get(value, value), ELSEWHERE)
     if str(changed["privacy"].get("dataset")).startswith(DEFAULT):  # follows from the places
         del changed["privacy"]["dataset"]
     return changed
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return Path(os.path.normpath(path)).is_relative_to(folder)
 
 
 def versioned(content: Mapping[str, Any], job: Any, version: int) -> dict[str, Any]:
