@@ -19,17 +19,17 @@ _end: ContextVar[tuple[float, float] | None] = ContextVar("_end", default=None) 
 
 
 @contextmanager
-def planning_within(seconds: float, left: float | None = None) -> Iterator[None]:
+def planning_within(seconds: float, end: float | None = None) -> Iterator[None]:
     """Limit the time of planning inside the context.
 
     Parameters
     ----------
     seconds : float
         Setting `engine.planning_seconds`.
-    left : float, optional
-        Seconds that are left of it. Default: all.
+    end : float, optional
+        Moment at which it is over, in seconds since 1970, which all processes share. Default: after `seconds`.
     """
-    token = _end.set((time.monotonic() + (seconds if left is None else left), seconds))
+    token = _end.set((time.time() + seconds if end is None else end, seconds))
     try:
         yield
     finally:
@@ -38,7 +38,7 @@ def planning_within(seconds: float, left: float | None = None) -> Iterator[None]
 
 def check_planning_time() -> None:
     """Raise PlanningTimeError if the time of planning is over; without a limit do nothing."""
-    if (end := _end.get()) is not None and time.monotonic() > end[0]:
+    if (end := _end.get()) is not None and time.time() > end[0]:
         raise too_long(end[1], "planning is not over")
 
 
@@ -51,25 +51,25 @@ def too_long(seconds: float, why: str) -> PlanningTimeError:
 
 @dataclass(frozen=True)
 class LimitedTask:
-    """Function of a task with the time that is left for planning."""
+    """Function of a task with the moment at which planning is over."""
 
     function: Callable[..., Any]
     seconds: float
-    left: float
+    end: float
 
     def __call__(self, *arguments: Any) -> Any:
-        with planning_within(self.seconds, self.left):
+        with planning_within(self.seconds, self.end):
             check_planning_time()
             return self.function(*arguments)
 
 
 def limited(each: ParallelMap) -> ParallelMap:
-    """Return a map whose tasks have the time that is left for planning."""
+    """Return a map whose tasks end when the time of planning is over."""
 
     def limited_map(function: Callable[..., Any], items: Iterable[Any]) -> Iterable[Any]:
         if (end := _end.get()) is None:
             return each(function, items)
         check_planning_time()
-        return each(LimitedTask(function, end[1], end[0] - time.monotonic()), items)
+        return each(LimitedTask(function, end[1], end[0]), items)
 
     return limited_map

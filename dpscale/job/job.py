@@ -302,7 +302,7 @@ class TableJob(PlacedJob, Settings):
         The noisy counts of the search then join the estimates, which are least squares.
         """
         [name, *others] = [one.name for one in domain.searches] or [""]
-        if not name or others or not counts_all_cells(domain[name]):
+        if not name or others or not counts_all_cells(domain[name]) or self._cut_share:
             return None
         [part, *more] = self.workload
         sets = [names for own in self.build_workload(domain).parts for names in own.sets]
@@ -334,7 +334,6 @@ class TableJob(PlacedJob, Settings):
                 add_part(workload, part)
         if not workload.parts:
             raise JobError("workload", "numbers of units only", "a family of rows beside them", "add one")
-        workload.check_size()
         if self.output.joint:
             for built in workload.parts:
                 _check_joint(built, self.output.max_rows)

@@ -255,6 +255,7 @@ class ReconstructTable(Named):
 
 
 MOST_CELLS, PLANNING_SECONDS = 4_000_000_000, 3600.0
+LIMITS = ("scheduler", "memory", "max_sets", "max_cells", "planning_seconds")  # of [engine], outside the identity
 
 
 class EngineSettings(Settings):

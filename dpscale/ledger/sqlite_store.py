@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 import sqlite3
 import warnings
@@ -115,12 +116,17 @@ def _closed_source(path: Path) -> tuple[Path, str] | None:
     """Return a ledger in the folder that was closed when its history moved to `path`, with the time of that."""
     for other in islice(sorted(path.parent.glob("*")), MOST_ENTRIES):
         with suppress(sqlite3.Error, OSError, DpscaleError):
-            if other != path and other.is_file() and not _has_log(other):
+            if other != path and other.is_file() and not _has_log(other) and not is_of_upgrade(other, path):
                 with closing(_file_alone(other)) as db:
                     moved, closed_at = db.execute("SELECT moved_to, closed_at FROM closed").fetchone() or ("", "")
                 if moved == str(path):
                     return other, closed_at
     return None
+
+
+def is_of_upgrade(path: object, target: object) -> bool:
+    """Return whether a closed ledger is the copy from before an upgrade of `target`, which lacks later charges."""
+    return re.fullmatch(rf"{re.escape(str(target))}\.version\d+(-\d+)?", str(path)) is not None
 
 
 def _file_alone(path: Path) -> sqlite3.Connection:

@@ -50,7 +50,10 @@ def check_open(db: Database, place: object) -> None:
     if (closed := rows.closed(db)) is not None:
         target, closed_at = closed
         remedy = "use it in the job or as DPSCALE_LEDGER"
-        if _is_lost(target):
+        if sqlite_store.is_of_upgrade(place, target):
+            remedy = f"it is missing or damaged: restore it from a copy; {place} lacks the charges since its upgrade"
+            remedy = remedy if _is_lost(target) else "use it in the job or as DPSCALE_LEDGER"
+        elif _is_lost(target):
             remedy = f"it is missing or damaged: {sqlite_store.remedy_of_copy(place, closed_at, target)}"
         raise BudgetError(
             FIELD,
@@ -89,7 +92,7 @@ def move(source: Store, transaction: Callable[[], AbstractContextManager[Databas
     check_ledger_place(target)
     with source.transaction(writes=False) as db:
         here, gone = rows.history(db), rows.moved_to(db)
-        if gone != target:
+        if gone != target or sqlite_store.is_of_upgrade(source.path, gone):
             check_open(db, source.path)
     if not (gone == target and there(target) and _copied_name(source, target) == here.name):
         here = _moved(transaction, target)

@@ -129,7 +129,8 @@ def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, 
     PlanError
         If the mechanism does not support the workload, memory is insufficient, or the numbers are too extreme.
     """
-    problem.workload.check_size()
+    if named.data_independent:
+        problem.workload.check_subsets()
     if problem.workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not problem.workload.weighs:

@@ -99,7 +99,10 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     names = workload.domain.ordered({name for names in workload.sets for name in names})
     if (cells := workload.domain.cells(names)) <= EXPLICIT_CELLS:
         return DENSE_SECONDS * (cells / 1024) ** 3
-    dense = sum(DENSE_SECONDS * (size / 1024) ** 3 for size in workload.domain.shape(names))
+    sizes = workload.domain.shape(names)
+    if max(sizes, default=0) > EXPLICIT_CELLS:
+        return 0.0  # refused at once
+    dense = sum(DENSE_SECONDS * (size / 1024) ** 3 for size in sizes)
     return dense + 2 * seconds_of_products(workload, workload.most_subsets)
 
 

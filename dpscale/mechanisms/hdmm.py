@@ -75,9 +75,12 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     """Return the predicted seconds of the searches on all cells and by attribute, and of the error of a union."""
     workload, ways = problem.workload, [options.way] if options.way else _ways(problem.workload)
     names = workload.domain.ordered({name for names in workload.sets for name in names})
-    cells = workload.domain.cells(names)
-    dense = sum((size / 1024) ** 3 for size in workload.domain.shape(names))
-    dense += (cells / 1024) ** 3 if "explicit" in ways and cells <= MOST_EXPLICIT else 0
+    cells, sizes = workload.domain.cells(names), workload.domain.shape(names)
+    most = MOST_EXPLICIT if options.way == "explicit" else EXPLICIT_CELLS
+    dense = (cells / 1024) ** 3 if "explicit" in ways and cells <= most else 0.0
+    if max(sizes, default=0) > DENSE:
+        return DENSE_SECONDS * dense  # the other searches are refused at once
+    dense += sum((size / 1024) ** 3 for size in sizes)
     products = len(workload.sets)
     union = seconds_of_products(workload, products) if "union" in ways and products <= MOST_PRODUCTS else 0.0
     return DENSE_SECONDS * dense + union

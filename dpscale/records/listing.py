@@ -12,6 +12,7 @@ named; those that begin like data are refused.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import posixpath
@@ -216,17 +217,16 @@ def _at(path: str) -> tuple[list[str], list[str]]:
 
 
 def _check_listable(fixed: str, pattern: str) -> None:
-    """Raise DataError for a folder in which a pattern looks for files and that cannot be listed; a glob omits it."""
+    """Raise DataError for a folder that a pattern lists and that cannot be listed; a glob omits it."""
     parts = pattern.split(os.sep)
-    for count in range(len(parts)):
-        for folder in glob.glob(os.path.join(glob.escape(fixed), *parts[:count], ""), recursive=True):
-            try:
-                with os.scandir(folder):
-                    os.stat(os.path.join(folder, "."))
-            except PermissionError as error:
-                _unreadable(error)
-            except OSError:  # no folder
-                continue
+    for count, part in enumerate(parts):
+        if not glob.has_magic(part):
+            continue
+        for folder in glob.iglob(os.path.join(glob.escape(fixed), *parts[:count], ""), recursive=True):
+            if not os.access(folder, os.R_OK | os.X_OK) and os.path.isdir(folder):
+                _unreadable(PermissionError(errno.EACCES, "", folder))
+    if len(parts) == 1 and not os.access(fixed, os.X_OK):
+        _unreadable(PermissionError(errno.EACCES, "", fixed))
 
 
 def _literal_part(path: str) -> tuple[str, str]:

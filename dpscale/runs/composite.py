@@ -45,7 +45,7 @@ from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.public_attributes import public_attributes_of
-from dpscale.job.sections import AllocationTable, with_old_names
+from dpscale.job.sections import LIMITS, AllocationTable, with_old_names
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.job.tables import CompositeJob, Rows, TableSection
 from dpscale.privacy.accounting import Cost
@@ -278,9 +278,9 @@ class CompositeRun(Run):
     @property
     def unit_counts(self) -> Sequence[str] | None:
         """Tables whose distinct units are counted; None if there are none."""
-        counted = {name: [part for part in one.workload or [] if part.count == "units"]
+        counted = {name: bool(one.units and one.units.cut) or any(part.count == "units" for part in one.workload or [])
                    for name, one in self.job.tables.items() if not one.public}  # fmt: skip
-        return [name for name, parts in counted.items() if parts] or None
+        return [name for name, own in counted.items() if own] or None
 
     @property
     def pair_tables(self) -> tuple[str, ...]:
@@ -407,12 +407,12 @@ def _layout(table: TableSection) -> Layout | None:
 
 
 def job_digest(job: CompositeJob, version: int = DIGEST_VERSION) -> str:
-    """Return the digest that identifies a job: all settings except scheduler and memory.
+    """Return the digest that identifies a job: all settings except scheduler and limits.
 
     Its paths are relative to the folder of the job; in version 1 they are absolute.
     """
     content = with_old_names(job.to_dict())
-    for setting in ("scheduler", "memory"):
+    for setting in LIMITS:
         content["engine"].pop(setting, None)
     return digest_of([versioned(content, job, version), [one.digest for one in job.declared.values()]])
 

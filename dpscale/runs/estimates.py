@@ -81,6 +81,8 @@ def counted_words(run: TableRun) -> str:
     words = run.protects.counted
     if share is None:
         return words
+    if np.isnan(share.low):  # estimates of this mechanism have no standard errors
+        return f"{words}, which cuts about {share.estimate:.1%} of the rows"
     return f"{words}, which cuts about {share.estimate:.1%} of the rows ({share.low:.1%} to {share.high:.1%})"
 
 

@@ -31,7 +31,7 @@ from dpscale.job import TableJob
 from dpscale.job.data import Data
 from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.search_budget import SHARE
-from dpscale.job.sections import SynthesizeTable, with_old_names
+from dpscale.job.sections import LIMITS, SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -119,7 +119,8 @@ class TableRun(Run):
         return found
 
     def _reopen(self, job: TableJob) -> None:
-        same = job.model_copy(update={"engine": self.job.engine, "synthesize": self.job.synthesize})
+        engine = self.job.engine if self.done("plan") else job.engine  # a plan depends on the limits
+        same = job.model_copy(update={"engine": engine, "synthesize": self.job.synthesize})
         self.job = same.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
         if job.synthesize not in (None, self.synthesis):
             with self.locked():
@@ -352,12 +353,12 @@ class TableRun(Run):
 
 
 def job_digest(job: TableJob, domain: Domain, version: int = DIGEST_VERSION) -> str:
-    """Return the digest that identifies a job: all settings except scheduler, memory and synthetic rows.
+    """Return the digest that identifies a job: all settings except scheduler, limits and synthetic rows.
 
     Its paths are relative to the folder of the job; in version 1 they are absolute.
     """
     content = with_old_names(job.to_dict())
-    for setting in ("scheduler", "memory"):
+    for setting in LIMITS:
         content["engine"].pop(setting, None)
     content.pop("synthesize", None)
     content.get("time", {}).pop("changed", None)  # may be accepted later, for a legal erasure

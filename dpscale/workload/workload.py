@@ -22,7 +22,7 @@ from dpscale.workload.parts import part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
 
 CONDITIONS = "conditions"
-MOST_SETS = 1_000_000  # attribute sets of a workload and their subsets, which are all measured, at about 1 KiB each
+MOST_SETS = 4_000_000  # attribute sets of a workload; fixed plans have their subsets, at about 1 KiB each
 
 
 class Workload:
@@ -35,7 +35,7 @@ class Workload:
     ----------
     domain : Domain
     max_sets : int
-        Largest number of attribute sets with their subsets; a larger workload is refused before they are listed.
+        Largest number of attribute sets; a larger workload is refused before they are listed.
     """
 
     def __init__(self, domain: Domain, max_sets: int = MOST_SETS) -> None:
@@ -296,8 +296,8 @@ class Workload:
             got = "neither" if degree is None else "both"
             raise JobError("workload", f"{got} of degree and attributes", "exactly one of them", "keep one")
         if degree is not None:
-            count, size = len(self.domain), self._degree(degree)
-            self._check_sets("degree", f"{degree}", sum(math.comb(count, lower) for lower in range(size + 1)))
+            size = self._degree(degree)
+            self._check_sets("degree", f"{degree} with", math.comb(len(self.domain), size), "sets")
             return tuple(combinations(self.domain.names, size))
         sets = tuple(self.domain.ordered(_names(names)) for names in attributes or ())
         for name in {name for names in sets for name in names} - set(self.domain.names):
@@ -305,9 +305,12 @@ class Workload:
                            f'ask for its sums: family = "sum", of = {name!r}')  # fmt: skip
         return sets
 
-    def check_size(self) -> None:
+    def check_subsets(self) -> None:
         """Raise JobError if the sets of the workload have more subsets than `max_sets`; none is listed."""
-        self._check_sets("attributes", f"{(count := len(self.sets)):,} set{'s' * (count > 1)}", self.most_subsets)
+        count = len(self.sets)
+        self._check_sets(
+            "attributes", f"{count:,} set{'s' * (count > 1)} with", self.most_subsets, "subsets to measure"
+        )
 
     @property
     def most_subsets(self) -> int:
@@ -316,9 +319,9 @@ class Workload:
         return sum(min(sum(int(many) * math.comb(size, lower) for size, many in enumerate(sizes)),
                        math.comb(len(self.domain.axis_names), lower)) for lower in range(len(sizes)))  # fmt: skip
 
-    def _check_sets(self, key: str, given: str, sets: int) -> None:
-        if sets > self.max_sets:
-            raise JobError(f"workload.{key}", f"{given} with {sets:,} subsets to measure",
+    def _check_sets(self, key: str, given: str, count: int, what: str) -> None:
+        if count > self.max_sets:
+            raise JobError(f"workload.{key}", f"{given} {count:,} {what}",
                            f"at most the {self.max_sets:,} of engine.max_sets",
                            "ask for fewer or smaller sets, or raise it")  # fmt: skip
 

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
@@ -125,7 +126,7 @@ def evidence_of(release, tmp_path):
     return shutil.copytree(release.path / "evidence", tmp_path / "evidence")
 
 
-@pytest.mark.parametrize("forgery", ["noise", "kind", "left out"])
+@pytest.mark.parametrize("forgery", ["noise", "kind", "left out", "reach", "rows", "no kind"])
 def test_evidence_covers_the_draw(release, tmp_path, forgery):
     folder = evidence_of(release, tmp_path)
     assert search_costs.faults(folder) == []
@@ -134,6 +135,9 @@ def test_evidence_covers_the_draw(release, tmp_path, forgery):
         "noise": [{**draw, "variance": str(int(draw["variance"]) // 2)}],
         "kind": [{**draw, "count": "units", "attributes": []}],
         "left out": [],
+        "reach": [{**draw, "reach": 100}],
+        "rows": [{**draw, "rows_per_unit": 1}],
+        "no kind": [{name: value for name, value in draw.items() if name != "count"}],
     }
     (folder / "units.json").write_text(json.dumps(content[forgery]))
     digests = json.loads((folder / "run-files.json").read_text())
@@ -188,3 +192,48 @@ def test_a_growing_table_is_refused(tmp_path):
     job = cut_job(tmp_path, frame, 4, domain=domain, data={"period": "day"}, time={"horizon": 3})
     with pytest.raises(JobError, match=r"units: given with data\.period"):
         dp.run(job, run_dir=tmp_path / "run")
+
+
+@pytest.mark.parametrize("searched", [False, True])
+def test_a_table_of_several_is_measured(tmp_path, searched):
+    job = write_job(tmp_path, skewed_frame(), bound=3, privacy={"epsilon": 9.0})
+    section = job["data"] | {"workload": ROWS, "units": {"cut": 0.1}}
+    if searched:
+        domain = {"attributes": {**DOMAIN["attributes"], "a": {"kind": "discover"}}}
+        (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
+        for path in (tmp_path / "data").iterdir():
+            pd.read_parquet(path).assign(a=lambda one: "v" + one.a.astype(str)).to_parquet(path)
+    (tmp_path / "y.toml").write_text(tomli_w.dumps({"attributes": {"b": {"kind": "coded", "size": 4}}}))
+    make_frame()[["b"]].to_parquet(tmp_path / "y.parquet")
+    public = {"path": str(tmp_path / "y.parquet"), "domain": str(tmp_path / "y.toml"), "public": True}
+    both = {
+        "tables": {"x": section, "y": public},
+        "privacy": job["privacy"] | {"dataset": "two"},
+        "engine": job["engine"],
+    }
+    release = dp.run(both, run_dir=tmp_path / "run")
+    assert release.tables["x"].cut(level=0.5).high > 0
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    cost = Cost.total([Cost.from_dict(row["cost"]) for row in dataset["releases"]])
+    assert 8.99 < cost.epsilon(1e-6) <= 9
+
+
+def test_estimates_without_errors_have_a_share_without_an_interval(tmp_path):
+    job = cut_job(tmp_path, skewed_frame(), 3, privacy={"epsilon": 9.0}, mechanism={"name": "mst"},
+                  workload=[{"family": "marginal", "degree": 2}])  # fmt: skip
+    release = dp.run(job, run_dir=tmp_path / "run")
+    assert "which cuts about" in repr(release)
+    assert "nan" not in repr(release)
+
+
+def test_a_job_of_one_searched_column_has_its_part_of_the_budget(tmp_path):
+    """The search then leaves more than a thousandth of the budget."""
+    frame = skewed_frame().assign(a=lambda one: "v" + one.a.astype(str))
+    job = cut_job(tmp_path, frame, 3, domain={"attributes": {"a": {"kind": "discover"}}}, privacy={"epsilon": 9.0},
+                  workload=[{"family": "marginal", "attributes": [["a"]]}])  # fmt: skip
+    dp.run(job, run_dir=tmp_path / "run")
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    costs = {row["release"].rpartition("-")[2]: Cost.from_dict(row["cost"]) for row in dataset["releases"]}
+    assert float(costs["units"].squared_mu / Cost.total(costs.values()).squared_mu) > 0.09

@@ -465,3 +465,22 @@ def test_copy_of_the_first_version_is_closed(tmp_path: Path) -> None:
         assert ledger.name == name
     with Ledger.open(tmp_path / "l.sqlite.version1") as copy, pytest.raises(BudgetError, match="closed permanently"):
         copy.set_cap("adult", 9.0, 1e-9)
+
+
+def test_copy_of_an_upgrade_is_no_source_of_a_ledger(tmp_path: Path) -> None:
+    """It lacks the charge that made the upgrade: two ledgers would admit what one of them has spent."""
+    write_older(place := str(tmp_path / "l.sqlite"), 5)
+    with Ledger.open(place) as ledger, pytest.warns(UserWarning, match="upgraded"):
+        ledger.charge("another", "new", gaussian(0.1), DIGEST)
+    (tmp_path / "l.sqlite").rename(tmp_path / "moved.sqlite")
+    with Ledger.open(tmp_path / "l.sqlite.version5") as old:
+        for spend in (lambda: old.charge("another", "b", gaussian(0.1), DIGEST), lambda: old.move(place)):
+            with pytest.raises(BudgetError, match="lacks the charges since its upgrade") as caught:
+                spend()
+            assert "copy /" not in str(caught.value)
+    assert not (tmp_path / "l.sqlite").exists()
+    whole = (tmp_path / "moved.sqlite").read_bytes()
+    (tmp_path / "l.sqlite").write_bytes(whole[:2000] + b"damaged" * 1000 + whole[9000:])
+    with pytest.raises(BudgetError) as caught:
+        Ledger.open(place, create=False).close()
+    assert "ledger copy" not in str(caught.value)

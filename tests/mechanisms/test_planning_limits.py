@@ -2,6 +2,7 @@
 
 import json
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
@@ -15,9 +16,12 @@ from dpscale.__main__ import main
 from dpscale.base.deadline import check_planning_time, limited, planning_within
 from dpscale.base.errors import DpscaleError, JobError, PlanningTimeError
 from dpscale.domain import Domain
+from dpscale.engine.schedulers import resolve
+from dpscale.ledger import Ledger
 from dpscale.mechanisms import mechanism, mechanism_names
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.runs.opening import read_job
+from dpscale.runs.stages.plan import make_plan
 from dpscale.workload import Workload, workload as workloads
 
 WIDE = Domain({f"a{number}": 2 for number in range(40)})
@@ -31,6 +35,10 @@ def write_job(folder, parts, attributes=6, size=3, **tables):
            "workload": parts, **tables}  # fmt: skip
     (folder / "job.toml").write_text(tomli_w.dumps(job))
     return folder / "job.toml"
+
+
+def read_toml(path):
+    return tomllib.loads(path.read_text())
 
 
 def refused(folder, *command):
@@ -47,7 +55,7 @@ def test_sets_are_counted_before_they_are_listed(monkeypatch):
         raise AssertionError("listed")
 
     monkeypatch.setattr(workloads, "combinations", list_none)
-    with pytest.raises(JobError, match=r"20 with 618,679,078,298 subsets to measure.* engine\.max_sets"):
+    with pytest.raises(JobError, match=r"20 with 137,846,528,820 sets; .* engine\.max_sets"):
         Workload(WIDE).add("marginal", degree=20)
 
 
@@ -55,9 +63,10 @@ def test_many_sets_of_a_job_are_refused(tmp_path):
     job = write_job(tmp_path, [{"family": "marginal", "degree": 12}], 40)
     for command in (("plan", job), ("run", job, "--run-dir", tmp_path / "run")):
         assert "engine.max_sets" in refused(tmp_path, *command)
-    large = [{"family": "marginal", "attributes": [[f"a{one}" for one in range(22)]]}]
+    large = [{"family": "marginal", "attributes": [[f"a{one}" for one in range(23)]]}]
     job = write_job(tmp_path, large, 40)
-    assert "1 set with 4,194,304 subsets" in refused(tmp_path, "plan", job)
+    assert "1 set with 8,388,608 subsets" in refused(tmp_path, "plan", job)
+    assert len(read_job(job).build_workload(read_job(job).read_domain()).sets) == 1  # a finished run is opened
 
 
 @pytest.mark.parametrize("degree", range(5))
@@ -76,15 +85,55 @@ def test_subsets_of_lists_are_at_most_the_limit_that_is_counted():
         assert len(exact) <= workload.most_subsets <= 2 ** len(names)
 
 
+def plan_of(job):
+    problem = job.planning_problem(job.build_workload(job.read_domain()))
+    return make_plan(job, problem, resolve(scheduler="synchronous"))
+
+
+def test_an_adaptive_mechanism_has_no_subsets(tmp_path):
+    parts = [{"family": "marginal", "attributes": [[f"a{one}" for one in range(20)]]}]
+    job = read_job(write_job(tmp_path, parts, 20, 2, mechanism={"name": "mst"}, engine={"max_sets": 10}))
+    assert plan_of(job).mechanism == "mst"
+
+
+@pytest.mark.parametrize("name", ["max_cells", "memory"])
+def test_a_limit_can_be_raised_after_a_search_was_charged(tmp_path, name):
+    """The sentence says so: the run goes on, and spends nothing again."""
+    domain = {"attributes": {"a": {"kind": "discover"}, "b": {"kind": "coded", "size": 50}}}
+    job = write_job(tmp_path, [{"family": "marginal", "degree": 2}], 2)
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
+    (tmp_path / "data.csv").write_text("a,b\n" + "".join(f"v{row % 40},{row % 50}\n" for row in range(40_000)))
+    content = read_toml(job) | {"privacy": {"epsilon": 8.0, "delta": 1e-6}}
+    low, high = {"max_cells": (1000, 100_000), "memory": ("200KB", "1GiB")}[name]
+    job.write_text(tomli_w.dumps(content | {"engine": {name: low, "scheduler": "synchronous"}}))
+    with pytest.raises(DpscaleError, match=rf"engine\.{name}"):
+        dp.run(job, tmp_path / "run")
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert len(next(iter(ledger.summary()["datasets"].values()))["releases"]) == 1  # the search
+    job.write_text(tomli_w.dumps(content | {"engine": {name: high, "scheduler": "synchronous"}}))
+    assert dp.run(job, tmp_path / "run").total().estimate > 0
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    assert len(dataset["releases"]) == 2
+    assert dataset["spent"]["epsilon"] <= 8
+
+
+@pytest.mark.parametrize("cells", [3000, 20_000])
+def test_mechanisms_that_refuse_at_once_predict_no_time(cells):
+    problem = PlanningProblem(Workload(Domain({"a": cells, "b": 2})).add("marginal", degree=2))
+    for name in ("hdmm", "eigen-design", "auto"):
+        assert mechanism(name).seconds(problem, mechanism(name).Options()) < 10
+
+
 def test_a_setting_admits_as_many_sets(tmp_path):
     parts = [{"family": "marginal", "degree": 2}]
     for most, admitted in ((21, False), (22, True)):
         job = read_job(write_job(tmp_path, parts, engine={"max_sets": most}))
         if admitted:
-            assert len(job.build_workload(job.read_domain()).sets) == 15
+            assert len(plan_of(job).counted_sets) == 15
         else:
             with pytest.raises(JobError, match="22 subsets"):
-                job.build_workload(job.read_domain())
+                plan_of(job)
 
 
 def test_cells_are_limited(tmp_path):
@@ -131,6 +180,8 @@ def test_tasks_carry_the_limit_along():
         time.sleep(0.01)
         check_planning_time()
 
+    with planning_within(0.1), pytest.raises(PlanningTimeError):
+        list(limited(map)(check, range(100)))  # one moment for all tasks, however many wait
     with ThreadPoolExecutor(2) as pool, planning_within(0.005):
         list(pool.map(check, range(2)))  # planted: a thread has no limit of its own
         with pytest.raises(PlanningTimeError):

@@ -275,6 +275,9 @@ def test_folder_that_cannot_be_listed_is_named(tmp_path):
         (tmp_path / "data/north").chmod(mode)
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         said.append(found.stdout.splitlines())
+    (tmp_path / "data/north").chmod(0o311)  # may be entered, not listed
+    named = [*limited, str(tmp_path / "data/*/rows.csv")]
+    assert subprocess.run(named, capture_output=True, text=True, check=True, timeout=300).stdout == "4\n"
     (tmp_path / "data/north").chmod(0o755)
     assert said[0] == ["4", "4", "2", "2", "4", "2"]
     for lines in said[1:]:

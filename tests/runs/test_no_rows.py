@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.base.errors import DataError
+from dpscale.base.errors import DataError, JobError
 from dpscale.ledger import Ledger
 from dpscale.runs.periods.stages import release_next
 from tests.links.small import make_frames, make_job, table_section, write_job
@@ -139,3 +139,41 @@ def test_growing_table_has_periods_without_rows_after_its_charge(tmp_path):
     dp.run(job, tmp_path / "run")
     assert list(growing.start(job, tmp_path / "run").released) == ["2026-01", "2026-02", "2026-03"]
     assert charged(tmp_path / "ledger.sqlite") == 1
+
+
+def test_unit_that_a_table_does_not_map_is_not_charged(tmp_path):
+    """All rows are dropped, because their keys lead to no unit."""
+    rows = "a,b,u\n" + "1,1,7\n" * 20
+    (tmp_path / "homes.csv").write_text("u,home\n8,1\n")
+    through = 'unit_through = [{path = "homes.csv", key = "u", unit = "home"}]'
+    job = write(tmp_path, rows, DOMAIN, UNITS.replace("unit_nulls", through + "\nunit_nulls"))
+    with pytest.raises(DataError, match="no row that is counted; nothing is charged"):
+        dp.run(job, tmp_path / "run")
+    assert charged(tmp_path / "ledger.sqlite") == 0
+    dp.run(job, tmp_path / "run", empty=True)
+    assert charged(tmp_path / "ledger.sqlite") == 1
+
+
+def test_table_of_a_database_without_units_is_not_charged(tmp_path):
+    (tmp_path / "x.toml").write_text(DOMAIN)
+    (tmp_path / "x.csv").write_text("a,b,u\n" + "1,1,\n" * 20)
+    (tmp_path / "y.csv").write_text("a,b\n" + "1,1\n" * 20)
+    section = {"path": "x.csv", "domain": "x.toml", "privacy_unit": "u", "max_rows_per_unit": 1, "unit_nulls": "drop"}
+    tables = {"x": section, "y": {"path": "y.csv", "domain": "x.toml", "public": True}}
+    job = {"tables": tables, "privacy": {"epsilon": 2.0, "delta": 1e-6, "dataset": "two"},
+           "engine": {"scheduler": "synchronous"}}  # fmt: skip
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(job))
+    with pytest.raises(DataError, match=r"tables\.x\.path: no row that is counted"):
+        dp.run(tmp_path / "job.toml", tmp_path / "run")
+    assert charged(tmp_path / "ledger.sqlite") == 0
+
+
+def test_growing_table_of_which_all_dates_are_dropped_is_not_charged(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/rows.csv").write_text("month,a,b\n" + "2031-05-01,1,2\n" * 20)
+    job = growing.make_job(tmp_path)
+    domain = (tmp_path / "domain.toml").read_text().replace('high = "2026-06"', 'high = "2026-06", outside = "drop"')
+    (tmp_path / "domain.toml").write_text(domain)
+    with pytest.raises((DataError, JobError)):
+        dp.run(job, tmp_path / "run")
+    assert charged(tmp_path / "ledger.sqlite") == 0

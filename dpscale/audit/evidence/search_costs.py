@@ -305,11 +305,11 @@ def unit_costs(sets: list[Fields], rows: int) -> list[tuple[Fraction, float]]:
     """
     found = []
     for one in sets:
-        first = CUT * rows if one["count"] == "cut" else rows
+        first = CUT * rows if one.get("count") == "cut" else rows
         if "laplace" in one:
             found.append((Fraction(int(one["multiplier"]) * first, int(one["laplace"])), 0.0))
         else:
-            squared = first**2 if one["count"] == "cut" else rows
+            squared = first**2 if one.get("count") == "cut" else rows
             found.append((Fraction(int(one["multiplier"]) ** 2 * squared, int(one["variance"]) - SMOOTHING), 0.0))
     return found
 
@@ -340,7 +340,12 @@ def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entrie
         if wrong := [name for name, one in searches.items() if one["measurement"]["attribute"] != name]:
             yield f"{file_of('searches', table)} has the search of another attribute under {wrong[0]}"
         counted = any(part.get("count") == "units" for part in section.get("workload", ()))
-        kinds = {one["count"] for one in parts["units"].get(table["name"], ())}
+        drawn = parts["units"].get(table["name"], ())
+        kinds = {one.get("count") for one in drawn}
+        if any(int(one["rows_per_unit"]) != int(table["rows_per_unit"]) for one in drawn):
+            yield f"{file_of('units', table)} has another number of rows of a unit"
+        if any(int(one.get("reach", 0)) != CUT + 1 for one in drawn if one.get("count") == "cut"):
+            yield f"{file_of('units', table)} counts the rows that are cut up to another number"
         if counted != ("units" in kinds):
             yield f"job.toml and {file_of('units', table)} disagree on whether units are counted"
         if bool(section.get("units", {}).get("cut")) != ("cut" in kinds):

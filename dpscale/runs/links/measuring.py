@@ -21,6 +21,7 @@ import numpy as np
 
 from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.base.numerics import Floats, Integers
+from dpscale.contributions.key_ids import with_key_ids
 from dpscale.engine import Engine
 from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation
@@ -376,7 +377,12 @@ def check_tables_have_rows(run: CompositeRun, engine: Engine) -> None:
     for name, domain in run.job.declared.items():
         if not run.job.tables[name].public:
             names = [one for one in domain.axis_names if domain[one].drops] or list(domain.axis_names[:1])
-            check_rows_exist(data[f"tables.{name}.path"], names, engine, f"tables.{name}.path")
+            section, table = run.job.tables[name], data[f"tables.{name}.path"]
+            unit = None
+            if section.privacy_unit is not None and section.unit_nulls == "drop":
+                columns, rule = section.unit_columns, section.unit_type or ""
+                table, unit = with_key_ids(table, columns, rule=rule), section.unit_column
+            check_rows_exist(table, names, engine, f"tables.{name}.path", unit)
 
 
 def snapshot_of(run: CompositeRun, engine: Engine) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dpscale.base.errors import DataError, JobError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
 from dpscale.contributions.key_ids import with_key_ids
@@ -210,12 +212,28 @@ def check_rows_exist(
     for parts in ([first], rest):
         if any(engine.map(has_counted_row, [((one,), domain, list(names), unit) for one in parts], "presence")):
             return
-    if table.root and all(part.format.typed and part.row_bound() == 0 for part in table.partitions):
+    if states_no_rows(table):
         warnings.warn(f"{field}: the files of {table.root} state that they have no rows", UserWarning, stacklevel=2)
         return
-    raise DataError(field, "no row that is counted; nothing is charged", "data with rows",
-                    'check the files, where, and rules with "drop", or release the empty table with --empty'
-                    " (Python: empty=True)")  # fmt: skip
+    raise no_rows(field)
+
+
+def states_no_rows(table: Table) -> bool:
+    """Return whether the footers of all files state that they have no rows."""
+    return bool(table.root) and all(part.format.typed and part.row_bound() == 0 for part in table.partitions)
+
+
+def no_rows(field: str) -> DataError:
+    """Return the error for data without a row that is counted."""
+    return DataError(field, "no row that is counted; nothing is charged", "data with rows",
+                     'check the files, where, and rules with "drop", or release the empty table with --empty'
+                     " (Python: empty=True)")  # fmt: skip
+
+
+def has_counts(counts: Any) -> bool:
+    """Return whether some exact counts of a pass are not zero."""
+    arrays = counts if isinstance(counts, list | tuple) else [counts]
+    return any(bool(np.any(one)) for one in arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,6 +341,7 @@ class MeasurementLoop:
         for number, one in enumerate(passes[: self._first_passes(passes, wanted)]):
             handles = self.reader.count(one) if number else self.reader.first(one)
             if number == 0:
+                self._check_counts(handles)
                 charge(self.run, self.measurements)
                 record_empty_decisions(self.run, self.measurements)
                 self._record_decision(first) if first is not None else None
@@ -332,6 +351,14 @@ class MeasurementLoop:
         if first is not None:
             state, pending = measurement_plan.initial_state(first, self.measurements.values(first)), None
         return self._run_rounds(state, pending, counted)
+
+    def _check_counts(self, handles: Sequence[Any]) -> None:
+        """Raise DataError before the charge if all rows are dropped, by whatever rule; empty files are released."""
+        run, table = self.run, self.reader.data.table
+        if run.measured_together or is_open_to_no_rows(run.charging) or states_no_rows(table):
+            return
+        if not any(self.engine.map(has_counts, [(one,) for one in handles], "presence")):
+            raise no_rows("data.path")
 
     def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
         sets = list(dict.fromkeys([*sources, *self.measurements.measurement_plan.candidates]))

@@ -69,7 +69,11 @@ def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> Measur
     tools = Tools(limited(engine.each("solve-attribute")), user_store(), most)
 
     def plan_now(named: Mechanism) -> MeasurementPlan:
-        if (needed := planning_memory(problem.workload)) > max(job.engine.bytes, LEAST_MEMORY):
+        needed = 0
+        if named.data_independent:
+            problem.workload.check_subsets()
+            needed = planning_memory(problem.workload)
+        if needed > max(job.engine.bytes, LEAST_MEMORY):
             raise PlanError("engine.memory", f"planning needs {format_bytes(needed)}", f"at most {job.engine.memory}",
                             "raise it, or ask for fewer or smaller sets")  # fmt: skip
         if (predicted := named.seconds(problem, job.options)) > seconds:
