@@ -423,9 +423,13 @@ def test_edited_scripts_of_older_version_are_reported(older_bundles, tmp_path):
     assert not check_bundle(copy)["own_scripts"]
 
 
-def test_ledger_of_older_version_is_chained_on_opening(older_bundles, tmp_path):
+def test_ledger_of_older_version_is_chained_by_its_upgrade(older_bundles, tmp_path):
     path = Path(shutil.copy(older_bundles / "ledger-4.sqlite", tmp_path))
     with Ledger.open(path) as ledger:
+        with pytest.raises(BudgetError, match="which has no hash chain"):
+            ledger.chain("small")
+        with pytest.warns(UserWarning, match="was upgraded"):
+            ledger.set_cap("other", 1.0, 1e-9)
         ledger.verify()
         assert [link.entry for link, _ in ledger.chain("small")] == ["releases"] * 2 + ["rounds"] * 2
         before = ledger.summary()["datasets"]["small"]

@@ -104,7 +104,7 @@ def test_a_limit_can_be_raised_after_a_search_was_charged(tmp_path, name):
     (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
     (tmp_path / "data.csv").write_text("a,b\n" + "".join(f"v{row % 40},{row % 50}\n" for row in range(40_000)))
     content = read_toml(job) | {"privacy": {"epsilon": 8.0, "delta": 1e-6}}
-    low, high = {"max_cells": (1000, 100_000), "memory": ("200KB", "1GiB")}[name]
+    low, high = {"max_cells": (1000, 100_000), "memory": ("20KB", "1GiB")}[name]
     job.write_text(tomli_w.dumps(content | {"engine": {name: low, "scheduler": "synchronous"}}))
     with pytest.raises(DpscaleError, match=rf"engine\.{name}"):
         dp.run(job, tmp_path / "run")
@@ -146,7 +146,7 @@ def test_cells_are_limited(tmp_path):
 
 def test_answers_beyond_the_memory_are_refused(tmp_path):
     parts = [{"family": "marginal", "degree": 6}]
-    job = write_job(tmp_path, parts, engine={"memory": "180KB"})
+    job = write_job(tmp_path, parts, 6, 7, engine={"memory": "20MB"})
     assert "a0, a1, a2, a3, a4, a5 (answers) needs" in refused(tmp_path, "run", job, "--run-dir", tmp_path / "run")
 
 

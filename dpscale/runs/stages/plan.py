@@ -35,7 +35,7 @@ from dpscale.mechanisms import plan_problem
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, planning_memory, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.earlier import plan_with_earlier
-from dpscale.runs.stages.preflight import check_memory
+from dpscale.runs.stages.preflight import LEAST_MEMORY, check_memory
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import write_whole
 
@@ -54,7 +54,6 @@ def make_refined_plan(run: TableRun, engine: Engine) -> MeasurementPlan:
     return measurement_plan
 
 
-LEAST_MEMORY = 1 << 24  # bytes of planning that every process has
 STATED_SECONDS = 10  # planning of which the predicted time is stated before it starts
 
 

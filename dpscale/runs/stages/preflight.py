@@ -161,7 +161,7 @@ def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engin
         check_rows(job.synthesize, job.synthesize.rows, columns, job.engine.bytes)
     _check_memory_setting(measurement_plan, memory, engine.workers)
     needed, what = reconstruction_memory(measurement_plan, job)
-    if needed > job.engine.bytes:
+    if needed > max(job.engine.bytes, LEAST_MEMORY):
         raise PlanError("engine.memory", f"{what} needs {format_bytes(needed)}", f"at most {job.engine.memory}",
                         "raise it, leave the set out, or lower output.max_rows")  # fmt: skip
     needed, what = max(_memory_needs(measurement_plan, job, memory, engine.workers))
@@ -192,6 +192,7 @@ def reconstruction_memory(measurement_plan: MeasurementPlan, job: TableJob) -> N
     return max(needs, default=(0, ""))
 
 
+LEAST_MEMORY = 1 << 24  # bytes that every process has
 ANSWER_SECONDS, SUBSET_SECONDS, SET_SECONDS = 3e-7, 1e-8, 1e-4  # of an answer, of it and each subset, and of a set
 
 
