@@ -212,12 +212,14 @@ def _whole(column: pa.Array) -> Integers:
 
 def _iso_days(texts: pa.Array) -> Integers | None:
     """Return the days of few texts, such as the name of a folder, if all are dates as 2025-03-31; None otherwise."""
-    values = [value or "" for value in texts.to_pylist()] if len(texts) <= FEW else [""]
-    if not all(map(ISO_DATE.fullmatch, values)):
+    if len(texts) > FEW:
         return None
     try:
+        values = [value or "" for value in texts.to_pylist()]
+        if not all(map(ISO_DATE.fullmatch, values)):
+            return None
         return np.array([date.fromisoformat(value).toordinal() - EPOCH for value in values], np.int64)
-    except ValueError:  # no day of the calendar
+    except ValueError:  # no day of the calendar, or no UTF-8
         return None
 
 

@@ -443,3 +443,8 @@ def test_date_of_a_folder_is_that_of_a_column(text):
     few, many = (days(pa.array([text] * rows, pa.string())) for rows in (2, 20))
     for figure in ("values", "missing", "foreign"):
         assert set(getattr(few, figure).tolist()) == set(getattr(many, figure).tolist())
+
+
+def test_few_texts_that_are_not_utf8_are_no_dates():
+    texts = pa.array([b"\xff2024-01-1"], pa.binary()).view(pa.string())
+    assert days(texts).foreign.tolist() == [True]
