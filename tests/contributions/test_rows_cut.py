@@ -148,7 +148,7 @@ def test_evidence_covers_the_draw(release, tmp_path, forgery):
 
 def test_a_frame_a_pure_budget_and_both_numbers_of_units(tmp_path):
     frame = skewed_frame()
-    plan = dp.plan([["a"]], dp.Domain(a=3), epsilon=9.0, unit="person", rows_per_unit=3, cut=0.05, dataset="pure",
+    plan = dp.plan([["a"]], dp.Domain(a=3), epsilon=9.0, unit="person", rows_per_unit=3, cut=0.3, dataset="pure",
                    ledger=tmp_path / "ledger.sqlite")  # fmt: skip
     release = dp.run(plan, tmp_path / "run", data=frame)
     assert 0 < release.cut(level=0.5).high - release.cut(level=0.5).low < release.cut().high - release.cut().low
