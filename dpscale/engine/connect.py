@@ -9,11 +9,10 @@ from concurrent.futures import Future
 from functools import partial
 from ipaddress import IPv6Address
 from threading import Thread
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from dpscale.base.errors import JobError, TransientError
-from dpscale.engine.watch import NOTICE_SECONDS
+from dpscale.engine.watch import NOTICE_SECONDS, awaited
 
 if TYPE_CHECKING:
     from distributed import Client, Security
@@ -59,14 +58,7 @@ def _limited(connecting: Callable[[], Client], seconds: float, notice: Callable[
             made.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    end = monotonic() + seconds
-    while True:
-        try:
-            return made.result(max(min(NOTICE_SECONDS, end - monotonic()), 0.0))
-        except TimeoutError:
-            if made.done() or monotonic() >= end:
-                raise
-            notice()
+    return awaited(made, seconds, notice)
 
 
 def _is_address(address: str) -> bool:

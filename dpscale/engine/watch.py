@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from concurrent import futures
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
@@ -62,17 +63,22 @@ def run_limited(
         return await request()
 
     waiting = asyncio.run_coroutine_threadsafe(result(), client.loop.asyncio_loop)  # type: ignore[union-attr]
-    end = monotonic() + seconds
     try:
-        while True:
-            try:
-                return waiting.result(max(min(NOTICE_SECONDS, end - monotonic()), 0.0))
-            except TimeoutError:
-                if waiting.done() or monotonic() >= end:
-                    raise
-                notice()
+        return awaited(waiting, seconds, notice)
     finally:
         waiting.cancel()
+
+
+def awaited(waiting: futures.Future[Answer], seconds: float, notice: Callable[[], None]) -> Answer:
+    """Return the result of a future; raise TimeoutError after some seconds. `notice` is called while it is awaited."""
+    end = monotonic() + seconds
+    while True:
+        try:
+            return waiting.result(max(min(NOTICE_SECONDS, end - monotonic()), 0.0))
+        except TimeoutError:
+            if waiting.done() or monotonic() >= end:
+                raise
+            notice()
 
 
 def scheduler_answer(

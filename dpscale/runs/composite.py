@@ -163,8 +163,10 @@ class CompositeRun(Run):
         return found
 
     def _reopen(self, job: CompositeJob) -> None:
-        """Read the job again, whose files may have been moved; the settings of rows are part of its digest."""
+        """Read the job again, whose files may have been moved; limits are those of the job until it is planned."""
         self._load(())
+        if not self.done("plan"):
+            self.job = self.job.model_copy(update={"engine": job.engine})
 
     def pin_versions(self) -> None:
         """Record the latest version of versioned tables, so that later reads use it."""

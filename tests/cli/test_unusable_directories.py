@@ -16,21 +16,9 @@ from dpscale.base.errors import JobError
 from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.workload import Workload
 from tests.runs.disks import mount_read_only, needs_mounts, small_disk
+from tests.runs.test_spent_once import DOMAIN, JOB as SPENT
 
-DOMAIN = '[attributes.a]\nkind = "coded"\nsize = 3\n[attributes.b]\nkind = "coded"\nsize = 2\n'
-JOB = """
-[data]
-path = "rows.csv"
-domain = "domain.toml"
-[privacy]
-epsilon = 1.0
-delta = 1e-9
-[[workload]]
-family = "marginal"
-degree = 2
-[synthesize]
-rows = 50
-"""
+JOB = SPENT.replace('"data"', '"rows.csv"') + "[synthesize]\nrows = 50\n"
 READING = ("status", "publish", "compare", "refine", "discover", "allocate", "cancel", "units")  # they write elsewhere
 COMMANDS = {
     **{name: [name, "RUN"] for name in ("status", "discover", "measure", "units", "reconstruct", "synthesize", "report",

@@ -118,6 +118,28 @@ def test_a_limit_can_be_raised_after_a_search_was_charged(tmp_path, name):
     assert dataset["spent"]["epsilon"] <= 8
 
 
+def test_a_limit_of_several_tables_can_be_raised_after_a_search_was_charged(tmp_path):
+    job = write_job(tmp_path, [{"family": "marginal", "degree": 2}], 2)
+    domain = {"attributes": {"a": {"kind": "discover"}, "b": {"kind": "coded", "size": 50}}}
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
+    (tmp_path / "public.toml").write_text(tomli_w.dumps({"attributes": {"b": domain["attributes"]["b"]}}))
+    (tmp_path / "public.csv").write_text("b\n1\n")
+    (tmp_path / "data.csv").write_text("a,b\n" + "".join(f"v{row % 40},{row % 50}\n" for row in range(40_000)))
+    private = {**read_toml(job)["data"], "workload": [{"family": "marginal", "degree": 2}]}
+    private["mechanism"] = "weighted-residuals"
+    public = {"path": "public.csv", "domain": "public.toml", "public": True}
+    content = {"tables": {"x": private, "y": public}, "privacy": {"epsilon": 8.0, "delta": 1e-6, "dataset": "two"}}
+    job.write_text(tomli_w.dumps(content | {"engine": {"max_cells": 1000, "scheduler": "synchronous"}}))
+    with pytest.raises(DpscaleError, match=r"engine\.max_cells"):
+        dp.run(job, tmp_path / "run")
+    job.write_text(tomli_w.dumps(content | {"engine": {"max_cells": 100_000, "scheduler": "synchronous"}}))
+    assert dp.run(job, tmp_path / "run").tables["x"].total().estimate > 0
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    assert len(dataset["releases"]) == 2
+    assert dataset["spent"]["epsilon"] <= 8
+
+
 @pytest.mark.parametrize("cells", [3000, 20_000])
 def test_mechanisms_that_refuse_at_once_predict_no_time(cells):
     problem = PlanningProblem(Workload(Domain({"a": cells, "b": 2})).add("marginal", degree=2))

@@ -124,7 +124,7 @@ class ParquetSource(Source):
             with self._ranges([(start, start + chunk[headers.BYTES])]) as data:
                 most = int(headers.largest_page(data, start, chunk[headers.COUNT]))
             if most > self.most_page:
-                raise DataError(f"data column {name!r}", f"a page of {format_bytes(most)} in {self.path}",
+                raise DataError(f"data column {name!r}", f"a page in {self.path} that is too large to be unpacked",
                                 f"pages of at most {format_bytes(self.most_page)}, a sixteenth of engine.memory",
                                 "raise it, or write the file with smaller values or pages")  # fmt: skip
 
