@@ -50,11 +50,11 @@ def check_open(db: Database, place: object) -> None:
     if (closed := rows.closed(db)) is not None:
         target, closed_at = closed
         remedy = "use it in the job or as DPSCALE_LEDGER"
-        if sqlite_store.is_of_upgrade(place, target):
-            remedy = f"it is missing or damaged: restore it from a copy; {place} lacks the charges since its upgrade"
-            remedy = remedy if _is_lost(target) else "use it in the job or as DPSCALE_LEDGER"
-        elif _is_lost(target):
-            remedy = f"it is missing or damaged: {sqlite_store.remedy_of_copy(place, closed_at, target)}"
+        if _is_lost(target):
+            lacks = f"restore it from a copy; {place} lacks the charges since its upgrade"
+            of_upgrade = sqlite_store.is_of_upgrade(place, target)
+            whole = lacks if of_upgrade else sqlite_store.remedy_of_copy(place, closed_at, target)
+            remedy = f"it is missing or damaged: {whole}"
         raise BudgetError(
             FIELD,
             f"{place} is closed permanently: its history moved to {target}",

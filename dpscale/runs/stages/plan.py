@@ -68,13 +68,9 @@ def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> Measur
     tools = Tools(limited(engine.each("solve-attribute")), user_store(), most)
 
     def plan_now(named: Mechanism) -> MeasurementPlan:
-        needed = 0
         if named.data_independent:
             problem.workload.check_subsets()
-            needed = planning_memory(problem.workload)
-        if needed > max(job.engine.bytes, LEAST_MEMORY):
-            raise PlanError("engine.memory", f"planning needs {format_bytes(needed)}", f"at most {job.engine.memory}",
-                            "raise it, or ask for fewer or smaller sets")  # fmt: skip
+            check_planning_memory(problem, job)
         if (predicted := named.seconds(problem, job.options)) > seconds:
             raise too_long(seconds, f"{named.name} needs about {predicted:,.0f} s for this workload")
         if predicted >= STATED_SECONDS:
@@ -85,6 +81,13 @@ def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> Measur
     measurement_plan = plan_once(job, problem, most, plan_now)
     check_plan(job, measurement_plan, engine)
     return measurement_plan
+
+
+def check_planning_memory(problem: PlanningProblem, job: TableJob) -> None:
+    """Raise PlanError if a fixed plan of so many sets does not fit the memory setting."""
+    if (needed := planning_memory(problem.workload)) > max(job.engine.bytes, LEAST_MEMORY):
+        raise PlanError("engine.memory", f"planning needs {format_bytes(needed)}", f"at most {job.engine.memory}",
+                        "raise it, or ask for fewer or smaller sets")  # fmt: skip
 
 
 def check_plan(job: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> None:
