@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dpscale.base import VERSION, old_modules
+from dpscale.base import VERSION
 
 if TYPE_CHECKING:
     from dpscale import privacy
@@ -99,17 +98,11 @@ __all__ = [
     "sketch_domain",
 ]
 
-old_modules.install()
-
 
 def __getattr__(name: str) -> Any:
     """Import a public name where it is first used, so that `import dpscale` loads nothing heavy."""
     if name == "privacy":
         return import_module("dpscale.privacy")
-    if name == "DatabaseRelease":
-        warnings.warn("DatabaseRelease is now Release; the old name will be removed in the next release",
-                      DeprecationWarning, stacklevel=2)  # fmt: skip
-        return __getattr__("Release")
     if name not in _HOMES:
         raise AttributeError(f"module 'dpscale' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

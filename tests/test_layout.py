@@ -47,7 +47,7 @@ def test_help_loads_no_heavy_library_and_few_modules():
     )
     heavy, few, ours = run_python("-c", code).splitlines()[-1].rsplit(" ", 2)
     assert heavy == "[]"
-    assert int(few) == 3  # and the old module names
+    assert int(few) == 2
     assert int(ours) <= 40
 
 

@@ -42,18 +42,18 @@ HOMONYMS = {
     "prefix": ("mechanisms/residual_planner_plus.py",),  # a strategy of one attribute
     "random": ("runs/links/", "cli/tables.py"),  # the error of random links
     "maxent": ("job/table_sections.py",),  # a method of links
-    "graphical": ("base/old_modules.py", "reconstruction/junction_tree/"),  # an old module; an extra of the package
+    "graphical": ("reconstruction/junction_tree/",),  # an extra of the package
     # a mechanism states which other name a reconstruction has for its evidence, or the option that enables it
     "grem": ("mechanisms/fixed_plan.py", "mechanisms/aim_grem.py"),
     "least-squares": ("mechanisms/fixed_plan.py",),
     "arrow": ("answers/tables.py", "api/answers.py"),  # a kind of frame
-    # formats of published tables and of synthetic rows; an old module
+    # formats of published tables and of synthetic rows
     "csv": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
     # a statistic of an attribute, of degrees and of errors; a summed quantity; a parameter of noise
     "mean": ("answers/statistics.py", "cli/tables.py", "evaluation/", "runs/links/"),
     "sum": ("engine/graphs.py", "measurement/measurement.py", "mechanisms/residual_planner.py"),
     "variance": ("audit/", "privacy/"),
-    "parquet": ("answers/publish.py", "cli/outputs.py", "job/sections.py", "base/old_modules.py"),
+    "parquet": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
 }  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def warn_spent(job: TableJob) -> None:
     epsilon = "infinite" if spent["epsilon"] is None else f"{spent['epsilon']:.6g}"
     said = (f"dataset {job.dataset!r} has spent epsilon {epsilon} at delta {spent['delta']:.6g} in total, by the "
             f"ledger {job.privacy.ledger}; a changed frame is a new release with a new charge, dataset= names other "
-            "data, and `dpscale help frames the-budget` says more")  # fmt: skip
+            "data, and docs/frames.md#the-budget says more")  # fmt: skip
     warnings.warn(said, SpentWarning, stacklevel=3)
 
 

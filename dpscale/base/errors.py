@@ -20,12 +20,15 @@ PAGES = {  # tables of files by the page that lists their keys
     "databases": ("tables", "link", "joins", "allocation"),
 }  # fmt: skip
 SECTIONS = {  # other fields by the section on them
-    "data column": "jobs domain-file", "data columns": "jobs domain-file", "domain": "jobs domain-file",
-    "reviewed": "jobs domain-file", "run directory": "jobs run-directory", "period": "growing", "plan": "frames",
-    "run": "frames", "bins": "frames", "Synthesizer": "frames", "frame": "frames", "client": "cluster",
-    "release": "answers", "query": "answers", "impossible": "rows structural-zeros",
-    "cap": "ledger cap", "columns": "domain sketch", "found": "jobs cells-that-are-not-public",
-    "scikit": "rows", "SDMetrics": "rows", "of": "jobs sums-and-means", "evidence": "privacy evidence-for-auditors",
+    "data column": "docs/jobs.md#domain-file", "data columns": "docs/jobs.md#domain-file",
+    "domain": "docs/jobs.md#domain-file", "reviewed": "docs/jobs.md#domain-file",
+    "run directory": "docs/jobs.md#run-directory", "period": "docs/growing.md", "plan": "docs/frames.md",
+    "run": "docs/frames.md", "bins": "docs/frames.md", "Synthesizer": "docs/frames.md", "frame": "docs/frames.md",
+    "client": "docs/cluster.md", "release": "docs/answers.md", "query": "docs/answers.md",
+    "impossible": "docs/rows.md#structural-zeros", "cap": "dpscale ledger cap --help",
+    "columns": "dpscale domain sketch --help", "found": "docs/jobs.md#cells-that-are-not-public",
+    "scikit": "docs/rows.md", "SDMetrics": "docs/rows.md", "of": "docs/jobs.md#sums-and-means",
+    "evidence": "docs/privacy.md#evidence-for-auditors",
 }  # fmt: skip
 DEBUG = "DPSCALE_DEBUG"
 DEBUG_WARNING = f"{DEBUG} is set: errors are shown with their causes, which may show records. This output is PRIVATE."
@@ -71,7 +74,7 @@ class DpscaleError(Exception):
 
     exit_code = 2
     state = "failed"
-    topic = "jobs"
+    topic = "docs/jobs.md"
 
     def __init__(self, field: str, got: str, takes: str = "", remedy: str = "") -> None:
         self.field, self.got, self.takes, self.remedy = field, got, takes, remedy
@@ -83,13 +86,13 @@ class DpscaleError(Exception):
 
     @property
     def more(self) -> str:
-        """Command that prints the part of the documentation on the field at fault."""
+        """Page of the documentation, and a key or section of it, on the field at fault."""
         first, *rest = re.findall(r"^[A-Za-z_ ]+|(?<=\.)[a-z_]+(?=\.\d+$|$)", self.field) or [""]
         first, word = first.strip(), first.split(" ")[0]
         page = next((page for page, words in PAGES.items() if word in words and first not in SECTIONS), None)
         if page is None:
-            return f"dpscale help {SECTIONS.get(first, SECTIONS.get(word, self.topic))}"
-        return f"dpscale help {page} {'.'.join([word, *rest])}"
+            return SECTIONS.get(first, SECTIONS.get(word, self.topic))
+        return f"docs/{page}.md, {'.'.join([word, *rest])}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the cause; in debug mode with its text."""
@@ -123,7 +126,7 @@ class DomainError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "jobs domain-file"
+    topic = "docs/jobs.md#domain-file"
 
 
 class DataError(DpscaleError):
@@ -135,7 +138,7 @@ class DataError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "jobs the-data"
+    topic = "docs/jobs.md#the-data"
 
 
 class RefusedValue(DataError):
@@ -157,7 +160,7 @@ class PlanError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "mechanisms"
+    topic = "docs/mechanisms.md"
 
 
 class PlanningTimeError(DpscaleError):
@@ -173,7 +176,7 @@ class BudgetError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "privacy budgets-by-period"
+    topic = "docs/privacy.md#budgets-by-period"
     exit_code = 3
 
 
@@ -186,7 +189,7 @@ class TransientError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "faq"
+    topic = "docs/faq.md"
     exit_code = 75
 
 
@@ -211,7 +214,7 @@ class InternalError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "faq"
+    topic = "docs/faq.md"
     exit_code = 70  # as of ReportError
 
 
@@ -224,5 +227,5 @@ class ReportError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "jobs run-directory"
+    topic = "docs/jobs.md#run-directory"
     exit_code = 70  # EX_SOFTWARE of sysexits.h (75 is EX_TEMPFAIL): a fault of dpscale, not of the job

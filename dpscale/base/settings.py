@@ -27,10 +27,6 @@ WORDS = {
 }  # fmt: skip
 
 
-class OldNameWarning(DeprecationWarning):
-    """Warning of a name that a later release removes. Commands print it."""
-
-
 class Settings(BaseModel):
     """Table of settings: unknown keys are refused, values are not converted, and instances are immutable."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -51,19 +52,20 @@ class _Group(click.Group):
 
 
 def _more(context: click.Context, error: DpscaleError) -> str:
-    """Return the command that prints more about an error, unless its text names one."""
-    if "dpscale help" in str(error):
+    """Return where more is written about an error, unless its text names a page."""
+    if re.search(r"see (docs|cluster)/", str(error)):
         return ""
     return (
-        f"; more: dpscale help {context.invoked_subcommand}" if error.field.startswith("-") else f"; more: {error.more}"
+        f"; more: dpscale {context.invoked_subcommand} --help"
+        if error.field.startswith("-")
+        else f"; more: {error.more}"
     )
 
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Print warnings as one sentence on stderr, and those of old names, which Python ignores by default."""
+    """Print warnings as one sentence on stderr."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("default", category=DeprecationWarning, message=".* the old name will be removed .*")
         printed = set[str]()
 
         def show(message: Warning | str, *_: object) -> None:

@@ -60,7 +60,7 @@ def _spent(run: Run) -> str:
             spent, dataset = found["spent"], run.manifest["privacy"]["dataset"]
             epsilon = "infinite" if spent["epsilon"] is None else f"{spent['epsilon']:.6g}"
             return (f"spent: epsilon {epsilon} at delta {spent['delta']:.6g} by all releases of {dataset!r}; changed "
-                    "data are a new release with a new charge, and `dpscale help faq deleted` says how a run is ended "
+                    "data are a new release with a new charge, and docs/faq.md says how a run is ended "
                     "or deleted")  # fmt: skip
     return ""
 

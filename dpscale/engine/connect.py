@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCHEDULER_FIELD = "engine.scheduler"
 CONNECT_SECONDS = 20
 TLS = "distributed.comm.tls"
-CLUSTER_DOCS = "see `dpscale help cluster-setup several-machines-with-tls`"
+CLUSTER_DOCS = "see cluster/README.md#several-machines-with-tls"
 ADDRESSES = "tcp://HOST:PORT or tls://HOST:PORT"
 ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]+)):(?P<port>[0-9]{1,5})")
 

@@ -34,7 +34,7 @@ BASE = 1 << 28  # bytes of a worker process after all libraries are loaded
 ENDS = 1 << 16  # bytes read at each end of a file; they include most of a Parquet footer
 FILE_PROBLEMS = ("read the file", "see the file")
 TOKEN, LOCKED_BYTE = ".seen-", 1 << 20  # beyond the content, because some file systems forbid to read locked bytes
-VERSION_REMEDY = "install the same versions everywhere: see `dpscale help cluster-setup`"
+VERSION_REMEDY = "install the same versions everywhere: see cluster/README.md"
 
 
 class Check(Protocol):

@@ -41,7 +41,6 @@ from dpscale.job.sections import (
     TotalsTable,
     UnitsTable,
     check_totals,
-    warn_of_old_names,
 )
 from dpscale.job.workload_parts import add_part
 from dpscale.ledger.location import resolved
@@ -374,7 +373,6 @@ def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) ->
         raise JobError("job", f"more than {MOST_LEVELS} nested levels", "a job", "check its brackets")
     if stored:
         return content, folder
-    warn_of_old_names(content)
     return content if isinstance(source, Mapping) or not is_local(folder) else below(content, folder), folder
 
 

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from dpscale.base.errors import JobError
-from dpscale.base.settings import OldNameWarning, Settings
+from dpscale.base.settings import Settings
 from dpscale.domain.public_totals import PublicTotal
 from dpscale.job.data import Address
 from dpscale.mechanisms import DEFAULT
@@ -34,7 +34,6 @@ PART_ROWS, LONG_PART_ROWS, PART_VALUES = 100_000, 1_000_000, 1 << 25  # of a fil
 MOST_SHORT_PARTS, MOST_PARTS = 100, 10_000  # files of PART_ROWS rows, and of any
 POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows per record, and rows, above which sampling error is negligible
 MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # larger budgets need allow_weak_privacy = true
-OLD_NAMES = {"allow_weak_privacy": "careless"}  # of [privacy]; digests of a job contain the old names
 SAFE_AMOUNT = 10.0  # a squared mu well below both limits
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {
@@ -74,20 +73,6 @@ class Privacy(Settings):
     dataset: Annotated[str, AfterValidator(_name)] | None = None
     allow_weak_privacy: bool | None = None
     public_rows: Annotated[int, Field(ge=1)] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _rename(cls, content: Any) -> Any:
-        """Accept the old names of keys, which stored jobs contain."""
-        if not isinstance(content, Mapping):
-            return content
-        content = dict(content)
-        for new, old in OLD_NAMES.items():
-            if old in content and new in content:
-                raise ValueError(JobError(f"privacy.{old}", f"given together with {new}", f"{new} alone", "remove it"))
-            if old in content:
-                content[new] = content.pop(old)
-        return content
 
     @model_validator(mode="after")
     def _one(self) -> Privacy:
@@ -159,22 +144,6 @@ class Privacy(Settings):
         if self.epsilon is not None and self.delta is not None:
             return Budget(GAUSSIAN, gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE)
         return Budget(GAUSSIAN, 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0))
-
-
-def with_old_names(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a job with the old names of its keys, from which digests are computed."""
-    names = {new: old for new, old in OLD_NAMES.items() if new in content["privacy"]}
-    privacy = {names.get(key, key): value for key, value in content["privacy"].items()}
-    return {**content, "privacy": privacy}
-
-
-def warn_of_old_names(content: Mapping[str, Any]) -> None:
-    """Warn of each old name of a key in a user's job."""
-    given = content.get("privacy")
-    for new, old in OLD_NAMES.items():
-        if isinstance(given, Mapping) and old in given:
-            message = f"privacy.{old} is now privacy.{new}; the old name will be removed in the next release"
-            warnings.warn(message, OldNameWarning, stacklevel=3)
 
 
 PREDICATES = "predicates"  # family of the queries in an array file

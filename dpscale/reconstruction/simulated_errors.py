@@ -60,7 +60,7 @@ SIMULATION_NOTE = (
     "Approximate, by simulation: the noise and the shrinkage of all measurements, widened by the observed departure of "
     "measurements from the model; and, for sets that were not measured, the chance departure of records from the model "
     "times a factor learnt from measured sets. The weights are those of public tables "
-    "(`dpscale help answers intervals`). Stronger interactions than measured sets suggest are not included: if there "
+    "(docs/answers.md#intervals). Stronger interactions than measured sets suggest are not included: if there "
     "are any, intervals of 1.96 standard errors contain the true count less often than 95 % of the time."
 )
 

@@ -45,7 +45,7 @@ from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.public_attributes import public_attributes_of
-from dpscale.job.sections import LIMITS, AllocationTable, with_old_names
+from dpscale.job.sections import LIMITS, AllocationTable
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.job.tables import CompositeJob, Rows, TableSection
 from dpscale.privacy.accounting import Cost
@@ -413,7 +413,7 @@ def job_digest(job: CompositeJob, version: int = DIGEST_VERSION) -> str:
 
     Its paths are relative to the folder of the job; in version 1 they are absolute.
     """
-    content = with_old_names(job.to_dict())
+    content = job.to_dict()
     for setting in LIMITS:
         content["engine"].pop(setting, None)
     return digest_of([versioned(content, job, version), [one.digest for one in job.declared.values()]])

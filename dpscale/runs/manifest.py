@@ -14,7 +14,7 @@ import os
 import platform
 import secrets
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -32,7 +32,7 @@ from dpscale.storage.files import is_local, read_bytes, sizes, write_whole
 from dpscale.storage.links import MANIFEST as MANIFEST
 
 PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
-VERSION = 3  # version 1 has a file for each measurement and each answered set; 2 lacks the mechanism's version
+VERSION = 3
 DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest entry does not record them
     "plan": ("plan", "plan/plan.json"),
     "measure": ("measurements", "measurements"),
@@ -100,27 +100,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or is_too_deep(content) or not _is_valid(content):
         raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
                        "restore it, or start a new run")  # fmt: skip
-    return READERS.get(content.get("version", 0), dict)(content)
-
-
-def _read_version_2(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a run that did not record its mechanism nor, with several tables, its outputs."""
-    stages = dict(content["stages"])
-    if content.get("kind"):
-        stages |= {"reconstruct": stages["measure"]} if "measure" in stages else {}
-        stages = {name: {**dict(zip(("folder", "leaves"), OUTPUTS_OF_TABLES[name], strict=True)), **entry}
-                  for name, entry in stages.items()}  # fmt: skip
-    return {**content, "version": VERSION, "mechanism": None, "stages": stages}
-
-
-READERS: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {2: _read_version_2}
+    return content
 
 
 def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise JobError if no reader exists for the run's version of the file layout."""
+    """Raise JobError if the run has another version of the file layout."""
     if manifest.get("version") != VERSION:
-        creator = "an older" if manifest.get("version") == 1 else "another"
-        raise JobError("run directory", f"{folder} was created by {creator} version of dpscale",
+        raise JobError("run directory", f"{folder} was created by another version of dpscale",
                        "a run of this version",
                        "read the files in answers/, which remain valid, or open the run with the version that its "
                        "manifest.json names")  # fmt: skip

@@ -31,7 +31,7 @@ from dpscale.job import TableJob
 from dpscale.job.data import Data
 from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.search_budget import SHARE
-from dpscale.job.sections import LIMITS, SynthesizeTable, with_old_names
+from dpscale.job.sections import LIMITS, SynthesizeTable
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -357,7 +357,7 @@ def job_digest(job: TableJob, domain: Domain, version: int = DIGEST_VERSION) -> 
 
     Its paths are relative to the folder of the job; in version 1 they are absolute.
     """
-    content = with_old_names(job.to_dict())
+    content = job.to_dict()
     for setting in LIMITS:
         content["engine"].pop(setting, None)
     content.pop("synthesize", None)

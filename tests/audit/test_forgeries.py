@@ -4,25 +4,19 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 import tomli_w
 
 from dpscale.audit.evidence import bundle, crosscheck
 from dpscale.audit.evidence.check import check_bundle
-from dpscale.base.errors import BudgetError, JobError
+from dpscale.base.errors import JobError
 from dpscale.ledger import Ledger
 from dpscale.privacy.protection import Protection
 from tests.audit.test_bundle import GAUSSIAN, PURE, UNIT, run_command, run_job, write_run_bundle
 
-STORED = {
-    form: Path(__file__).parent / "stored" / f"{name}.tar.xz"
-    for form, name in {1: "26445dd", 2: "a84d886", 3: "0dbc6a1"}.items()
-}
 FILES = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
 
 
@@ -36,19 +30,6 @@ def bundles(tmp_path_factory):
         place = tmp_path_factory.mktemp(name)
         found[name] = write_run_bundle(run_job(place, *kind)), place / "ledger.sqlite"
     return found
-
-
-@pytest.fixture(scope="module")
-def older_bundles(tmp_path_factory):
-    """Bundles of format 1 and a ledger, made by an older version."""
-    return unpack(1, tmp_path_factory.mktemp("older"))
-
-
-def unpack(form, place):
-    """Unpack the stored bundles of a format."""
-    with tarfile.open(STORED[form]) as packed:
-        packed.extractall(place, filter="data")
-    return place
 
 
 def forge(folder, place, change):
@@ -375,68 +356,3 @@ def test_bundle_under_cap_passes_after_ledger_copy(tmp_path):
 
     with pytest.raises(JobError, match="different caps"):
         check_bundle(forge(run / "evidence", tmp_path / "forged", raise_cap))
-
-
-# ---- older bundles and ledgers ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["plan", "adaptive", "laplace", "units"])
-def test_bundle_of_older_version_passes(older_bundles, kind):
-    found = check_bundle(older_bundles / kind)
-    assert found["own_scripts"], "they are those that the older version shipped"
-    assert found["head"] is None
-    assert found["unverified"]
-    with pytest.raises(JobError, match="has no hash chain"):
-        check_bundle(older_bundles / kind, heads={"0" * 64: 0})
-
-
-@pytest.mark.parametrize("kind", ["plan", "adaptive", "laplace", "units", "rooted"])
-def test_bundle_of_format_3_without_additive_delta_passes(tmp_path, kind):
-    """The scripts are those from before costs had an additive delta and a period."""
-    found = check_bundle(unpack(3, tmp_path) / kind)
-    assert found["own_scripts"]
-    script = subprocess.run([sys.executable, "-I", "-S", tmp_path / kind / "recompute.py"], capture_output=True)
-    assert script.returncode == 0
-
-
-@pytest.mark.parametrize("kind", ["plan", "adaptive", "laplace", "units"])
-def test_bundle_of_format_2_passes(tmp_path, kind):
-    found = check_bundle(unpack(2, tmp_path) / kind)
-    assert found["own_scripts"], "they are those that the older version shipped"
-    assert found["unverified"]
-    script = subprocess.run([sys.executable, "-I", "-S", tmp_path / kind / "recompute.py"], capture_output=True)
-    assert script.returncode == 0
-
-
-@pytest.mark.parametrize(
-    "change", [fewer_rows, lower_epsilon, larger_domain, empty_selftest, stronger_protection, more_noise]
-)
-def test_forgery_of_older_bundle_is_refused(older_bundles, tmp_path, change):
-    with pytest.raises(JobError, match="is inconsistent"):
-        check_bundle(forge(older_bundles / "units", tmp_path / "forged", change))
-
-
-def test_edited_scripts_of_older_version_are_reported(older_bundles, tmp_path):
-    copy = shutil.copytree(older_bundles / "plan", tmp_path / "edited")
-    (copy / "recompute.py").write_text("print('all as claimed')")
-    copy = forge(copy, tmp_path / "forged", lambda files: files["versions"].update(made="now"))
-    assert not check_bundle(copy)["own_scripts"]
-
-
-def test_ledger_of_older_version_is_chained_by_its_upgrade(older_bundles, tmp_path):
-    path = Path(shutil.copy(older_bundles / "ledger-4.sqlite", tmp_path))
-    with Ledger.open(path) as ledger:
-        with pytest.raises(BudgetError, match="which has no hash chain"):
-            ledger.chain("small")
-        with pytest.warns(UserWarning, match="was upgraded"):
-            ledger.set_cap("other", 1.0, 1e-9)
-        ledger.verify()
-        assert [link.entry for link, _ in ledger.chain("small")] == ["releases"] * 2 + ["rounds"] * 2
-        before = ledger.summary()["datasets"]["small"]
-        head = before["head"]
-        ledger.move(tmp_path / "new.sqlite")
-    with Ledger.open(tmp_path / "new.sqlite") as ledger:
-        assert ledger.heads()[head] == 0
-        assert ledger.summary()["datasets"]["small"] == before
-    with pytest.raises(BudgetError, match="closed permanently"), Ledger.open(path) as ledger:
-        ledger.set_cap("small", 1.0, 1e-9)

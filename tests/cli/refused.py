@@ -198,7 +198,6 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     ("rule on an absent attribute", "table", {"domain:impossible": [{"agee": ["x"]}]}),
 ]
 COMMANDS: list[tuple[str, list[str]]] = [  # name, arguments; the run directory `done` is finished
-    ("unknown page of help", ["help", "jbs"]),
     ("plan of an absent job", ["plan", "none.toml"]),
     ("error of an adaptive plan", ["plan", "adaptive.toml", "--error", "5"]),
     ("run directory that is none", ["status", "nodir"]),

@@ -156,7 +156,7 @@ def test_run_of_older_version_is_refused_without_suggesting_new_run(place):
     with pytest.raises(dp.JobError) as refused:
         dp.Release.open(place / "run")
     for message in (result.stderr, str(refused.value)):
-        assert "created by an older version of dpscale" in message
+        assert "created by another version of dpscale" in message
         assert "read the files in answers/" in message
         assert "new run" not in message
 

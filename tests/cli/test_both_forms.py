@@ -229,12 +229,6 @@ def test_evidence_bundle_is_written_and_checked(copy, finished, tmp_path):
     )
 
 
-def test_old_name_of_release_warns(finished):
-    with pytest.warns(DeprecationWarning, match="DatabaseRelease is now Release"):
-        old = dp.DatabaseRelease
-    assert old is dp.Release
-
-
 def test_changed_data_are_refused_by_name(tmp_path):
     for form, field in (("one table", "data.path"), ("several tables", "tables.orders.path")):
         folder = tmp_path / form.replace(" ", "-")

@@ -8,7 +8,6 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import TableJob
-from dpscale.runs.table import job_digest
 from tests.audit.small import write
 
 
@@ -100,17 +99,3 @@ def test_pure_budget_is_refused_for_adaptive_mechanisms(tmp_path, mechanism):
     refused = run_command("plan", job)
     assert refused.exit_code == 2
     assert "expected epsilon with delta, rho or privacy_cost; add delta" in refused.stderr
-
-
-def test_deprecated_name_of_weak_privacy_warns(tmp_path):
-    """Both names give the same job digest; a command prints the warning on stderr as one sentence."""
-    budget = {"epsilon": 25.0, "delta": 1e-9, "dataset": "small"}
-    with pytest.warns(DeprecationWarning, match="privacy.careless is now privacy.allow_weak_privacy"):
-        old = TableJob.read(write(tmp_path, privacy=budget | {"careless": True}))
-    done = CliRunner().invoke(main, ["plan", str(write(tmp_path, privacy=budget | {"careless": True}))])
-    assert done.exit_code == 0, done.output
-    assert "dpscale: warning: privacy.careless is now privacy.allow_weak_privacy" in done.stderr
-    new = TableJob.read(write(tmp_path, privacy=budget | {"allow_weak_privacy": True}))
-    assert job_digest(old, old.read_domain()) == job_digest(new, new.read_domain())
-    with pytest.raises(dp.JobError, match="given together with allow_weak_privacy"):
-        TableJob.read(write(tmp_path, privacy=budget | {"careless": True, "allow_weak_privacy": True}))

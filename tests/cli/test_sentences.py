@@ -1,9 +1,10 @@
-"""Every refusal is one sentence that names the field, the accepted values, a remedy and the command that shows more.
+"""Every refusal is one sentence that names the field, the accepted values, a remedy, and a command or page with more.
 
 `sentences.txt` has the sentences. Nothing is lost or spent: the ledger, the files and a finished run stay as they are.
 """
 
 import hashlib
+import re
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from dpscale.ledger import Ledger
 from tests.cli.refused import CALLS, CASES, COMMANDS, TABLE, write_case
 
 CAP = ["--dataset", "people", "--delta", "1e-9"]
+ROOT = Path(__file__).parents[2]
 SENTENCES = Path(__file__).with_name("sentences.txt")
 
 
@@ -76,15 +78,20 @@ def contents(folder):
 
 
 def check_sentence(name, code, text, folder):
-    """Compare with the expected sentence, whose command prints something."""
+    """Compare with the expected sentence, which names a command, or a page with a key or a section."""
     assert text.count("\n") == 0, text
     assert (code, text.replace(f"{folder}/", "").replace(str(folder), ".")) == EXPECTED[name]
     assert len(text) < 600
     assert ".py" not in text
-    command = text.rpartition("dpscale help ")[2].split("`")[0].split()
-    shown = CliRunner().invoke(main, ["help", *command])
-    assert shown.exit_code == 0, shown.output
-    assert len(shown.stdout) > 40
+    more = text.rpartition("more: ")[2]
+    if command := re.fullmatch("dpscale (.*)", more):
+        assert CliRunner().invoke(main, command[1].split()).exit_code == 0
+        return
+    page, section, key = re.fullmatch(r"(docs/[a-z]+\.md)(?:#([a-z-]+)|, ([a-z_.]+))?", more).groups()
+    written = (ROOT / page).read_text()
+    headings = re.findall(r"^#+ (.*)$", written, re.MULTILINE)
+    assert section is None or section in {one.lower().replace(" ", "-") for one in headings}
+    assert key is None or key.partition(".")[0] in written
 
 
 @pytest.mark.parametrize(("name", "base", "changes"), CASES, ids=[name for name, *_ in CASES])

@@ -61,7 +61,7 @@ def test_submit_accepts_only_addresses(tmp_path, address):
                                        "--run-dir", str(tmp_path / "run")])  # fmt: skip
     assert result.exit_code == 2
     assert result.stderr == (f"dpscale: engine.scheduler: {address!r}; expected tcp://HOST:PORT or tls://HOST:PORT; "
-                             "fix it; more: dpscale help jobs engine.scheduler\n")  # fmt: skip
+                             "fix it; more: docs/jobs.md, engine.scheduler\n")  # fmt: skip
 
 
 def test_missing_scheduler_is_reported():
@@ -87,7 +87,7 @@ def test_tls_without_certificates_is_refused():
             JobError,
             f"{TLS}.ca-file",
             f"{TLS}.client.cert",
-            "dpscale help cluster-setup",
+            "cluster/README.md",
             scheduler="tls://127.0.0.1:1",
         )
 
@@ -103,7 +103,7 @@ def test_unusable_certificates_are_refused(tmp_path, certificates, fault):
         key.write_bytes((certificates / "client.key").read_bytes())
     with use_certificates(tmp_path / "c"):
         says = "No such file" if fault == "absent" else "unreadable or not a matching pair"
-        assert_refused(JobError, says, "dpscale help cluster-setup", scheduler="tls://127.0.0.1:1")
+        assert_refused(JobError, says, "cluster/README.md", scheduler="tls://127.0.0.1:1")
 
 
 def test_certificates_of_other_authority_are_refused(cluster, tmp_path):

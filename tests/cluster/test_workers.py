@@ -70,7 +70,7 @@ def test_worker_with_other_versions_is_refused(bare_scheduler, tmp_path):
                 JobError,
                 "has numpy 1.0.0 (here",
                 "pyarrow missing",
-                "dpscale help cluster-setup",
+                "cluster/README.md",
                 scheduler=bare_scheduler.address,
             )
         assert text.count("worker tcp://") == 1

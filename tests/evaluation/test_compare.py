@@ -199,7 +199,7 @@ def test_missing_scikit_learn_is_reported_with_remedy(
     message = expect_refusal(tmp_path / "no-run", tmp_path / "no-data", "--out", tmp_path / "out")
     assert message == (
         "dpscale: scikit-learn: not installed; expected version 1.4 or later; pip install 'dpscale[compare]'; "
-        "more: dpscale help rows\n"
+        "more: docs/rows.md\n"
     )
     assert not (tmp_path / "out").exists()
 

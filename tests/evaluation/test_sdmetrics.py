@@ -148,7 +148,7 @@ def test_missing_sdmetrics_is_reported_with_remedy(tmp_path: Path, monkeypatch: 
     assert result.exit_code == 2
     assert result.output == (
         "dpscale: SDMetrics: not installed; expected version 0.29 or later; pip install 'dpscale[sdmetrics]'; "
-        "more: dpscale help rows\n"
+        "more: docs/rows.md\n"
     )
 
 

@@ -6,7 +6,7 @@ archives/NAME.npz has the estimates of the release by table and attribute set.
 A job file has absolute paths, which the digest of a job covers, so each case has its own directory below `ROOT`.
 `python -m tests.stored.runs [CASE ...]` makes cases. The archives are never made again for a later version: a
 version that cannot read them breaks the promise that directories of released versions stay readable. A new
-mechanism or a new form of run directory adds a case. A case NAME has manifest version 2, NAME@3 version 3.
+mechanism or a new form of run directory adds a case. A case NAME@3 has manifest version 3.
 """
 
 from __future__ import annotations
@@ -62,10 +62,13 @@ TABLES: dict[str, dict[str, Any]] = {
 TABLES["published"]["mechanism"]["published"] = True
 TABLES |= {f"{name}{VERSION_3}": job for name, job in TABLES.items()}
 TABLES[f"product{VERSION_3}"] = {"workload": [*PRODUCTS, *PAIRS]}
-DATABASES = tuple(f"{name}{version}" for version in ("", VERSION_3) for name in ("database", "interrupted-database"))
-CASES = (*TABLES, *DATABASES)
-INTERRUPTED = {"interrupted": 1, "interrupted-rounds": 6, "interrupted-database": 2}  # files of values before the kill
-INTERRUPTED |= {f"{name}{VERSION_3}": files for name, files in INTERRUPTED.items()}
+DATABASES = (f"database{VERSION_3}", f"interrupted-database{VERSION_3}")
+CASES = (*(case for case in TABLES if case.endswith(VERSION_3)), *DATABASES)
+INTERRUPTED = {
+    "interrupted@3": 1,
+    "interrupted-rounds@3": 6,
+    "interrupted-database@3": 2,
+}  # files of values before the kill
 KILL = """
 import os, signal, sys
 from dpscale.measurement import measurement

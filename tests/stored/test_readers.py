@@ -124,4 +124,3 @@ def test_the_compatibility_document_lists_the_current_formats():
     rows = re.findall(r"^\| (\d+\.\d+\.\d+) \| (\d+) \| (\d+) \| (\S+) \|$", page, re.MULTILINE)
     assert rows[-1] == (VERSION, str(manifest.VERSION), str(LEDGER_VERSION), list(SCRIPTS)[-1].split("/")[1])
     assert len({version for version, *_ in rows}) == len(rows)
-    assert {int(row) for _, row, *_ in rows[:-1]} <= set(manifest.READERS) | {manifest.VERSION}

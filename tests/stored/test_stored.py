@@ -23,23 +23,19 @@ from tests.selection import mostly_slow
 from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restore_case, run_case
 
 FINISHED = [case for case in CASES if case not in INTERRUPTED]
-QUICK = ("identity", "aim-grem", "units", "rows", *(f"{one}@3" for one in ("hdmm", "aim-grem", "product", "database",
-                                                                "interrupted-rounds")))  # fmt: skip
+QUICK = tuple(
+    f"{one}@3" for one in ("identity", "aim-grem", "units", "rows", "hdmm", "product", "database", "interrupted-rounds")
+)
 
 
 def quickly(cases):
-    """Return the cases as parameters; those of version 3 outside QUICK are slow."""
+    """Return the cases as parameters; those outside QUICK are slow."""
     listed = list(cases)
-    return mostly_slow(listed, [case for case in listed if "@3" not in case or case in QUICK])
+    return mostly_slow(listed, [case for case in listed if case in QUICK])
 
 
-# The version that made the archives computed errors of joint strategies through (KᵀK)⁺, whose rounding is 5e-8 of them.
-# `tests/plans/test_coupled.py` compares today's errors with exact ones.
-ROUNDED_ERRORS = {"hdmm": 1e-7, "eigen-design": 1e-7}
 # Fitted models end at a tolerance, from where a processor with other vector instructions may take one step more.
 FITTED = {"aim-pgm": 1e-5, "mst": 1e-5}
-# What adaptive measurements imply for other sets is sampled. Version 0.2.0 samples it by other rows, as accurately.
-SAMPLED = {"adaptive-rows": 0.02, "aim-grem": 0.02, "interrupted-rounds": 0.02}
 
 
 def assert_same_estimates(found, case, fitted=FITTED):
@@ -50,8 +46,7 @@ def assert_same_estimates(found, case, fitted=FITTED):
         scale = np.abs(stored[name][np.isfinite(stored[name])]).max(initial=1)
         answers = name.count(":") == 2  # columns: estimate, std_error, low, high
         for own, columns in (("estimates", np.s_[:, :1]), ("errors", np.s_[:, 1:])) if answers else (("", np.s_[:]),):
-            exact = fitted.get(case.partition("@")[0], 1e-9)
-            near = ROUNDED_ERRORS.get(case, exact) if own == "errors" else exact
+            near = fitted.get(case.partition("@")[0], 1e-9)
             if own == "errors" and np.isnan(stored[name][columns]).all():
                 continue  # the earlier version stated no errors by default
             np.testing.assert_allclose(
@@ -103,11 +98,11 @@ def test_answers_are_made_again_from_stored_measurements(case):
             shutil.rmtree(folder / "run" / name, ignore_errors=True)
         done = CliRunner().invoke(main, ["reconstruct", str(folder / "run"), "--quiet"])
         assert done.exit_code == 0, done.output
-        assert_same_estimates(estimates(folder / "run"), case, FITTED | SAMPLED)
+        assert_same_estimates(estimates(folder / "run"), case)
         assert measurement_values(folder / "run") == before
 
 
-@pytest.mark.parametrize("case", ["rows", "adaptive-rows", "database", "database@3"])
+@pytest.mark.parametrize("case", ["rows@3", "adaptive-rows@3", "database@3"])
 def test_synthetic_rows_of_finished_run_are_read(case):
     with restore_case(case) as folder:
         found = dp.Release.open(folder / "run")
@@ -149,44 +144,46 @@ def ledger_entries(folder):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("case", mostly_slow(INTERRUPTED, ["interrupted", "interrupted-rounds"]))
+@pytest.mark.parametrize("case", mostly_slow(INTERRUPTED, ["interrupted@3", "interrupted-rounds@3"]))
 def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
     with restore_case(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
         finished.extractall(folder / "finished", filter="data")
         run_case(folder / "job.toml")
         assert values_without_links(folder / "run") == values_without_links(folder / "finished")
-        assert_same_estimates(estimates(folder / "run"), case, FITTED | SAMPLED)
+        assert_same_estimates(estimates(folder / "run"), case)
         assert not (folder / "run" / "secret.key").exists()
         assert [one["state"] for one in ledger_entries(folder)] == ["released"]
 
 
 def test_comparison_detects_changed_value():
     """Planted fault: the comparison fails if one estimate of a stored run is changed."""
-    with restore_case("identity") as folder:
+    with restore_case("identity@3") as folder:
         before, found = measurement_values(folder / "run"), estimates(folder / "run")
         manifest = json.loads((folder / "run" / "manifest.json").read_text())
         (folder / "run" / "manifest.json").write_text(json.dumps({**manifest, "note": 1}))
         assert measurement_values(folder / "run") == before
         next(iter(found.values())).flat[0] += 1e-3
         with pytest.raises(AssertionError):
-            assert_same_estimates(found, "identity")
+            assert_same_estimates(found, "identity@3")
 
 
 @pytest.mark.parametrize("case", quickly(CASES))
 def test_job_digest_is_unchanged(case):
-    """Version 1 of the digest is that of stored runs and, with a seed, names the release; it includes defaults."""
+    """Version 1 of the digest names a release with a seed; digests include defaults."""
     with restore_case(case) as folder:
         manifest = json.loads((folder / "run" / "manifest.json").read_text())
+        version = manifest.get("job_version", 1)
         if case in DATABASES:
-            found = composite_digest(CompositeJob.read(folder / "job.toml"), 1)
+            job, seed = CompositeJob.read(folder / "job.toml"), 7
+            digests = [composite_digest(job, number) for number in (version, 1)]
         else:
-            job = TableJob.read(folder / "job.toml")
-            found = job_digest(job, job.read_domain(), 1)
-        assert found == manifest["job_sha256"]
-        assert manifest["release"] == f"seed{0 if case not in DATABASES else 7}-{found[:24]}"
+            job, seed = TableJob.read(folder / "job.toml"), 0
+            digests = [job_digest(job, job.read_domain(), number) for number in (version, 1)]
+        assert manifest["job_sha256"] == digests[0]
+        assert manifest["release"] == f"seed{seed}-{digests[1][:24]}"
 
 
-@pytest.mark.parametrize("case", ["identity", "weighted-residuals", "aim-grem", "database"])
+@pytest.mark.parametrize("case", ["identity@3", "weighted-residuals@3", "aim-grem@3", "database@3"])
 def test_repeated_seeded_job_has_same_directory_and_release(case, monkeypatch):
     """From data to release, in the default run directory, without patches."""
     with restore_case(case) as folder:
@@ -198,13 +195,13 @@ def test_repeated_seeded_job_has_same_directory_and_release(case, monkeypatch):
         earlier = json.loads((folder / "run" / "manifest.json").read_text())
         assert again.name == json.loads((again / "manifest.json").read_text())["job_sha256"][:12]
         assert json.loads((again / "manifest.json").read_text())["release"] == earlier["release"]
-        if case == "identity":  # other plans are solved in floats; those of several tables divide their budget
+        if case == "identity@3":  # other plans are solved in floats; those of several tables divide their budget
             assert values_without_links(again) == values_without_links(folder / "run")
             assert_same_estimates(estimates(again), case)
         assert releases(again).keys() == releases(folder / "run").keys()
 
 
-@pytest.mark.parametrize("case", [case for case in TABLES if case.endswith("@3")])
+@pytest.mark.parametrize("case", TABLES)
 def test_plan_of_a_stored_run_can_still_be_measured(case):
     """A mechanism that plans differently today names the versions whose plans it measures as they are."""
     with restore_case(case) as folder:

@@ -21,124 +21,12 @@ from dpscale.audit.evidence.signing import ALGORITHM, fingerprint, public_key, v
 from dpscale.base.errors import JobError
 
 HASHES, SIGNATURE = "hashes.json", "signature.json"
-SCRIPTS = {
-    "dpscale-evidence/1": ("recompute.py", "sensitivities.py"),
-    "dpscale-evidence/2": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
-    "dpscale-evidence/3": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
+ALWAYS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
+SCRIPTS: dict[str, tuple[str, ...]] = {
+    "dpscale-evidence/3": ALWAYS,
+    "dpscale-evidence/4": (*ALWAYS, "search_costs.py"),
+    "dpscale-evidence/5": (*ALWAYS, "period_costs.py"),
 }
-SCRIPTS["dpscale-evidence/4"] = (*SCRIPTS["dpscale-evidence/3"], "search_costs.py")
-SCRIPTS["dpscale-evidence/5"] = (*SCRIPTS["dpscale-evidence/3"], "period_costs.py")
-SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of every older version, by format
-    "dpscale-evidence/1": (
-        ("515c31416bd0f3a26bf8613d687161cc943d52fdfa4a6780b309ceaa2cb664cf",
-         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260"),
-    ),
-    "dpscale-evidence/2": (
-        ("38055bf311e6ec91ec6b5e7bbddb8ddd40b3072d0dd0ed3040399c010a98bb44",
-         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
-         "04caf06dfce8736052af83ef2a8f7b81717988ef0fbb8c6dfea2a7c36baaff87",
-         "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
-        ("99be4d2a9dbef88ae7fc49b48d7b91bcc56b2ba823afc8c0f0ef01dc96a219c0",
-         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
-         "04caf06dfce8736052af83ef2a8f7b81717988ef0fbb8c6dfea2a7c36baaff87",
-         "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
-        ("941e6327f3b7e14fc72f571a570b9ff1f42b28250d464bbeaa400dccf219e241",
-         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
-         "a54e11c0ea4614403d35051f2dc42c248506cf4c19d2287a57e51f62f9f764d8",
-         "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
-        ("e50653b98a57dc5ee59dac13040d2282e9607fddce95b64d860a83b024eada42",
-         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
-         "a54e11c0ea4614403d35051f2dc42c248506cf4c19d2287a57e51f62f9f764d8",
-         "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
-        ("31f82bf2bf4ad75dc0838f5cc7a70ec0dec38c1236776625068287c13c48ca23",
-         "c5463a14a50467e7b297de1916ca1f046a3053fb5bdb4026e2e7d78a9b7f4993",
-         "360bbe784b03778b95a1003481040404cef734030b488eed98826fc347c01aad",
-         "cd6ee90b3090f306755f86f5b5a58231cde25d02662b663881a54bfada68ab3b"),
-    ),
-    "dpscale-evidence/3": (
-        ("e8a1a823ae751a1e5c8f33700fbf1e5beef20b05acfd9997e00982f21ccd4bf9",
-         "080d358ed76d7fa43ef442d369e059fb300b55d4dc1e0c942b14c23763aa2b2a",
-         "cc849c77c0a4284da331d6358cdc97890b5fa6e3ea6ddc92537957b2d24dc4e4",
-         "366b8c3f063d0ba7a4fb5138bf13e37e12d5f6d1618de331862d08d5c59d6923"),
-        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
-         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
-         "d23a00d56bb5827391970cf7fdaa29cf080ee914881310093e86d65e68e7a9c4",
-         "366b8c3f063d0ba7a4fb5138bf13e37e12d5f6d1618de331862d08d5c59d6923"),
-        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
-         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
-         "f02adec785dcecffa305b5c24f8631b3852a027be4180f880da3601ec9b51bae",
-         "709e981157f16a3aecd84c182d79f733af8f5055d1832bcb74ad509dbc4d7c98"),
-        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
-         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
-         "73462be50b102cff84c88425ea9a0f481fbffa10f50a62dac3d99a2760318281",
-         "709e981157f16a3aecd84c182d79f733af8f5055d1832bcb74ad509dbc4d7c98"),
-        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
-         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
-         "c7a494ff070a0353798dadfca08d65569bf7f3e6eb548e100cf37f1ca6da8f5d",
-         "649dbda534260918536d04fb97ffd41871ae8ab5f1574e6701ddaed939da8d4f"),
-        ("b2883a8e0d522d758a839f9851803fb52af90608813e5435012cdab3520825ca",
-         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
-         "90ecb16560ceee8a2b23826061ad11b4da7ba8c69c13838b8e4f21de4e09dc04",
-         "8746be7b9c8794692c143f3fc84b5520b6635c671d51e0cdf91ca53f9d4e8990"),
-        ("0e0210c736ac8010a658512c297290a45fca04cae8eaa47ae3c5b7f194fcd467",
-         "50dc2b6580484226fc3b61ab258926374b9289979b4beeeb573360c42bfdaf27",
-         "f32724a4f1c616b63471a38071f26edce838fdd79fd0b32f598bf9fc57d57d91",
-         "c16c169b5d32553dc85884999082a9267e8ccafa03ce9e98ea21e30cbb7dcec2"),
-        ("0e0210c736ac8010a658512c297290a45fca04cae8eaa47ae3c5b7f194fcd467",
-         "50dc2b6580484226fc3b61ab258926374b9289979b4beeeb573360c42bfdaf27",
-         "f32724a4f1c616b63471a38071f26edce838fdd79fd0b32f598bf9fc57d57d91",
-         "611a8434f46dfabf5713ca6ac27a87fc8844892ae62b2665eeca8d5867e54def"),
-    ),
-    "dpscale-evidence/4": (
-        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
-         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
-         "73462be50b102cff84c88425ea9a0f481fbffa10f50a62dac3d99a2760318281",
-         "709e981157f16a3aecd84c182d79f733af8f5055d1832bcb74ad509dbc4d7c98",
-         "f2ddc10499043a375865fe352c4c2da0d5407d6324f3de8b87de524c1612c4c2"),
-        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
-         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
-         "e0ef4802de65d7681f2dcda4606e00feb0191dcb0099883f6692d24da6091926",
-         "9f290eb643f167b61d97d6c8d823e2ac80d23090bcd9823d3ca401901ab427b4",
-         "04d95153eef88a782224ab7200f077f60aef22c0ee6371f75e030d48e75c32af"),
-        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
-         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
-         "c7a494ff070a0353798dadfca08d65569bf7f3e6eb548e100cf37f1ca6da8f5d",
-         "649dbda534260918536d04fb97ffd41871ae8ab5f1574e6701ddaed939da8d4f",
-         "04d95153eef88a782224ab7200f077f60aef22c0ee6371f75e030d48e75c32af"),
-        ("b2883a8e0d522d758a839f9851803fb52af90608813e5435012cdab3520825ca",
-         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
-         "90ecb16560ceee8a2b23826061ad11b4da7ba8c69c13838b8e4f21de4e09dc04",
-         "8746be7b9c8794692c143f3fc84b5520b6635c671d51e0cdf91ca53f9d4e8990",
-         "6e3cf348f3a073a26e892f647e6ab7cf3ef5c83e77697d6a78578c0eea9f932c"),
-        ("0e0210c736ac8010a658512c297290a45fca04cae8eaa47ae3c5b7f194fcd467",
-         "50dc2b6580484226fc3b61ab258926374b9289979b4beeeb573360c42bfdaf27",
-         "f32724a4f1c616b63471a38071f26edce838fdd79fd0b32f598bf9fc57d57d91",
-         "c16c169b5d32553dc85884999082a9267e8ccafa03ce9e98ea21e30cbb7dcec2",
-         "fc8488f62d6728906180cb42363d95c6472549b95d1c118d240eee0e23b30610"),
-        ("0e0210c736ac8010a658512c297290a45fca04cae8eaa47ae3c5b7f194fcd467",
-         "50dc2b6580484226fc3b61ab258926374b9289979b4beeeb573360c42bfdaf27",
-         "f32724a4f1c616b63471a38071f26edce838fdd79fd0b32f598bf9fc57d57d91",
-         "611a8434f46dfabf5713ca6ac27a87fc8844892ae62b2665eeca8d5867e54def",
-         "679eae8840e3ee57f58f159f9648d0ddd39d69bdd86fab22de7dd8db95ebec74"),
-    ),
-    "dpscale-evidence/5": (
-        ("b2883a8e0d522d758a839f9851803fb52af90608813e5435012cdab3520825ca",
-         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
-         "90ecb16560ceee8a2b23826061ad11b4da7ba8c69c13838b8e4f21de4e09dc04",
-         "8746be7b9c8794692c143f3fc84b5520b6635c671d51e0cdf91ca53f9d4e8990",
-         "dbcef56eee0f9cb3fc711dba1dedd1a64e2febcf4241d1a48dcd7e4cb743ab55"),
-        ("0e0210c736ac8010a658512c297290a45fca04cae8eaa47ae3c5b7f194fcd467",
-         "50dc2b6580484226fc3b61ab258926374b9289979b4beeeb573360c42bfdaf27",
-         "f32724a4f1c616b63471a38071f26edce838fdd79fd0b32f598bf9fc57d57d91",
-         "c16c169b5d32553dc85884999082a9267e8ccafa03ce9e98ea21e30cbb7dcec2",
-         "dbcef56eee0f9cb3fc711dba1dedd1a64e2febcf4241d1a48dcd7e4cb743ab55"),
-        ("0e0210c736ac8010a658512c297290a45fca04cae8eaa47ae3c5b7f194fcd467",
-         "50dc2b6580484226fc3b61ab258926374b9289979b4beeeb573360c42bfdaf27",
-         "f32724a4f1c616b63471a38071f26edce838fdd79fd0b32f598bf9fc57d57d91",
-         "611a8434f46dfabf5713ca6ac27a87fc8844892ae62b2665eeca8d5867e54def",
-         "dbcef56eee0f9cb3fc711dba1dedd1a64e2febcf4241d1a48dcd7e4cb743ab55"),
-    ),
-}  # fmt: skip
 EXTRA = re.compile(r"(searches|units)(\.[\w-]+)?\.json|allocation\.json")  # of format 4
 TIME = {"dpscale-evidence/5": "time.json"}  # files of some formats
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
@@ -254,11 +142,10 @@ def _first(folder: Path) -> Iterator[str]:
 
 
 def _own_scripts(folder: Path, hashes: Mapping[str, str]) -> bool:
-    """Return whether the scripts are those of this version, or those that an older version shipped with the format."""
-    form = recompute.read(folder, "versions.json")["format"]
-    digests = tuple(hashes[name] for name in SCRIPTS[form])
-    installed = [files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in SCRIPTS[form]]
-    return digests in SHIPPED[form] or digests == tuple(hashlib.sha256(script).hexdigest() for script in installed)
+    """Return whether the scripts are those of this version."""
+    installed = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes()
+                 for name in SCRIPTS[recompute.read(folder, "versions.json")["format"]]}  # fmt: skip
+    return all(hashes[name] == hashlib.sha256(script).hexdigest() for name, script in installed.items())
 
 
 def _hashes(folder: Path) -> Fields:

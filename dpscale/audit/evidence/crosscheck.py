@@ -33,12 +33,10 @@ Fields = dict[str, Any]
 WITHIN = 1e-6  # relative tolerance of a claim: rounding of conversions
 SPENT = Fraction(9, 10)  # least share of the charge that the draws of a mechanism without selections cost
 SHARES = 1e-3  # relative tolerance of the share of a component: rounding of conversions and of shares
-OLD = ("dpscale-evidence/1", "dpscale-evidence/2")  # formats of releases of one table
-SEARCHED, GROWING = "dpscale-evidence/4", "dpscale-evidence/5"  # of releases with searches, and of growing tables
-# SHA-256 of the checklist's answers that are equal in every bundle, in old formats and now
+TABLES, SEARCHED, GROWING = "dpscale-evidence/3", "dpscale-evidence/4", "dpscale-evidence/5"  # searches; growing tables
+# SHA-256 of the checklist's answers that are equal in every bundle, by format
 CONSTANTS = {
-    True: "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc",
-    False: "dbb93e0f992ab4ebb547c26243c511e774f3a3384fddd9ef7a1b708cc646054b",
+    TABLES: "dbb93e0f992ab4ebb547c26243c511e774f3a3384fddd9ef7a1b708cc646054b",
     SEARCHED: "c951144d4a4fb7ff94a8cdd534c9afdfa3ceef36e7569a8ff5941201df57298c",
     GROWING: "ce5db5a8b5359b29a2382aae1bb326ebb8c163d2f434f236d0e3a14ce9859e29",
 }
@@ -60,18 +58,15 @@ def cross_faults(folder: str | Path) -> list[str]:
     files = {name: json.loads((Path(folder) / f"{name}.json").read_text("utf-8")) for name in names}
     found = [*_ledger(files), *shapes.strategy_faults(files), *_selftest(files["selftest"])]
     found += [*_files(files), *_charge(files)]
-    if is_old(files) == ("components" in files["draws"]):
-        found.append("draws.json has components although its format has none, or lacks them")
     if tomllib is not None:
         job, domains = _inputs(Path(folder))
         found += [*_job(job, files), *_components(job, domains, files), *_checklist(job, domains, files)]
         factors = files["strategies"]["factors"]
         found += [fault for one in _of_kind(files, "table")
                   for fault in shapes.shape_faults(one, domains[one["domain"]], factors)]  # fmt: skip
-    chain = files["ledger"].get("chain")
-    if (chain is not None) != (files["versions"]["format"] != "dpscale-evidence/1"):
-        found.append("ledger.json has a hash chain although its format has none, or lacks it")
-    return found + (list(_chain(chain, files, Path(folder))) if chain is not None else [])
+    if "chain" not in files["ledger"]:
+        return [*found, "ledger.json has no hash chain"]
+    return [*found, *_chain(files["ledger"]["chain"], files, Path(folder))]
 
 
 def _inputs(folder: Path) -> tuple[Fields, dict[str, Fields]]:
@@ -79,11 +74,6 @@ def _inputs(folder: Path) -> tuple[Fields, dict[str, Fields]]:
     job = tomllib.loads((folder / "job.toml").read_text("utf-8"))
     names = shapes.domain_files(job)
     return job, {name: tomllib.loads((folder / name).read_text("utf-8")) for name in names}
-
-
-def is_old(files: Fields) -> bool:
-    """Return whether a bundle has a format in which a release has one component."""
-    return files["versions"]["format"] in OLD
 
 
 def _of_kind(files: Fields, kind: str) -> list[Fields]:
@@ -131,7 +121,7 @@ def _components(job: Fields, domains: Mapping[str, Fields], files: Fields) -> It
             yield f"job.toml and draws.json have different values of {wrong} of {label(component)}"
         if component["kind"] == "link":
             yield from statistic_faults(component, facts)
-        if not is_old(files) and files["versions"]["format"] not in (SEARCHED, GROWING):  # other scripts compare them
+        if files["versions"]["format"] == TABLES:  # other scripts compare the rest
             yield from _share_faults(component, facts["share"], job["privacy"], files)
 
 
@@ -200,7 +190,7 @@ def unverified(folder: str | Path) -> list[str]:
         found.append(f"the sensitivities of {alone} strategies, of which the bundle contains only column norms")
     links = _of_kind(files, "link")
     found += [text for link in links for text in _unverified_link(link)]
-    if not is_old(files) and not files["ledger"]["chain"]["opened"]["facts"]:
+    if not files["ledger"]["chain"]["opened"]["facts"]:
         found.append("domains and plans: the ledger's entry of this release seals no hash of them")
     if tomllib is None:
         return [*found, "job, domain and checklist, which requires Python 3.11 or later"]
@@ -320,7 +310,7 @@ def _files(files: Fields) -> Iterator[str]:
     if lacking := drawn - set(files["run-files"]):
         yield f"run-files.json lacks {min(lacking)}, which draws.json refers to"
     values = {name for name in files["run-files"] if VALUES.search(name)}
-    if not is_old(files) and (unknown := values - drawn):
+    if unknown := values - drawn:
         yield f"run-files.json has {min(unknown)}, which belongs to no draw"
 
 
@@ -330,9 +320,8 @@ def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Ite
     for component, facts in zip(components(files["draws"]), shapes.expected(job, domains, files), strict=False):
         if label(component) != label(facts):
             return  # different components are another fault
-        own = "" if is_old(files) else label(component)
-        expected |= {(own, name): text for name, text in _component_answers(component, facts, job).items()
-                     if own or name != "How is sensitivity bounded?"}  # fmt: skip
+        answered = _component_answers(component, facts, job)
+        expected |= {(label(component), name): text for name, text in answered.items()}
     answers = {(row.get("component", ""), row["question"]): row["answer"] for row in rows}
     for (own, question), pattern in expected.items():
         if not re.fullmatch(pattern, str(answers.get((own, question)))):
@@ -340,8 +329,7 @@ def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Ite
             return
     derived = {question for _, question in expected}
     fixed = [{**row, "answer": None} if row["question"] in derived else row for row in rows if "component" not in row]
-    form = files["versions"]["format"]
-    hashes, parts = (CONSTANTS[form in OLD], CONSTANTS.get(form)), len(rows) - len(fixed)
+    hashes, parts = (CONSTANTS[TABLES], CONSTANTS[files["versions"]["format"]]), len(rows) - len(fixed)
     if chained(fixed) not in hashes or len(answers) != len(rows) or parts != sum(bool(own) for own, _ in expected):
         yield "checklist.json has answers that dpscale does not write"
 
@@ -354,8 +342,8 @@ def _answers(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Mappi
               for by, one in caps_in_force(files["ledger"]).items()]  # fmt: skip
     column = unit if protects["unit_table"] is None else f"{protects['unit_table']}.{unit}"
     secrets = ("destroyed", "STILL THERE: the run was not ended")
-    texts = {} if is_old(files) else {"Which tables are neighbours?": NEIGHBOURS[protects["relation"]]}
-    texts = {name: text + shapes.agreed(domains.values()) for name, text in texts.items()} | {
+    texts = {
+        "Which tables are neighbours?": NEIGHBOURS[protects["relation"]] + shapes.agreed(domains.values()),
         "Is the release private?": "yes" if private else "NO: the noise follows from a seed that anybody can try",
         "Which definition?": "(ε, δ)-differential privacy" if claim["delta"] else "pure ε-differential privacy",
         "ε": "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}",

@@ -150,10 +150,8 @@ def digest(factor: Fields) -> str:
 
 
 def components(draws: Fields) -> list[Fields]:
-    """Return the components of draws.json; in formats 1 and 2 it is one, a table."""
-    alone = {"name": "data", "kind": "table", "steps": 1, "folder": "", "domain": "domain.toml"}
-    alone |= {name: draws[name] for name in ("rows_per_unit", "draws", "selections") if name in draws}
-    return draws.get("components", [alone])
+    """Return the components of draws.json."""
+    return list(draws["components"])
 
 
 def label(component: Fields) -> str:
