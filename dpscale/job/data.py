@@ -15,7 +15,8 @@ from dpscale.base.settings import Settings
 from dpscale.contributions.key_ids import column_name
 from dpscale.contributions.links import Columns
 from dpscale.privacy.protection import Protection
-from dpscale.records.formats import Dialect, format_distribution, format_names
+from dpscale.records.files import Dialect
+from dpscale.records.formats import format_distribution, format_names
 from dpscale.records.origin import Origin
 from dpscale.records.where import EVERYTHING, Where, read_where
 from dpscale.storage.objects import check_url, located

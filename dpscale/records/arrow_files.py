@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dpscale.base.arrow import pa
-from dpscale.records.files import batch_rows, mapped
-from dpscale.records.formats import Dialect, RecordFormat, Source
+from dpscale.records.files import Dialect, RecordFormat, Source, batch_rows, mapped
 from dpscale.storage.objects import is_url
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.base.arrow import arrow_csv, pa, pc
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.records.files import batch_rows, file_size, streamed
-from dpscale.records.formats import Dialect, RecordFormat, Source, codec_of
+from dpscale.records.files import Dialect, RecordFormat, Source, batch_rows, codec_of, file_size, streamed
 
 if TYPE_CHECKING:
     from dpscale.domain import Domain

@@ -1,24 +1,26 @@
-"""Formats of data files: their protocol, the options of a table's files, and the table of formats.
+"""Table of the formats of data files, and errors of files that are not of their format.
 
-A format is one module: it opens a file as a `Source`, which has the columns and yields the rows in batches of bounded
-size. Other distributions register formats by entry points of the group `dpscale.formats`. Such a format is loaded only
-if a job names it, and its files may have any ending.
+A format is one module with a `RecordFormat`. Other distributions register formats by entry points of the group
+`dpscale.formats`. Such a format is loaded only if a job names it, and its files may have any ending.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+import csv
+import errno
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from types import TracebackType
 
 from dpscale.base.arrow import pa
-from dpscale.base.errors import DataError
+from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
+from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.plugins import all_names, distribution_of, load
-
-if TYPE_CHECKING:
-    from dpscale.domain import Domain
+from dpscale.records.files import CODECS, PLAIN, Dialect, RecordFormat, codec_of, first_bytes
+from dpscale.storage.objects import is_url, of_store, store_faults
 
 FORMATS = {
     "parquet": "dpscale.records.parquet",
@@ -28,156 +30,16 @@ FORMATS = {
     "ndjson": "dpscale.records.ndjson",
 }
 GROUP = "dpscale.formats"
-CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 COMPRESSED = {None: "", "gzip": "gzipped ", "zstd": "zstd ", "bz2": "bzip2 "}
-
-
-MOST_PAGE = 1 << 28
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """Format of a table's files and its options; a format takes those that its `options` list.
-
-    Attributes
-    ----------
-    delimiter : str
-        Field separator of delimited text. Default: that of the format.
-    encoding : str
-        Encoding of delimited text.
-    null_values : tuple of str
-        Texts that denote a null in delimited text, in addition to the empty text.
-    names : tuple of str
-        Column names of delimited text without a header.
-    format : str
-        Name of the format of all files. Default: derived from the file names' endings.
-    decimal, thousands : str
-        Decimal mark of numbers in delimited text, and the mark between groups of three digits.
-    escape : str
-        Letter before which a quote or delimiter in delimited text is part of a value.
-    comment : str
-        Beginning of lines of delimited text that are no records.
-    skip_lines : int
-        Lines before the header, or before the first record.
-    most_page : int
-        Largest number of unpacked bytes of a page of a Parquet file.
-    """
-
-    delimiter: str = ""
-    encoding: str = "utf-8"
-    null_values: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    format: str = ""
-    decimal: str = ""
-    thousands: str = ""
-    escape: str = ""
-    comment: str = ""
-    skip_lines: int = 0
-    most_page: int = MOST_PAGE
-
-
-PLAIN = Dialect()
-
-
-class Source(ABC):
-    """Open file: the names of its columns, and the rows of requested columns.
-
-    Attributes
-    ----------
-    names : sequence of str
-        Columns in the order of the file.
-    """
-
-    names: Sequence[str]
-
-    def kind(self, name: str) -> pa.DataType:
-        """Return the type of a column; by default text, the type of every column of an untyped format."""
-        return pa.string()
-
-    def is_null(self, name: str) -> bool:
-        """Return whether a column is known to have rows and no values without reading it."""
-        return False
-
-    def groups(self) -> list[int]:
-        """Return the rows of each separately readable part, at least roughly; empty if there are no such parts."""
-        return []
-
-    @abstractmethod
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
-                domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
-        """Yield batches with `len(batch)` rows and `batch.column(name)`.
-
-        Parameters
-        ----------
-        columns : sequence of str
-            Columns to read; if there are none, batches need only their length.
-        row_groups : sequence of int
-            Parts to read. Default: all.
-        ids : str
-            Column with mostly distinct values, which need not be dictionary-encoded.
-        domain : Domain, optional
-            If given, a column may be its cells instead of an array.
-        """
-
-
-class RecordFormat(ABC):
-    """Format of data files.
-
-    Attributes
-    ----------
-    name : str
-        Name in a job.
-    title : str
-        Name in messages.
-    suffixes : tuple of str
-        Endings of file names, in lower case.
-    options : tuple of str
-        Fields of `Dialect` that the format takes.
-    magic : bytes
-        First bytes of every file; empty if files have no mark.
-    compressed : bool
-        Whether whole files may be compressed, which a further ending .gz or .zst indicates.
-    typed : bool
-        Whether a file states the types of its columns. Otherwise all columns are texts.
-    lists_columns : bool
-        Whether a file lists its columns. Otherwise it has every column, and a row without it has a null there; a column
-        in the file's path has the value of the path.
-    splittable : bool
-        Whether `Source.groups` splits a large file.
-    """
-
-    name: str
-    title: str
-    suffixes: tuple[str, ...]
-    options: tuple[str, ...] = ()
-    magic = b""
-    compressed = False
-    typed = True
-    lists_columns = True
-    splittable = False
-
-    @abstractmethod
-    def open(self, path: str, dialect: Dialect) -> Source:
-        """Open a file and read its header or footer, if it has one."""
-
-    def row_bound(self, path: str, dialect: Dialect) -> int:
-        """Return an upper estimate of the rows of a file; by default the number that its parts state."""
-        return sum(self.open(path, dialect).groups())
-
-    def footer(self, file: BinaryIO, size: int) -> bytes | None:
-        """Return the bytes hashed for snapshot = "footers"; None for all bytes."""
-        return None
-
-    def remedy(self, path: str, start: bytes, error: object) -> str:
-        """Return a remedy for an uncompressed file that cannot be parsed, from its first bytes and the error.
-
-        The remedy quotes neither of them.
-        """
-        return "fix or remove it"
-
-    def other_delimiter(self, start: bytes) -> str:
-        """Return the probable delimiter of a file with another delimiter than expected; "" if there is none."""
-        return ""
+MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bz2": b"BZh"}
+REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+DECODERS = (
+    "records/files.py",
+    "records/pages.py",
+    "records/table.py",
+    "storage/",
+    *(module.removeprefix("dpscale.").replace(".", "/") for module in FORMATS.values()),
+)
 
 
 def format_names() -> list[str]:
@@ -212,11 +74,6 @@ def format_of(path: str, named: str = "") -> RecordFormat | None:
 def is_data(path: str) -> bool:
     """Return whether a path has the ending of a format of dpscale."""
     return path.lower().endswith(tuple(endings()))
-
-
-def codec_of(path: str) -> str | None:
-    """Return the compression that a path's ending indicates; None if there is none."""
-    return next((codec for suffix, codec in CODECS.items() if path.lower().endswith(suffix)), None)
 
 
 def accepted_formats() -> str:
@@ -264,3 +121,82 @@ def check_distinct(path: str, names: Sequence[str], wanted: Iterable[str]) -> No
     if len(set(names)) != len(names) and any(names.count(name) > 1 for name in wanted):
         raise DataError("data.path", f"{path} has two columns with the same name", "distinct names of the columns that "
                         "are used", "rename one")  # fmt: skip
+
+
+class reading:  # noqa: N801, a context manager
+    """Convert errors from a broken file to one sentence that names the file and nothing of its content.
+
+    A pyarrow error that does not indicate damage is a bug of dpscale: the message states its type and place instead of
+    blaming the file.
+    """
+
+    def __init__(self, path: str, named: str = "") -> None:
+        self.path, self.named = path, named
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        broken = isinstance(error, (pa.ArrowException, OSError, UnicodeError, csv.Error))
+        if error is not None and broken and out_of_memory(error):
+            raise MemoryError from None
+        if is_url(self.path) and error is not None and of_store(error):
+            with store_faults(self.path, "read"):
+                raise error
+        if error is not None and broken:
+            made = with_cause(_sentence(self.path, error, self.named), error)
+            try:
+                raise made
+            finally:
+                without_cause(made)
+
+
+def _sentence(path: str, error: BaseException, named: str) -> DpscaleError:
+    """Return the error to raise for an exception that occurred while a file was read."""
+    if isinstance(error, OSError) and error.errno is not None and _is_of(path, error):
+        remedy = "check the path and its permissions" if error.errno in REFUSED else "run again when it can be read"
+        return Unreadable(
+            "data.path", f"{path} cannot be read ({os.strerror(error.errno)})", accepted_formats(), remedy
+        )
+    if not is_damage(error):
+        return unexpected(error, f"reading {path}", "the file need not be damaged; ")
+    reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
+    return DataError("data.path", f"{path} {reason}", accepted_formats(), why_broken(path, error, named))
+
+
+def _is_of(path: str, error: OSError) -> bool:
+    """Return whether the operating system refused this file and not another one."""
+    return error.filename is None or os.fspath(error.filename) == path
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error indicates invalid bytes, judged by its type and by the module that raised it."""
+    if isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error):
+        return True
+    met = isinstance(error, (pa.ArrowInvalid, csv.Error)) or (isinstance(error, OSError) and error.errno is None)
+    frame = own_frame(error)
+    return met and (frame is None or Path(frame.filename).relative_to(HOUSE).as_posix().startswith(DECODERS))
+
+
+def why_broken(path: str, error: object = None, named: str = "") -> str:
+    """Return a remedy for a file that is not of its format, from its first bytes and the error.
+
+    The remedy quotes neither of them.
+    """
+    kind, start, codec = format_of(path, named), first_bytes(path), codec_of(path)
+    if kind is None:
+        return "fix or remove it"
+    if kind.compressed and codec and start and not start.startswith(MAGIC[codec]):
+        return f"it is not compressed by {codec}: name it without the ending, or compress it"
+    for ending, name in CODECS.items():
+        if kind.compressed and not codec and start.startswith(MAGIC[name]):
+            return f"it is compressed by {name}: name it {os.path.basename(str(path))}{ending}"
+    return kind.remedy(path, start, error)
+
+
+def other_delimiter(path: str, named: str = "") -> str:
+    """Return the probable delimiter of a file of delimited text with an unexpected one; "" if unknown."""
+    kind = format_of(path, named)
+    return "" if kind is None or (kind.compressed and codec_of(path)) else kind.other_delimiter(first_bytes(path))

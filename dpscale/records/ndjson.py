@@ -22,8 +22,7 @@ from dpscale.base.arrow import pa, pc
 from dpscale.base.compilation import njit
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers, Integers32, NDArray
-from dpscale.records.files import batch_rows, file_size, streamed
-from dpscale.records.formats import Dialect, RecordFormat, Source, codec_of
+from dpscale.records.files import Dialect, RecordFormat, Source, batch_rows, codec_of, file_size, streamed
 
 BLOCK_BYTES = 1 << 22  # of one read
 RANGE_BYTES = 1 << 23  # of a separately readable part of a file

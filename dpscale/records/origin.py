@@ -21,7 +21,8 @@ from typing import NoReturn, cast
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain import Domain
-from dpscale.records.formats import PLAIN, Dialect, check_formats, format_of
+from dpscale.records.files import PLAIN, Dialect
+from dpscale.records.formats import check_formats, format_of
 from dpscale.records.frames import FRAME, FramePartition
 from dpscale.records.lake import FIELD, NAMES, Lake
 from dpscale.records.listing import common_root, find_files, find_objects, hive_columns, name_below

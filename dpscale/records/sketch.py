@@ -26,8 +26,8 @@ from dpscale.records.column_summary import (
     SHORT_CODE,
     ColumnSummary,
 )
-from dpscale.records.files import other_delimiter
-from dpscale.records.formats import PLAIN, Dialect
+from dpscale.records.files import PLAIN, Dialect
+from dpscale.records.formats import other_delimiter
 from dpscale.records.frames import as_arrow, frame_columns, read_stream
 from dpscale.records.origin import Origin
 from dpscale.storage.files import is_path, write_private

@@ -20,8 +20,8 @@ from dpscale.base.arrow import pa, pc, types
 from dpscale.base.display import display_path
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
-from dpscale.records.files import file_size, other_delimiter, reading
-from dpscale.records.formats import PLAIN, Dialect, RecordFormat, Source, check_distinct, check_formats, format_of
+from dpscale.records.files import PLAIN, Dialect, RecordFormat, Source, file_size
+from dpscale.records.formats import check_distinct, check_formats, format_of, other_delimiter, reading
 from dpscale.records.lake import Lake
 from dpscale.records.listing import (
     Fixed,

@@ -16,7 +16,7 @@ from dpscale.__main__ import main
 from dpscale.base.error_redaction import RedactedCall, discreetly
 from dpscale.engine import resolve
 from dpscale.records import encode, parquet
-from dpscale.records.files import reading
+from dpscale.records.formats import reading
 from tests.runs.small import write_job
 
 SECRET = "secret 918273"

@@ -12,7 +12,7 @@ import pytest
 import dpscale as dp
 from dpscale.job import TableJob
 from dpscale.records import table as tables
-from dpscale.records.formats import Dialect
+from dpscale.records.files import Dialect
 from dpscale.records.origin import snapshot
 from tests.audit.small import write
 

@@ -10,7 +10,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DataError
-from dpscale.records.formats import Dialect
+from dpscale.records.files import Dialect
 from dpscale.records.parquet import ParquetSource
 
 LONG = 20_000_000
@@ -81,7 +81,6 @@ READ = r"""
 import re, sys
 import dpscale as dp
 from dpscale.base.errors import DataError
-from dpscale.records.formats import Dialect
 try:
     table = dp.Table.open(sys.argv[1], dp.Domain(a=["x", "y"]), dialect=Dialect(most_page=int(sys.argv[2])))
     dp.count_marginals(table, [("a",)])

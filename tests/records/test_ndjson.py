@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.records import ndjson, table as tables
-from dpscale.records.formats import PLAIN, Dialect, format_of
+from dpscale.records.files import PLAIN, Dialect
+from dpscale.records.formats import format_of
 from dpscale.records.ndjson import LINE_BYTES, NDJSON
 from tests.records.test_formats import DOMAIN, ROWS, count_sets, expected_counts, make_table  # noqa: F401 (a fixture)
 from tests.selection import mostly_slow

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.records.formats import Dialect
+from dpscale.records.files import Dialect
 
 DOMAIN = dp.Domain(x={"kind": "coded", "size": 2})
 MARKS = {"delta": "_delta_log/0.json", "iceberg": "metadata/v1.metadata.json", "hudi": ".hoodie/hoodie.properties"}

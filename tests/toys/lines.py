@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from dpscale.records.formats import RecordFormat, Source
+from dpscale.records.files import RecordFormat, Source
 
 
 class Lines(Source):

@@ -6,7 +6,8 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.records import Table
-from dpscale.records.formats import FORMATS, Dialect
+from dpscale.records.files import Dialect
+from dpscale.records.formats import FORMATS
 from tests.audit.small import frame, write
 from tests.links.small import make_frames, make_job, write_job
 from tests.toys.lines import write_lines

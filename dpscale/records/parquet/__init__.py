@@ -15,8 +15,18 @@ import numpy as np
 from dpscale.base.arrow import is_text, pa, pq, types
 from dpscale.base.display import format_bytes
 from dpscale.base.errors import DataError
-from dpscale.records.files import batch_rows, fetched_bytes, file_size, mapped, mapped_bytes, small
-from dpscale.records.formats import MOST_PAGE, Dialect, RecordFormat, Source
+from dpscale.records.files import (
+    MOST_PAGE,
+    Dialect,
+    RecordFormat,
+    Source,
+    batch_rows,
+    fetched_bytes,
+    file_size,
+    mapped,
+    mapped_bytes,
+    small,
+)
 from dpscale.storage.objects import is_url
 
 if TYPE_CHECKING:
