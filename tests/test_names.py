@@ -44,8 +44,8 @@ HOMONYMS = {
     "maxent": ("job/table_sections.py",),  # a method of links
     "graphical": ("reconstruction/junction_tree/",),  # an extra of the package
     # a mechanism states which other name a reconstruction has for its evidence, or the option that enables it
-    "grem": ("mechanisms/fixed_plan.py", "mechanisms/aim_grem.py"),
-    "least-squares": ("mechanisms/fixed_plan.py",),
+    "grem": ("mechanisms/matrix_mechanism.py", "mechanisms/aim_grem.py"),
+    "least-squares": ("mechanisms/matrix_mechanism.py",),
     "arrow": ("answers/tables.py", "api/answers.py"),  # a kind of frame
     # formats of published tables and of synthetic rows
     "csv": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),

@@ -282,7 +282,7 @@ def _contents(
     if numbers:
         content["numbers"] = numbers
     drawn = plots(marginals, dependence, curves) | {"number_plot": number_plot(numbers)}
-    page = render({"c": content, "job": run.job, **drawn}, "dpscale.evaluation", PAGE)
+    page = render({"c": content, "job": run.job, **drawn}, __package__, PAGE)
     return {PAGE: page, FIGURES: json.dumps(_finite(content), indent=1, ensure_ascii=False) + "\n"}
 
 

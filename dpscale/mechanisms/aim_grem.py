@@ -24,6 +24,7 @@ from dpscale.mechanisms.aim.adaptive_plan import (
     make_setting,
     read_adaptive_plan,
 )
+from dpscale.mechanisms.aim.continued import CONTINUED_POOLING
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule, RoundSchedule
 from dpscale.mechanisms.aim.setting import Setting
@@ -146,5 +147,5 @@ REQUIRES = {"grem": "mechanism.published = true"}
 RESUMES = frozenset({"1", "2", "3"})
 MECHANISM = Mechanism(
     NAME, Options, plan, read, forms, follows, "4", RESUMES, data_independent=False, requires=REQUIRES,
-    pooling="dpscale.mechanisms.aim.pooling",
+    pooling=CONTINUED_POOLING,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Literal
 from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism
 from dpscale.optimize import baselines
 from dpscale.optimize.implicit_workload import AxisGram, Implicit, implicit
 from dpscale.optimize.integer_strategies import product_block

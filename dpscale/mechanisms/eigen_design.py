@@ -21,7 +21,7 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools, seconds_of_products
-from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism
 from dpscale.optimize import baselines
 from dpscale.optimize.eigen_design import (
     FULL,

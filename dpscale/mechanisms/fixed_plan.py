@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,49 +13,20 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.display import figure, percent
-from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.base.settings import Settings
 from dpscale.domain import Domain
-from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, seconds_of_sets
-from dpscale.plans.accuracy import accuracy_of
-from dpscale.plans.blocks import Block, Blocks
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.plan import Plan
-from dpscale.plans.plan_file import content_of, digest_of, read_plan, write_plan
+from dpscale.plans.plan_file import content_of, digest_of, write_plan
 from dpscale.plans.requests import BlockRequests, Schedule, make_schedule
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
-from dpscale.privacy.draws import variance_factor
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.low_order import fully_measured
 from dpscale.workload import Workload, WorkloadPart
 
 MEASURED = 64  # bytes per cell or strategy row: counts, their product, noise in words, floats
 GROUP = 1000  # records of a group whose mean's error is stated
-FORMS = ("least_squares", "low_order", "measurements", "residuals")
-
-
-def matrix_mechanism(
-    name: str,
-    options: type[Settings],
-    plan: Callable[[PlanningProblem, Any, Tools], Plan],
-    version: str = "1",
-    resumes: frozenset[str] = frozenset(),
-    seconds: Callable[[PlanningProblem, Any], float] = seconds_of_sets,
-) -> Mechanism:
-    """Return the mechanism of a function that plans blocks; see `Mechanism` for version, resumes and seconds."""
-    return Mechanism(
-        name,
-        options,
-        lambda problem, given, tools: FixedPlan(plan(problem, given, tools), problem),
-        lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
-        lambda given: FORMS,
-        version=version,
-        resumes=resumes,
-        aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
-        seconds=seconds,
-        pooling="dpscale.mechanisms.fixed_pooling",
-    )
 
 
 def _sample_evenly(part: WorkloadPart, most: int) -> Sequence[AttributeSet]:
@@ -266,37 +237,3 @@ class FixedPlan:
         """Return the plan, the variances of the drawn noise, and the values, which are read on access."""
         (_, values), *_ = taken
         return PlanEvidence(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)
-
-
-def marginal_plan(
-    workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
-) -> Plan:
-    """Return the plan of blocks that measure marginals.
-
-    Parameters
-    ----------
-    workload : Workload
-    name : str
-        Name of the mechanism.
-    blocks : iterable of Block
-    bound : float
-        Lower bound on tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0.
-    notes : tuple of str
-        Remarks for the user.
-    """
-    given = Blocks.of(workload.domain.axis_names, blocks)
-    error = accuracy_of(workload.domain, given).total_error(workload)
-    return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
-
-
-def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:
-    """Raise PlanError if a block needs a marginal with more cells than the memory setting allows."""
-    for block in blocks:
-        cells = math.prod(math.prod(factor.shape) for factor in block.factors)
-        if cells > tools.most_cells:
-            raise PlanError(
-                "engine.memory",
-                f"a marginal of {cells} cells ({', '.join(block.attributes)}) for {name}",
-                f"at most {tools.most_cells} cells under the memory setting",
-                "increase it, use fewer attributes, or set mechanism query-smasher",
-            )

@@ -20,7 +20,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools, seconds_of_products
-from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism
 from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
 from dpscale.optimize.integer_strategies import joint_block, product_block

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import marginal_plan, matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import marginal_plan, matrix_mechanism
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan

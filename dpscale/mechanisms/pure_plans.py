@@ -20,7 +20,7 @@ from dpscale.base.numerics import Floats
 from dpscale.domain import MOST_PARTS
 from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan
+from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan
 from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.integer_strategies import product_block
 from dpscale.optimize.opt_kronecker import optimise_union

@@ -8,7 +8,7 @@ from functools import partial
 from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
-from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
 from dpscale.plans.plan import Plan

@@ -9,7 +9,8 @@ spends the budget: water filling.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,17 +20,19 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
-from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.mechanisms.fixed_plan import AllBlocks, FixedPlan
-from dpscale.mechanisms.pooling import Instalments
 from dpscale.plans.blocks import Blocks
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import Plan
-from dpscale.plans.plan_file import write_plan
+from dpscale.plans.plan_file import BLOCKS, FACTORS, PLAN, read_plan, write_plan
 from dpscale.plans.requests import make_schedule
 from dpscale.privacy.accounting import LAPLACE, Budget
-from dpscale.reconstruction.base import PlanEvidence
+from dpscale.reconstruction.base import Evidence, PlanEvidence
 from dpscale.reconstruction.low_order import fully_measured
 from dpscale.reconstruction.pooled import PooledBlocks, check_poolable, pool_equal_plans, pool_residual_plans
+from dpscale.storage.files import is_local, present, read_bytes, reading
+from dpscale.workload import Workload
 from dpscale.workload.residual.in_axis import water_fill
 
 TARGET = "target"  # folder in that of the plan
@@ -164,3 +167,89 @@ def _same_blocks(one: Blocks, other: Blocks) -> bool:
     same = [np.array_equal(a, b) for a, b in ((one.sets.members, other.sets.members), (one.sets.ends, other.sets.ends),
                                               (one.which, other.which), (one.whole, other.whole))]  # fmt: skip
     return all(same) and strategies[0] == strategies[1]
+
+
+VALUES, VARIANCES, PLAN_FILES = "values.npy", "variances.npy", (PLAN, FACTORS, BLOCKS)
+
+
+class FixedPooling:
+    """Pooling of releases with fixed plans.
+
+        plan.json, factors.npz, blocks.npz, values.npy, variances.npy      target/plan.json, …
+
+    The first files have the pooled values and the blocks that they estimate. `target` is the plan of one release at the
+    summed budget.
+    """
+
+    OTHER_WORKLOADS = True
+
+    def accepts(self, plan: MeasurementPlan) -> bool:
+        """Return whether the values of a plan can be pooled."""
+        return isinstance(plan, FixedPlan)
+
+    def pack(self, evidence: Evidence, workload: Workload, costs: Instalments, plan: Path | None) -> dict[str, bytes]:
+        """Return files of the values of all releases so far; see `Pooling.pack`."""
+        assert isinstance(evidence, PlanEvidence)
+        own = evidence.plan
+        packed = Plan(workload, own.mechanism, own.blocks, own.error, 0.0, own.notes)
+        values = np.concatenate([np.asarray(evidence.read(index)).reshape(-1) for index in range(len(own.blocks))])
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            write_plan(folder, packed)
+            np.save(folder / VALUES, values)
+            np.save(folder / VARIANCES, np.asarray(evidence.variances))
+            files = {one: (folder / one).read_bytes() for one in (*PLAN_FILES, VALUES, VARIANCES)}
+        if plan is not None:
+            source = plan / TARGET if present(plan / TARGET / PLAN) else plan
+            files |= {f"{TARGET}/{one}": read_bytes(source / one) for one in PLAN_FILES}
+        return files
+
+    def plan(
+        self,
+        folder: Path,
+        problem: PlanningProblem,
+        costs: Instalments,
+        completes: bool,
+        make: Callable[[], MeasurementPlan],
+    ) -> RefinedPlan:
+        """Return the plan of the next release: the target again, or what completes the earlier ones to it."""
+        earlier = read_evidence(folder, problem.workload)
+        target = _read_target(folder, problem.workload) or make().public_plan
+        if not isinstance(target, Plan):
+            raise PlanError("mechanism", "a plan that is not fixed", "a mechanism with a fixed plan", "use another one")
+        if not completes:
+            return refined_plan(FixedPlan(target, problem), earlier, costs)
+        return refined_plan(FixedPlan(completing_plan(target, problem, earlier), problem), earlier, costs, target)
+
+    def read(self, plan: MeasurementPlan, stored: Path, folder: Path, costs: Instalments) -> RefinedPlan:
+        """Return a stored plan as one that pools the values in `folder`."""
+        assert isinstance(plan, FixedPlan)
+        return refined_plan(plan, read_evidence(folder, plan.workload), costs, _read_target(stored, plan.workload))
+
+
+def read_evidence(folder: Path, workload: Workload) -> PlanEvidence:
+    """Return the pooled values of the earlier releases; values on a disk are read on access."""
+    plan = read_plan(folder, workload)
+    with reading(folder / VARIANCES) as file:
+        variances: Floats = np.load(file, allow_pickle=False)
+    values = _open_values(folder / VALUES)
+    starts = np.concatenate([[0], np.cumsum(plan.blocks.rows)])
+
+    def value(index: int) -> Floats:
+        return np.asarray(values[starts[index] : starts[index + 1]]).reshape(plan.blocks[index].rows)
+
+    return PlanEvidence(plan, variances.tolist(), value)
+
+
+def _open_values(path: Path) -> Floats:
+    if is_local(path):
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    with reading(path) as file:
+        return np.asarray(np.load(file, allow_pickle=False))
+
+
+def _read_target(folder: Path, workload: Workload) -> Plan | None:
+    return read_plan(folder / TARGET, workload) if present(folder / TARGET / PLAN) else None
+
+
+FIXED_POOLING = FixedPooling()

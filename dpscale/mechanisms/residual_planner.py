@@ -16,7 +16,7 @@ import numpy as np
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import ResidualSolutions
 from dpscale.optimize.convex import Solution
 from dpscale.optimize.marginal_algebra import least_maximum

@@ -19,7 +19,7 @@ from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
 from dpscale.optimize import baselines
 from dpscale.optimize.integer_strategies import LARGEST_BITS, error_coefficient, round_strategy

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import Optimum
 from dpscale.plans.plan import Plan

@@ -22,7 +22,7 @@ from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
 from dpscale.mechanisms import query_smasher
 from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
-from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.pure_plans import best_of, whole_plans
 from dpscale.mechanisms.query_smasher import solve_optimally
 from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals

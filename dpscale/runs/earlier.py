@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import DataError, JobError
-from dpscale.mechanisms.contract import Mechanism, PlanningProblem
-from dpscale.mechanisms.pooling import Instalments, Pooling, pooling_of
+from dpscale.mechanisms.contract import Instalments, Mechanism, PlanningProblem, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
 from dpscale.runs.directory import Run
@@ -41,7 +40,7 @@ def hashes_of(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def required_pooling(method: Mechanism) -> Pooling:
     """Return the pooling of a mechanism; raise JobError if its releases cannot be pooled."""
-    found = pooling_of(method)
+    found = method.pooling
     if found is None:
         raise JobError("mechanism.name", f"{method.name}, whose releases are not pooled",
                        "aim-grem or a mechanism with a fixed plan", "start a new run")  # fmt: skip

@@ -18,7 +18,7 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.places import DIGEST_VERSION, place_entries
-from dpscale.mechanisms.pooling import Instalments, Pooling
+from dpscale.mechanisms.contract import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.requests import as_requests
 from dpscale.privacy.accounting import LAPLACE

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
-from dpscale.mechanisms.pooling import Instalments
 from dpscale.mechanisms.refined_plan import completing_plan, refined_plan
 from dpscale.plans.requests import make_schedule
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost

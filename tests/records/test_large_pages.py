@@ -81,6 +81,7 @@ READ = r"""
 import re, sys
 import dpscale as dp
 from dpscale.base.errors import DataError
+from dpscale.records.files import Dialect
 try:
     table = dp.Table.open(sys.argv[1], dp.Domain(a=["x", "y"]), dialect=Dialect(most_page=int(sys.argv[2])))
     dp.count_marginals(table, [("a",)])

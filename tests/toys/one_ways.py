@@ -1,7 +1,7 @@
 """A matrix mechanism: every attribute of the workload by itself, cell by cell, with equal shares."""
 
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.fixed_plan import marginal_plan, matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import marginal_plan, matrix_mechanism
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 MODULE = """
 from dataclasses import replace
 from dpscale.mechanisms.contract import NoOptions
-from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.identity import MECHANISM as IDENTITY
 from tests.toys.cut_at_zero import RECONSTRUCTION as CUT
 from tests.toys.lines import LinesFormat

@@ -19,7 +19,7 @@ from dpscale.base.errors import ReportError, TransientError
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-SHARED = "dpscale.answers.report"  # package of the page and of sections that several reports have
+SHARED = __package__  # package of the page and of sections that several reports have
 FILTERS = {"figure": figure, "whole": whole, "percent": percent, "power": power}
 
 

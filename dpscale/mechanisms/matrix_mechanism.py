@@ -1,0 +1,78 @@
+"""Matrix mechanisms: a function that plans blocks becomes a mechanism whose plan is fixed before any data are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dpscale.base.errors import PlanError
+from dpscale.base.settings import Settings
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, seconds_of_sets
+from dpscale.mechanisms.fixed_plan import FixedPlan
+from dpscale.mechanisms.refined_plan import FIXED_POOLING
+from dpscale.plans.accuracy import accuracy_of
+from dpscale.plans.blocks import Block, Blocks
+from dpscale.plans.plan import Plan
+from dpscale.plans.plan_file import read_plan
+from dpscale.privacy.draws import variance_factor
+from dpscale.workload import Workload
+
+FORMS = ("least_squares", "low_order", "measurements", "residuals")
+
+
+def matrix_mechanism(
+    name: str,
+    options: type[Settings],
+    plan: Callable[[PlanningProblem, Any, Tools], Plan],
+    version: str = "1",
+    resumes: frozenset[str] = frozenset(),
+    seconds: Callable[[PlanningProblem, Any], float] = seconds_of_sets,
+) -> Mechanism:
+    """Return the mechanism of a function that plans blocks; see `Mechanism` for version, resumes and seconds."""
+    return Mechanism(
+        name,
+        options,
+        lambda problem, given, tools: FixedPlan(plan(problem, given, tools), problem),
+        lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
+        lambda given: FORMS,
+        version=version,
+        resumes=resumes,
+        aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
+        seconds=seconds,
+        pooling=FIXED_POOLING,
+    )
+
+
+def marginal_plan(
+    workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
+) -> Plan:
+    """Return the plan of blocks that measure marginals.
+
+    Parameters
+    ----------
+    workload : Workload
+    name : str
+        Name of the mechanism.
+    blocks : iterable of Block
+    bound : float
+        Lower bound on tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0.
+    notes : tuple of str
+        Remarks for the user.
+    """
+    given = Blocks.of(workload.domain.axis_names, blocks)
+    error = accuracy_of(workload.domain, given).total_error(workload)
+    return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
+
+
+def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:
+    """Raise PlanError if a block needs a marginal with more cells than the memory setting allows."""
+    for block in blocks:
+        cells = math.prod(math.prod(factor.shape) for factor in block.factors)
+        if cells > tools.most_cells:
+            raise PlanError(
+                "engine.memory",
+                f"a marginal of {cells} cells ({', '.join(block.attributes)}) for {name}",
+                f"at most {tools.most_cells} cells under the memory setting",
+                "increase it, use fewer attributes, or set mechanism query-smasher",
+            )
