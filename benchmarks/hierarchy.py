@@ -38,7 +38,6 @@ from dpscale.answers.tables import Answered
 from dpscale.domain import Domain, Hierarchy
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.tree_estimates import TreeEstimates
-from dpscale.workload.tree import tree_of
 
 DATA = Path(__file__).parents[2] / "shared/data/more"
 OTHERS = {"age": 18, "sex": 2, "race": 6, "housing": 4, "citizen": 2}
@@ -106,7 +105,7 @@ def print_plans() -> None:
         found = [f"{error:.2f} / {alone:.2f} / {flat:.2f}"
                  for error, flat in zip(level_errors(plan, own), leaf_errors(own), strict=True)]  # fmt: skip
         gap = 100 * (plan.error / plan.floor - 1)
-        print(f"  {name:17} nodes {tree_of(own).sizes}: {'; '.join(found)}; {gap:.2f} % above the bound; "
+        print(f"  {name:17} nodes {own.tree.sizes}: {'; '.join(found)}; {gap:.2f} % above the bound; "
               f"{seconds:.1f} s, peak {peak():,.0f} MiB so far", flush=True)  # fmt: skip
     print_mixed()
 
@@ -133,7 +132,7 @@ def level_errors(plan: Plan, own: Hierarchy) -> list[float]:
 
 def leaf_errors(own: Hierarchy) -> list[float]:
     """Return the same for sums of leaves that are measured alone at the whole budget."""
-    return [math.sqrt(float(counts.mean())) for counts in tree_of(own).leaf_counts]
+    return [math.sqrt(float(counts.mean())) for counts in own.tree.leaf_counts]
 
 
 def peak() -> float:
@@ -269,12 +268,12 @@ def print_publish() -> None:
     own, rng = domain.hierarchies[0], np.random.default_rng(1)
     persons = persons[[int(label[1:]) for label in domain["place"].labels]]
     mixes = rng.dirichlet(np.maximum(rng.dirichlet(np.full(36, 0.4)) * 8, 1e-3), len(persons))
-    true = tree_of(own).sums(rng.multinomial(persons, mixes).astype(float))
+    true = own.tree.sums(rng.multinomial(persons, mixes).astype(float))
     names = [(), *((level,) for level in own.names)]
     sets = [domain.ordered((*level, *others)) for level in names]
     plan = dp.plan(dp.Workload(domain).add("marginal", attributes=[list(one) for one in sets]))
     empty = 100 * float((true[-1] == 0).mean())
-    print(f"publish: L1 error / persons of tables of 36 cells by level, nodes {tree_of(own).sizes}, "
+    print(f"publish: L1 error / persons of tables of 36 cells by level, nodes {own.tree.sizes}, "
           f"{int(persons.sum()):,} persons, {empty:.0f} % of the cells of blocks are 0")  # fmt: skip
     for mu in (0.2, 1.0):
         estimates = noisy_estimates(plan, own, true, mu, rng)
@@ -286,9 +285,9 @@ def print_publish() -> None:
         found = {
             "least squares": [estimates.marginal(one) for one in sets],
             f"published ({seconds:.1f} s)": [published.tables[one] for one in sets],
-            "least squares, leaves clipped, summed": tree_of(own).sums(np.maximum(leaves, 0)),
-            "flat leaves clipped, summed": tree_of(own).sums(np.maximum(flat, 0)),
-            "flat leaves, summed": tree_of(own).sums(flat),
+            "least squares, leaves clipped, summed": own.tree.sums(np.maximum(leaves, 0)),
+            "flat leaves clipped, summed": own.tree.sums(np.maximum(flat, 0)),
+            "flat leaves, summed": own.tree.sums(flat),
         }
         for method, tables in found.items():
             errors = [float(np.abs(table.reshape(exact.shape) - exact).sum()) / persons.sum()

@@ -1,7 +1,7 @@
 """Estimates of any union of nodes of a hierarchy, such as an area of a map, and of differences of two unions.
 
 The union is written as nodes of the highest level of which it consists. Under a plan over hierarchies its estimate and
-standard error take one pass over the paths of these nodes (`plans.tree_factor`); otherwise it is one linear query.
+standard error take one pass over the paths of these nodes (`plans.tree`); otherwise it is one linear query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dpscale.domain import Domain, Hierarchy
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload.predicates import read_predicate
-from dpscale.workload.tree import tree_of
 
 
 class AreaEstimate(NamedTuple):
@@ -129,7 +128,7 @@ def _union(own: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
 def _descend(own: Hierarchy, union: Union, level: int) -> Integers:
     """Return the nodes of a level that are below those of a union."""
     depth, nodes = union
-    tree = tree_of(own)
+    tree = own.tree
     while depth < level:
         nodes, depth = tree.children_of(nodes, depth), depth + 1
     return nodes
@@ -143,7 +142,7 @@ def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers
     nodes, place = np.unique(np.concatenate(both), return_inverse=True)
     weights = np.bincount(place, signs, minlength=len(nodes))
     nodes, weights = nodes[weights != 0], weights[weights != 0]
-    tree = tree_of(own)
+    tree = own.tree
     while level > 1:
         above, first, place, number = np.unique(
             tree.parents[level - 1][nodes], return_index=True, return_inverse=True, return_counts=True

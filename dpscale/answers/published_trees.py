@@ -29,7 +29,7 @@ from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.public_totals import common_set
 from dpscale.optimize.nonnegative_counts import MOST_SIDE, Grids, Lines, fit_partitions
-from dpscale.plans.tree_accuracy import with_implied, without_implied
+from dpscale.plans.tree import with_implied, without_implied
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 
 MOST_TREE_CELLS = 4_000_000

@@ -145,12 +145,8 @@ class TableLattice:
 
     def _ancestors(self, upper: str, lower: str) -> Integers:
         """Return the cell of a level for every cell of a level at or below it."""
-        cells: Integers = np.arange(self.domain[lower].size)
         own = self.domain.hierarchy_of(lower)
-        if own is not None and upper != lower:
-            for parents in reversed(own.parents[own.position(upper) : own.position(lower)]):
-                cells = parents[cells]
-        return cells
+        return np.arange(self.domain[lower].size) if own is None else own.ancestors(upper, lower)
 
     def summed(self, table: np.ndarray, lower: AttributeSet, upper: AttributeSet) -> np.ndarray:
         """Return the sums of a table over `lower` to one over `upper`."""

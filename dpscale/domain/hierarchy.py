@@ -1,22 +1,140 @@
-"""Hierarchies of attributes: each cell of a level is in one cell of the level above.
+"""Hierarchies of attributes, and their trees: each cell of a level is in one cell of the level above.
 
 The levels of a public tree (`dpscale.domain.tree`) are a hierarchy. So are an attribute and its parents if their groups
 are nested, as towns, regions and countries. If they are not, the longest nested chain is the hierarchy.
+
+Level 0 of a tree is the root, which is all cells, and level L the leaves. The matrix A_l has a row for each node of
+level l, with ones at its leaves. It is never built: `sums` computes A_l x for all levels from the leaves upwards, and
+`lift` computes A_lᵀ y.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import DomainError
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.structural_zeros import follows
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Tree with all leaves at the same depth.
+
+    Attributes
+    ----------
+    parents : tuple of ndarray of int64
+        For each level below the root, the parent of every node; every node above the leaves has a child.
+    """
+
+    parents: tuple[Integers, ...]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the levels fit together."""
+        size = 1
+        for own in self.parents:
+            if own.dtype != np.int64 or own.ndim != 1 or not len(own) or int(own.min()) < 0 or int(own.max()) >= size:
+                raise ValueError("the parents of a tree are not nodes of the level above")
+            if np.bincount(own, minlength=size).min() == 0:
+                raise ValueError("a node above the leaves of a tree has no child")
+            size = len(own)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the parents alone; everything else follows from them."""
+        return Tree, (self.parents,)
+
+    @property
+    def depth(self) -> int:
+        """Number of levels below the root."""
+        return len(self.parents)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of nodes of each level, from the root."""
+        return (1, *map(len, self.parents))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the parents, in hexadecimal."""
+        content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in self.parents)
+        return hashlib.sha256(str(self.sizes).encode() + content).hexdigest()
+
+    @cached_property
+    def _segments(self) -> tuple[tuple[Integers | None, Integers], ...]:
+        """For each level below the root: the order of its nodes by parent, if not sorted, and the start of each run."""
+        found = []
+        for size, own in zip(self.sizes, self.parents, strict=False):
+            order = None if bool((np.diff(own) >= 0).all()) else np.argsort(own, kind="stable")
+            counts = np.bincount(own, minlength=size)
+            found.append((order, np.cumsum(counts) - counts))
+        return tuple(found)
+
+    def sum_children(self, values: NDArray[Any], level: int) -> NDArray[Any]:
+        """Return the sums of the values of level + 1, shape (nodes, …), over the children of each node of a level."""
+        order, starts = self._segments[level]
+        return np.asarray(np.add.reduceat(values if order is None else values[order], starts, axis=0))
+
+    def sums(self, leaves: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the values of the nodes of every level, root first, from those of the leaves, shape (leaves, …)."""
+        found = [leaves]
+        for level in range(self.depth - 1, -1, -1):
+            found.append(self.sum_children(found[-1], level))
+        return found[::-1]
+
+    @cached_property
+    def child_counts(self) -> tuple[Integers, ...]:
+        """Number of children of the nodes of every level above the leaves."""
+        return tuple(np.bincount(own, minlength=size) for size, own in zip(self.sizes, self.parents, strict=False))
+
+    def children_of(self, nodes: Integers, level: int) -> Integers:
+        """Return the children, in level + 1, of some nodes of a level, those of one node after those of another."""
+        order, starts = self._segments[level]
+        counts = self.child_counts[level][nodes]
+        ends = np.cumsum(counts)
+        found = np.repeat(starts[nodes] - (ends - counts), counts) + np.arange(int(counts.sum()))
+        return found if order is None else order[found]
+
+    def ancestors(self, upper: int, lower: int | None = None) -> Integers:
+        """Return the node of a level that contains each node of a lower one, by default each leaf."""
+        nodes: Integers = np.arange(self.sizes[upper])
+        for own in self.parents[upper:lower]:
+            nodes = nodes[own]
+        return nodes
+
+    def sum_to(self, values: NDArray[Any], upper: int, lower: int | None = None) -> NDArray[Any]:
+        """Return the sums of the values of a level, by default the leaves, over the nodes of a level above it."""
+        for level in range((self.depth if lower is None else lower) - 1, upper - 1, -1):
+            values = self.sum_children(values, level)
+        return values
+
+    def lift(self, values: Sequence[Floats]) -> Floats:
+        """Return Σ A_lᵀ y_l: for each leaf the sum of the values of the nodes that contain it."""
+        total = np.asarray(values[0])
+        for own, level in zip(self.parents, values[1:], strict=True):
+            total = total[own] + level
+        return total
+
+    @cached_property
+    def leaf_counts(self) -> list[Integers]:
+        """Number of leaves below the nodes of every level."""
+        return self.sums(np.ones(self.sizes[-1], np.int64))
+
+    def profile(self, level: int) -> Floats:
+        """Return the share of the leaves that lie below each node of a level."""
+        return np.asarray(self.leaf_counts[level] / self.sizes[-1])
+
+    def above(self, depth: int) -> Tree:
+        """Return the tree whose leaves are the nodes of a level."""
+        return Tree(self.parents[:depth])
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +165,20 @@ class Hierarchy:
         """Number of levels, with that of the leaves."""
         return len(self.names)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the fields alone; the tree follows from them."""
+        return Hierarchy, (self.names, self.parents)
+
+    @cached_property
+    def tree(self) -> Tree:
+        """Tree of the cells; its level i + 1 has the cells of `names[i]`."""
+        top = np.zeros(int(self.parents[0].max()) + 1, np.int64)
+        return Tree((top, *(np.asarray(own, np.int64) for own in self.parents)))
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of cells of each level, the top first."""
-        return (int(self.parents[0].max()) + 1, *map(len, self.parents))
+        return self.tree.sizes[1:]
 
     def position(self, name: str) -> int:
         """Return the place of a level in `names`.
@@ -64,12 +192,9 @@ class Hierarchy:
             raise DomainError("hierarchy", f"no level {name!r}", ", ".join(self.names), nearest(name, self.names))
         return self.names.index(name)
 
-    def ancestors(self, name: str) -> Integers:
-        """Return the cell of a level for every cell of the leaves, shape (leaves,)."""
-        found = np.arange(len(self.parents[-1]))
-        for parent in reversed(self.parents[self.position(name) :]):
-            found = parent[found]
-        return found
+    def ancestors(self, upper: str, lower: str = "") -> Integers:
+        """Return the cell of a level for every cell of a lower one, by default the leaves, shape (cells,)."""
+        return self.tree.ancestors(self.position(upper) + 1, self.position(lower or self.leaf) + 1)
 
 
 def hierarchies_of(attributes: Sequence[Attribute]) -> tuple[Hierarchy, ...]:

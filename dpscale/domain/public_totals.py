@@ -261,8 +261,9 @@ def coarsen(domain: TotalsDomain, counts: Integers, names: AttributeSet, wanted:
         if name in wanted:
             continue
         upper = [] if own is None else [one for one in own.names[: own.position(name)] if one in wanted]
-        if upper and upper[-1] not in axes:
-            table = _to_level(table, axis, own, name, upper[-1], domain)
+        if own is not None and upper and upper[-1] not in axes:
+            levels = own.position(upper[-1]) + 1, own.position(name) + 1
+            table = np.moveaxis(own.tree.sum_to(np.moveaxis(table, axis, 0), *levels), 0, axis)
             axes[axis] = upper[-1]
         else:
             table = table.sum(axis=axis)
@@ -270,15 +271,6 @@ def coarsen(domain: TotalsDomain, counts: Integers, names: AttributeSet, wanted:
     if set(axes) != set(wanted):
         return None
     return np.asarray(table.transpose([axes.index(name) for name in wanted]))
-
-
-def _to_level(table: Integers, axis: int, own: Any, name: str, upper: str, domain: TotalsDomain) -> Integers:
-    cells: Integers = np.arange(domain[name].size)
-    for parents in reversed(own.parents[own.position(upper) : own.position(name)]):
-        cells = parents[cells]
-    found = np.zeros((domain[upper].size, *np.delete(table.shape, axis)), table.dtype)
-    np.add.at(found, cells, np.moveaxis(table, axis, 0))
-    return np.moveaxis(found, 0, axis)
 
 
 def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:

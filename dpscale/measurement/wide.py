@@ -20,7 +20,7 @@ from dpscale.base.numerics import Floats, Integers, Integers32, NDArray
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.toeplitz import ToeplitzFactor
-from dpscale.plans.tree_factor import TreeFactor
+from dpscale.plans.tree import TreeFactor
 
 Term = Callable[[Floats], Floats]
 

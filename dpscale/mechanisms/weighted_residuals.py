@@ -26,8 +26,7 @@ from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.pure_plans import best_of, whole_plans
 from dpscale.mechanisms.query_smasher import solve_optimally
 from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
-from dpscale.mechanisms.tree_demands import uses_levels
-from dpscale.mechanisms.tree_plans import plan_trees
+from dpscale.mechanisms.tree_plans import plan_trees, uses_levels
 from dpscale.optimize.axis_weights import WeightSearch, along_curve, cell_weights, search, sums, unpack
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.integer_strategies import bits_of_weights

@@ -21,7 +21,7 @@ from dpscale.plans.accuracy_base import Accuracy, ResidualEstimator, SpannedQuer
 from dpscale.plans.blocks import Block, Blocks, joint_quadratic
 from dpscale.plans.coupled import CoupledResiduals
 from dpscale.plans.factor import Factor
-from dpscale.plans.tree_accuracy import TreeAccuracy
+from dpscale.plans.tree import TreeAccuracy
 from dpscale.workload import Family, WorkloadPart, axis_of
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
+from dpscale.domain.hierarchy import Tree
 from dpscale.plans.attribute_sets import AttributeSets, CountSources
 from dpscale.plans.blocks import NOISES, Blocks, Strategy
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.plan import Plan
 from dpscale.plans.toeplitz import ToeplitzFactor
-from dpscale.plans.tree_factor import TreeFactor
+from dpscale.plans.tree import TreeFactor
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
-from dpscale.workload.tree import Tree
 from dpscale.workload.wide import last_cell
 
 Arrays = Mapping[str, NDArray[Any]]

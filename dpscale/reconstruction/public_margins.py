@@ -90,10 +90,7 @@ def _axis(domain: Domain, names: AttributeSet, name: str) -> tuple[int, Integers
     own = domain.hierarchy_of(name)
     assert own is not None
     lower = next(one for one in own.names if one in names and own.position(one) > own.position(name))
-    cells: Integers = np.arange(domain[lower].size)
-    for parents in reversed(own.parents[own.position(name) : own.position(lower)]):
-        cells = parents[cells]
-    return names.index(lower), cells
+    return names.index(lower), own.ancestors(name, lower)
 
 
 def fit_model(domain: Domain, model: LowOrder) -> LowOrder:

@@ -1,6 +1,6 @@
 """Least-squares estimates of plans over hierarchies: all levels and all tables agree.
 
-Every residual of the other attributes is estimated at the leaves of its tree by two passes (`plans.tree_factor`), and
+Every residual of the other attributes is estimated at the leaves of its tree by two passes (`plans.tree`), and
 at a level above by sums. A table at a level is the sum of its residuals, each spread evenly over the other attributes.
 """
 
@@ -17,9 +17,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Hierarchy
-from dpscale.plans.tree_accuracy import TreeAccuracy
-from dpscale.plans.tree_factor import TreeFactor
-from dpscale.plans.tree_queries import TreeQuerySet, split_levels, with_implied, without_implied
+from dpscale.plans.tree import TreeAccuracy, TreeFactor, TreeQuerySet, split_levels, with_implied, without_implied
 from dpscale.reconstruction.estimates import LeastSquaresEstimates, grouped_variance
 from dpscale.workload import WorkloadPart
 from dpscale.workload.residual import center
@@ -215,10 +213,7 @@ class TreeEstimates(LeastSquaresEstimates):
 
 def sum_to_level(values: Floats, axis: int, factor: TreeFactor, level: int) -> Floats:
     """Return values with an axis over the leaves of a tree summed to the nodes of a level; the root has length 1."""
-    first = np.moveaxis(values, axis, 0)
-    for depth in range(factor.levels.depth - 1, level - 1, -1):
-        first = factor.levels.sum_children(first, depth)
-    return np.moveaxis(first, 0, axis)
+    return np.moveaxis(factor.levels.sum_to(np.moveaxis(values, axis, 0), level), 0, axis)
 
 
 def _mean_variance(factor: TreeFactor, level: int, groups: Groups | None) -> float:

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from dpscale.__main__ import main
 from dpscale.domain import Domain
+from dpscale.domain.hierarchy import Tree
 from dpscale.mechanisms import plan
 from dpscale.plans.plan import Plan
-from dpscale.plans.tree_factor import TreeFactor
+from dpscale.plans.tree import TreeFactor
 from dpscale.workload import Workload
-from dpscale.workload.tree import Tree
 from tests.audit.small import write_selftest
 
 LEVELS = {"place": ("country", "region", "place"), "code": ("chapter", "group", "code")}

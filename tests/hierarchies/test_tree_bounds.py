@@ -5,11 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpscale.domain.hierarchy import Tree
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.tree_bounds import TreeGram, product_bound, root_trace, tree_bound
-from dpscale.optimize.tree_classes import classes_of
-from dpscale.optimize.tree_strategies import _Problem, best_precisions, integer_multipliers
-from dpscale.workload.tree import Tree
+from dpscale.optimize.tree import (
+    TreeGram,
+    _Problem,
+    best_precisions,
+    classes_of,
+    integer_multipliers,
+    product_bound,
+    root_trace,
+    tree_bound,
+)
 from tests.hierarchies.small import random_tree
 
 SIZES = [(5,), (3, 9), (2, 7, 20), (4, 4, 15), (1, 6, 6, 30)]
@@ -115,7 +122,7 @@ def test_bound_of_two_trees_is_below_the_dense_optimum(cells, monkeypatch):
     table = np.outer([1.0, 0.5, 0.2], [1.0, 0.3, 0.2])
     table[0, 0] = 0.0
     if cells == "many":
-        monkeypatch.setattr("dpscale.optimize.tree_bounds.DENSE", 0)
+        monkeypatch.setattr("dpscale.optimize.tree.DENSE", 0)
     levels = [tree.sums(np.eye(tree.sizes[-1])) for tree in trees]
     rows = np.vstack([np.sqrt(table[i, j]) * np.kron(levels[0][i], levels[1][j]) for i in range(3) for j in range(3)])
     best = dense_optimum(rows.T @ rows)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from dpscale.counting.count import ExactMarginal
+from dpscale.domain.hierarchy import Tree
 from dpscale.measurement.measurement import measure_block
 from dpscale.measurement.wide import limb_product
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
-from dpscale.plans.tree_factor import TreeFactor
+from dpscale.plans.tree import TreeFactor
 from dpscale.privacy.draws import gaussian_draw
-from dpscale.workload.tree import Tree
 from tests.hierarchies.small import random_factor, random_tree
 
 CASES = [(seed, centred) for seed in range(40) for centred in (False, True)]

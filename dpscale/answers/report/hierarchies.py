@@ -134,18 +134,10 @@ def answered_levels(answered: Answered, own: Hierarchy) -> list[AnsweredLevel]:
             values, errors = answered.cells((name,))
         except PlanError:  # the workload does not determine the level
             continue
-        parents = _parents(own, name, found[0].name) if found else np.zeros(0, np.int64)
+        parents = own.ancestors(name, found[0].name) if found else np.zeros(0, np.int64)
         children = _children(parents, found[0].values, len(values)) if found else ()
         found.insert(0, AnsweredLevel(name, domain[name].labels, values, errors, width, children))
     return found
-
-
-def _parents(own: Hierarchy, upper: str, lower: str) -> Integers:
-    """Return the node of a level for every node of a lower one."""
-    cells = np.arange(len(own.parents[own.position(lower) - 1]))
-    for parents in reversed(own.parents[own.position(upper) : own.position(lower)]):
-        cells = parents[cells]
-    return cells
 
 
 def _children(parents: Integers, values: Floats, size: int) -> list[Integers]:

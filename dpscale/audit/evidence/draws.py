@@ -26,7 +26,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.measurement_plan import Decision, MeasurementRequest
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.toeplitz import ToeplitzFactor
-from dpscale.plans.tree_factor import TreeFactor
+from dpscale.plans.tree import TreeFactor
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.privacy.selection import epsilon_below
 from dpscale.privacy.streams import canonical
