@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.composition import audit_run
 from dpscale.reconstruction.model_answers import read_residuals
 from dpscale.runs.table import TableRun
 from dpscale.workload.residual import residual_of
+from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, answers, frame, write, write_selftest
 
 LNN = {"method": "grem", "non_negative": True}
