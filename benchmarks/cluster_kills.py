@@ -1,9 +1,9 @@
 """Kills, suspensions and other faults of the processes of runs with a real noise key: one draw, one charge, the same
 answers.
 
-A scheduler and two workers run in their own processes. The client is `dpscale run`, or `dpscale submit` and `wait` in
-every fifth run and in runs that are cancelled, repeated until the run is done. Half of the runs have a fixed plan, the
-others `aim-grem`. A fault comes at a random time, or a random time after the next value file is visible:
+A scheduler and two workers run in their own processes. The client is `dpscale run`, or `dpscale job submit` and
+`wait` in every fifth run and in runs that are cancelled, repeated until the run is done. Half of the runs have a fixed
+plan, the others `aim-grem`. A fault comes at a random time, or a random time after the next value file is visible:
 
 - a process is killed (SIGKILL) or suspended (SIGSTOP), for a shorter or a longer time than every limit;
 - a worker is retired, or replaced for some time by a worker of 300 MB under a nanny;
@@ -273,7 +273,9 @@ class Supervised:
                "submit": [str(self.job), "--run-dir", str(self.run), "--scheduler", self.cluster.address],
                "cancel": [str(self.run)]}[command]  # fmt: skip
         self.cluster.begin()
-        return self.cluster.launch("-m", "dpscale", command, *own, log=self._log)
+        return self.cluster.launch(
+            "-m", "dpscale", *([] if command == "run" else ["job"]), command, *own, log=self._log
+        )
 
     @property
     def _log(self) -> str:

@@ -4,7 +4,7 @@ Run with an interpreter that has SDV, which is not a dependency of dpscale:
 
     PYTHON benchmarks/hma_rows.py FOLDER
 
-FOLDER has `metadata.json`, as `dpscale tables to-sdv` prints it, and TABLE.parquet of every table. Synthetic tables are
+FOLDER has `metadata.json`, as `dpscale job to-sdv` prints it, and TABLE.parquet of every table. Synthetic tables are
 written to FOLDER/hma, with as many rows of the largest table without a parent. SDV 2 refuses more than five tables and
 chains of three.
 """

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from dpscale.audit.composition import audit_run
 from dpscale.runs.opening import open_run
 from dpscale.runs.stages.runner import run_stages
 from dpscale.storage.files import is_partial
 from dpscale.storage.lock import free
+from tests.audit.composition import audit_run
 
 POLL_SECONDS = 0.005
 SECRET, DESTROYED = "secret.key", bytes(32)

@@ -94,7 +94,10 @@ def main() -> None:
         place = Path(folder).resolve()
         write_inputs(place, given)
         cli, figures = [sys.executable, "-m", "dpscale"], dict[str, float | str](memory=given.memory)
-        for stage, command in {"plan": ("plan", place / "job.toml"), "measure": ("measure", place / "run")}.items():
+        for stage, command in {
+            "plan": ("plan", place / "job.toml"),
+            "measure": ("run", place / "run", "--only", "measure"),
+        }.items():
             options = ["--run-dir", place / "run"] if stage == "plan" else []
             took, peak, _ = run_monitored(*cli, *command, *options)
             figures |= {f"{stage}, seconds": took, f"{stage}, GiB": peak}

@@ -1,4 +1,4 @@
-"""A dpscale job as an Airflow 3 DAG: one task per stage, as `dpscale stages` lists them.
+"""A dpscale job as an Airflow 3 DAG: one task per stage, as `dpscale job stages` lists them.
 
 Tasks pass on the run directory and the hash of the output of the previous stage, from its manifest; dpscale checks at
 the start of each stage that the files still have that hash. XCom contains no data. A completed stage returns at once,
@@ -42,7 +42,7 @@ def dpscale(*arguments: str) -> dict[str, Any]:
         out.seek(0)
         output = out.read()
     if killer := signal_of(code):
-        raise RuntimeError(f"dpscale {arguments[0]} was ended by {killer}")  # retried
+        raise RuntimeError(f"dpscale {' '.join(arguments)} was ended by {killer}")  # retried
     if code == TRANSIENT:
         raise RuntimeError(sentence)  # retried
     if code != 0:
@@ -68,17 +68,17 @@ def signal_of(code: int) -> str | None:
 def stage(name: str, before: dict[str, str]) -> dict[str, str]:
     """Run one stage on the output of the previous one and nothing else."""
     run_dir, earlier = before["run_dir"], before["stage"]
-    if name not in [one["name"] for one in dpscale("stages", run_dir)["stages"]]:
+    if name not in [one["name"] for one in dpscale("job", "stages", run_dir)["stages"]]:
         return before  # the job does not ask for it
-    found = dpscale("status", run_dir)["stages"].get(earlier, {})
+    found = dpscale("job", "status", run_dir)["stages"].get(earlier, {})
     if found.get("sha256") != before["sha256"]:
         raise AirflowFailException(f"{run_dir} is not what stage {earlier} left")
-    return {"run_dir": run_dir, "stage": name, "sha256": dpscale(name, run_dir)["sha256"]}
+    return {"run_dir": run_dir, "stage": name, "sha256": dpscale("run", run_dir, "--only", name)["sha256"]}
 
 
 def later_stages() -> list[str]:
     """Return the stages after the plan, in order."""
-    listed = subprocess.run([COMMAND, "stages", "--json"], check=True, capture_output=True, text=True)
+    listed = subprocess.run([COMMAND, "job", "stages", "--json"], check=True, capture_output=True, text=True)
     names = [one["name"] for one in json.loads(listed.stdout)["stages"]]
     return names[names.index("plan") + 1 :]
 
@@ -113,10 +113,14 @@ def release() -> None:
         run_dir = run_dir or os.path.join(os.path.dirname(job), "runs", context["run_id"].replace(":", "-"))
         begun = os.path.exists(os.path.join(run_dir, "manifest.json"))  # by an earlier attempt, which resumes
         fresh = ["--fresh"] if context["params"]["fresh"] and not begun else []
-        dpscale("allocate", job, "--run-dir", run_dir, *fresh)  # does nothing for one table
-        dpscale("discover", job, "--run-dir", run_dir)  # does nothing if all cells are public
+        dpscale("run", job, "--only", "allocate", "--run-dir", run_dir, *fresh)  # does nothing for one table
+        dpscale("run", job, "--only", "discover", "--run-dir", run_dir)  # does nothing if all cells are public
         dpscale("plan", job, "--run-dir", run_dir)
-        return {"run_dir": run_dir, "stage": "plan", "sha256": dpscale("status", run_dir)["stages"]["plan"]["sha256"]}
+        return {
+            "run_dir": run_dir,
+            "stage": "plan",
+            "sha256": dpscale("job", "status", run_dir)["stages"]["plan"]["sha256"],
+        }
 
     left = plan()
     for name in later_stages():
@@ -152,7 +156,7 @@ def release_period() -> None:
     def add_period(run_dir: str) -> list[str]:
         context = get_current_context()
         period = context["params"]["period"] or f"{context['logical_date']:%Y-%m}"
-        return list(dpscale("release-period", run_dir, period)["released"])
+        return list(dpscale("run", run_dir, "--period", period)["released"])
 
     add_period(plan())
 

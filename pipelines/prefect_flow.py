@@ -1,4 +1,4 @@
-"""A dpscale job as a Prefect 3 flow: one task per stage, as `dpscale stages` lists them. A short example.
+"""A dpscale job as a Prefect 3 flow: one task per stage, as `dpscale job stages` lists them. A short example.
 
 A task gets and returns the run directory and nothing else. Exit code 75 and a command ended by a signal are retried; 2
 (wrong job or data) and 3 (refused by the budget) fail at once. A completed stage returns at once, and the ledger
@@ -47,8 +47,8 @@ def is_transient(_task: Any, _task_run: Any, state: Any) -> bool:
     retry_condition_fn=is_transient,
     persist_result=False,
 )
-def run_stage(stage: str, target: str, *options: str) -> None:
-    if code := subprocess.run([COMMAND, stage, target, *options]).returncode:
+def run_stage(stage: str, place: str, *options: str) -> None:
+    if code := subprocess.run([COMMAND, "run", place, "--only", stage, *options]).returncode:
         raise Stopped(stage, code)
 
 
@@ -56,7 +56,7 @@ def run_stage(stage: str, target: str, *options: str) -> None:
 def release(job: str, run_dir: str) -> str:
     for stage in ("allocate", "discover", "plan"):  # the first two do nothing for one table of public cells
         run_stage(stage, job, "--run-dir", run_dir)
-    listed = subprocess.run([COMMAND, "stages", run_dir, "--json"], check=True, capture_output=True)
+    listed = subprocess.run([COMMAND, "job", "stages", run_dir, "--json"], check=True, capture_output=True)
     names = [one["name"] for one in json.loads(listed.stdout)["stages"]]
     for stage in names[names.index("plan") + 1 :]:
         run_stage(stage, run_dir)

@@ -1,4 +1,4 @@
-"""A job as a DAG in plain Python, without Airflow: one step per stage, as `dpscale stages` lists them.
+"""A job as a DAG in plain Python, without Airflow: one step per stage, as `dpscale job stages` lists them.
 
 Every step is a process that knows only the run directory. A step may be repeated: a completed stage is not run again,
 and nothing is spent twice. A transient failure (exit code 75), or a process ended by a signal (the kernel out of
@@ -25,7 +25,7 @@ def step(*arguments: str) -> None:
     for left in reversed(range(TRIES)):
         code = subprocess.run([sys.executable, "-m", "dpscale", *arguments]).returncode
         if killer := signal_of(code):
-            print(f"steps.py: {arguments[0]} was ended by {killer}", file=sys.stderr)
+            print(f"steps.py: dpscale {' '.join(arguments)} was ended by {killer}", file=sys.stderr)
             code = TRANSIENT
         if code == 0:
             return
@@ -42,18 +42,18 @@ def signal_of(code: int) -> str | None:
 
 def stages(run_dir: str) -> list[str]:
     """Return the stages of a planned run that follow, in order."""
-    command = [sys.executable, "-m", "dpscale", "stages", run_dir, "--json"]
+    command = [sys.executable, "-m", "dpscale", "job", "stages", run_dir, "--json"]
     listed = subprocess.run(command, check=True, capture_output=True)
     names = [stage["name"] for stage in json.loads(listed.stdout)["stages"]]
     return names[names.index("plan") + 1 :]
 
 
 def main(job: str, run_dir: str) -> None:
-    step("allocate", job, "--run-dir", run_dir)  # does nothing for one table
-    step("discover", job, "--run-dir", run_dir)  # does nothing if all cells are public
+    step("run", job, "--only", "allocate", "--run-dir", run_dir)  # does nothing for one table
+    step("run", job, "--only", "discover", "--run-dir", run_dir)  # does nothing if all cells are public
     step("plan", job, "--run-dir", run_dir)
     for stage in stages(run_dir):
-        step(stage, run_dir)
+        step("run", run_dir, "--only", stage)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpscale.measurement.value_files import write_values
 from dpscale.privacy.streams import canonical
-from dpscale.runs.answers import read_index, read_set
+from dpscale.runs.answers import read_index
+from dpscale.storage.files import reading
 
 
 def index_of(run: Path) -> list[dict[str, Any]]:
@@ -38,3 +41,16 @@ def plant(path: Path, record: dict[str, Any], values: np.ndarray) -> None:
     head = {key: record[key] for key in ("release", "snapshot", "domain")}
     label = {key: value for key, value in record.items() if key not in head}
     write_values(path, head, [(canonical(label).decode(), np.asarray(values, dtype=np.float64))])
+
+
+def read_set(folder: Path, row: Mapping[str, Any]) -> pa.Table:
+    """Return the answers of one row of the index as an Arrow table."""
+    first, end = int(row["first"]), int(row["first"]) + int(row["queries"])
+    with reading(folder / row["file"]) as opened, pq.ParquetFile(opened) as file:
+        before, tables = 0, []
+        for number in range(file.num_row_groups):
+            size = file.metadata.row_group(number).num_rows
+            if before < end and first < before + size:
+                tables.append(file.read_row_group(number).slice(max(first - before, 0), end - max(first, before)))
+            before += size
+    return pa.concat_tables(tables)

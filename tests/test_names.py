@@ -40,7 +40,7 @@ HOMONYMS = {
     "product": ("mechanisms/hdmm.py",),  # a search
     "range": ("audit/evidence/",),  # a key of draws
     "prefix": ("mechanisms/residual_planner_plus.py",),  # a strategy of one attribute
-    "random": ("runs/links/", "cli/tables.py"),  # the error of random links
+    "random": ("runs/links/", "cli/plan.py"),  # the error of random links
     "maxent": ("job/table_sections.py",),  # a method of links
     "graphical": ("reconstruction/junction_tree/",),  # an extra of the package
     # a mechanism states which other name a reconstruction has for its evidence, or the option that enables it
@@ -50,7 +50,7 @@ HOMONYMS = {
     # formats of published tables and of synthetic rows
     "csv": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
     # a statistic of an attribute, of degrees and of errors; a summed quantity; a parameter of noise
-    "mean": ("answers/statistics.py", "cli/tables.py", "evaluation/", "runs/links/"),
+    "mean": ("answers/statistics.py", "cli/check.py", "evaluation/", "runs/links/"),
     "sum": ("engine/graphs.py", "measurement/measurement.py", "mechanisms/residual_planner.py"),
     "variance": ("audit/", "privacy/"),
     "parquet": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),

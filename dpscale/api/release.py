@@ -367,5 +367,5 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         """
         if self._rows is None and not self._run.done("synthesize"):
             raise JobError("synthesize", f"no rows in {self.path}", "a run with synthetic rows",
-                           f"sample them: dpscale synthesize {self.path}")  # fmt: skip
+                           f"sample them: dpscale rows {self.path}")  # fmt: skip
         return self._run.read_synthetic(read_rows) if self._rows is None else self._rows()

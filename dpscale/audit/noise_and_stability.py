@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, Integers, NDArray, stats
+from dpscale.base.numerics import Floats, Integers, stats
 from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
 from dpscale.measurement import measure_block
@@ -199,22 +199,3 @@ def _moved(part: list[int], draw: Draw) -> Fraction:
 def worst_record(case: Case, counts: Integers) -> Fraction:
     """Return the largest distance over every record added to a table; removal of a record is symmetric."""
     return max(distance(case, counts, more) for _, more in one_more(counts))
-
-
-def worst_neighbour(case: Case, counts: Integers, neighbours: Tables) -> Fraction | float:
-    """Return the largest distance over given neighbours; inf if one has another shape (data-dependent domain)."""
-    worst = Fraction(0)
-    for other in neighbours:
-        if other.shape != counts.shape:
-            return math.inf
-        worst = max(worst, distance(case, counts, other))
-    return worst
-
-
-def without_each(rows: NDArray, units: list[int], count: Callable[[NDArray, list[int]], Integers]) -> list[Integers]:
-    """Return the counts of a table without each of its privacy units in turn."""
-    counts = []
-    for removed in dict.fromkeys(units):
-        others = [index for index, unit in enumerate(units) if unit != removed]
-        counts.append(count(rows[others], [units[index] for index in others]))
-    return counts

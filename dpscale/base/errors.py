@@ -200,7 +200,7 @@ class Stopped(TransientError):
 
 
 class Cancelled(Stopped):
-    """The run was stopped by `dpscale cancel`."""
+    """The run was stopped by `dpscale job cancel`."""
 
     state = "cancelled"
 

@@ -1,8 +1,7 @@
-"""Commands for domain files: a draft from data, and a check of data."""
+"""Commands for domain files: a draft from data."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,11 @@ import click
 
 from dpscale.base.display import display_path
 from dpscale.base.errors import JobError
-from dpscale.cli.group import json_option, main, scheduler_option
+from dpscale.cli.group import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from dpscale.domain import Attribute, Domain
     from dpscale.records.origin import Origin
     from dpscale.records.sketch import Sketch
 
@@ -26,7 +24,7 @@ def domain() -> None:
     """Domain files."""
 
 
-def _written(command: Callable[..., None]) -> Callable[..., None]:
+def format_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of file formats."""
     for option in (
         click.option("--format", metavar="NAME", help="Format of the files, as in [data] (default: by the ending)."),
@@ -40,7 +38,7 @@ def _written(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _origin(path: str, written: dict[str, Any]) -> Origin:
+def read_origin(path: str, written: dict[str, Any]) -> Origin:
     """Return the options of file formats as the origin of data. Raises JobError if a job would not accept them."""
     from pydantic import ValidationError
 
@@ -60,7 +58,7 @@ def _origin(path: str, written: dict[str, Any]) -> Origin:
 @click.option(
     "--job", "job_file", metavar="FILE", help="With --output: also write a job of one-way tables to a new file."
 )
-@_written
+@format_options
 def domain_sketch(
     data: str, columns: tuple[str, ...], output: str | None, job_file: str | None, **written: Any
 ) -> None:
@@ -79,7 +77,7 @@ def domain_sketch(
     if job_file and not output:
         raise JobError("--job", "given without --output", "--output FILE as well", "name the domain file")
     click.echo(WARNING, err=True)
-    origin = _origin(data, written)
+    origin = read_origin(data, written)
     draft = make_sketch(data, origin.dialect, origin.format, _names(columns))
     if output is None:
         click.echo(draft.text())
@@ -142,68 +140,3 @@ def _names(columns: tuple[str, ...]) -> list[str]:
 def _near(path: str, folder: Path) -> str:
     """Return a path as a job in a folder names it: relative, unless it is an address."""
     return path if "://" in path else os.path.relpath(path, folder)
-
-
-@domain.command("check")
-@click.argument("file")
-@click.argument("data", required=False)
-@_written
-@scheduler_option
-@json_option
-def domain_check(file: str, data: str | None, scheduler: str | None, as_json: bool, **written: Any) -> None:
-    """Read a domain file and list its attributes; with DATA list every fault of the data. That output is PRIVATE."""
-    from dpscale.domain import Domain
-
-    read = Domain.read(file)
-    checked = _checked(read, data, scheduler, _origin(data, written)) if data is not None else {}
-    faults = checked.get("faults", [])
-    attributes = [_attribute(one) for one in read.attributes]
-    if as_json:
-        click.echo(json.dumps({"attributes": attributes, "reviewed": read.reviewed, **checked}))
-    else:
-        click.echo("\n".join([*_fault_lines(checked), *(() if faults else map(_line, attributes))]))
-    if faults:
-        raise click.exceptions.Exit(2)
-
-
-def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> dict[str, Any]:
-    """Return the faults that one pass over the data finds."""
-    from dpscale.base.error_redaction import discreetly
-    from dpscale.engine import resolve
-    from dpscale.engine.contribution_bounds import WARNING, find_faults
-
-    click.echo(WARNING, err=True)
-    engine = resolve(scheduler=scheduler)
-    try:
-        found: dict[str, Any] = discreetly("domain check", lambda: find_faults(engine, origin.table(data, read)))
-    finally:
-        engine.close()
-    return found
-
-
-def _attribute(one: Attribute) -> dict[str, Any]:
-    assumed = {} if one.search is None else {"assumed": True}
-    columns = {"columns": list(one.columns)} if len(one.columns) > 1 else {}
-    return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column, **columns, **assumed}
-
-
-def _line(one: dict[str, Any]) -> str:
-    columns = ", ".join(one.get("columns", [one["column"]]))
-    made = "" if columns == one["name"] else f", from {columns}"
-    assumed = " (assumed: they are not public)" if one.get("assumed") else ""
-    return f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{assumed}{made}"
-
-
-def _fault_lines(checked: dict[str, Any]) -> list[str]:
-    """Return a line for all columns and one for each fault."""
-    if not checked:
-        return []
-    rows = f"{checked['columns_affected']} of {checked['columns']} columns have faults, in {checked['rows']:,} rows"
-    return [rows, *(f"{one['column']!r}: {one['fault']}{_count(one)}" for one in checked["faults"])]
-
-
-def _count(one: dict[str, Any]) -> str:
-    """Return the number of files or rows with a fault, and a few values."""
-    places = [f"in {one[name]:,} {name[: -1 if one[name] == 1 else None]}" for name in ("rows", "files") if name in one]
-    values = [f"for example {', '.join(map(repr, one['examples']))}"] if one.get("examples") else []
-    return "".join(f", {part}" for part in (*places, *values))

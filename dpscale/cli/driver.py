@@ -1,4 +1,4 @@
-"""Run whose driver is a task on the cluster: `dpscale submit` and the commands that query it.
+"""Run whose driver is a task on the cluster: `dpscale job submit` and the commands that query it.
 
 The driver is one task on a worker. It secedes from the worker's thread pool and submits the tasks of the stages, so the
 submitting machine may disconnect. Its only state is the run directory, where `driver.json` (`driver_status`) describes
@@ -258,7 +258,7 @@ def wait(path: Path, seconds: float | None = None, progress: Progress = silent) 
     found = driver_status.read(path)
     while True:
         if not found:
-            raise JobError("run directory", f"{path} was never submitted", "a run that `dpscale submit` began",
+            raise JobError("run directory", f"{path} was never submitted", "a run that `dpscale job submit` began",
                            "submit it, or run it here")  # fmt: skip
         if found["state"] not in driver_status.AT_WORK:
             return found

@@ -1,4 +1,4 @@
-"""Commands on the results of a run: `end`, `evidence`, `publish`, `model` and `compare`."""
+"""Commands on the results of a run: `evidence`, `publish`, `model` and `compare`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpscale.base import LazyModule
-from dpscale.base.errors import JobError, TransientError
+from dpscale.base.errors import JobError
 from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_option
 from dpscale.storage.files import read_text, write_whole
 
@@ -21,50 +21,6 @@ if TYPE_CHECKING:
     from dpscale.runs.directory import Run
 
 opening, estimates = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.estimates")
-
-
-@main.command()
-@click.argument("run_dir")
-@json_option
-def end(run_dir: str, as_json: bool) -> None:
-    """Finish a measured run, or abandon it: its secret is destroyed, and no further measurement is possible."""
-    from dpscale.cli import driver_status
-    from dpscale.runs.stages import runner
-
-    run = opening.open_run(run_dir)
-    if driver_status.at_work(driver_status.read_status(run.path)):
-        raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run without a driver",
-                             f"wait for it, or stop it with `dpscale cancel {run.path}`")  # fmt: skip
-    summary = runner.end(run)
-    click.echo(json.dumps(summary) if as_json else f"{summary['how']}: {_spent(summary)}")
-
-
-PARTS = ("allocation", "searches", "units")  # charges of their own
-
-
-def _spent(summary: dict[str, Any]) -> str:
-    """Return the spent budget in words."""
-    charged, finished = summary["charged"], summary["how"] == "finished"
-    if "ledger" in summary:
-        return f"the ledger is not available to state the spent budget ({summary['ledger']})"
-    parts = [name for name in PARTS if summary.get(name)]
-    if charged is None:
-        return f"the charges of {' and '.join(parts)} are spent; there is no refund" if parts else "nothing was spent"
-    figures = ", ".join(f"{name} {charged[name]:g}" for name in ("epsilon", "delta") if charged.get(name) is not None)
-    cost = ", ".join(f"{name} {_decimal(value)}" for name, value in charged["cost"].items() if value not in ("0", None))
-    after = (
-        "answers can still be computed" if finished else "there is no refund, because some of its noise may be known"
-    )
-    return f"the whole charge is spent ({figures or cost}); {after}"
-
-
-def _decimal(value: Any) -> str:
-    from fractions import Fraction
-
-    try:
-        return f"{float(Fraction(value)):.6g}"
-    except (ValueError, TypeError, OverflowError):
-        return str(value)
 
 
 @main.command()

@@ -1,60 +1,128 @@
-"""Commands that run a job: `run`, one for each other stage, `submit` to a cluster, and `status`, `wait`, `cancel`."""
+"""Commands that run a job, its stages and periods, and that add to its release: `run`, `rows`, `refine`, `demo`."""
 
 from __future__ import annotations
 
 import json
-import time
+import os
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpscale.base import LazyModule
+from dpscale.base.display import figure
+from dpscale.base.errors import DataError, DpscaleError, JobError, TransientError
 from dpscale.cli.group import Bars, empty_option, fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.runs.stages import STAGES
 
 if TYPE_CHECKING:
-    from dpscale.engine import Engine
-    from dpscale.job import TableJob
-    from dpscale.plans.measurement_plan import MeasurementPlan
     from dpscale.runs.directory import Run
+    from dpscale.runs.refine import Refinement
 
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.stages.runner")
-planning = LazyModule("dpscale.runs.stages.plan")
-rows_stage = LazyModule("dpscale.runs.stages.synthesize")
-driver, driver_status = LazyModule("dpscale.cli.driver"), LazyModule("dpscale.cli.driver_status")
-RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it again to resume"}
+periods, refining = LazyModule("dpscale.runs.periods.stages"), LazyModule("dpscale.runs.refine")
+manifest, rows_stage = LazyModule("dpscale.runs.manifest"), LazyModule("dpscale.runs.stages.synthesize")
+STAGE_NAMES = ("allocate", *STAGES)
 
 
 @main.command()
-@click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="The run directory (default: runs/ and the job's digest).")
+@click.argument("place", metavar="JOB|DIR")
+@click.option("--only", metavar="STAGE", help=f"One stage: {', '.join(STAGE_NAMES)}.")
+@click.option("--period", metavar="PERIOD", help="The next period of a growing table alone, for example 2026-02.")
+@click.option("--run-dir", metavar="DIR", help="The run directory of a job (default: runs/ and the job's digest).")
 @fresh_option
 @empty_option
 @scheduler_option
 @quiet_option
 @json_option
 def run(
-    job: str, run_dir: str | None, fresh: bool, empty: bool, scheduler: str | None, quiet: bool, as_json: bool
+    place: str,
+    only: str | None,
+    period: str | None,
+    run_dir: str | None,
+    fresh: bool,
+    empty: bool,
+    scheduler: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    """Run all stages of a job; an interrupted run resumes.
+    """Run all stages of a job or of a run directory, or one stage; an interrupted run resumes.
 
     The same job again costs nothing. Changed data, or --fresh, are a new release with a charge of its own, and squared
-    mu adds over the releases of a dataset. `dpscale end DIR` retires a run that will not resume. Who removes its
-    directory loses the answers, not the charge: the ledger keeps the entry.
+    mu adds over the releases of a dataset. A stage or period that is finished returns at once. `dpscale job end DIR`
+    retires a run that will not resume. Who removes its directory loses the answers, not the charge: the ledger keeps
+    the entry.
     """
-    directory = opening.begin_run(opening.read_job(job), run_dir, fresh, empty=empty)
-    repeated = runner.check_repeat(directory)
-    with runner.remove_on_error(directory), Bars(quiet) as progress:
-        runner.run_stages(directory, scheduler=scheduler, progress=progress)
-    print_run(directory, repeated, as_json, sentence="" if as_json else _spent(directory))
+    if only is not None and period is not None:
+        raise JobError("--period", "given together with --only", "one of them", "leave one out")
+    directory = _begin(place, run_dir, fresh, empty and period is None, files_accessible=only != "plan")
+    if period is not None:
+        _run_period(directory, period, empty, scheduler, quiet, as_json)
+    elif only is not None:
+        _run_stage(directory, only, scheduler, quiet, as_json)
+    else:
+        repeated = runner.check_repeat(directory)
+        with runner.remove_on_error(directory), Bars(quiet) as progress:
+            runner.run_stages(directory, scheduler=scheduler, progress=progress)
+        print_run(directory, repeated, as_json, sentence="" if as_json else _spent(directory))
+
+
+def _begin(place: str, run_dir: str | None, fresh: bool, empty: bool, files_accessible: bool) -> Any:
+    """Begin or reopen the run of a job file, or open a run directory."""
+    if place.endswith(".toml") or os.path.isfile(place):
+        return opening.begin_run(opening.read_job(place), run_dir, fresh, files_accessible, empty)
+    for option, given in (("--run-dir", run_dir is not None), ("--fresh", fresh)):
+        if given:
+            raise JobError(option, f"given for {place}, which is no job file", "a job file", f"leave {option} out")
+    opened = opening.open_run(place)
+    if empty and not opened.manifest.get("empty"):
+        with manifest.disk_errors(opened.path):
+            opened.update(empty=True)
+    return opened
+
+
+def _run_stage(directory: Run, name: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Run one stage, if the job requests it, and print its state."""
+    requested = {"allocate", *(one for one, known in STAGES.items() if known.enabled_by)}  # if the job asks for them
+    if name not in directory.stages and (directory.is_part or name not in requested):
+        raise JobError("stage", f"{name} of {directory.path}", ", ".join(directory.stages),
+                       "run one of them, or use the directory of the whole run")  # fmt: skip
+    stage = directory.stages.get(name)
+    if stage is not None and stage.spends:
+        _warn_other_data(directory)
+    if stage is not None and stage.is_enabled(directory):
+        with Bars(quiet) as progress, runner.remove_on_error(directory):
+            runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
+    entry = {"stage": name, **directory.manifest["stages"].get(name, {"state": "not requested"})}
+    click.echo(json.dumps(entry) if as_json else f"{name}: {entry['state']}")
+
+
+def _run_period(directory: Any, period: str, empty: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Release the next period of a growing table; a released one is not drawn again."""
+    if directory.job.kind != "periods" or directory.manifest.get("kind") != "periods":
+        raise JobError("run directory", f"{directory.path} is not the run of a growing table",
+                       "the run of a job with data.period", "leave --period out for a job of one moment")  # fmt: skip
+    with Bars(quiet) as progress:
+        periods.release_next(directory, period, scheduler=scheduler, progress=progress, empty=empty)
+    summary = {"run_dir": str(directory.path), "period": period, "released": directory.released,
+               "privacy": directory.manifest["privacy"]}  # fmt: skip
+    count = f"{len(directory.released)} of {len(directory.labels)}"
+    click.echo(json.dumps(summary) if as_json else f"{period}: released, {count}")
+
+
+def _warn_other_data(directory: Run) -> None:
+    """Warn if a finished stage describes other data than the files now contain."""
+    try:
+        with suppress(TransientError):  # a store that is unavailable now
+            runner.check_repeat(directory)
+    except DataError as error:
+        click.echo(f"dpscale: {error}", err=True)
 
 
 def _spent(run: Run) -> str:
     """Return a sentence on the budget that the dataset of a run has spent; empty without a readable ledger."""
-    from dpscale.base.errors import DpscaleError
-
     with suppress(DpscaleError, OSError):
         if found := runner.ledger_dataset(run):
             spent, dataset = found["spent"], run.manifest["privacy"]["dataset"]
@@ -92,65 +160,17 @@ def print_run(
     click.echo(f"report: {report}")
 
 
-def _stage_command(name: str, doc: str) -> None:
-    @main.command(name, help=doc)
-    @click.argument("run_dir")
-    @scheduler_option
-    @quiet_option
-    @json_option
-    def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-
-        directory = opening.open_run(run_dir)
-        _check_stage(directory, name)
-        if STAGES[name].spends:
-            _warn_other_data(directory)
-        if directory.stages[name].is_enabled(directory):
-            with Bars(quiet) as progress:
-                runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
-        _echo_stage(directory, name, as_json)
-
-
-def _echo_stage(directory: Run, name: str, as_json: bool) -> None:
-    stage = {"stage": name, **directory.manifest["stages"].get(name, {"state": "not requested"})}
-    click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
-
-
-def _check_stage(directory: Run, name: str) -> None:
-    """Raise JobError for a stage that this kind of run does not have."""
-    from dpscale.base.errors import JobError
-
-    if name not in directory.stages:
-        raise JobError("stage", f"{name} of {directory.path}", ", ".join(directory.stages),
-                       "run one of them, or use the directory of the whole run")  # fmt: skip
-
-
-def _warn_other_data(directory: Run) -> None:
-    """Warn if a finished stage describes other data than the files now contain."""
-    from dpscale.base.errors import DataError, TransientError
-
-    try:
-        with suppress(TransientError):  # a store that is unavailable now
-            runner.check_repeat(directory)
-    except DataError as error:
-        click.echo(f"dpscale: {error}", err=True)
-
-
-for _stage in STAGES.values():
-    if _stage.name not in ("discover", "plan", "synthesize"):  # the first ones take a job
-        _stage_command(_stage.name, _stage.help)
-
-
-@main.command(help=STAGES["synthesize"].help)
+@main.command()
 @click.argument("run_dir")
-@click.option("--rows", type=click.IntRange(min=1), help="Number of rows; default: as the job requests.")
+@click.option("--rows", "count", type=click.IntRange(min=1), help="Number of rows; default: as the job requests.")
 @scheduler_option
 @quiet_option
 @json_option
-def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-
+def rows(run_dir: str, count: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Draw synthetic rows from a measured run, at no cost."""
     directory = opening.open_run(run_dir)
-    if rows is not None:
-        rows_stage.request_rows(directory.table, rows)
+    if count is not None:
+        rows_stage.request_rows(directory.table, count)
     with Bars(quiet) as progress:
         runner.run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
     stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}
@@ -158,261 +178,81 @@ def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: boo
 
 
 @main.command()
-@click.argument("run_dir", required=False)
-@json_option
-def stages(run_dir: str | None, as_json: bool) -> None:
-    """List the stages in order with their inputs and whether they spend budget; with RUN_DIR those of one run."""
-    run = None if run_dir is None else opening.open_run(run_dir)
-    known = STAGES if run is None else run.stages
-    table = [stage.to_dict() for stage in known.values() if run is None or stage.is_enabled(run)]
-    if as_json:
-        click.echo(json.dumps({"stages": table}))
-        return
-    for stage in table:
-        click.echo(f"{stage['name']:>12}: {stage['help']}")
-
-
-def _start_stage(
-    name: str, job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool
-) -> None:
-    """Run a stage that may be the first one of a run: of a job in a new directory, or of a run directory."""
-    directory = opening.open_run(job) if run_dir is None else opening.begin_run(opening.read_job(job), run_dir, fresh)
-    _warn_other_data(directory)
-    if name in directory.stages and directory.stages[name].is_enabled(directory):
-        with Bars(quiet) as progress, runner.remove_on_error(directory):
-            runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
-    _echo_stage(directory, name, as_json)
-
-
-@main.command()
-@click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="Run directory of a job file; without it, JOB is a run directory.")
-@fresh_option
+@click.argument("run_dir")
+@click.option("--epsilon", type=float, required=True, help="Budget of the new release alone.")
+@click.option("--delta", type=float, help="Default: that of the job.")
+@click.option("--job", metavar="JOB", help="A job on the same data with another workload.")
+@click.option("--run-dir", "new", metavar="NEW", help="The new run directory (default: RUN_DIR with -refined).")
+@click.option("--plan", "plan_only", is_flag=True, help="Print the expected errors; reads no data, spends no budget.")
 @scheduler_option
 @quiet_option
 @json_option
-def allocate(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    """Divide the budget over tables and links, from a first measurement at a part of it."""
-    _start_stage("allocate", job, run_dir, fresh, scheduler, quiet, as_json)
-
-
-@main.command(help=STAGES["discover"].help)
-@click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="Run directory of a job file; without it, JOB is a run directory.")
-@fresh_option
-@scheduler_option
-@quiet_option
-@json_option
-def discover(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    _start_stage("discover", job, run_dir, fresh, scheduler, quiet, as_json)
-
-
-@main.command()
-@click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="Store the plan here, for later stages.")
-@click.option("--compare", is_flag=True, help="Plan with every mechanism and print their errors.")
-@click.option("--error", type=float, metavar="RECORDS", help="Print the epsilon at which the error is RECORDS.")
-@fresh_option
-@scheduler_option
-@quiet_option
-@json_option
-def plan(
-    job: str,
-    run_dir: str | None,
-    compare: bool,
-    error: float | None,
-    fresh: bool,
+def refine(
+    run_dir: str,
+    epsilon: float,
+    delta: float | None,
+    job: str | None,
+    new: str | None,
+    plan_only: bool,
     scheduler: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
-    from dpscale.base.numerics import one_thread
-    from dpscale.cli.plan_text import plan_text
-    from dpscale.cli.tables import overview_text
-    from dpscale.engine import resolve
-    from dpscale.runs.stages.preview import planned_risk
+    """Spend more budget on the records of a measured run: a new release, pooled with the earlier values.
 
-    read, began = opening.read_job(job), time.perf_counter()
-    _warn_of_files(read)
-    jobs, overview = opening.run_class(read).table_jobs(read), opening.run_class(read).overview(read)
-    with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
-        engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
+    The new run has its own release id, charge and directory. The same command again resumes it. Squared mu adds over
+    the releases, epsilon does not: two releases at epsilon 0.5 and delta 1e-9 together have epsilon 0.718.
+    """
+    planned = refining.plan_refinement(run_dir, epsilon, delta, job)
+    if plan_only:
+        _print_refinement(_refinement_summary(planned, scheduler, quiet), as_json)
+        return
+    run = refining.start_refinement(planned, new)
+    repeated = runner.check_repeat(run)
+    with runner.remove_on_error(run), Bars(quiet) as progress:
+        runner.run_stages(run, scheduler=scheduler, progress=progress)
+    plan = run.measurement_plan
+    figures, sentence = plan.summary(run.planning_problem.budget), plan.instalments.sentence(plan.cost)
+    print_run(run, repeated, as_json, figures, sentence)
+
+
+def _refinement_summary(planned: Refinement, scheduler: str | None, quiet: bool) -> dict[str, Any]:
+    """Return the figures of a refinement that is not started."""
+    from dpscale.engine import resolve
+    from dpscale.runs.stages.preview import expected_errors
+
+    problem = planned.job.planning_problem(planned.workload)
+    with Bars(quiet) as progress:
+        engine = resolve(scheduler=scheduler or planned.job.engine.scheduler, progress=progress)
         try:
-            plans = _make_plans(read, jobs, run_dir, fresh, engine)
-            summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
-            if not overview:
-                summaries["data"]["attack_risk"] = planned_risk(read).describe()
+            plan, costs = refining.preview_refinement(planned, engine), planned.costs
         finally:
             engine.close()
-    seconds = {"planning_seconds": round(time.perf_counter() - began, 2)}
+    return {"run_dir": str(planned.default_directory), "mechanism": plan.mechanism, **plan.summary(problem.budget),
+            **expected_errors(plan, problem.budget),
+            "together": costs.sentence(plan.cost)}  # fmt: skip
+
+
+def _print_refinement(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({**(overview | {"tables": summaries} if overview else summaries["data"]), **seconds}))
+        click.echo(json.dumps(summary))
         return
-    for line in overview_text(overview) if overview else ():
-        click.echo(line)
-    for name, summary in summaries.items():
-        click.echo((f"\ntables.{name}\n" if overview else "") + plan_text(summary | seconds))
-
-
-def _warn_of_files(job: Any) -> None:
-    """Warn of files beside the data of a job that are left out."""
-    from dpscale.records.table import warn_left_out
-
-    for own in job.tables.values() if hasattr(job, "tables") else (job.data,):
-        if not own.lake and own.path is not None:
-            warn_left_out(own.path, own.format or "")
-
-
-def _make_plans(
-    read: Any, jobs: Mapping[str, TableJob], run_dir: str | None, fresh: bool, engine: Engine
-) -> dict[str, MeasurementPlan]:
-    """Return the plan of every table; with a run directory, store the plans there."""
-    if run_dir is None:
-        return {name: planning.make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
-                for name, own in jobs.items()}  # fmt: skip
-    directory = opening.begin_run(read, run_dir, fresh, files_accessible=False)
-    with runner.remove_on_error(directory):
-        runner.run_requested(directory, engine, "plan")
-    return {name: table.measurement_plan for name, table in directory.tables.items()}
-
-
-def _plan_summary(
-    read: TableJob, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: float | None
-) -> dict[str, Any]:
-    """Return all figures of `dpscale plan`, as `--json` prints them."""
-    from dpscale.base.errors import JobError
-    from dpscale.cli.plan_text import time_summary
-    from dpscale.runs.stages.preview import (
-        compare_mechanisms,
-        error_curve,
-        expected_errors,
-        list_advice,
-        main_unit,
-        required_epsilon,
-        rms_error,
-    )
-
-    budget = read.answer_budget(read.read_domain())  # that of a plan may have the cells that a search has found
-    known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
-             read.data.max_rows_per_unit, read.engine.bytes, engine.workers, read.output.max_rows]  # fmt: skip
-    followed = planning.cached_summary(
-        known,
-        lambda: {
-            "needs": _needs(read, measurement_plan, engine),
-            **expected_errors(measurement_plan, budget),
-        },
-    )
-    families = followed["families"]
-    if wanted is not None and not families:
-        raise JobError("--error", f"given for the adaptive mechanism {measurement_plan.mechanism}",
-                       "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
-    error = rms_error(families) if families else None
-    return {
-        "mechanism": measurement_plan.mechanism,
-        "queries": measurement_plan.workload.query_count,
-        "counted_sets": len(measurement_plan.counted_sets),
-        "noise": measurement_plan.noise,
-        **measurement_plan.summary(budget),
-        **followed["needs"],
-        "notes": list(measurement_plan.notes),
-        "families": families,
-        "levels": followed["levels"],
-        **({"time": time_summary(read)} if read.data.period else {}),
-        "curve": [] if error is None else error_curve(read, error),
-        "needed": None
-        if error is None or wanted is None
-        else required_epsilon(read, error, wanted) | {"unit": main_unit(families)},
-        "compared": compare_mechanisms(read, measurement_plan, engine, planning.most_cells(read, engine))
-        if compare
-        else [],
-        "advice": list_advice(read, measurement_plan, families),
-    }
-
-
-def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> dict[str, Any]:
-    """Return the tasks, passes, memory and time that counting needs, and predictions for planning and answers."""
-    from dpscale.engine.counting import counting_cost
-    from dpscale.mechanisms.contract import planning_memory
-    from dpscale.runs.stages.preflight import reconstruction_memory, reconstruction_seconds
-
-    needs = counting_cost(measurement_plan.domain, measurement_plan.counted_sets, read.engine.bytes, engine.workers)
-    return {
-        "counted_joints": needs.saving.joints,
-        "counted_by_bit_planes": needs.saving.planes,
-        "counting_saved": round(needs.saving.factor, 3),
-        "passes_over_the_data": needs.passes,
-        "tasks": needs.tasks,
-        "memory_bytes": needs.memory,
-        "counting_seconds_per_million_rows": needs.seconds_per_million,
-        "planning_memory_bytes": planning_memory(measurement_plan.workload),
-        "reconstruction_memory_bytes": reconstruction_memory(measurement_plan, read)[0],
-        "reconstruction_seconds": float(f"{reconstruction_seconds(measurement_plan, read):.3g}"),
-    }
+    for key, value in summary.items():
+        if value is not None and key not in ("families", "levels", "together"):
+            click.echo(f"{key.replace('_', ' '):>25}: {figure(value) if isinstance(value, float) else value}")
+    for one in summary["families"]:
+        click.echo(f"{one['error']:>25.4g}  {one['family']}, {one['sets']:,} sets, {one['queries']:,} queries")
+    click.echo(summary["together"])
 
 
 @main.command()
-@click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="The run directory, on storage that the workers share.")
-@click.option("--scheduler", metavar="SPEC", required=True, help="tcp://HOST:PORT or tls://HOST:PORT")
-@fresh_option
-@empty_option
-@json_option
-def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, empty: bool, as_json: bool) -> None:
-    """Run all stages of a job on a cluster, including the driver, and return at once."""
-    from dpscale.engine.schedulers import open_cluster
-    from dpscale.runs.stages.runner import check_repeat
+@click.option("--folder", default="dpscale-demo", show_default=True, help="The folder of the demo.")
+@scheduler_option
+@quiet_option
+def demo(folder: str, scheduler: str | None, quiet: bool) -> None:
+    """Run the main job on sample data: the RAND health insurance experiment."""
+    from dpscale.cli.demo import run_demo
 
-    directory = opening.begin_run(opening.read_job(job), run_dir, fresh, False, empty)
-    directory.check_open("measure")
-    check_repeat(directory)
-    with Bars(quiet=as_json) as progress, open_cluster(scheduler, progress) as engine:
-        driven = driver.submit(directory, engine)
-    summary = {"run_dir": str(directory.path), **driven}
-    click.echo(json.dumps(summary) if as_json else f"{driven['state']}: dpscale wait {directory.path}")
-
-
-@main.command()
-@click.argument("run_dir")
-@json_option
-def status(run_dir: str, as_json: bool) -> None:
-    """Print the state of each stage of a run, and of its driver on the cluster."""
-    run = opening.open_run(run_dir)
-    driven = driver_status.read_status(run.path)
-    working = driver_status.at_work(driven)
-    states, parts = run.states(working), {name: one.states(working) for name, one in run.parts.items()}
-    if as_json:
-        added = {"states": states, **({"tables": parts} if parts else {}), **({"driver": driven} if driven else {})}
-        click.echo(json.dumps(run.manifest | added))
-        return
-    for name, state in states.items():
-        click.echo(f"{name:>12}: {state}{RESUME.get(state, '')}")
-    for name, own in parts.items():
-        click.echo(f"{name:>12}: {', '.join(f'{stage} {state}' for stage, state in own.items())}")
-    if run.ended:
-        click.echo(f"{'ended':>12}: {run.ended['how']} at {run.ended['at']}")
-    if driven:
-        task = driven.get("working")
-        tasks = f", {task['tasks']} {task['done']} of {task['total']}" if task else ""
-        click.echo(f"{'driver':>12}: {'silent' if driven['silent'] else driven['state']}{tasks}")
-
-
-@main.command()
-@click.argument("run_dir")
-@click.option("--seconds", type=float, help="Stop waiting after this time (exit code 75); the run continues.")
-def wait(run_dir: str, seconds: float | None) -> None:
-    """Wait for a submitted run and exit with its exit code."""
-    run = opening.open_run(run_dir)
-    with Bars() as progress:
-        ended = driver.wait(run.path, seconds, progress)
-    if ended["exit_code"]:
-        click.echo(f"dpscale: {ended['error']}", err=True)
-        raise click.exceptions.Exit(ended["exit_code"])
-    click.echo(f"report: {run.path / 'report.html'}")
-
-
-@main.command()
-@click.argument("run_dir")
-def cancel(run_dir: str) -> None:
-    """Stop a submitted run at its next task; a later submit resumes it."""
-    driver.cancel(opening.open_run(run_dir).path)
+    with Bars(quiet) as progress:
+        text = run_demo(Path(folder), scheduler, progress)
+    click.echo(text)

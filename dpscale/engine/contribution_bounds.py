@@ -2,7 +2,7 @@
 
 For a contribution bound, all partitions are read once, the rows are exchanged between workers by buckets of units, and
 the result is one bit per row. For bounded totals of numbers they are read again, and the result is the changed values.
-Refused values are searched after a task met one, or for `dpscale domain check`.
+Refused values are searched after a task met one, or for `dpscale check domain`.
 """
 
 from __future__ import annotations

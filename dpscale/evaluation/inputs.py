@@ -68,7 +68,7 @@ def open_rows(run: TableRun) -> ComparedTable:
         )
     if not run.done("synthesize"):
         raise JobError("run directory", f"{run.path} has no synthetic rows", "a run with synthetic rows",
-                       f"draw them: dpscale synthesize {run.path}")  # fmt: skip
+                       f"draw them: dpscale rows {run.path}")  # fmt: skip
     check_output(run.path, "synthesize", run.manifest["stages"]["synthesize"])
     index = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     if index["weights"]:

@@ -343,8 +343,3 @@ def _route(part: JoinPart, edges: Sequence[Edge], base: str, table: str) -> tupl
         remedy = f'name its links: through = ["{found[0][0].link.called}"]' if found else "leave the table out"
         raise JobError(FIELD, got, takes, remedy)
     return found[0]
-
-
-def join_names(joins: Mapping[str, Join]) -> str:
-    """Return the joins of a job and their attributes in words."""
-    return "; ".join(f"{name} ({', '.join(one.requested)})" for name, one in joins.items()) or "none"

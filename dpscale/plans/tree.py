@@ -374,19 +374,6 @@ class TreeFactor(Factor):
                 found.append(None)
         return found
 
-    def combination_variance(self, weights: Floats, level: int | None = None) -> float:
-        """Return the variance of Σ a_v x_v over the nodes of a level, at unit noise variance.
-
-        Parameters
-        ----------
-        weights : ndarray, shape (nodes,)
-        level : int, optional
-            Default: the leaves.
-        """
-        depth = self.levels.depth if level is None else level
-        nodes = np.flatnonzero(weights)
-        return self.sparse_variance(nodes, np.asarray(weights, np.float64)[nodes], depth)
-
     def sparse_variance(self, nodes: Integers, weights: Floats, level: int) -> float:
         """Return the variance of Σ a_v x_v over some nodes of a level, each listed once, at unit noise variance."""
         passes, total = self.passes, 0.0

@@ -203,7 +203,7 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
     policies = [word for code, word in POLICIES.items() if code in worst.values()]
     return RefusedValue("data columns", columns, "only values that the domain file permits",
                         f"set {' and '.join(policies)} of these attributes, or widen their domains "
-                        "(`dpscale domain check FILE DATA` shows the values; its output is private)")  # fmt: skip
+                        "(`dpscale check domain FILE DATA` shows the values; its output is private)")  # fmt: skip
 
 
 def judged(attribute: Attribute, column: pa.Array) -> Integers:

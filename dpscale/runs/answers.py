@@ -248,19 +248,6 @@ def read_index(folder: Path) -> pa.Table:
         return pq.read_table(file)
 
 
-def read_set(folder: Path, row: Mapping[str, Any]) -> pa.Table:
-    """Return the answers of one row of the index as an Arrow table."""
-    first, end = int(row["first"]), int(row["first"]) + int(row["queries"])
-    with reading(folder / row["file"]) as opened, pq.ParquetFile(opened) as file:
-        before, tables = 0, []
-        for number in range(file.num_row_groups):
-            size = file.metadata.row_group(number).num_rows
-            if before < end and first < before + size:
-                tables.append(file.read_row_group(number).slice(max(first - before, 0), end - max(first, before)))
-            before += size
-    return pa.concat_tables(tables)
-
-
 def answer_texts(folder: Path, rows: Sequence[Mapping[str, Any]], most: int) -> dict[int, str]:
     """Return the answers of rows of the index as CSV, for reading and spreadsheets.
 

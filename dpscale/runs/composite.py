@@ -216,7 +216,7 @@ class CompositeRun(Run):
         if divides and not self.is_allocated:
             if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
                 raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others",
-                               f"run `dpscale allocate {self.path}` first")  # fmt: skip
+                               f"run `dpscale run {self.path} --only allocate` first")  # fmt: skip
             self.record_allocation(Divisible(self.job, self.neighbours).divide_by_usual_sizes().to_dict())
             self.update(divides=UNMEASURED)
 

@@ -181,7 +181,7 @@ def next_directory(
     if not read_manifest(last).get("ended") and (stage := first_unfinished(last)):
         what = "is not measured" if stage in ("discover", "plan", "measure") else f"its stage {stage} is not finished"
         raise JobError("--fresh", f"{last} was started and {what}", "a job whose latest run is finished",
-                       f"resume it with --run-dir {last} without --fresh, or end it: `dpscale end {last}`")  # fmt: skip
+                       f"resume it with --run-dir {last} without --fresh, or `dpscale job end {last}`")  # fmt: skip
     number = max(_numbers(base)) + 1
     return numbered_path(base, number), number
 

@@ -329,7 +329,7 @@ class Run(ABC):
 
     @property
     def ended(self) -> dict[str, Any] | None:
-        """How and when `dpscale end` ended the run; None if it did not."""
+        """How and when `dpscale job end` ended the run; None if it did not."""
         ended: dict[str, Any] | None = self.manifest.get("ended")
         return ended
 
@@ -388,7 +388,7 @@ class Run(ABC):
 
     def _undone(self, stage: str) -> JobError:
         return JobError("run directory", f"stage {stage} is not done", "a run whose earlier stages are done",
-                        f"run `dpscale {stage} {self.path}` first")  # fmt: skip
+                        f"run `dpscale run {self.path} --only {stage}` first")  # fmt: skip
 
     @contextmanager
     def record_stage(self, stage: Stage, each: ParallelMap = serial_map) -> Iterator[None]:

@@ -92,7 +92,7 @@ def run_stage_and_exit(run: str, extra: int | None, planted: int, errors: str, g
         if extra is not None:
             resource.setrlimit(resource.RLIMIT_AS, (before + extra, before + extra))
         try:
-            main(["measure", run, "--quiet", "--scheduler", "synchronous" if planted else "threads"])
+            main(["run", run, "--only", "measure", "--quiet", "--scheduler", "synchronous" if planted else "threads"])
         except SystemExit as error:
             code = int(error.code or 0)
         if extra is None:

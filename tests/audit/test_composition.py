@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.audit.composition import audit_run, records_of
 from dpscale.audit.noise_and_stability import MECHANISMS
 from dpscale.ledger import Ledger
 from dpscale.runs.table import TableRun
 from tests.answered import plant
+from tests.audit.composition import audit_run, records_of
 from tests.audit.small import write
 
 STRAY = "000-00000900-00000901.parquet"

@@ -11,7 +11,6 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.audit.composition import records_of
 from dpscale.job import TableJob
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
@@ -20,6 +19,7 @@ from dpscale.runs.stages import budget, runner
 from dpscale.runs.stored_job import read_stored
 from dpscale.runs.table import TableRun, job_digest
 from tests.answered import edit_blocks
+from tests.audit.composition import records_of
 from tests.audit.small import write
 from tests.links import small as shop
 

@@ -156,13 +156,13 @@ def test_command_writes_and_checks_after_each_month_and_compares_the_ledger(tmp_
     for month in (None, MONTHS[3]):
         if month:
             write(tmp_path, frames(60, [month]))
-            assert run_command("release-period", run, month, "--quiet")[0] == 0
+            assert run_command("run", run, "--period", month, "--quiet")[0] == 0
         assert run_command("evidence", run, "--selftest", results)[0] == 0
         code, output, _ = run_command("evidence", "--check", run / "evidence", "--ledger", ledger, "--json")
         assert code == 0
         counts.append(len(json.loads(output)["components"]))
     assert counts == [3, 4]
-    assert run_command("end", run)[0] == 0
+    assert run_command("job", "end", run)[0] == 0
     assert run_command("evidence", run, "--selftest", results)[0] == 0
     assert run_command("evidence", "--check", run / "evidence", "--ledger", ledger)[0] == 0
 

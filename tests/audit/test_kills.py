@@ -18,8 +18,8 @@ from fractions import Fraction
 
 import pytest
 
-from dpscale.audit.composition import audit_run
 from tests.audit import kills
+from tests.audit.composition import audit_run
 from tests.audit.small import answers, measurements, write
 
 KILLS = 12

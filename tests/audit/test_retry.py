@@ -12,7 +12,6 @@ import pytest
 
 import dpscale as dp
 from dpscale import BudgetError, DataError, JobError
-from dpscale.audit.composition import audit_run, records_of
 from dpscale.counting.count import Layout, count
 from dpscale.engine import resolve
 from dpscale.job import TableJob
@@ -23,6 +22,7 @@ from dpscale.records import Table
 from dpscale.runs.stages import STAGES, budget, measure as measuring, unit_bounds
 from dpscale.runs.stages.runner import run_stage, run_stages
 from dpscale.runs.table import TableRun
+from tests.audit.composition import audit_run, records_of
 from tests.audit.small import frame, measurements, write
 
 PRIVATE = {"scheduler": "synchronous"}

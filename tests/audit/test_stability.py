@@ -5,6 +5,9 @@ The oracle is exact arithmetic on the difference of two releases with one key. F
 product's counting code over files, with each unit removed in turn.
 """
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,8 +18,6 @@ from dpscale.audit.noise_and_stability import (
     case_of,
     distance,
     small_table,
-    without_each,
-    worst_neighbour,
     worst_record,
 )
 from dpscale.audit.selftest import domain_of_the_data, sensitivity_off
@@ -28,6 +29,25 @@ SIZES = (2, 3)
 DOMAIN = Domain({f"x{i}": size for i, size in enumerate(SIZES)})
 ROWS = np.array([[0, 0], [0, 0], [0, 0], [1, 2], [1, 2], [0, 1], [1, 0], [0, 2], [1, 1], [1, 1]])
 UNITS = [7, 7, 7, 8, 9, 8, 9, 9, 9, 10]
+
+
+def worst_neighbour(case, counts, neighbours):
+    """Return the largest distance over given neighbours; inf if one has another shape (data-dependent domain)."""
+    worst = Fraction(0)
+    for other in neighbours:
+        if other.shape != counts.shape:
+            return math.inf
+        worst = max(worst, distance(case, counts, other))
+    return worst
+
+
+def without_each(rows, units, count):
+    """Return the counts of a table without each of its privacy units in turn."""
+    counts = []
+    for removed in dict.fromkeys(units):
+        others = [index for index, unit in enumerate(units) if unit != removed]
+        counts.append(count(rows[others], [units[index] for index in others]))
+    return counts
 
 
 def make_bounded_counter(folder, bound):

@@ -250,7 +250,7 @@ def test_directory_without_run_is_refused(place):
     result = run_command("run", path, "--run-dir", place / "other")
     assert result.exit_code == 2
     assert "not a run directory" in result.stderr
-    assert run_command("measure", place / "data").exit_code == 2
+    assert run_command("run", place / "data", "--only", "measure").exit_code == 2
 
 
 def test_keyboard_interrupt_explains_how_to_resume(place, monkeypatch):
@@ -276,7 +276,7 @@ def test_job_edited_in_run_directory_is_refused(place):
     assert run_command("plan", path, "--run-dir", place / "run").exit_code == 0
     inside = place / "run" / "job.toml"
     inside.write_text(inside.read_text().replace("epsilon = 1.0", "epsilon = 5.0"))
-    for arguments in (["measure", place / "run"], ["run", path, "--run-dir", place / "run"]):
+    for arguments in (["run", place / "run", "--only", "measure"], ["run", path, "--run-dir", place / "run"]):
         result = run_command(*arguments)
         assert result.exit_code == 2
         assert "was edited" in result.stderr
@@ -285,9 +285,9 @@ def test_job_edited_in_run_directory_is_refused(place):
 
 def test_stage_before_its_predecessor_is_refused(place):
     assert run_command("plan", write_job(place), "--run-dir", place / "run").exit_code == 0
-    result = run_command("reconstruct", place / "run")
+    result = run_command("run", place / "run", "--only", "reconstruct")
     assert result.exit_code == 2
-    assert "dpscale measure" in result.stderr
+    assert "--only measure` first" in result.stderr
 
 
 def test_refused_budget_gives_exit_code_3(place):

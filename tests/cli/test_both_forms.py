@@ -62,7 +62,7 @@ def list_charges(folder):
 
 
 def test_status_lists_finished_stages(finished):
-    status = run_json("status", finished.run)
+    status = run_json("job", "status", finished.run)
     assert set(status["states"].values()) == {"done"}
     assert list(status["states"]) == ["plan", "measure", "reconstruct", "synthesize", "report"]
     assert list(status.get("tables", {"data": None})) == finished.tables
@@ -77,12 +77,12 @@ def test_repeated_run_reads_and_spends_nothing(finished):
 @pytest.mark.parametrize("stage", ["measure", "reconstruct", "synthesize", "report"])
 def test_finished_stage_returns_at_once(finished, stage):
     before = (finished.run / "manifest.json").read_bytes()
-    assert run_json(stage, finished.run, "--quiet")["state"] == "done"
+    assert run_json("run", finished.run, "--only", stage, "--quiet")["state"] == "done"
     assert (finished.run / "manifest.json").read_bytes() == before
 
 
 def test_stages_lists_table_of_stages(finished):
-    listed = run_json("stages", finished.run)["stages"]
+    listed = run_json("job", "stages", finished.run)["stages"]
     assert [one["name"] for one in listed] == ["plan", "measure", "reconstruct", "synthesize", "report"]
     assert [one["name"] for one in listed if one["spends"]] == ["measure"]
 
@@ -122,7 +122,7 @@ def test_model_writes_graphical_model_of_a_table(tmp_path):
         assert Path(written["model"]) == release.tables[tables[0]].path / "model.bif"
         text = Path(written["model"]).read_text()
         assert all(f"variable {name} {{" in text for name in release.tables[tables[0]].domain.names)
-        assert set(run_json("status", folder / "run")["states"].values()) == {"done"}
+        assert set(run_json("job", "status", folder / "run")["states"].values()) == {"done"}
         refused = run_command("model", folder / "run", "--table", "other", code=2).stderr
         assert f"--table: 'other'; expected {', '.join(tables)}" in refused
         if len(tables) > 1:
@@ -134,7 +134,7 @@ def test_model_writes_graphical_model_of_a_table(tmp_path):
 
 def test_report_is_written_again(copy):
     (copy / "report.html").unlink()
-    run_command("report", copy, "--quiet")
+    run_command("run", copy, "--only", "report", "--quiet")
     assert (copy / "report.html").stat().st_size > 10_000
 
 
@@ -142,7 +142,7 @@ def test_steps_give_run_of_one_command(finished, tmp_path):
     """A scheduler calls the stages one by one; the release has the same measurements."""
     run_command("plan", finished.job, "--run-dir", tmp_path / "steps", "--quiet")
     for stage in ("measure", "reconstruct", "synthesize", "report"):
-        run_command(stage, tmp_path / "steps", "--quiet")
+        run_command("run", tmp_path / "steps", "--only", stage, "--quiet")
     stepwise = {path.relative_to(tmp_path / "steps"): path.read_bytes()
                 for path in (tmp_path / "steps").rglob("measurements/*.parquet")}  # fmt: skip
     assert stepwise
@@ -174,9 +174,9 @@ def test_fresh_run_requires_finished_run(tmp_path):
 
 
 def test_end_reports_charge_once(finished, copy):
-    ended = run_json("end", copy)
+    ended = run_json("job", "end", copy)
     assert (ended["how"], ended["charged"]["state"]) == ("finished", "released")
-    assert run_json("end", copy) == ended
+    assert run_json("job", "end", copy) == ended
     assert not list(copy.rglob("secret.key"))
 
 
@@ -185,7 +185,7 @@ def test_abandoned_run_is_not_resumed(tmp_path):
         folder = tmp_path / form.replace(" ", "-")
         job = write(folder, form)
         run_command("plan", job, "--run-dir", folder / "run", "--quiet")
-        assert run_json("end", folder / "run")["how"] == "abandoned"
+        assert run_json("job", "end", folder / "run")["how"] == "abandoned"
         refused = run_command("run", job, "--run-dir", folder / "run", "--quiet", code=2)
         assert "was ended on" in refused.stderr
 
@@ -266,7 +266,7 @@ def test_plain_steps_run_job(finished, tmp_path):
     """`pipelines/steps.py` runs each stage in a process of its own."""
     script = Path(__file__).parents[2] / "pipelines" / "steps.py"
     subprocess.run([sys.executable, script, finished.job, tmp_path / "steps"], check=True, capture_output=True)
-    assert set(run_json("status", tmp_path / "steps")["states"].values()) == {"done"}
+    assert set(run_json("job", "status", tmp_path / "steps")["states"].values()) == {"done"}
 
 
 def test_edited_measurements_of_a_table_are_refused(copy, finished):
@@ -277,12 +277,12 @@ def test_edited_measurements_of_a_table_are_refused(copy, finished):
     file.write_bytes(file.read_bytes() + b" ")
     shutil.rmtree(file.parents[1] / "answers")
     target = file.parents[1]
-    refused = run_command("reconstruct", target, "--quiet", code=2)
+    refused = run_command("run", target, "--only", "reconstruct", "--quiet", code=2)
     assert "were changed" in refused.stderr
 
 
 def test_unknown_kind_of_run_is_refused(copy):
     manifest = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps(manifest | {"kind": "other"}))
-    refused = run_command("status", copy, code=2)
+    refused = run_command("job", "status", copy, code=2)
     assert "has the kind 'other'; expected a known kind" in refused.stderr

@@ -51,7 +51,7 @@ def domain_file(tmp_path):
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
 def test_all_faults_are_listed_in_one_pass(tmp_path, domain_file, kind, scheduler):
     data = write_partitions(tmp_path / "data", spoil_table(table()), kind)
-    result = run_command("domain", "check", domain_file, data, "--scheduler", scheduler)
+    result = run_command("check", "domain", domain_file, data, "--scheduler", scheduler)
     assert result.exit_code == 2
     assert "PRIVATE" in result.stderr
     assert result.stdout.splitlines() == [
@@ -68,7 +68,7 @@ def test_missing_columns_and_wrong_types_are_listed(tmp_path, domain_file):
     frame = spoil_table(table())
     data = write_partitions(tmp_path / "data", frame.assign(sex=frame.index), "parquet", 2)
     frame.drop(columns=["age", "income"]).to_parquet(data / "x.parquet", index=False)
-    result = run_command("domain", "check", domain_file, data, "--json")
+    result = run_command("check", "domain", domain_file, data, "--json")
     report = json.loads(result.stdout)
     assert result.exit_code == 2
     assert (report["private"], report["rows"], report["columns"], report["columns_affected"]) == (True, 8000, 4, 4)
@@ -84,7 +84,7 @@ def test_examples_are_few_and_independent_of_partitions(tmp_path):
     frame, faults = pd.DataFrame({"a": ["x" * 99, *map(str, range(2, 40)), "1"]}), []
     for partitions in (1, 7):
         data = write_partitions(tmp_path / str(partitions), frame, "csv", partitions)
-        faults.append(json.loads(run_command("domain", "check", tmp_path / "d.toml", data, "--json").stdout)["faults"])
+        faults.append(json.loads(run_command("check", "domain", tmp_path / "d.toml", data, "--json").stdout)["faults"])
     assert faults[0] == faults[1]
     assert faults[0][0]["fault"] == "texts that are no number"
     assert faults[0][0]["examples"] == ["x" * 40]
@@ -93,16 +93,16 @@ def test_examples_are_few_and_independent_of_partitions(tmp_path):
 
 def test_data_without_faults_pass(tmp_path, domain_file):
     data = write_partitions(tmp_path / "data", table(), "csv")
-    result = run_command("domain", "check", domain_file, data)
+    result = run_command("check", "domain", domain_file, data)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == "0 of 4 columns have faults, in 4,000 rows"
     assert "age: integer, 8 cells" in result.stdout
-    assert json.loads(run_command("domain", "check", domain_file, data, "--json").stdout)["faults"] == []
+    assert json.loads(run_command("check", "domain", domain_file, data, "--json").stdout)["faults"] == []
 
 
 def test_data_without_domain_columns_are_refused(tmp_path, domain_file):
     data = write_partitions(tmp_path / "data", pd.DataFrame({"x;y": [1]}), "csv", 1)
-    result = run_command("domain", "check", domain_file, data)
+    result = run_command("check", "domain", domain_file, data)
     assert result.exit_code == 2
     assert "delimiter" in result.stderr
 
@@ -110,7 +110,7 @@ def test_data_without_domain_columns_are_refused(tmp_path, domain_file):
 WANTED = (
     "data columns: 'age' (a null), 'sex' (a null), 'code' (a null); expected only values that the domain file permits; "
     "set nulls of these attributes, or widen their domains "
-    "(`dpscale domain check FILE DATA` shows the values; its output is private)"
+    "(`dpscale check domain FILE DATA` shows the values; its output is private)"
 )
 UNIT = {"privacy_unit": "person", "max_rows_per_unit": 3}
 ENGINES = [("threads", "1GiB"), ("synchronous", "1MiB"), ("processes", "1GiB")]
@@ -159,5 +159,5 @@ def test_counts_and_frames_name_all_refused_columns(place):
 
 def test_name_of_an_absent_column_is_compared_with_those_of_the_data(tmp_path, domain_file):
     data = write_partitions(tmp_path / "data", table().rename(columns={"income": "incme"}), "csv")
-    result = run_command("domain", "check", domain_file, data)
+    result = run_command("check", "domain", domain_file, data)
     assert "'income': no such column; did you mean 'incme'?, in 5 files" in result.stdout.splitlines()

@@ -114,7 +114,12 @@ def check_combination(folder, family, degree, mechanism, compared=False, pure=Fa
         listed and published[0] == 2 and any(why in published[1] for why in ("it needs the total", "not measured"))
     )
     assert published == (0, "") or (unknown and published[1].count("\n") == 1), (name, published)
-    commands = [["status", run], ["report", run], selftest, ["evidence", "--check", run / "evidence"]]
+    commands = [
+        ["job", "status", run],
+        ["run", run, "--only", "report"],
+        selftest,
+        ["evidence", "--check", run / "evidence"],
+    ]
     if compared:
         commands.append(["compare", run, folder / "data", "--out", folder / "compared" / name])
     assert [(one[0], *run_command(*one)) for one in commands] == [(one[0], 0, "") for one in commands], name

@@ -45,7 +45,7 @@ def test_interrupted_run_is_stopped_and_resumes(tmp_path, scheduler):
     assert message.startswith("dpscale: stopped; ")
     assert message.count("\n") == 1
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "stopped"
-    assert "measure: stopped, run the job again to resume" in run_command("status", run)[1]
+    assert "measure: stopped, run the job again to resume" in run_command("job", "status", run)[1]
     left = measurements(run)
     assert left
     assert run_command("run", job, "--run-dir", run)[0] == 0

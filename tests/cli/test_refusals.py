@@ -223,9 +223,12 @@ COMMANDS = [
     (["ledger", "cap", "l.sqlite", "--dataset", "d", "--epsilon", "-1", "--delta", "0"], 2, "a finite number > 0"),
     (["ledger", "cap", "l.sqlite", "--dataset", "d", "--epsilon", "1", "--delta", "2"], 2, "1e-9 is a usual choice"),
     (["domain", "sketch", "none.csv"], 2, "no file at"),
-    (["domain", "check", "none.toml"], 2, "cannot read"),
-    *[([name, "nodir"], 2, "is not one") for name in ("measure", "reconstruct", "report", "status", "wait", "end",
-                                                      "stages", "evidence")],
+    (["check", "domain", "none.toml"], 2, "cannot read"),
+    *[(["run", "nodir", "--only", stage], 2, "is not one") for stage in ("measure", "reconstruct", "report")],
+    *[(["job", name, "nodir"], 2, "is not one") for name in ("status", "wait", "end", "stages")],
+    *[([name, "nodir"], 2, "is not one") for name in ("run", "evidence", "rows")],
+    (["run", ".", "--fresh"], 2, "--fresh: given for ., which is no job file"),
+    (["run", "job.toml", "--only", "plan", "--period", "2024-01"], 2, "--period: given together with --only"),
     (["compare", "nodir", "x", "--out", "y"], 2, "is not one"),
 ]  # fmt: skip
 
@@ -290,7 +293,7 @@ def test_table_has_at_least_150_cases():
 
 def test_release_refuses_invalid_queries(tmp_path):
     release = dp.run(write_job(tmp_path, more="[engine]\nscheduler = 'synchronous'"), tmp_path / "run")
-    for call, says in ((lambda: release.marginal("ab"), "no attribute 'ab'"), (release.synthetic, "dpscale synthesize"),
+    for call, says in ((lambda: release.marginal("ab"), "no attribute 'ab'"), (release.synthetic, "dpscale rows"),
                        (lambda: release.answer(("a",), "abc"), "finite numbers"),
                        (lambda: release.answer(("a",), [np.nan, 0, 0]), "not finite")):  # fmt: skip
         with pytest.raises(dp.DpscaleError) as refused:

@@ -71,7 +71,7 @@ def test_documented_options_equal_command_output():
 
 
 def test_stages_are_listed_for_schedulers():
-    listed = json.loads(CliRunner().invoke(main, ["stages", "--json"]).stdout)["stages"]
+    listed = json.loads(CliRunner().invoke(main, ["job", "stages", "--json"]).stdout)["stages"]
     stages = ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]
     assert [stage["name"] for stage in listed] == stages
     assert [stage["name"] for stage in listed if stage["spends"]] == ["discover", "units", "measure"]

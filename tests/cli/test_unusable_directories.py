@@ -19,10 +19,13 @@ from tests.runs.disks import mount_read_only, needs_mounts, small_disk
 from tests.runs.test_spent_once import DOMAIN, JOB as SPENT
 
 JOB = SPENT.replace('"data"', '"rows.csv"') + "[synthesize]\nrows = 50\n"
-READING = ("status", "publish", "compare", "refine", "discover", "allocate", "cancel", "units")  # they write elsewhere
+READING = ("status", "publish", "compare", "refine", "discover", "allocate", "cancel", "units", "stages")
+STAGES = ("allocate", "discover", "units", "measure", "reconstruct", "synthesize", "report")
 COMMANDS = {
-    **{name: [name, "RUN"] for name in ("status", "discover", "measure", "units", "reconstruct", "synthesize", "report",
-                                        "end", "wait", "cancel", "allocate")},
+    **{name: ["run", "RUN", "--only", name] for name in STAGES},
+    **{name: ["job", name, "RUN"] for name in ("status", "end", "wait", "cancel", "stages")},
+    "run of a directory": ["run", "RUN"],
+    "rows": ["rows", "RUN", "--rows", "50"],
     "evidence": ["evidence", "RUN", "--selftest", "TESTED"],
     "run": ["run", "JOB", "--run-dir", "RUN"],
     "plan": ["plan", "JOB", "--run-dir", "RUN"],
@@ -30,7 +33,7 @@ COMMANDS = {
     "compare": ["compare", "RUN", "DATA", "--out", "OUT/compared"],
     "model": ["model", "RUN", "--out", "OUT/model"],
     "refine": ["refine", "RUN", "--run-dir", "OUT/refined", "--epsilon", "2"],
-    "release-period": ["release-period", "RUN", "2024-01"],
+    "period": ["run", "RUN", "--period", "2024-01"],
 }  # fmt: skip
 
 

@@ -90,8 +90,9 @@ class Chaos:
         return self.made.worker("--preload", "tests.cluster.slow_store", "--death-timeout", 20)
 
     def _start_driver(self) -> None:
-        command = [sys.executable, "-m", "dpscale", "submit" if self.submitted else "run", self.job, "--run-dir",
-                   self.run, "--scheduler", self.made.address]  # fmt: skip
+        first = ["job", "submit"] if self.submitted else ["run"]
+        command = [sys.executable, "-m", "dpscale", *first, self.job, "--run-dir", self.run, "--scheduler",
+                   self.made.address]  # fmt: skip
         with open(self.made.folder / "driver.log", "ab") as log:
             self._driver = subprocess.Popen(list(map(str, command)), env=self.made._environment, cwd=ROOT, stdout=log,
                                             stderr=log, start_new_session=True)  # fmt: skip

@@ -1,5 +1,5 @@
-"""`dpscale submit`, `wait`, `cancel` and `end`: the driver is a task of the cluster and survives the loss of client,
-worker or scheduler.
+"""`dpscale job submit`, `wait`, `cancel` and `end`: the driver is a task of the cluster and survives the loss of
+client, worker or scheduler.
 """
 
 import json
@@ -82,7 +82,7 @@ def run_command(*arguments):
 
 def submit(cluster, job, run="run"):
     code, out, message = run_command(
-        "submit", job, "--run-dir", job.parent / run, "--scheduler", address(cluster), "--json"
+        "job", "submit", job, "--run-dir", job.parent / run, "--scheduler", address(cluster), "--json"
     )
     assert code == 0, message
     return json.loads(out)
@@ -103,13 +103,13 @@ def wait_for_measurement(run):
 
 def test_submitted_job_finishes_without_client(cluster, client, secured, job, expected):
     run, environment = job.parent / "run", os.environ | {"DASK_CONFIG": str(secured), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "dpscale", "submit", job, "--run-dir", run, "--scheduler", address(cluster)]
+    command = [sys.executable, "-m", "dpscale", "job", "submit", job, "--run-dir", run, "--scheduler", address(cluster)]
     done = subprocess.run(list(map(str, command)), env=environment, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"dpscale wait {run}" in done.stdout
-    assert run_command("wait", run) == (0, f"report: {run / 'report.html'}\n", "")
-    assert "done" in run_command("status", run)[1]
-    assert json.loads(run_command("status", run, "--json")[1])["driver"]["exit_code"] == 0
+    assert f"dpscale job wait {run}" in done.stdout
+    assert run_command("job", "wait", run) == (0, f"report: {run / 'report.html'}\n", "")
+    assert "done" in run_command("job", "status", run)[1]
+    assert json.loads(run_command("job", "status", run, "--json")[1])["driver"]["exit_code"] == 0
     assert_same_release(run, expected)
 
 
@@ -119,7 +119,7 @@ def test_driver_killed_with_worker_is_restarted(cluster, client, slow, job, expe
     assert wait_for_measurement(run)
     first = driver_status.read(run)
     os.kill(first["pid"], signal.SIGKILL)
-    assert run_command("wait", run, "--seconds", 500)[0] == 0
+    assert run_command("job", "wait", run, "--seconds", 500)[0] == 0
     second = driver_status.read(run)
     assert first["submission"] == second["submission"]
     assert first["driver"] != second["driver"]
@@ -130,16 +130,16 @@ def test_cancelled_run_stops_at_next_task_and_can_be_resubmitted(cluster, client
     run = job.parent / "run"
     submit(cluster, job)
     assert wait_for_measurement(run)
-    run_command("cancel", run)
-    code, _, message = run_command("wait", run, "--seconds", 30)
+    run_command("job", "cancel", run)
+    code, _, message = run_command("job", "wait", run, "--seconds", 30)
     assert code == 75
     assert message == "dpscale: run: cancelled; submit it again to resume\n"
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "cancelled"
     assert driver_status.read(run)["state"] == "cancelled"
-    assert "measure: cancelled, submit it again to resume" in run_command("status", run)[1]
-    assert "driver: cancelled" in run_command("status", run)[1]
+    assert "measure: cancelled, submit it again to resume" in run_command("job", "status", run)[1]
+    assert "driver: cancelled" in run_command("job", "status", run)[1]
     assert "working" in submit(cluster, job)
-    assert run_command("wait", run, "--seconds", 500)[0] == 0
+    assert run_command("job", "wait", run, "--seconds", 500)[0] == 0
     assert_same_release(run, expected)
 
 
@@ -148,13 +148,13 @@ def test_run_is_ended_only_after_cancel(cluster, client, slow, job, expected):
     client.run(slow_down, 5.0)
     submit(cluster, job)
     assert eventually(lambda: has_reserved_charge(job.parent))  # what is drawn is in no file for five seconds
-    code, _, message = run_command("end", run)
+    code, _, message = run_command("job", "end", run)
     assert code == 75
-    assert "dpscale cancel" in message
-    run_command("cancel", run)
-    assert run_command("wait", run, "--seconds", 30)[0] == 75
-    assert run_command("end", run)[1].startswith("abandoned: the whole charge is spent")
-    code, _, message = run_command("submit", job, "--run-dir", run, "--scheduler", address(cluster))
+    assert "dpscale job cancel" in message
+    run_command("job", "cancel", run)
+    assert run_command("job", "wait", run, "--seconds", 30)[0] == 75
+    assert run_command("job", "end", run)[1].startswith("abandoned: the whole charge is spent")
+    code, _, message = run_command("job", "submit", job, "--run-dir", run, "--scheduler", address(cluster))
     assert code == 2
     assert "was ended on" in message
     assert charge_states(job.parent) == ["reserved"]
@@ -164,9 +164,9 @@ def test_submit_during_cancel_continues_run(cluster, client, slow, job, expected
     run = job.parent / "run"
     first = submit(cluster, job)
     assert wait_for_measurement(run)
-    run_command("cancel", run)
+    run_command("job", "cancel", run)
     assert submit(cluster, job)["submission"] != first["submission"]
-    assert run_command("wait", run, "--seconds", 500)[0] == 0
+    assert run_command("job", "wait", run, "--seconds", 500)[0] == 0
     assert_same_release(run, expected)
 
 
@@ -175,7 +175,7 @@ def test_data_error_is_reported_by_wait(cluster, client, tmp_path):
     for path in (job.parent / "data").glob("*.parquet"):
         pd.read_parquet(path).drop(columns="c").to_parquet(path, index=False)
     submit(cluster, job)
-    code, _, message = run_command("wait", job.parent / "run", "--seconds", 30)
+    code, _, message = run_command("job", "wait", job.parent / "run", "--seconds", 30)
     assert code == 2
     assert message.startswith("dpscale: ")
     assert "'c'" in message or " c" in message
@@ -201,7 +201,7 @@ def test_refused_budget_gives_exit_code_3(cluster, client, job):
     with Ledger.open(job.parent / "ledger.sqlite") as ledger:
         ledger.set_cap("small", 1e-6, 1e-9)
     submit(cluster, job)
-    code, _, message = run_command("wait", job.parent / "run", "--seconds", 30)
+    code, _, message = run_command("job", "wait", job.parent / "run", "--seconds", 30)
     assert code == 3
     assert "cap" in message
     assert not measurements(job.parent / "run")
@@ -218,7 +218,7 @@ def test_repeated_submit_runs_once(cluster, client, slow, job, expected):
     assert wait_for_measurement(run.path)
     assert submit(cluster, job)["state"] == "running"
     assert len({one["submission"] for one in found} | {driver_status.read(run.path)["submission"]}) == 1
-    assert run_command("wait", run.path, "--seconds", 500)[0] == 0
+    assert run_command("job", "wait", run.path, "--seconds", 500)[0] == 0
     starts = [json.loads(line)["stage"] for line in (run.path / "log.jsonl").read_text().splitlines()]
     assert starts.count("measure") == 2  # its start and its end
     assert_same_release(run.path, expected)
@@ -229,7 +229,7 @@ def test_two_runs_share_one_ledger(cluster, client, job, expected):
     shutil.rmtree(job.parent / "two", ignore_errors=True)
     submit(cluster, job)
     submit(cluster, other, "two")
-    assert [run_command("wait", job.parent / name, "--seconds", 500)[0] for name in ("run", "two")] == [0, 0]
+    assert [run_command("job", "wait", job.parent / name, "--seconds", 500)[0] for name in ("run", "two")] == [0, 0]
     assert measurements(job.parent / "run") == measurements(expected)
     assert charge_states(job.parent) == ["released"] * 2
 
@@ -248,14 +248,14 @@ def test_lost_scheduler_is_reported_and_run_can_be_resubmitted(
         kill(scheduler)
         with monkeypatch.context() as patch:
             patch.setattr(driver_status, "SILENT_SECONDS", 4)
-            code, _, message = run_command("wait", run, "--seconds", 500)
+            code, _, message = run_command("job", "wait", run, "--seconds", 500)
             assert code == 75
             assert "no heartbeat" in message or "connection to the Dask scheduler was lost" in message, message
             assert eventually(
                 lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
             )
             submit(cluster, job)  # later the lost driver would count as at work for 60 s
-    done = run_command("wait", run, "--seconds", 500)
+    done = run_command("job", "wait", run, "--seconds", 500)
     assert done[0] == 0, done
     assert_same_release(run, expected)
 
@@ -268,7 +268,9 @@ def test_submit_refuses_workers_without_run_directory(tmp_path, secured):
         script = f'mount -t tmpfs none {job.parent} && exec "$@"'
         made.worker("--no-nanny", within=["unshare", "-m", "sh", "-c", script, "sh"])
         with dask.config.set({"dpscale.worker-wait": 60}):
-            code, _, message = run_command("submit", job, "--run-dir", job.parent / "run", "--scheduler", made.address)
+            code, _, message = run_command(
+                "job", "submit", job, "--run-dir", job.parent / "run", "--scheduler", made.address
+            )
     assert code == 2
     assert "run directory: worker tls://" in message
     assert "shared file system" in message
@@ -289,7 +291,9 @@ def test_submit_refuses_ledger_on_network_file_system_of_workers(cluster, client
 
     client.run(set_mounts, [("/", "ext4"), (str(tmp_path), "nfs4")])
     try:
-        code, _, message = run_command("submit", job, "--run-dir", tmp_path / "run", "--scheduler", address(cluster))
+        code, _, message = run_command(
+            "job", "submit", job, "--run-dir", tmp_path / "run", "--scheduler", address(cluster)
+        )
     finally:
         client.run(set_mounts, None)
     assert code == 2
@@ -300,8 +304,8 @@ def test_submit_refuses_ledger_on_network_file_system_of_workers(cluster, client
 
 def test_wait_refuses_run_without_submission(job):
     TableRun.create(TableJob.read(job), job.parent / "run")
-    assert run_command("wait", job.parent / "run")[0] == 2
-    assert run_command("cancel", job.parent / "run")[0] == 0
+    assert run_command("job", "wait", job.parent / "run")[0] == 2
+    assert run_command("job", "cancel", job.parent / "run")[0] == 0
 
 
 # ---- drivers and signs without a cluster -----------------------------------------------------------------------------
@@ -379,12 +383,12 @@ def test_submitted_job_of_several_tables_finishes_and_is_waited_for(cluster, cli
     content["engine"].pop("scheduler")
     job.write_text(tomli_w.dumps(content))
     submitted = submit(cluster, job)
-    assert run_command("wait", submitted["run_dir"])[0] == 0
-    status = json.loads(run_command("status", submitted["run_dir"], "--json")[1])
+    assert run_command("job", "wait", submitted["run_dir"])[0] == 0
+    status = json.loads(run_command("job", "status", submitted["run_dir"], "--json")[1])
     assert set(status["states"].values()) == {"done"}
     assert (status["driver"]["exit_code"], set(status["tables"])) == (0, {"persons", "orders"})
     assert charge_states(tmp_path) == ["released"]
     local = dp.run(job, tmp_path / "local", scheduler="threads")  # the same seed and job: the same draws
     for table in ("persons", "orders"):
         assert measurements(tmp_path / "run" / "tables" / table) == measurements(local.path / "tables" / table)
-    assert run_command("cancel", tmp_path / "run")[0] == 0  # nothing is left to cancel
+    assert run_command("job", "cancel", tmp_path / "run")[0] == 0  # nothing is left to cancel

@@ -57,7 +57,7 @@ def test_plausible_address_is_tried(address):
 
 @pytest.mark.parametrize("address", ["threads", "tcp://nowhere"])
 def test_submit_accepts_only_addresses(tmp_path, address):
-    result = CliRunner().invoke(main, ["submit", str(write(tmp_path)), "--scheduler", address,
+    result = CliRunner().invoke(main, ["job", "submit", str(write(tmp_path)), "--scheduler", address,
                                        "--run-dir", str(tmp_path / "run")])  # fmt: skip
     assert result.exit_code == 2
     assert result.stderr == (f"dpscale: engine.scheduler: {address!r}; expected tcp://HOST:PORT or tls://HOST:PORT; "

@@ -178,7 +178,7 @@ def test_repeated_and_interrupted_runs_draw_once(tmp_path, monkeypatch):
     job = write_job(tmp_path)
     run = begin_run(read_job(job), tmp_path / "run")
     run_stages(run, only="plan")
-    with pytest.raises(JobError, match="dpscale units"):
+    with pytest.raises(JobError, match="--only units"):
         run_stages(run, only="measure")
     real = units.write
     monkeypatch.setattr(units, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

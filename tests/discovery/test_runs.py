@@ -139,7 +139,7 @@ def exact_searches(run):
 def test_stages_one_by_one_and_after_an_interruption(tmp_path, monkeypatch):
     job = write_job(tmp_path)
     run = begin_run(read_job(job), tmp_path / "run")
-    with pytest.raises(JobError, match="dpscale discover"):
+    with pytest.raises(JobError, match="--only discover"):
         run_stages(run, only="plan")
     real = discover.perform_search
     monkeypatch.setattr(discover, "perform_search", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -374,10 +374,14 @@ def test_commands_of_the_stage(tmp_path):
 
     (tmp_path / "job.toml").write_text(tomli_w.dumps(write_job(tmp_path)))
     job, directory = str(tmp_path / "job.toml"), str(tmp_path / "run")
-    listed = json.loads(CliRunner().invoke(main, ["stages", "--json"], catch_exceptions=False).output)["stages"]
+    listed = json.loads(CliRunner().invoke(main, ["job", "stages", "--json"], catch_exceptions=False).output)["stages"]
     assert [one["name"] for one in listed][:2] == ["discover", "plan"]
-    for arguments in (["discover", job, "--run-dir", directory], ["plan", job, "--run-dir", directory],
-                      ["measure", directory], ["reconstruct", directory]):  # fmt: skip
+    for arguments in (
+        ["run", job, "--only", "discover", "--run-dir", directory],
+        ["plan", job, "--run-dir", directory],
+        ["run", directory, "--only", "measure"],
+        ["run", directory, "--only", "reconstruct"],
+    ):
         found = CliRunner().invoke(main, [*arguments, "--quiet"], catch_exceptions=False)
         assert found.exit_code == 0, found.output
     assert dp.Release.open(directory).domain["city"].size >= 4

@@ -230,8 +230,8 @@ def test_interrupted_run_draws_once(release, tmp_path, monkeypatch, point):
 
 def commands(job, run):
     """Return the command of each of the first stages."""
-    return {"discover": ("discover", job, "--run-dir", run), "plan": ("plan", job, "--run-dir", run),
-            "units": ("units", run)}  # fmt: skip
+    return {"discover": ("run", job, "--only", "discover", "--run-dir", run), "plan": ("plan", job, "--run-dir", run),
+            "units": ("run", run, "--only", "units")}  # fmt: skip
 
 
 def run_killed_stage(job, run, killed, last):
@@ -361,22 +361,22 @@ def test_stages_by_commands(release, tmp_path):
     assert "The cells of city (21) are not public" in planned
     assert "The cells of item (21), amount (60) are not public" in planned
     assert invoke("plan", job, "--run-dir", run, "--quiet").exit_code == 2, "the cells are not found yet"
-    assert invoke("discover", job, "--run-dir", run, "--quiet").stdout == "discover: done\n"
-    alone = invoke("discover", run / "tables/orders", "--quiet")
+    assert invoke("run", job, "--only", "discover", "--run-dir", run, "--quiet").stdout == "discover: done\n"
+    alone = invoke("run", run / "tables/orders", "--only", "discover", "--quiet")
     assert alone.exit_code == 0, "it is done"
     planned = json.loads(invoke("plan", job, "--run-dir", run, "--quiet", "--json").stdout)["tables"]
     for name, table in open_run(run).tables.items():
         budget = table.planning_problem.budget
         rmse = table.measurement_plan.summary(budget)["rmse"]
         assert (planned[name]["privacy_cost"], planned[name]["rmse"]) == (budget.amount, rmse), "after the searches"
-    listed = [one["name"] for one in json.loads(invoke("stages", run, "--json").stdout)["stages"]]
+    listed = [one["name"] for one in json.loads(invoke("job", "stages", run, "--json").stdout)["stages"]]
     assert listed == ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]
-    refused = invoke("units", run / "tables/orders", "--quiet")
+    refused = invoke("run", run / "tables/orders", "--only", "units", "--quiet")
     assert (refused.exit_code, "charged together" in refused.stderr) == (2, True)
-    assert "stage units is not done" in invoke("measure", run, "--quiet").stderr
+    assert "stage units is not done" in invoke("run", run, "--only", "measure", "--quiet").stderr
     for stage in listed[2:]:
-        assert invoke(stage, run, "--quiet").exit_code == 0, stage
-    states = json.loads(invoke("status", run, "--json").stdout)["stages"]
+        assert invoke("run", run, "--only", stage, "--quiet").exit_code == 0, stage
+    states = json.loads(invoke("job", "status", run, "--json").stdout)["stages"]
     assert {name: one["state"] for name, one in states.items()} == dict.fromkeys(listed, "done")
     assert drawn_files(run) == drawn_files(release.path)
 
@@ -384,7 +384,7 @@ def test_stages_by_commands(release, tmp_path):
 def test_table_is_not_searched_alone(tmp_path):
     run = begin_run(read_job(write_tables(tmp_path)), tmp_path / "run")
     JointPart(run, "discovery").assign()
-    refused = invoke("discover", run.path / "tables/persons", "--quiet")
+    refused = invoke("run", run.path / "tables/persons", "--only", "discover", "--quiet")
     assert (refused.exit_code, "charged together" in refused.stderr) == (2, True)
     assert not (tmp_path / "ledger.sqlite").exists() or not entries(tmp_path)
 
@@ -404,8 +404,8 @@ def test_submitted_run_draws_the_same(release, tmp_path):
     run = tmp_path / "run"
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         job, address = release.path.parent / "job.toml", cluster.scheduler_address
-        assert invoke("submit", job, "--run-dir", run, "--scheduler", address).exit_code == 0
-        assert invoke("wait", run).exit_code == 0
+        assert invoke("job", "submit", job, "--run-dir", run, "--scheduler", address).exit_code == 0
+        assert invoke("job", "wait", run).exit_code == 0
     assert drawn_files(run) == drawn_files(release.path)
 
 

@@ -165,11 +165,11 @@ def test_evidence_and_rows_of_a_hierarchy(tmp_path):
 
 def test_check_command_lists_levels_and_faults(tmp_path):
     inputs(tmp_path, "path")
-    run = CliRunner().invoke(main, ["domain", "check", str(tmp_path / "domain.toml"), "--json"])
+    run = CliRunner().invoke(main, ["check", "domain", str(tmp_path / "domain.toml"), "--json"])
     assert [one["cells"] for one in json.loads(run.output)["attributes"]] == [6, 4, 5, 2]
     pd.DataFrame([["AT", "Wien", "1030", 0], ["AT", "Wien", "1010", 1]],
                  columns=["country", "region", "place", "sex"]).to_csv(tmp_path / "rows.csv", index=False)  # fmt: skip
-    run = CliRunner().invoke(main, ["domain", "check", str(tmp_path / "domain.toml"), str(tmp_path / "rows.csv"),
+    run = CliRunner().invoke(main, ["check", "domain", str(tmp_path / "domain.toml"), str(tmp_path / "rows.csv"),
                                     "--scheduler", "threads"])  # fmt: skip
     assert "AT/Wien/1030" in run.output
     assert "values outside the domain, in 1 row" in run.output

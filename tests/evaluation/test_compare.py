@@ -209,9 +209,7 @@ class TestRefusals:
     def test_run_without_synthetic_rows(self, reference: Path, tmp_path: Path) -> None:
         run = dp.run(write_job(tmp_path, synthesize=None), tmp_path / "run").path
         message = expect_refusal(run, reference / "data", "--out", tmp_path / "out")
-        assert (
-            f"has no synthetic rows; expected a run with synthetic rows; draw them: dpscale synthesize {run}" in message
-        )
+        assert f"has no synthetic rows; expected a run with synthetic rows; draw them: dpscale rows {run}" in message
         assert "is not one" in expect_refusal(tmp_path / "none", reference / "data", "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 

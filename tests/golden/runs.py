@@ -22,9 +22,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.privacy.streams import canonical
-from dpscale.runs.answers import read_set
 from dpscale.runs.manifest import output_digest
-from tests.answered import index_of
+from tests.answered import index_of, read_set
 
 STORED = Path(__file__).parent / "stored"
 PARTITIONS = (1, 3)

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.composition import audit_run
 from dpscale.audit.evidence.sensitivities import norms
 from dpscale.audit.evidence.shapes import strategy_faults
 from dpscale.base.errors import DomainError, JobError, PlanError
+from tests.audit.composition import audit_run
 from tests.hierarchies.small import check_evidence, domain_of
 
 SIZES = {"place": (3, 7, 20)}

@@ -62,7 +62,9 @@ def test_variances_are_those_of_the_dense_inverse(seed, centred):
         own = rows @ covariance @ rows.T
         np.testing.assert_allclose(factor.passes.variances[level], np.diag(own), atol=1e-13)
         weights = rng.normal(size=len(rows))
-        assert factor.combination_variance(weights, level) == pytest.approx(weights @ own @ weights, abs=1e-13)
+        assert factor.sparse_variance(np.arange(len(rows)), weights, level) == pytest.approx(
+            weights @ own @ weights, abs=1e-13
+        )
         np.testing.assert_allclose(factor.node_covariance(weights, level), own @ weights, atol=1e-13)
 
 

@@ -39,7 +39,7 @@ def test_plan_run_and_end(tmp_path: Path) -> None:
     for command in ("end", "evidence"):
         part = dpscale(tmp_path, command, "run/joins/persons-countries")
         assert part.exit_code == 2, part.stdout
-    status = dpscale(tmp_path, "status", "run")
+    status = dpscale(tmp_path, "job", "status", "run")
     assert status.exit_code == 0, status.stderr
     write_bundle(CompositeRun(tmp_path / "run"), PASSED)
     checked = dpscale(tmp_path, "evidence", "--check", "run/evidence")

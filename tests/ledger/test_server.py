@@ -20,10 +20,10 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger import Ledger, chain, location, postgres_schema, postgres_store as ledgerserver
 from dpscale.ledger.transfer import unreached
+from tests.audit.composition import audit_run
 from tests.audit.small import write
 from tests.ledger import test_additive_delta, test_book, test_protection
 from tests.ledger.conftest import Server, free_port

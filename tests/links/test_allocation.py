@@ -161,7 +161,7 @@ def test_copy_with_other_data_is_refused(tmp_path: Path) -> None:
 def test_edited_shares_cost_no_more_than_the_budget(tmp_path: Path) -> None:
     """Planted: the shares are doubled after they were decided."""
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-    done = CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"])
+    done = CliRunner().invoke(main, ["run", str(path), "--only", "allocate", "--run-dir", str(run), "--quiet"])
     assert (done.exit_code, done.stdout) == (0, "allocate: done\n"), done.output
     content = allocation(run)
     content["shares"] = {name: 2 * share for name, share in content["shares"].items()}
@@ -174,7 +174,10 @@ def test_edited_shares_cost_no_more_than_the_budget(tmp_path: Path) -> None:
 def test_shares_edited_after_a_draw_are_refused(tmp_path: Path) -> None:
     """Planted: killed after the first link is drawn, its share is given to another link; the same in a copy."""
     path, run, original = write_job(tmp_path, PLANNED), tmp_path / "run", measuring.LinkRecords.measure
-    assert CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"]).exit_code == 0
+    assert (
+        CliRunner().invoke(main, ["run", str(path), "--only", "allocate", "--run-dir", str(run), "--quiet"]).exit_code
+        == 0
+    )
 
     def measure_one(self: Any, name: str, *arguments: Any) -> Any:
         if name == "u":
@@ -212,7 +215,7 @@ def test_plan_after_an_interrupted_first_measurement_is_refused(tmp_path: Path) 
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
     stop_before(measuring.LinkRecords, "measure", path, run)
     done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
-    assert (done.exit_code, "dpscale allocate" in done.stderr) == (2, True), done.stderr
+    assert (done.exit_code, "--only allocate" in done.stderr) == (2, True), done.stderr
     dp.run(path, run)
     assert len(entries(tmp_path)) == 2
 
@@ -273,7 +276,10 @@ def test_link_without_a_share_is_random(tmp_path: Path, monkeypatch: pytest.Monk
 def test_edited_division_is_refused(tmp_path: Path, hashed: bool) -> None:
     """Also with a new hash in the manifest: the ledger has the division that was decided."""
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-    assert CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"]).exit_code == 0
+    assert (
+        CliRunner().invoke(main, ["run", str(path), "--only", "allocate", "--run-dir", str(run), "--quiet"]).exit_code
+        == 0
+    )
     content = allocation(run)
     content["shares"]["links.orders"], content["shares"]["tables.persons"] = (
         content["shares"]["tables.persons"], content["shares"]["links.orders"])  # fmt: skip
@@ -437,7 +443,7 @@ def test_plan_before_a_private_bound_is_refused(tmp_path: Path) -> None:
     path, run = write_job(tmp_path, PLANNED | {"link": links}), tmp_path / "run"
     done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "dpscale allocate" in done.stderr
+    assert "--only allocate" in done.stderr
 
 
 def test_likely_rows_follow_precise_counts_and_the_prior_otherwise() -> None:
@@ -458,9 +464,12 @@ def test_wrong_settings_are_refused_in_one_sentence(tmp_path: Path, content: dic
 
 def test_end_after_the_first_measurement_states_its_cost(tmp_path: Path) -> None:
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-    assert CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"]).exit_code == 0
+    assert (
+        CliRunner().invoke(main, ["run", str(path), "--only", "allocate", "--run-dir", str(run), "--quiet"]).exit_code
+        == 0
+    )
     assert (run / "secret.key").exists()
-    done = CliRunner().invoke(main, ["end", str(run), "--json"])
+    done = CliRunner().invoke(main, ["job", "end", str(run), "--json"])
     assert done.exit_code == 0, done.output
     assert float(Fraction(json.loads(done.stdout)["allocation"]["cost"]["gaussian"])) == pytest.approx(0.16)
     assert not (run / "secret.key").exists()

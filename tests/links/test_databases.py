@@ -451,7 +451,7 @@ def test_links_refer_to_written_rows(tmp_path: Path) -> None:
 
 def test_end_of_table_states_whole_charge(shop: Path, tmp_path: Path) -> None:
     shutil.copytree(shop, tmp_path / "shop")
-    done = CliRunner().invoke(main, ["end", str(shop / "run/tables/persons"), "--json"])
+    done = CliRunner().invoke(main, ["job", "end", str(shop / "run/tables/persons"), "--json"])
     assert json.loads(done.stdout)["charged"]["state"] == "released"
 
 

@@ -1,4 +1,4 @@
-"""Runs of several tables after their files changed, and after `dpscale end`: both are refused."""
+"""Runs of several tables after their files changed, and after `dpscale job end`: both are refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_ended_run_has_no_secret_and_is_not_resumed(
             dp.run(path, run)
     assert list(run.rglob("secret.key"))
     for _ in range(2):
-        result = CliRunner().invoke(main, ["end", str(run), "--json"])
+        result = CliRunner().invoke(main, ["job", "end", str(run), "--json"])
         assert result.exit_code == 0, result.output
         ended = json.loads(result.stdout)
         assert (ended["how"], ended["charged"] is None) == ("abandoned", begun == "read_all")
@@ -86,7 +86,7 @@ def test_ended_run_has_no_secret_and_is_not_resumed(
 def test_end_of_measured_run_reports_charge(tmp_path: Path) -> None:
     path, run = write_job(tmp_path), tmp_path / "run"
     dp.run(path, run)
-    result = CliRunner().invoke(main, ["end", str(run)])
+    result = CliRunner().invoke(main, ["job", "end", str(run)])
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("finished: the whole charge is spent")
     assert dp.run(path, run).path == run
@@ -116,7 +116,7 @@ def edit_json(path: Path, **changes: Any) -> None:
 def test_table_is_not_measured_alone(tmp_path: Path) -> None:
     """Its charge is part of that of the whole run, which alone knows the costs of all tables."""
     _, run = plan_only(tmp_path)
-    done = CliRunner().invoke(main, ["measure", str(run / "tables/persons"), "--quiet"])
+    done = CliRunner().invoke(main, ["run", str(run / "tables/persons"), "--only", "measure", "--quiet"])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "charged together" in done.stderr
     assert not list(run.rglob("measurements/*.parquet"))
@@ -181,7 +181,7 @@ def test_end_finishes_run_whose_noise_is_drawn(
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
     before = {one: one.read_bytes() for one in run.rglob("links/*/*") if one.is_file()}
-    done = CliRunner().invoke(main, ["end", str(run), "--json"])
+    done = CliRunner().invoke(main, ["job", "end", str(run), "--json"])
     assert done.exit_code == 0, done.output
     ended = json.loads(done.stdout)
     if killed == "in a link":

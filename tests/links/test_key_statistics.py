@@ -1,4 +1,4 @@
-"""`dpscale tables check` for every shape of links, against pandas and against the links that a run reads."""
+"""`dpscale check tables` for every shape of links, against pandas and against the links that a run reads."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def draft_again(
 ) -> CompositeJob:
     """Return the job of a draft, with the domain files and the public attributes of side tables that it asks for."""
     flags = [word for name in public for word in ("--public", name)] + (["--unit", unit] if unit else [])
-    text = run_command("tables", "from-sdv", metadata, "--data", folder / "data", *flags).stdout
+    text = run_command("job", "from-sdv", metadata, "--data", folder / "data", *flags).stdout
     for name in json.loads(metadata.read_text())["tables"]:
         (folder / f"{name}.domain.toml").write_text(tomli_w.dumps({"attributes": ATTRIBUTES}))
     job = tomllib.loads(text)
@@ -52,13 +52,11 @@ def test_structure_survives_round_trip(tmp_path: Path, name: str) -> None:
     shape = SHAPES[name]
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)
     metadata = tmp_path / "metadata.json"
-    metadata.write_text(run_command("tables", "to-sdv", path).stdout)
+    metadata.write_text(run_command("job", "to-sdv", path).stdout)
     again = draft_again(tmp_path, metadata, shape.public, shape.unit, tuple(private_sides(shape)))
     assert structure(again) == structure(CompositeJob.read(path))
-    assert json.loads(run_command("tables", "to-sdv", tmp_path / "draft.toml").stdout) == json.loads(
-        metadata.read_text()
-    )
-    run_command("tables", "check", tmp_path / "draft.toml", "--scheduler", "synchronous")
+    assert json.loads(run_command("job", "to-sdv", tmp_path / "draft.toml").stdout) == json.loads(metadata.read_text())
+    run_command("check", "tables", tmp_path / "draft.toml", "--scheduler", "synchronous")
 
 
 @pytest.mark.sampled(6)
@@ -66,7 +64,7 @@ def test_structure_survives_round_trip(tmp_path: Path, name: str) -> None:
 def test_draft_can_be_planned(tmp_path: Path, name: str) -> None:
     shape = SHAPES[name]
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)
-    (tmp_path / "metadata.json").write_text(run_command("tables", "to-sdv", path).stdout)
+    (tmp_path / "metadata.json").write_text(run_command("job", "to-sdv", path).stdout)
     draft_again(tmp_path, tmp_path / "metadata.json", shape.public, shape.unit, tuple(private_sides(shape)))
     run_command("plan", tmp_path / "draft.toml")
 
@@ -74,7 +72,7 @@ def test_draft_can_be_planned(tmp_path: Path, name: str) -> None:
 def test_metadata_of_composite_keys_are_lists(tmp_path: Path) -> None:
     shape = SHAPES["public composite key"]
     found = json.loads(
-        run_command("tables", "to-sdv", write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)).stdout
+        run_command("job", "to-sdv", write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)).stdout
     )
     assert found["tables"]["stop"]["primary_key"] == ["line", "number"]
     assert found["relationships"][1] == {
@@ -87,7 +85,7 @@ def test_metadata_of_composite_keys_are_lists(tmp_path: Path) -> None:
 def test_unknown_public_table_is_refused(tmp_path: Path) -> None:
     shape = SHAPES["public parent"]
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 1.0)
-    (tmp_path / "metadata.json").write_text(run_command("tables", "to-sdv", path).stdout)
-    done = run_command("tables", "from-sdv", tmp_path / "metadata.json", "--public", "places", code=2)
+    (tmp_path / "metadata.json").write_text(run_command("job", "to-sdv", path).stdout)
+    done = run_command("job", "from-sdv", tmp_path / "metadata.json", "--public", "places", code=2)
     assert "did you mean 'place'?" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -53,7 +53,7 @@ def make_odd_frames() -> dict[str, pd.DataFrame]:
 def test_check_equals_pandas_and_writes_nothing(tmp_path: Path) -> None:
     data = make_odd_frames()
     done = run_command(
-        "tables", "check", write_job(tmp_path, data=data, parts=3), "--scheduler", "synchronous", "--json"
+        "check", "tables", write_job(tmp_path, data=data, parts=3), "--scheduler", "synchronous", "--json"
     )
     assert "PRIVATE" in done.stderr
     checked = json.loads(done.stdout)
@@ -76,14 +76,14 @@ def test_check_equals_pandas_and_writes_nothing(tmp_path: Path) -> None:
 def test_check_predicts_refusals(tmp_path: Path) -> None:
     link = make_job()["link"][1] | {"protects": "both", "max_degree": 3}
     tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code")}
-    text = run_command("tables", "check", write_job(tmp_path, tables=tables, link=[link])).stdout
+    text = run_command("check", "tables", write_job(tmp_path, tables=tables, link=[link])).stdout
     assert "exceed it and would be refused" in text
     assert "child degree: mean" in text
 
 
 def test_sdv_metadata_round_trip_through_draft_job(tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text(json.dumps(HOTELS))
-    text = run_command("tables", "from-sdv", tmp_path / "metadata.json", "--data", "there").stdout
+    text = run_command("job", "from-sdv", tmp_path / "metadata.json", "--data", "there").stdout
     assert "# guests.domain.toml: room (categorical), in (datetime)\n" in text
     assert "Only one of hotels, meals can be the protected table" in text
     content = tomllib.loads(text)
@@ -96,7 +96,7 @@ def test_sdv_metadata_round_trip_through_draft_job(tmp_path: Path) -> None:
     assert [(one.called, one.parent, one.child) for one in read.link] == [("guests", "hotels", "guests"),
                                                                           ("ate", "guests", "meals")]  # fmt: skip
     run_command("plan", tmp_path / "job.toml")
-    back = json.loads(run_command("tables", "to-sdv", tmp_path / "job.toml").stdout)
+    back = json.loads(run_command("job", "to-sdv", tmp_path / "job.toml").stdout)
     assert back["relationships"] == HOTELS["relationships"]
     assert back["tables"]["ate"] == HOTELS["tables"]["ate"]
     assert back["tables"]["guests"]["primary_key"] == "email"
@@ -119,6 +119,6 @@ def test_sdv_metadata_round_trip_through_draft_job(tmp_path: Path) -> None:
 def test_invalid_metadata_is_refused_in_one_sentence(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "metadata.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    done = run_command("tables", "from-sdv", path, code=2)
+    done = run_command("job", "from-sdv", path, code=2)
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError
 from dpscale.measurement.adaptive import run, sensitivity
 from dpscale.measurement.measurement import check_affordable, decision_parts
@@ -25,6 +24,7 @@ from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.junction_tree.tree import model_cells
+from tests.audit.composition import audit_run
 from tests.audit.small import write
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5, "e": 3}

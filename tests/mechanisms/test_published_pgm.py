@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError
 from dpscale.base.settings import checked
 from dpscale.measurement.adaptive import run
@@ -24,6 +23,7 @@ from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.junction_tree.tree import model_cells
 from dpscale.workload.residual import residual_of
 from dpscale.workload.residual.in_axis import every_cell
+from tests.audit.composition import audit_run
 from tests.audit.small import write
 from tests.measurement.small import NAMES, SIZES, TRIPLES, make_counter, make_records, mean_error
 

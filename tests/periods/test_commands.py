@@ -35,10 +35,10 @@ def test_run_then_a_month_is_added(job):
     assert command("run", job, "--run-dir", run, "--quiet").exit_code == 0
     assert (run / "report.html").stat().st_size > 10_000
     write(job.parent, frames(60, MONTHS[3:4]))
-    done = command("release-period", run, MONTHS[3], "--quiet", "--json")
+    done = command("run", run, "--period", MONTHS[3], "--quiet", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["released"] == MONTHS[:4]
-    again = command("release-period", run, MONTHS[3], "--quiet")
+    again = command("run", run, "--period", MONTHS[3], "--quiet")
     assert again.exit_code == 0
     assert len(entries(job)) == 1
     assert entries(job)[0]["state"] == "reserved"
@@ -57,9 +57,9 @@ def test_plan_shows_errors_over_time(job):
 def test_status_and_stages_one_by_one(job):
     run = job.parent / "run"
     for name in ("plan", "measure", "reconstruct", "report"):
-        stage = ("plan", job, "--run-dir", run) if name == "plan" else (name, run)
+        stage = ("plan", job, "--run-dir", run) if name == "plan" else ("run", run, "--only", name)
         assert command(*stage, "--quiet").exit_code == 0, name
-    listed = json.loads(command("status", run, "--json").stdout)
+    listed = json.loads(command("job", "status", run, "--json").stdout)
     assert listed["states"] == {"plan": "done", "measure": "done", "reconstruct": "done", "report": "done"}
     assert set(listed["tables"]) == set(MONTHS[:3])
 
@@ -68,12 +68,12 @@ def test_end_destroys_the_keys_and_refunds_nothing(job):
     run = job.parent / "run"
     command("run", job, "--run-dir", run, "--quiet")
     before = entries(job)[0]["cost"]
-    assert command("end", run).exit_code == 0
+    assert command("job", "end", run).exit_code == 0
     assert entries(job)[0]["state"] == "released"
     assert entries(job)[0]["cost"] == before
     assert not list(run.rglob("*.key"))
     write(job.parent, frames(60, MONTHS[3:4]))
-    refused = command("release-period", run, MONTHS[3])
+    refused = command("run", run, "--period", MONTHS[3])
     assert refused.exit_code == 2
     assert "was ended on" in refused.stderr
     assert command("run", job, "--run-dir", run, "--quiet").exit_code == 0
@@ -89,7 +89,7 @@ def test_cap_refuses_the_horizon_before_data_are_read(job):
 
 
 WITHOUT_MEANING = {
-    "publish": (), "units": (), "model": (), "refine": ("--epsilon", 1), "synthesize": ("--rows", 5),
+    "publish": (), "model": (), "refine": ("--epsilon", 1), "rows": ("--rows", 5),
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_release_period_of_another_run_is_refused(tmp_path):
 
     small = write_small(tmp_path)
     command("run", small, "--run-dir", tmp_path / "run", "--quiet")
-    done = command("release-period", tmp_path / "run", MONTHS[0])
+    done = command("run", tmp_path / "run", "--period", MONTHS[0])
     assert done.exit_code == 2
     assert "is not the run of a growing table" in done.stderr
 
@@ -115,12 +115,12 @@ def test_release_period_of_another_run_is_refused(tmp_path):
 def test_one_period_cannot_be_measured_alone(job):
     run = job.parent / "run"
     command("run", job, "--run-dir", run, "--quiet")
-    done = command("measure", run / "periods" / MONTHS[0])
+    done = command("run", run / "periods" / MONTHS[0], "--only", "measure")
     assert done.exit_code == 0  # it is measured
     (run / "periods" / MONTHS[1] / "manifest.json").write_text(
         (run / "periods" / MONTHS[1] / "manifest.json").read_text().replace('"state": "done"', '"state": "failed"')
     )
-    alone = command("measure", run / "periods" / MONTHS[1])
+    alone = command("run", run / "periods" / MONTHS[1], "--only", "measure")
     assert alone.exit_code == 2
     assert "is one period of a growing table" in alone.stderr
 

@@ -96,7 +96,7 @@ def write_locking_command(run_dir, folder):
     command.write_text(f"""#!{sys.executable}
 import fcntl, os, subprocess, sys
 own = [{str(Path(sys.executable).with_name("dpscale"))!r}, *sys.argv[1:]]
-if sys.argv[1] != "measure" or os.path.exists({str(folder / "held")!r}):
+if "measure" not in sys.argv or os.path.exists({str(folder / "held")!r}):
     os.execv(own[0], own)
 open({str(folder / "held")!r}, "w").close()
 with open({str(run_dir / ".lock")!r}, "w") as file:
@@ -112,14 +112,14 @@ def test_killed_command_is_retried(airflow, sample, tmp_path):
     """The first measure command ends by signal 9, as from the out-of-memory killer."""
     command, job, run_dir = tmp_path / "dpscale", sample / "pipelines/main.toml", sample / "killed"
     command.write_text(f"""#!/bin/sh
-if [ "$1" = measure ] && mkdir {tmp_path}/killed; then kill -9 $$; fi
+if [ "$4" = measure ] && mkdir {tmp_path}/killed; then kill -9 $$; fi
 exec {Path(sys.executable).with_name("dpscale")} "$@"
 """)
     command.chmod(0o755)
     configuration = json.dumps({"job": str(job), "run_dir": str(run_dir)})
     code, output = airflow("dags", "test", "dpscale", "-c", configuration, DPSCALE=str(command))
     assert code == 0, output[-4000:]
-    assert "dpscale measure was ended by signal 9 (Killed)" in output
+    assert f"dpscale run {run_dir} --only measure was ended by signal 9 (Killed)" in output
     assert json.loads((run_dir / "manifest.json").read_text())["stages"]["report"]["state"] == "done"
 
 

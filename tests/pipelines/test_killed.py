@@ -42,16 +42,19 @@ def steps(monkeypatch):
 def test_killed_step_is_retried_and_charged_once(tmp_path, monkeypatch, capfd, steps, how):
     """The command is Python, except that the first measure is killed after all draws and before publishing."""
     once = f"""
-if [ "$3" = measure ] && [ ! -e {tmp_path}/killed ]; then
+if [ "$6" = measure ] && [ ! -e {tmp_path}/killed ]; then
     touch {tmp_path}/killed
     {sys.executable} -c 'import os; from dpscale.runs.stages import measure; measure.publish = lambda *_: os._exit(9)
-from dpscale.__main__ import main; main()' "$3" "$4"
+from dpscale.__main__ import main; main()' "$3" "$4" "$5" "$6"
     {KILLED[how]}
 fi
 exec {sys.executable} "$@\""""
     monkeypatch.setattr(steps.sys, "executable", write_command(tmp_path, once))
     steps.main(str(write(tmp_path)), str(tmp_path / "run"))
-    assert "steps.py: measure was ended by signal 9 (Killed)" in capfd.readouterr().err
+    assert (
+        f"steps.py: dpscale run {tmp_path / 'run'} --only measure was ended by signal 9 (Killed)"
+        in capfd.readouterr().err
+    )
     assert (tmp_path / "killed").exists()
     assert (tmp_path / "run/report.html").exists()
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
@@ -62,7 +65,7 @@ exec {sys.executable} "$@\""""
 def test_step_killed_each_time_exits_with_75(tmp_path, monkeypatch, capfd, steps):
     monkeypatch.setattr(steps.sys, "executable", write_command(tmp_path, KILLED["killed"]))
     with pytest.raises(SystemExit) as ended:
-        steps.step("measure", "run")
+        steps.step("run", "run", "--only", "measure")
     assert ended.value.code == 75
     assert capfd.readouterr().err.count("signal 9") == steps.TRIES
 
@@ -71,7 +74,7 @@ def test_step_killed_each_time_exits_with_75(tmp_path, monkeypatch, capfd, steps
 def test_other_failure_is_final(tmp_path, monkeypatch, steps, code):
     monkeypatch.setattr(steps.sys, "executable", write_command(tmp_path, f"echo >> {tmp_path}/tries; exit {code}"))
     with pytest.raises(SystemExit) as ended:
-        steps.step("measure", "run")
+        steps.step("run", "run", "--only", "measure")
     assert ended.value.code == code
     assert (tmp_path / "tries").read_text() == "\n"
 
@@ -102,8 +105,8 @@ def dag(monkeypatch):
 @pytest.mark.parametrize("how", KILLED)
 def test_airflow_retries_killed_command(tmp_path, monkeypatch, dag, how):
     monkeypatch.setattr(dag, "COMMAND", write_command(tmp_path, KILLED[how]))
-    with pytest.raises(RuntimeError, match=r"dpscale measure was ended by signal 9 \(Killed\)"):
-        dag.dpscale("measure", "run")
+    with pytest.raises(RuntimeError, match=r"dpscale run run --only measure was ended by signal 9 \(Killed\)"):
+        dag.dpscale("run", "run", "--only", "measure")
 
 
 @pytest.mark.parametrize(
@@ -112,4 +115,4 @@ def test_airflow_retries_killed_command(tmp_path, monkeypatch, dag, how):
 def test_airflow_retries_depend_on_exit_code(tmp_path, monkeypatch, dag, code, kind):
     monkeypatch.setattr(dag, "COMMAND", write_command(tmp_path, f"echo first >&2; echo the sentence >&2; exit {code}"))
     with pytest.raises(kind, match=r"^the sentence$"):
-        dag.dpscale("measure", "run")
+        dag.dpscale("run", "run", "--only", "measure")

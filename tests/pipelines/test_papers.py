@@ -34,9 +34,17 @@ def cluster():
 @pytest.mark.parametrize("paper", JOBS)
 def test_submitted_job_has_the_result_of_threads(place, cluster, paper):
     run = f"{paper}-submitted"
-    command = ["submit", f"pipelines/papers/{paper}.toml", "--run-dir", run, "--scheduler", cluster.scheduler_address]
+    command = [
+        "job",
+        "submit",
+        f"pipelines/papers/{paper}.toml",
+        "--run-dir",
+        run,
+        "--scheduler",
+        cluster.scheduler_address,
+    ]
     subprocess.run([sys.executable, "-m", "dpscale", *command], cwd=place, check=True)
-    subprocess.run([sys.executable, "-m", "dpscale", "wait", run], cwd=place, check=True)
+    subprocess.run([sys.executable, "-m", "dpscale", "job", "wait", run], cwd=place, check=True)
     assert abs(dp.Release.open(place / run).total().estimate - 2000) < 200
 
 

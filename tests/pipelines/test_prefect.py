@@ -25,8 +25,8 @@ def run_flow(tmp_path):
 
     def run(job, instead):
         text = f"""
-echo "$1" >> {tmp_path}/calls
-if [ "$1" = measure ] && [ ! -e {tmp_path}/failed ]; then touch {tmp_path}/failed; {instead}; fi
+echo "${{4:-$1}}" >> {tmp_path}/calls
+if [ "$4" = measure ] && [ ! -e {tmp_path}/failed ]; then touch {tmp_path}/failed; {instead}; fi
 exec {sys.executable} -m dpscale "$@\""""
         environment = os.environ | {
             "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1",

@@ -6,11 +6,11 @@ from math import comb
 import numpy as np
 import pytest
 
-from dpscale.audit.composition import reaches
 from dpscale.optimize.convex import optimise
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import BITS, MOST, Factor, cumulative_factor
 from dpscale.workload import FAMILIES
+from tests.audit.composition import reaches
 
 
 def brute_force_sensitivity(factor):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.audit.composition import audit_run
 from dpscale.reconstruction.graphical import check_size, read_graphical, write_graphical
 from dpscale.reconstruction.junction_tree.fit import fit
+from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, frame, write
 
 GRAPHICAL = {"method": "graphical"}

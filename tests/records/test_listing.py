@@ -80,7 +80,7 @@ def test_erased_person_of_a_delta_table_is_refused_in_every_command(tmp_path):
     (tmp_path / "d.toml").write_text('[attributes.x]\nkind = "coded"\nsize = 3\n')
     with pytest.raises(dp.DataError, match='format = "delta"'):
         dp.sketch_domain(str(root))
-    for words in (["domain", "check", "d.toml", "lake"], ["domain", "sketch", "lake"]):
+    for words in (["check", "domain", "d.toml", "lake"], ["domain", "sketch", "lake"]):
         done = subprocess.run(
             [sys.executable, "-m", "dpscale", *words], cwd=tmp_path, capture_output=True, text=True, check=False
         )
@@ -161,7 +161,7 @@ def test_plan_run_and_check_name_files_that_are_left_out(tmp_path):
         '[data]\npath = "data"\ndomain = "d.toml"\n[privacy]\nepsilon = 1\ndelta = 1e-6\n'
         '[[workload]]\nfamily = "marginal"\ndegree = 1\n'
     )
-    for words in (["plan", "job.toml"], ["run", "job.toml"], ["domain", "check", "d.toml", "data"]):
+    for words in (["plan", "job.toml"], ["run", "job.toml"], ["check", "domain", "d.toml", "data"]):
         done = subprocess.run(
             [sys.executable, "-m", "dpscale", *words], cwd=tmp_path, capture_output=True, text=True, check=False
         )

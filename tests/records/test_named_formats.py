@@ -119,7 +119,7 @@ def test_sketch_and_domain_check_accept_format(tmp_path):
     draft = CliRunner().invoke(main, ["domain", "sketch", str(tmp_path / "x.dat"), "--format", "csv"])
     assert draft.exit_code == 0
     (tmp_path / "d.toml").write_text("[attributes.a]\nkind = 'integer'\nlow = 0\nhigh = 9\n")
-    call = ["domain", "check", str(tmp_path / "d.toml"), str(tmp_path / "x.dat")]
+    call = ["check", "domain", str(tmp_path / "d.toml"), str(tmp_path / "x.dat")]
     assert CliRunner().invoke(main, [*call, "--format", "csv"]).exit_code == 0
     assert 'format = "csv"' in CliRunner().invoke(main, call).stderr
     assert CliRunner().invoke(main, [*call, "--format", "xml"]).exit_code == 2

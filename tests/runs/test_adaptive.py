@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.audit.composition import audit_run
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.measurement import MeasurementStore, measurement, measurement_store
@@ -29,6 +28,7 @@ from dpscale.runs.stages.runner import end
 from dpscale.runs.table import TableRun
 from dpscale.workload.residual.in_axis import by_mass
 from tests.answered import answers_to, index_of
+from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, answers, frame, measurements, write
 
 TRIPLES = {"workload": [{"family": "marginal", "degree": 3}]}

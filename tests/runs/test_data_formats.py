@@ -166,7 +166,7 @@ def test_domain_commands_read_the_format(tmp_path):
     drafts = {ending: invoke(main, ["domain", "sketch", str(tmp_path / ending)]).stdout for ending in FORMATS}
     assert drafts["jsonl"] == drafts["csv"]
     (tmp_path / "domain.toml").write_text(tomli_w.dumps(COMPLETE))
-    checks = [invoke(main, ["domain", "check", str(tmp_path / "domain.toml"), str(tmp_path / ending), "--json"])
+    checks = [invoke(main, ["check", "domain", str(tmp_path / "domain.toml"), str(tmp_path / ending), "--json"])
               for ending in FORMATS]  # fmt: skip
     assert [one.exit_code for one in checks] == [0, 0, 0]
     assert json.loads(checks[2].stdout) == json.loads(checks[0].stdout)

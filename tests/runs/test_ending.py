@@ -1,4 +1,4 @@
-"""`dpscale end` finishes a measured run and abandons any other; the secret is destroyed and no noise is drawn again."""
+"""`dpscale job end` finishes a measured run and abandons any other; its secret is gone, no noise is drawn again."""
 
 import json
 import threading
@@ -65,29 +65,29 @@ def test_unmeasured_run_is_abandoned_and_cannot_resume(tmp_path, mechanism, step
     run = interrupt_run(job, tmp_path / "run", step)
     assert run.secret_path.exists()
     before = measurements(run.path)
-    spoken = run_command(0, "end", run.path)
+    spoken = run_command(0, "job", "end", run.path)
     assert spoken.startswith("abandoned: ")
     assert ("nothing was spent" in spoken) == (step == "uncharged")
     assert ("the whole charge is spent (epsilon 1, delta 1e-09)" in spoken) == (step == "amid")
     assert not run.secret_path.exists()
     assert [row["state"] for row in ledger_releases(job)] == ["reserved"] * (step == "amid")
-    for command in (["measure", run.path], ["reconstruct", run.path], ["report", run.path],
-                    ["run", job, "--run-dir", run.path]):  # fmt: skip
+    stages = [["run", run.path, "--only", stage] for stage in ("measure", "reconstruct", "report")]
+    for command in (*stages, ["run", run.path], ["run", job, "--run-dir", run.path]):
         refused = run_command(2, *command)
         assert f"{run.path} was ended on " in refused
         assert "--fresh" in refused
     with pytest.raises(dp.JobError, match="was ended on"):
         dp.Release.open(run.path)
     assert measurements(run.path) == before
-    assert "ended: abandoned" in run_command(0, "status", run.path)
-    assert json.loads(run_command(0, "status", run.path, "--json"))["ended"]["how"] == "abandoned"
+    assert "ended: abandoned" in run_command(0, "job", "status", run.path)
+    assert json.loads(run_command(0, "job", "status", run.path, "--json"))["ended"]["how"] == "abandoned"
 
 
 def test_planned_run_is_abandoned_without_charge(tmp_path):
     job = write(tmp_path)
     run_command(0, "plan", job, "--run-dir", tmp_path / "run")
-    assert run_command(0, "end", tmp_path / "run") == "abandoned: nothing was spent\n"
-    assert "was ended on" in run_command(2, "measure", tmp_path / "run")
+    assert run_command(0, "job", "end", tmp_path / "run") == "abandoned: nothing was spent\n"
+    assert "was ended on" in run_command(2, "run", tmp_path / "run", "--only", "measure")
     assert ledger_releases(job) == []
 
 
@@ -101,12 +101,12 @@ def test_measured_run_is_finished_without_data(tmp_path, mechanism, data_missing
     assert run.states()["measure"] == "stopped"
     if data_missing:
         (tmp_path / "two" / "data").rename(tmp_path / "away")
-    assert run_command(0, "end", run.path).startswith("finished: the whole charge is spent")
+    assert run_command(0, "job", "end", run.path).startswith("finished: the whole charge is spent")
     assert not run.secret_path.exists()
     assert [row["state"] for row in ledger_releases(job)] == ["released"]
     assert run.states()["measure"] == "done"
-    run_command(0, "reconstruct", run.path)
-    run_command(0, "report", run.path)
+    run_command(0, "run", run.path, "--only", "reconstruct")
+    run_command(0, "run", run.path, "--only", "report")
     assert len(answers(run.path)) == len(answers(expected))
 
 
@@ -114,9 +114,9 @@ def test_done_run_is_finished_and_can_be_reconstructed(tmp_path):
     job = write(tmp_path)
     run = dp.run(job, tmp_path / "run").path
     before = answers(run)
-    assert run_command(0, "end", run).startswith("finished: ")
+    assert run_command(0, "job", "end", run).startswith("finished: ")
     (run / "answers" / "index.parquet").unlink()
-    run_command(0, "reconstruct", run)
+    run_command(0, "run", run, "--only", "reconstruct")
     assert answers(run) == before
     assert dp.Release.open(run).marginal(("a",)).shape == (4,)
 
@@ -124,9 +124,9 @@ def test_done_run_is_finished_and_can_be_reconstructed(tmp_path):
 def test_second_end_changes_nothing(tmp_path):
     job = write(tmp_path)
     run = interrupt_run(job, tmp_path / "run", "amid")
-    first = json.loads(run_command(0, "end", run.path, "--json"))
+    first = json.loads(run_command(0, "job", "end", run.path, "--json"))
     before = (run.path / "manifest.json").read_bytes()
-    assert json.loads(run_command(0, "end", run.path, "--json")) == first
+    assert json.loads(run_command(0, "job", "end", run.path, "--json")) == first
     assert (run.path / "manifest.json").read_bytes() == before
     assert first["charged"]["state"] == "reserved"
 
@@ -152,8 +152,8 @@ def test_killed_end_is_completed_by_next_end(tmp_path, monkeypatch, killed):
         patch.setattr(run, "update", update) if killed == "update" else patch.setattr(directory, killed, destroy)
         with pytest.raises(KeyboardInterrupt):
             end(run)
-    assert "was ended on" in run_command(2, "measure", run.path)
-    assert run_command(0, "end", run.path).startswith("abandoned")
+    assert "was ended on" in run_command(2, "run", run.path, "--only", "measure")
+    assert run_command(0, "job", "end", run.path).startswith("abandoned")
     assert not run.secret_path.exists()
     assert TableRun(run.path).manifest["secret"] == "destroyed"
 
@@ -161,11 +161,11 @@ def test_killed_end_is_completed_by_next_end(tmp_path, monkeypatch, killed):
 def test_running_run_is_not_ended(tmp_path):
     run = interrupt_run(write(tmp_path), tmp_path / "run", "amid")
     with run.locked():
-        assert "another process works in" in run_command(75, "end", run.path)
+        assert "another process works in" in run_command(75, "job", "end", run.path)
     driver_status.change(
         run.path, lambda _: True, submission="s", driver="d", state="running", exit_code=None, error=None,
                  working=None)  # fmt: skip
-    assert "a driver on the cluster works in" in run_command(75, "end", run.path)
+    assert "a driver on the cluster works in" in run_command(75, "job", "end", run.path)
     assert run.secret_path.exists()
     assert run.ended is None
 
@@ -173,11 +173,11 @@ def test_running_run_is_not_ended(tmp_path):
 def test_run_without_end_mark_cannot_draw_without_secret(tmp_path):
     """Deleting the end mark from the manifest by hand does not bring the secret back."""
     run = interrupt_run(write(tmp_path), tmp_path / "run", "amid")
-    run_command(0, "end", run.path)
+    run_command(0, "job", "end", run.path)
     path = run.path / "manifest.json"
     manifest = {key: value for key, value in json.loads(path.read_text()).items() if key != "ended"}
     path.write_text(json.dumps(manifest))
-    assert "the secret of the release is lost" in run_command(2, "measure", run.path)
+    assert "the secret of the release is lost" in run_command(2, "run", run.path, "--only", "measure")
 
 
 def test_end_destroys_secret_without_ledger(tmp_path):
@@ -185,7 +185,7 @@ def test_end_destroys_secret_without_ledger(tmp_path):
     run = interrupt_run(job, tmp_path / "run", "amid")
     for path in tmp_path.glob("ledger.sqlite*"):
         path.unlink()
-    assert "the ledger is not available" in run_command(0, "end", run.path)
+    assert "the ledger is not available" in run_command(0, "job", "end", run.path)
     assert not run.secret_path.exists()
 
 
@@ -211,29 +211,29 @@ def test_end_without_ledger_reports_charge_when_ledger_is_back(tmp_path, lose, s
     back = lose(tmp_path)
     how = {"amid": "abandoned", "unpublished": "finished"}[step]
     for _ in range(2):
-        assert run_command(0, "end", run.path).startswith(
+        assert run_command(0, "job", "end", run.path).startswith(
             f"{how}: the ledger is not available to state the spent budget (privacy.ledger"
         )
         assert not run.secret_path.exists()
         assert (TableRun(run.path).ended["how"], TableRun(run.path).manifest["secret"]) == (how, "destroyed")
     back()
-    assert run_command(0, "end", run.path).startswith(f"{how}: the whole charge is spent")
+    assert run_command(0, "job", "end", run.path).startswith(f"{how}: the whole charge is spent")
     assert [row["state"] for row in ledger_releases(job)] == ["reserved" if step == "amid" else "released"]
     if step == "unpublished":
-        run_command(0, "reconstruct", run.path)
+        run_command(0, "run", run.path, "--only", "reconstruct")
 
 
 def test_end_of_older_run_without_ledger_name_reports_charge(tmp_path):
     run = interrupt_run(write(tmp_path), tmp_path / "run", "amid")
     path = run.path / "manifest.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "ledger"}))
-    assert "the whole charge is spent" in run_command(0, "end", run.path)
+    assert "the whole charge is spent" in run_command(0, "job", "end", run.path)
 
 
 def test_concurrent_ends_end_run_once(tmp_path):
     run = interrupt_run(write(tmp_path), tmp_path / "run", "amid")
     found = []
-    threads = [threading.Thread(target=lambda: found.append(CliRunner().invoke(main, ["end", str(run.path)])))
+    threads = [threading.Thread(target=lambda: found.append(CliRunner().invoke(main, ["job", "end", str(run.path)])))
                for _ in range(2)]  # fmt: skip
     for thread in threads:
         thread.start()

@@ -43,7 +43,7 @@ def test_edited_output_is_refused_until_restored(place, edited, begun, only):
     path = first_output(run, edited)
     content = path.read_bytes()
     path.write_bytes(content + b"\n")
-    command = [begun, run.path] if only else ["run", place / "job.toml", "--run-dir", run.path]
+    command = ["run", run.path, "--only", begun] if only else ["run", place / "job.toml", "--run-dir", run.path]
     refused = CliRunner().invoke(main, [*map(str, command), "--quiet"])
     assert refused.exit_code == 2, refused.output
     assert f"files that stage {edited} wrote in {path.parent} were changed" in refused.stderr

@@ -51,7 +51,7 @@ def base(tmp_path_factory):
     states = {}
     for step in STEPS[1:]:
         states[step] = save(folder, step)
-        assert run_command(step, run, "--quiet")[0] == 0
+        assert run_command("run", run, "--only", step, "--quiet")[0] == 0
     assert run_command("evidence", run, "--selftest", selftest)[0] == 0
     assert run_command("publish", run)[0] == 0
     return folder, states | dict.fromkeys(AFTER, save(folder, "done"))
@@ -82,7 +82,7 @@ def command_of(step, folder):
     return {"evidence": ("evidence", run, "--selftest", folder / "selftest.json"),
             "publish": ("publish", run), "model": ("model", run),
             "run": ("run", folder / "job.toml", "--run-dir", run, "--quiet"),
-            "end": ("end", run)}.get(step, (step, run, "--quiet"))  # fmt: skip
+            "end": ("job", "end", run)}.get(step, ("run", run, "--only", step, "--quiet"))  # fmt: skip
 
 
 def link(run, name, outside):
@@ -124,7 +124,7 @@ def test_link_is_refused_before_the_charge(base):
     run = restore(folder, states["measure"])
     link(run, "answers", folder / "outside")
     ledger = (folder / "ledger.sqlite").read_bytes() if (folder / "ledger.sqlite").exists() else b""
-    assert run_command("measure", run)[0] == 2
+    assert run_command("run", run, "--only", "measure")[0] == 2
     assert ((folder / "ledger.sqlite").read_bytes() if ledger else b"") == ledger
     assert open_run(run).manifest["privacy"] is None
 
@@ -135,7 +135,7 @@ def test_link_to_the_run_directory_is_valid(base):
     shutil.rmtree(folder / "elsewhere", ignore_errors=True)
     run.rename(folder / "elsewhere")
     run.symlink_to(folder / "elsewhere")
-    assert run_command("reconstruct", run, "--quiet")[0] == 0
+    assert run_command("run", run, "--only", "reconstruct", "--quiet")[0] == 0
     assert dp.Release.open(run).path == folder / "elsewhere"
     run.unlink()
 
@@ -150,7 +150,7 @@ def test_foreign_files_are_removed_without_the_checks(base, monkeypatch, name):
     monkeypatch.setattr("dpscale.runs.directory.check_tree", lambda *_: None)
     if name == "check_real":
         monkeypatch.setattr(files, "check_real", lambda *_: None)
-    run_command("reconstruct", run, "--quiet")
+    run_command("run", run, "--only", "reconstruct", "--quiet")
     assert (content(folder / "outside") == before) == (name == "check_tree")
 
 

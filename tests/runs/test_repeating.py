@@ -142,10 +142,10 @@ def test_measured_run_refuses_changed_data_and_resumes_by_name(tmp_path):
     change_row(tmp_path)
     message = run_command(2, "run", job, "--run-dir", run.path)
     assert "measured on 20" in message
-    assert f"`dpscale reconstruct {run.path}` resumes the old one" in message
-    assert "from other data" in run_command(0, "measure", run.path)
-    run_command(0, "reconstruct", run.path)
-    run_command(0, "report", run.path)
+    assert f"`dpscale run {run.path} --only reconstruct` resumes the old one" in message
+    assert "from other data" in run_command(0, "run", run.path, "--only", "measure")
+    run_command(0, "run", run.path, "--only", "reconstruct")
+    run_command(0, "run", run.path, "--only", "report")
 
 
 def test_older_run_without_data_layout_is_plain_repeat(tmp_path, finished_job):
@@ -227,7 +227,7 @@ def test_fresh_after_stop_in_later_stage_does_not_charge_twice(tmp_path, monkeyp
         run_command(75, "run", job, "--run-dir", run, "--fresh")
     message = run_command(2, "run", job, "--run-dir", run, "--fresh")
     assert f"{run} was started and its stage {stage} is not finished" in message
-    assert f"`dpscale end {run}`" in message
+    assert f"`dpscale job end {run}`" in message
     with pytest.raises(dp.JobError, match="is not finished"):
         dp.run(job, run, fresh=True)
     assert len(charged_releases(tmp_path)) == 1
@@ -243,7 +243,7 @@ def test_fresh_ignores_edited_or_ended_run(tmp_path, finished_job):
             (run / "job.toml").write_text("")
         else:
             (run / "report.html").unlink()
-            run_command(0, "end", run)
+            run_command(0, "job", "end", run)
         run_command(0, "run", finished_job, "--run-dir", tmp_path / "run", "--fresh")
     assert len(charged_releases(tmp_path)) == 3
 
@@ -252,7 +252,7 @@ def test_fresh_continues_after_ended_run(tmp_path):
     job, run = write(tmp_path, engine=UNSEEDED), tmp_path / "run"
     run_command(0, "plan", job, "--run-dir", run)
     assert "was started and is not measured" in run_command(2, "run", job, "--run-dir", run, "--fresh")
-    run_command(0, "end", run)
+    run_command(0, "job", "end", run)
     run_command(0, "run", job, "--run-dir", run, "--fresh")
     assert (tmp_path / "run-2" / "report.html").exists()
 

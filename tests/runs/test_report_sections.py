@@ -33,6 +33,6 @@ def test_answers_and_other_sections_are_written(place, monkeypatch, planted, tit
     assert '<h2 id="cost">Privacy cost</h2>' in page
     assert dp.Release.open(run).total()[0] > 0
     assert (run / "answers" / "index.parquet").exists()
-    assert run_command("status", run)[0] == run_command("publish", run)[0] == 0
-    assert run_command("report", run) == (0, "")
+    assert run_command("job", "status", run)[0] == run_command("publish", run)[0] == 0
+    assert run_command("run", run, "--only", "report") == (0, "")
     assert "could not be made" not in (run / "report.html").read_text()

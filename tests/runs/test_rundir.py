@@ -49,14 +49,14 @@ def test_run_on_full_disk_can_be_retried(place):
         mark_submitted(TableRun.create(TableJob.read(path), disk / "begun").path)
         with fill_disk(disk):
             for arguments in (
-                ["cancel", disk / "begun"],
+                ["job", "cancel", disk / "begun"],
                 *(["run", path, "--run-dir", disk / n] for n in ("x", "empty")),
             ):
                 assert "No space left on device" in run_command(75, *arguments)
         assert {one.name for one in disk.iterdir()} == {"begun", "empty"}
         for name in ("x", "empty"):
             run_command(0, "plan", path, "--run-dir", disk / name)
-        run_command(0, "cancel", disk / "begun")
+        run_command(0, "job", "cancel", disk / "begun")
         assert driver_status.read(disk / "begun")["error"] == str(driver._cancelled())
 
 
@@ -69,9 +69,9 @@ def test_read_only_disk_is_reported_and_readable(place):
         mark_submitted(disk / "run")
         with mount_read_only(disk):
             commands = [["run", path, "--run-dir", disk / name] for name in ("run", "new", "empty")]
-            for arguments in (*commands, ["measure", disk / "run"], ["cancel", disk / "run"]):
+            for arguments in (*commands, ["run", disk / "run", "--only", "measure"], ["job", "cancel", disk / "run"]):
                 assert "Read-only file system" in run_command(2, *arguments)
-            assert "done" in run_command(0, "status", disk / "run")
+            assert "done" in run_command(0, "job", "status", disk / "run")
 
 
 def test_permission_errors_are_attributed_to_run_directory_only(tmp_path):
@@ -90,7 +90,7 @@ def test_mount_point_can_be_run_directory(place):
     with small_disk(place / "disk", "20m") as disk:
         (disk / "lost+found").mkdir()
         run_command(0, "run", path, "--run-dir", disk)
-        assert "reconstruct: done" in run_command(0, "status", disk)
+        assert "reconstruct: done" in run_command(0, "job", "status", disk)
         assert os.path.ismount(disk)
 
 
@@ -102,7 +102,7 @@ def test_symlink_can_be_run_directory(place, there):
     link.symlink_to("target")
     run_command(0, "run", path, "--run-dir", link)
     assert link.is_symlink()
-    assert "report: done" in run_command(0, "status", target)
+    assert "report: done" in run_command(0, "job", "status", target)
     run_command(0, "run", path, "--run-dir", link)
 
 
@@ -113,7 +113,11 @@ def test_run_directory_with_longest_name(place, letters):
 
 def test_too_long_name_is_refused(place):
     long = place / ("a" * 256)
-    for arguments in (["run", write_job(place), "--run-dir", long], ["status", long], ["measure", long]):
+    for arguments in (
+        ["run", write_job(place), "--run-dir", long],
+        ["job", "status", long],
+        ["run", long, "--only", "measure"],
+    ):
         assert "File name too long" in run_command(2, *arguments)
 
 
@@ -245,7 +249,8 @@ MANIFESTS = ["", "{}", "[]", "null", '{"stages":{}}', "\x00\x00", *(json.dumps(W
 @pytest.mark.parametrize("text", [*MANIFESTS, json.dumps({k: v for k, v in WHOLE.items() if k != "secret"})])
 def test_damaged_manifest_is_refused(damaged_run, text):
     (damaged_run / "manifest.json").write_text(text)
-    commands = [[name, damaged_run] for name in ("status", "wait", "cancel", "measure")]
+    commands = [["job", name, damaged_run] for name in ("status", "wait", "cancel")]
+    commands.append(["run", damaged_run, "--only", "measure"])
     for arguments in (*commands, ["run", damaged_run.parent / "job.toml", "--run-dir", damaged_run]):
         assert "manifest.json" in (message := run_command(2, *arguments))
         assert "is damaged" in message
@@ -261,11 +266,15 @@ SIGNS = {"submission": "s", "driver": None, "state": "running", "at": 0.0}
 )
 def test_damaged_driver_file_is_refused(damaged_run, text):
     (damaged_run / "driver.json").write_text(text)
-    for arguments in (["status", damaged_run], ["wait", damaged_run, "--seconds", 1], ["cancel", damaged_run]):
+    for arguments in (
+        ["job", "status", damaged_run],
+        ["job", "wait", damaged_run, "--seconds", 1],
+        ["job", "cancel", damaged_run],
+    ):
         assert "driver.json" in (message := run_command(2, *arguments))
         assert "is damaged" in message
     (damaged_run / "driver.json").unlink()
-    assert "plan: done" in run_command(0, "status", damaged_run)
+    assert "plan: done" in run_command(0, "job", "status", damaged_run)
 
 
 def test_damaged_driver_file_does_not_stop_heartbeat(damaged_run, monkeypatch):
@@ -302,19 +311,19 @@ def test_run_without_locks_finishes_and_is_not_reported_as_stopped(place, no_loc
     with run.locked(), run.locked():
         assert not lock.free(run.path)
     run._mark("report", state="running")
-    assert "report: running" in run_command(0, "status", run.path)
+    assert "report: running" in run_command(0, "job", "status", run.path)
     mark_submitted(run.path)
-    run_command(0, "cancel", run.path)
+    run_command(0, "job", "cancel", run.path)
     assert driver_status.read(run.path)["state"] == "cancelled"
 
 
 def test_failing_lock_differs_from_taken_lock(place, monkeypatch):
     run = TableRun.create(TableJob.read(write_job(place)), place / "run")
     with run.locked():
-        assert "another process works in" in run_command(75, "measure", run.path)
+        assert "another process works in" in run_command(75, "run", run.path, "--only", "measure")
 
     def flock(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    assert "Input/output error" in run_command(75, "measure", run.path)
+    assert "Input/output error" in run_command(75, "run", run.path, "--only", "measure")

@@ -49,7 +49,7 @@ def test_stages_in_separate_processes_equal_one_run(place):
 
     run_command("plan", path, "--run-dir", run)
     for stage in ("measure", "measure", "reconstruct", "report"):
-        run_command(stage, run)
+        run_command("run", run, "--only", stage)
     together = place / "together"
     dp.run(path, together)
     assert measurement_bytes(run) == measurement_bytes(together)
@@ -158,9 +158,9 @@ def test_json_commands_print_one_object(place):
     for arguments in (
         ["plan", path, "--json"],
         ["run", path, "--run-dir", place / "run", "--json"],
-        ["status", place / "run", "--json"],
+        ["job", "status", place / "run", "--json"],
         ["ledger", "show", place / "ledger.sqlite", "--json"],
-        ["measure", place / "run", "--json"],
+        ["run", place / "run", "--only", "measure", "--json"],
     ):
         result = CliRunner().invoke(main, [str(a) for a in arguments])
         assert result.exit_code == 0, result.output
@@ -184,7 +184,7 @@ def test_status_distinguishes_killed_from_running(place):
     run = TableRun.create(TableJob.read(write_job(place)), place / "run")
 
     def read_states():
-        return json.loads(CliRunner().invoke(main, ["status", str(run.path), "--json"]).stdout)["states"]
+        return json.loads(CliRunner().invoke(main, ["job", "status", str(run.path), "--json"]).stdout)["states"]
 
     parent, child = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=hold_lock, args=(run, child), daemon=True)
@@ -194,7 +194,7 @@ def test_status_distinguishes_killed_from_running(place):
     process.kill()
     process.join()
     assert read_states() == {"plan": "stopped"}
-    assert "stopped, run the job again" in CliRunner().invoke(main, ["status", str(run.path)]).stdout
+    assert "stopped, run the job again" in CliRunner().invoke(main, ["job", "status", str(run.path)]).stdout
     dp.run(run.path / "job.toml", run.path)
     assert set(read_states().values()) == {"done"}
 

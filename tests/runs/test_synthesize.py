@@ -162,11 +162,11 @@ def test_rows_can_be_requested_again_without_charge(reference: Path, tmp_path: P
     job = write_job(tmp_path, synthesize=None)
     run = dp.run(job, tmp_path / "run")
     assert "synthesize" not in run.manifest["stages"]
-    with pytest.raises(dp.JobError, match=r"sample them: dpscale synthesize"):
+    with pytest.raises(dp.JobError, match=r"sample them: dpscale rows"):
         run.synthetic()
     measured = run.manifest["stages"]["measure"]
     for rows in (50, 20, 20):
-        done = CliRunner().invoke(main, ["synthesize", str(tmp_path / "run"), "--rows", str(rows), "--quiet"])
+        done = CliRunner().invoke(main, ["rows", str(tmp_path / "run"), "--rows", str(rows), "--quiet"])
         assert done.exit_code == 0, done.output
         assert len(dp.Release.open(tmp_path / "run").synthetic()) == rows
     again = dp.run(write_job(tmp_path, "again.toml", synthesize={"rows": 30, "format": "csv"}), tmp_path / "run")
@@ -179,7 +179,7 @@ def test_rows_can_be_requested_again_without_charge(reference: Path, tmp_path: P
 def test_too_many_rows_are_refused_without_change(reference: Path, tmp_path: Path, rows: int) -> None:
     shutil.copytree(reference / "run", tmp_path / "run")
     before = (tmp_path / "run" / "manifest.json").read_bytes()
-    result = CliRunner().invoke(main, ["synthesize", str(tmp_path / "run"), "--rows", str(rows)])
+    result = CliRunner().invoke(main, ["rows", str(tmp_path / "run"), "--rows", str(rows)])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.exception
     assert result.stderr.startswith("dpscale: synthesize.rows: ")
     assert (tmp_path / "run" / "manifest.json").read_bytes() == before
@@ -192,7 +192,7 @@ def test_damaged_row_request_is_refused(reference: Path, tmp_path: Path, row_req
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["stages"].pop("synthesize")
     (run / "manifest.json").write_text(json.dumps(manifest | {"synthesize": row_request}))
-    result = CliRunner().invoke(main, ["synthesize", str(run)])
+    result = CliRunner().invoke(main, ["rows", str(run)])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.exception
     assert "is damaged" in result.stderr
 

@@ -64,8 +64,13 @@ def test_commands_read_a_run_of_an_earlier_version(finished, later_version, tmp_
     _, folder, _ = finished
     ledger = (folder / "ledger.sqlite").read_bytes()
     shutil.rmtree(folder / "run" / "answers")
-    for command in (["reconstruct"], ["report"], ["status"], ["publish", "--out", str(tmp_path / "tables")]):
-        result = CliRunner().invoke(main, [command[0], str(folder / "run"), *command[1:]])
+    for command in (
+        ["run", "--only", "reconstruct"],
+        ["run", "--only", "report"],
+        ["job", "status"],
+        ["publish", "--out", str(tmp_path / "tables")],
+    ):
+        result = CliRunner().invoke(main, [*command, str(folder / "run")])
         assert result.exit_code == 0, result.output
     assert (folder / "ledger.sqlite").read_bytes() == ledger
 

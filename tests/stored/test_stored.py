@@ -83,7 +83,7 @@ def test_finished_run_opens_unchanged(case):
     with restore_case(case) as folder:
         before = hashes(folder / "run")
         assert_same_estimates(estimates(folder / "run"), case)
-        status = CliRunner().invoke(main, ["status", str(folder / "run"), "--json"])
+        status = CliRunner().invoke(main, ["job", "status", str(folder / "run"), "--json"])
         assert status.exit_code == 0, status.output
         assert hashes(folder / "run") == before
 
@@ -96,7 +96,7 @@ def test_answers_are_made_again_from_stored_measurements(case):
         before = measurement_values(folder / "run")
         for name in ("answers", "model"):
             shutil.rmtree(folder / "run" / name, ignore_errors=True)
-        done = CliRunner().invoke(main, ["reconstruct", str(folder / "run"), "--quiet"])
+        done = CliRunner().invoke(main, ["run", str(folder / "run"), "--only", "reconstruct", "--quiet"])
         assert done.exit_code == 0, done.output
         assert_same_estimates(estimates(folder / "run"), case)
         assert measurement_values(folder / "run") == before
@@ -114,10 +114,10 @@ def test_synthetic_rows_of_finished_run_are_read(case):
 
 TABLES = [case for case in FINISHED if case not in DATABASES]
 OUTPUTS = (
-    ["status", "run"],
-    ["report", "run"],
+    ["job", "status", "run"],
+    ["run", "run", "--only", "report"],
     ["publish", "run", "--out", "tables"],
-    ["synthesize", "run", "--rows", "200"],
+    ["rows", "run", "--rows", "200"],
     ["evidence", "run", "--selftest", "selftest.json"],
     ["evidence", "--check", "run/evidence"],
 )

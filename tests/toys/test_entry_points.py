@@ -120,7 +120,7 @@ def test_run_of_foreign_family_records_its_version(site, tmp_path):
     run_dpscale(site, "run", job, "--run-dir", run, "--quiet")
     assert json.loads((run / "manifest.json").read_text())["versions"]["toy-dpscale"] == "1.2"
     assert (run / "answers/toy-window-1").exists()
-    run_dpscale(site, "report", run)
+    run_dpscale(site, "run", run, "--only", "report")
     run_dpscale(site, "evidence", run, "--selftest", write_selftest(tmp_path))
     run_dpscale(site, "evidence", "--check", run / "evidence")
 
@@ -198,5 +198,5 @@ def test_missing_plugin_of_a_finished_run_is_named(finished, tmp_path):
     """Without the distribution, a finished run says which mechanism is missing."""
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "answers" / "index.parquet").unlink()
-    _, error = run_dpscale(ROOT, "reconstruct", run, code=2)
+    _, error = run_dpscale(ROOT, "run", run, "--only", "reconstruct", code=2)
     assert "'toy-identity'" in error

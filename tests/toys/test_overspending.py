@@ -8,11 +8,11 @@ from types import ModuleType
 import pytest
 
 import dpscale as dp
-from dpscale.audit.composition import audit_run
 from dpscale.mechanisms import MECHANISMS, aim_grem
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.contract import Mechanism, NoOptions
 from dpscale.mechanisms.fixed_plan import FixedPlan
+from tests.audit.composition import audit_run
 from tests.audit.small import write
 
 RHO = {"rho": 0.5, "dataset": "small"}

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.composition import audit_run
 from dpscale.base.display import figure
 from dpscale.runs.table import TableRun
+from tests.audit.composition import audit_run
 from tests.audit.small import answers, measurements, write
 from tests.toys import register, unregister
 

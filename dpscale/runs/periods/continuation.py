@@ -45,7 +45,7 @@ def earlier_files(directory: str, domain: Domain, period_low: int) -> dict[str, 
     if not isinstance(run, StreamRun) or not run.released or run.manifest.get("kind") != "periods":
         raise _refused(directory, "which is not the run of a growing table with released periods")
     if not run.ended and len(run.released) < len(run.labels):
-        raise _refused(directory, "which has periods to come", f"end it first: dpscale end {directory}")
+        raise _refused(directory, "which has periods to come", f"end it first: dpscale job end {directory}")
     if CUMULATIVE not in run.kinds or not run.job.method.data_independent or run.job.privacy.noise != GAUSSIAN:
         raise _refused(directory, "which has no cumulative answers of a fixed plan with Gaussian noise")
     if run.declared.digest != domain.digest:

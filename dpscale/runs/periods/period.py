@@ -74,7 +74,7 @@ class PeriodRun(TableRun):
         if not self.is_started:
             raise JobError("run directory", f"{self.path} is one period of a growing table",
                            "the directory of the whole run",
-                           f"dpscale release-period {self.path.parents[1]} {self.path.name}")  # fmt: skip
+                           f"dpscale run {self.path.parents[1]} --period {self.path.name}")  # fmt: skip
 
     def check_plan(self) -> None:
         """Raise JobError if the period is measured alone; the ledger compares the plan with that of other periods."""

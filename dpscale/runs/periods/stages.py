@@ -73,7 +73,7 @@ def _incomplete(run: StreamRun) -> JobError:
     why = f"ends before {end}" if end > date.today() else "has ended, but no records of it or later have arrived"
     return JobError("data.period", f"no complete period: {label} {why}",
                     "a period that has ended and whose records have arrived",
-                    f"run again when they have, or name it: dpscale release-period DIR {label}")  # fmt: skip
+                    f"run again when they have, or name it: dpscale run DIR --period {label}")  # fmt: skip
 
 
 def release_period(run: StreamRun, engine: Engine, label: str, empty: bool = False) -> None:
@@ -126,7 +126,7 @@ def release_next(
             if not run.done("plan"):
                 with run.record_stage(run.stages["plan"]):
                     plan(run, engine)
-            discreetly("release-period", release_period, run, engine, label, empty)
+            discreetly("run --period", release_period, run, engine, label, empty)
             for name in ("reconstruct", *(["synthesize"] if run.synthesis is not None else []), "report"):
                 if not run.done(name):
                     with run.record_stage(run.stages[name], engine.each("hash")):

@@ -189,7 +189,7 @@ class StreamRun(Run):
                            " time.answers of a new job")  # fmt: skip
         if self.labels[number] not in self.released:
             raise JobError("period", f"{label}, which is not released", ", ".join(self.released) or "a released one",
-                           f"release it: dpscale release-period {self.path} {self.labels[number]}")  # fmt: skip
+                           f"release it: dpscale run {self.path} --period {self.labels[number]}")  # fmt: skip
         answers = import_module("dpscale.runs.periods.answers").AnswersRun
         found: TableRun = answers(self.period_path(number) / kind, (self,))
         return found

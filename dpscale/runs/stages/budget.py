@@ -319,7 +319,7 @@ def check_ledger_exists(run: Run) -> None:
     place = standing(run.job.privacy.ledger)
     if not there(place):
         raise BudgetError("privacy.ledger", f"{place} no longer exists", "the ledger with which this run started",
-                          f"restore it from a copy, or end the run: `dpscale end {run.path}`")  # fmt: skip
+                          f"restore it from a copy, or end the run: `dpscale job end {run.path}`")  # fmt: skip
 
 
 @contextmanager

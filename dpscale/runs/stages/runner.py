@@ -235,7 +235,7 @@ def check_repeat(run: Run) -> str | None:
     when, done = _date(run), all(run.done(stage.name) for stage in run.stages.values() if stage.is_enabled(run))
     status = f"{'done' if done else 'measured'} on {when}"
     for field, changed in run.changed_data().items():
-        resume = "" if done else f", `dpscale reconstruct {run.path}` resumes the old one"
+        resume = "" if done else f", `dpscale run {run.path} --only reconstruct` resumes the old one"
         found = _comparison(run, changed)
         if found.same:
             return f"{status}, the files have the same content, nothing spent"

@@ -23,6 +23,7 @@ from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import choose_sampler, estimates_of, low_order_tables, model_folder, open_sampler
+from dpscale.runs.manifest import disk_errors
 from dpscale.runs.row_limits import limited_rows
 from dpscale.runs.row_numbers import (
     COUNTS,
@@ -57,7 +58,7 @@ def request_rows(run: TableRun, rows: int) -> None:
     before = run.synthesis or SynthesizeTable()
     request = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
     check_rows(request, rows, len(run.domain), run.job.engine.bytes)
-    with run.locked():
+    with disk_errors(run.path), run.locked():
         run.request_rows(request)
 
 

@@ -1,0 +1,301 @@
+"""Command `plan`: plan a job and print the expected errors, as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpscale.base import LazyModule
+from dpscale.base.display import figure, percent, whole
+from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
+
+if TYPE_CHECKING:
+    from dpscale.engine import Engine
+    from dpscale.job import TableJob
+    from dpscale.plans.measurement_plan import MeasurementPlan
+
+opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.stages.runner")
+planning = LazyModule("dpscale.runs.stages.plan")
+LATER = ("families", "levels", "time", "curve", "needed", "compared", "advice", "attack_risk")
+FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Store the plan here, for later stages.")
+@click.option("--compare", is_flag=True, help="Plan with every mechanism and print their errors.")
+@click.option("--error", type=float, metavar="RECORDS", help="Print the epsilon at which the error is RECORDS.")
+@fresh_option
+@scheduler_option
+@quiet_option
+@json_option
+def plan(
+    job: str,
+    run_dir: str | None,
+    compare: bool,
+    error: float | None,
+    fresh: bool,
+    scheduler: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
+    from dpscale.base.numerics import one_thread
+    from dpscale.engine import resolve
+    from dpscale.runs.stages.preview import planned_risk
+
+    read, began = opening.read_job(job), time.perf_counter()
+    _warn_of_files(read)
+    jobs, overview = opening.run_class(read).table_jobs(read), opening.run_class(read).overview(read)
+    with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
+        engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
+        try:
+            plans = _make_plans(read, jobs, run_dir, fresh, engine)
+            summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
+            if not overview:
+                summaries["data"]["attack_risk"] = planned_risk(read).describe()
+        finally:
+            engine.close()
+    seconds = {"planning_seconds": round(time.perf_counter() - began, 2)}
+    if as_json:
+        click.echo(json.dumps({**(overview | {"tables": summaries} if overview else summaries["data"]), **seconds}))
+        return
+    for line in overview_text(overview) if overview else ():
+        click.echo(line)
+    for name, summary in summaries.items():
+        click.echo((f"\ntables.{name}\n" if overview else "") + plan_text(summary | seconds))
+
+
+def _warn_of_files(job: Any) -> None:
+    """Warn of files beside the data of a job that are left out."""
+    from dpscale.records.table import warn_left_out
+
+    for own in job.tables.values() if hasattr(job, "tables") else (job.data,):
+        if not own.lake and own.path is not None:
+            warn_left_out(own.path, own.format or "")
+
+
+def _make_plans(
+    read: Any, jobs: Mapping[str, TableJob], run_dir: str | None, fresh: bool, engine: Engine
+) -> dict[str, MeasurementPlan]:
+    """Return the plan of every table; with a run directory, store the plans there."""
+    if run_dir is None:
+        return {name: planning.make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
+                for name, own in jobs.items()}  # fmt: skip
+    directory = opening.begin_run(read, run_dir, fresh, files_accessible=False)
+    with runner.remove_on_error(directory):
+        runner.run_requested(directory, engine, "plan")
+    return {name: table.measurement_plan for name, table in directory.tables.items()}
+
+
+def _plan_summary(
+    read: TableJob, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: float | None
+) -> dict[str, Any]:
+    """Return all figures of `dpscale plan`, as `--json` prints them."""
+    from dpscale.base.errors import JobError
+    from dpscale.runs.stages.preview import (
+        compare_mechanisms,
+        error_curve,
+        expected_errors,
+        list_advice,
+        main_unit,
+        required_epsilon,
+        rms_error,
+    )
+
+    budget = read.answer_budget(read.read_domain())  # that of a plan may have the cells that a search has found
+    known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
+             read.data.max_rows_per_unit, read.engine.bytes, engine.workers, read.output.max_rows]  # fmt: skip
+    followed = planning.cached_summary(
+        known,
+        lambda: {
+            "needs": _needs(read, measurement_plan, engine),
+            **expected_errors(measurement_plan, budget),
+        },
+    )
+    families = followed["families"]
+    if wanted is not None and not families:
+        raise JobError("--error", f"given for the adaptive mechanism {measurement_plan.mechanism}",
+                       "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
+    error = rms_error(families) if families else None
+    return {
+        "mechanism": measurement_plan.mechanism,
+        "queries": measurement_plan.workload.query_count,
+        "counted_sets": len(measurement_plan.counted_sets),
+        "noise": measurement_plan.noise,
+        **measurement_plan.summary(budget),
+        **followed["needs"],
+        "notes": list(measurement_plan.notes),
+        "families": families,
+        "levels": followed["levels"],
+        **({"time": time_summary(read)} if read.data.period else {}),
+        "curve": [] if error is None else error_curve(read, error),
+        "needed": None
+        if error is None or wanted is None
+        else required_epsilon(read, error, wanted) | {"unit": main_unit(families)},
+        "compared": compare_mechanisms(read, measurement_plan, engine, planning.most_cells(read, engine))
+        if compare
+        else [],
+        "advice": list_advice(read, measurement_plan, families),
+    }
+
+
+def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> dict[str, Any]:
+    """Return the tasks, passes, memory and time that counting needs, and predictions for planning and answers."""
+    from dpscale.engine.counting import counting_cost
+    from dpscale.mechanisms.contract import planning_memory
+    from dpscale.runs.stages.preflight import reconstruction_memory, reconstruction_seconds
+
+    needs = counting_cost(measurement_plan.domain, measurement_plan.counted_sets, read.engine.bytes, engine.workers)
+    return {
+        "counted_joints": needs.saving.joints,
+        "counted_by_bit_planes": needs.saving.planes,
+        "counting_saved": round(needs.saving.factor, 3),
+        "passes_over_the_data": needs.passes,
+        "tasks": needs.tasks,
+        "memory_bytes": needs.memory,
+        "counting_seconds_per_million_rows": needs.seconds_per_million,
+        "planning_memory_bytes": planning_memory(measurement_plan.workload),
+        "reconstruction_memory_bytes": reconstruction_memory(measurement_plan, read)[0],
+        "reconstruction_seconds": float(f"{reconstruction_seconds(measurement_plan, read):.3g}"),
+    }
+
+
+def overview_text(overview: dict[str, Any]) -> list[str]:
+    """Return the neighbouring relation and the division of the budget as lines."""
+    first = f"{100 * overview['first_share']:.3g} % of the budget, which then decides the other shares"
+    lines = [f"{'first measurement':>24}: {first}"] if overview["first_share"] else []
+    errors = [f"{name}: {one['error']:.3g}, of random links between tables with equal shares {one['random']:.3g}"
+              for name, one in (overview["linked_rows"] or {}).items()]  # fmt: skip
+    head = ["Expected total variation of marginals over both ends of a link, for usual numbers of rows:"]
+    return [
+        overview["neighbours"],
+        overview["attack_risk"]["sentence"],
+        *lines,
+        *map(_piece_line, overview["pieces"]),
+        *(head + errors if errors else []),
+    ]
+
+
+def _piece_line(piece: dict[str, Any]) -> str:
+    moved = f", at most {piece['moved']} rows or links differ between neighbours" if piece["moved"] else ""
+    head = f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
+    expected = piece["expected"]
+    errors = _table_error(expected) if "rmse" in expected else _link_error(expected)
+    return "\n".join([head, *(f"{'':>26}{one}" for one in errors)])
+
+
+def _table_error(expected: dict[str, Any]) -> list[str]:
+    if expected["rmse"] is None:
+        return []
+    return [f"expected error of a query: {expected['rmse']:.4g} records, by {expected['by']}"]
+
+
+def _link_error(expected: dict[str, Any]) -> list[str]:
+    labels = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings",
+              "steps": "pairs of consecutive children"}  # fmt: skip
+    if not any(expected.values()):
+        return ["no share: its links are random"]
+    noise = [f"{label} {expected[name]:.3g}" for name, label in labels.items() if expected.get(name) is not None]
+    left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
+    lines = [f"standard deviation of the noise: {', '.join(noise)}"] if noise else []
+    return lines + ([f"expected error relative to random links, by number of links: {', '.join(left)}"] if left else [])
+
+
+def plan_text(summary: dict[str, Any]) -> str:
+    """Return the summary as text: figures, errors in records, advice, attack risk."""
+    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in summary.items()
+             if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
+    if summary["families"]:
+        lines += [
+            "",
+            "expected error of an answer (root mean square, in records if no unit is named), and the worst set",
+        ]
+        lines += [_family(one) for one in summary["families"]]
+        title = "error by level of a hierarchy, over the cells of all tables at the level"
+        lines += ["", title, *map(_level, summary["levels"])] if summary["levels"] else []
+        at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
+        lines += ["", f"error by epsilon  {at}"]
+    if "time" in summary:
+        lines += ["", *_time(summary["time"])]
+    if summary["needed"]:
+        needed = summary["needed"]
+        lines.append(f"an error of {needed['error']:g} {needed['unit']} needs epsilon = {needed['epsilon']:.4g}")
+    if summary["compared"]:
+        sums = any(one["unit"] != "records" for one in summary["families"])
+        unit = "in records" + ", of sums relative to half their range" * sums
+        lines += ["", f"mechanisms, with the error of an answer {unit}", *map(_mechanism, summary["compared"])]
+    risk = [summary["attack_risk"]["sentence"]] if "attack_risk" in summary else []
+    return "\n".join([*lines, "", *summary["advice"], *risk])
+
+
+def _figure(key: str, value: Any) -> str:
+    """Return a value formatted for reading; empty if there is none."""
+    if key == "optimality_gap":
+        return "" if value is None else f"{percent(value)}, certified"
+    if isinstance(value, list):
+        return "; ".join(value)
+    return figure(value) if isinstance(value, float) else whole(value) if isinstance(value, int) else str(value or "")
+
+
+def _family(one: dict[str, Any]) -> str:
+    worst = one["worst"][0]
+    sets = f"{one['sets']:,} sets, {one['queries']:,} queries"
+    attributes, unit = ", ".join(worst["attributes"]) or "the total", one["unit"]
+    return f"{one['error']:>10.4g}  {one['family']:<14} {sets:<28} {worst['error']:.4g}: {attributes}" + (
+        "" if unit == "records" else f"  (in units of {unit})"
+    )
+
+
+def _level(one: dict[str, Any]) -> str:
+    name, tables = f"{one['hierarchy']}: {one['level'] or 'without a level'}", one["sets"]
+    cells = f"{one['queries']:,} cells of {tables:,} table{'s' * (tables > 1)}"
+    return f"{one['error']:>10.4g}  {name:<28} {one['nodes']:>9,} nodes, {cells}"
+
+
+def _mechanism(one: dict[str, Any]) -> str:
+    error = "—" if one["error"] is None else f"{one['error']:.4g}"
+    return f"{error:>10}  {one['mechanism']:<24} {one['why'][:100]}"
+
+
+def time_summary(job: TableJob) -> dict[str, Any]:
+    """Return the promise of a growing table and the relative errors of its answers over the horizon.
+
+    Parameters
+    ----------
+    job : TableJob
+
+    Returns
+    -------
+    dict
+        `relative_error` is that of the first and of the last period and the root mean square, relative to one release
+        of one table that has the whole budget.
+    """
+    from dpscale.job.periods import promise
+    from dpscale.optimize.time_strategy import plan_time
+
+    period, settings = job.read_period(), job.periods
+    plan = plan_time(period.listed, settings.answers, settings.window or 0, settings.max_periods_per_unit or 1,
+                     job.privacy.noise)  # fmt: skip
+    errors = {
+        kind: {"first": plan.variance(kind, 0) ** 0.5, "last": plan.variance(kind, plan.horizon - 1) ** 0.5,
+               "typical": plan.mean_variance(kind) ** 0.5}
+        for kind in plan.answers
+    }  # fmt: skip
+    return {"periods": plan.horizon, "first": str(period.labels[0]), "last": str(period.labels[-1]),
+            "protects": str(promise(job.data, settings, period)), "relative_error": errors,
+            "certified": plan.gap if plan.bound else None}  # fmt: skip
+
+
+def _time(time: dict[str, Any]) -> list[str]:
+    errors = time["relative_error"].items()
+    gap = "" if time["certified"] is None else f"; {percent(time['certified'])} above the minimum, certified"
+    return [
+        f"{time['periods']} periods, {time['first']} to {time['last']}, under one charge; protects {time['protects']}",
+        f"errors are multiples of those above: root mean square, first and last period{gap}",
+        *(f"{one['typical']:>10.4g}  {kind:<14} {one['first']:.4g} to {one['last']:.4g}" for kind, one in errors),
+    ]
