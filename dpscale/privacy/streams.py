@@ -206,8 +206,21 @@ class PublicStream:
 
     def systematic(self, shares: Floats, count: int) -> NDArray[np.int32]:
         """Return `count` labels in random order, each as often as its share of `count`, rounded down or up."""
-        ends = np.floor(np.cumsum(shares / shares.sum()) * count + self.uniforms(1)[0]).astype(np.int64)
-        ends = np.minimum(ends, count)
-        ends[-1] = count
-        labels = np.repeat(np.arange(len(shares), dtype=np.int32), np.diff(ends, prepend=0))
-        return labels[self.permutation(count)]
+        numbers = self.rounded(np.cumsum(shares / shares.sum()) * count, count)
+        return np.repeat(np.arange(len(shares), dtype=np.int32), numbers)[self.permutation(count)]
+
+    def rounded(self, sums: Floats, count: int | None = None) -> NDArray[np.int64]:
+        """Return whole numbers of given expected running sums: each number is rounded down or up.
+
+        Parameters
+        ----------
+        sums : ndarray, shape (n,)
+            Running sums of the expected numbers.
+        count : int, optional
+            Sum of the numbers, if it is known.
+        """
+        ends = np.floor(sums + self.uniforms(1)[0]).astype(np.int64)
+        if count is not None:
+            ends = np.minimum(ends, count)
+            ends[-1] = count
+        return np.diff(ends, prepend=0)

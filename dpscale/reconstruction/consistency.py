@@ -12,6 +12,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.one_way import positive_counts
 from dpscale.storage.files import reading, writing
 
 ROUNDS, TOLERANCE, LEAST_TARGET = 200, 1e-6, 1e-12
@@ -77,7 +78,9 @@ def make_consistent(
     total = max(
         sum(weight_of[n] * float(table.sum()) for n, table in targets.items()) / sum(weight_of.values()), LEAST_TARGET
     )
-    tables = {names: _positive(table, total) for names, table in targets.items()}
+    # no exact zeros, so that any two tables have a common cell
+    tables = {names: positive_counts(table, LEAST_TARGET * total / table.size, total)
+              for names, table in targets.items()}  # fmt: skip
     common = _common(list(targets))
     for _ in range(rounds):
         distances = [
@@ -93,12 +96,6 @@ def margin(values: Floats, names: AttributeSet, subset: AttributeSet) -> Floats:
     summed = values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in subset))
     remaining = [name for name in names if name in subset]
     return np.asarray(summed.transpose([remaining.index(name) for name in subset]))
-
-
-def _positive(table: Floats, total: float) -> Floats:
-    """Return a copy with this total, without exact zeros so that any two tables have a common cell."""
-    table = np.maximum(table, LEAST_TARGET * total / table.size)
-    return np.asarray(table * (total / table.sum()))
 
 
 def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[AttributeSet]]:

@@ -80,7 +80,12 @@ def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] =
 
 def non_negative_counts(noisy: NoisyCounts, total: float) -> Floats:
     """Return counts over cells, each at least `LEAST_CELL` before scaling to the sum `total`."""
-    counts = np.maximum(noisy.shrunk, LEAST_CELL)
+    return positive_counts(noisy.shrunk, LEAST_CELL, total)
+
+
+def positive_counts(values: Floats, least: float, total: float) -> Floats:
+    """Return values that are raised to `least` and then scaled to the sum `total`."""
+    counts = np.maximum(values, least)
     return np.asarray(counts * (total / counts.sum()))
 
 
@@ -206,8 +211,7 @@ def _nearest(weights: Floats, pull: Floats, start: Floats, total: float) -> Floa
     from dpscale.reconstruction import fitting_loops
 
     best = fitting_loops.non_negative_least_squares(weights, pull, total, start, STEPS, TOLERANCE * total)
-    counts = np.maximum(best, LEAST_CELL)
-    return np.asarray(counts * (total / counts.sum()))
+    return positive_counts(best, LEAST_CELL, total)
 
 
 @lru_cache(maxsize=256)

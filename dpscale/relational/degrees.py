@@ -215,8 +215,7 @@ def _to_totals(own: Floats, side: Side, totals: Floats, stream: PublicStream) ->
     found = []
     for values, total in zip(groups, totals, strict=True):
         scaled = (values + LEAST_DEGREE) * (total / max(values.sum() + LEAST_DEGREE * len(values), LEAST_DEGREE))
-        ends = np.floor(np.cumsum(scaled) + stream.uniforms(1)[0])
-        found.append(adjust_total(np.diff(ends, prepend=0).astype(np.int64), int(total), int(totals.sum()) + 1, stream))
+        found.append(adjust_total(stream.rounded(np.cumsum(scaled)), int(total), int(totals.sum()) + 1, stream))
     return found
 
 

@@ -14,19 +14,13 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import PublicStream
+from dpscale.reconstruction.fitting_loops import project_to_simplex
 from dpscale.relational import history_loops
 from dpscale.relational.features import Side
 from dpscale.relational.history import HistoryTables, bucket_of, estimate_steps, split_tables, step_counts
 
 MOVES, MOST_MOVES = 200, 20_000_000  # proposals for each child, and at most
 NUMBER_WEIGHT, CROSS_WEIGHT = 1.0, 0.3  # of numbers of children by date, and of those by the parents' cells
-
-
-def on_simplex(values: Floats, total: float) -> Floats:
-    """Return the nearest vector of non-negative values with this total, in least squares."""
-    ranked = np.sort(values)[::-1]
-    shift = (np.cumsum(ranked) - total) / np.arange(1, len(values) + 1)
-    return np.maximum(values - shift[np.flatnonzero(ranked - shift > 0)[-1]], 0.0)
 
 
 def conditional(noisy: Floats, totals: Floats, sigma: float, allowed: Floats) -> Floats:
@@ -45,7 +39,7 @@ def conditional(noisy: Floats, totals: Floats, sigma: float, allowed: Floats) ->
         1 for the possible cells, and 0 for others.
     """
     seen = totals > 0
-    whole = on_simplex((noisy * allowed)[seen].sum(axis=0), float(totals.sum())) + 1e-9
+    whole = project_to_simplex((noisy * allowed)[seen].sum(axis=0), float(totals.sum())) + 1e-9
     found = np.zeros_like(noisy)
     for row, total in enumerate(totals.tolist()):
         cells = allowed[row] > 0
@@ -53,7 +47,7 @@ def conditional(noisy: Floats, totals: Floats, sigma: float, allowed: Floats) ->
         residual = noisy[row, cells] - expected
         excess = max(float((residual**2).mean()) - sigma**2, 0.0)
         estimate = expected + residual * excess / (excess + sigma**2)
-        found[row, cells] = (on_simplex(estimate, total) if total > 0 else expected) + 1e-9
+        found[row, cells] = (project_to_simplex(estimate, total) if total > 0 else expected) + 1e-9
     return np.asarray(found / found.sum(axis=1, keepdims=True))
 
 

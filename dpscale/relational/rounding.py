@@ -193,9 +193,8 @@ def round_cells(wanted: Floats, caps: Floats, stream: PublicStream) -> Floats:
     floors = np.floor(wanted)
     fractions = (wanted - floors).ravel()
     order = stream.permutation(fractions.size)
-    ends = np.floor(np.cumsum(fractions[order]) + stream.uniforms(1)[0])
     more = np.zeros(fractions.size)
-    more[order] = np.diff(ends, prepend=0)
+    more[order] = stream.rounded(np.cumsum(fractions[order]))
     return np.minimum(floors + more.reshape(wanted.shape), caps)
 
 

@@ -283,7 +283,6 @@ def _round_in_order(values: Floats, order: Integers, stream: PublicStream) -> In
     """Return values ≥ 0 rounded down or up, so that sums of consecutive ones in `order` change by less than 1."""
     base = np.floor(values + EDGE)
     parts = np.maximum(values - base, 0.0)[order]
-    ends = np.floor(np.cumsum(parts) + stream.uniforms(1)[0] + EDGE)
     rounded = base.astype(np.int64)
-    rounded[order] += np.diff(ends, prepend=0.0).astype(np.int64)
+    rounded[order] += stream.rounded(np.cumsum(parts) + EDGE)
     return rounded

@@ -104,9 +104,8 @@ def balance_rows(targets: PairTargets, rows: Integers32, times: NDArray[np.int64
     ndarray of int32, shape (times.sum(), d)
     """
     count = int(times.sum())
-    ends = np.floor(np.cumsum(_rake_weights(targets, rows, times)) + stream.uniforms(1)[0]).astype(np.int64)
-    ends[-1] = count
-    numbers = np.repeat(np.arange(len(rows)), np.diff(np.minimum(ends, count), prepend=0))
+    copies = stream.rounded(np.cumsum(_rake_weights(targets, rows, times)), count)
+    numbers = np.repeat(np.arange(len(rows)), copies)
     return rows[numbers[stream.permutation(count)]]
 
 

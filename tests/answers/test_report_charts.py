@@ -10,7 +10,7 @@ import pytest
 import dpscale as dp
 from dpscale.answers import tables
 from dpscale.answers.report import pair, single
-from dpscale.answers.report.charts import HEIGHT, WIDTH, csv_text, ticks
+from dpscale.answers.report.charts import BOX_HEIGHT, BOX_WIDTH, csv_text, ticks
 from tests.runs.small import table, write_job, write_table
 
 RECTANGLE = re.compile(r"M(\d+) 100V([\d.]+)H(\d+)V100")
@@ -29,10 +29,10 @@ def draw(values, half, attribute, labels=None):
 def test_areas_of_a_histogram_are_proportional_to_counts():
     values = np.array([500.0, 800.0, 900.0, 200.0])
     chart = draw(values, [10.0] * 4, bins())["chart"]
-    boxes = [(float(a), HEIGHT - float(y), float(b)) for a, y, b in RECTANGLE.findall(chart["bars"])]
+    boxes = [(float(a), BOX_HEIGHT - float(y), float(b)) for a, y, b in RECTANGLE.findall(chart["bars"])]
     areas = np.array([(b - a) * height for a, height, b in boxes])
     np.testing.assert_allclose(areas / areas.sum(), values / values.sum(), rtol=0.01)
-    np.testing.assert_allclose([b - a for a, _, b in boxes], WIDTH * np.diff(EDGES) / 10, atol=1)
+    np.testing.assert_allclose([b - a for a, _, b in boxes], BOX_WIDTH * np.diff(EDGES) / 10, atol=1)
     assert chart["unit"] == "records per 1 on the axis"
     assert next(text for text, _ in chart["x"]) == "0"
 

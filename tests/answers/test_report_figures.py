@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from dpscale.answers.report import figures, plots
+from dpscale.answers.report import charts, figures
 
 
 def points_of(svg):
@@ -25,12 +25,12 @@ def ticks_of(svg, anchor):
 def test_weight_plot_samples_large_attributes():
     for cells in (7, 1000, 1_000_000):
         profile = np.linspace(1, 3, cells) / (2 * cells)
-        svg = plots.weight_plot({"a": profile, "b": profile})
+        svg = charts.weight_plot({"a": profile, "b": profile})
         (points,) = points_of(svg)
-        assert len(points) == min(cells, plots.MOST_POINTS)
+        assert len(points) == min(cells, charts.MOST_POINTS)
         values, at = ticks_of(svg, "end")
         slope, offset = np.polyfit(at, values, 1)
-        places = (points[:, 0] - plots.LEFT) / (plots.WIDTH - plots.LEFT - plots.RIGHT)
+        places = (points[:, 0] - charts.LEFT) / (charts.WIDTH - charts.LEFT - charts.RIGHT)
         weights = np.interp(places, (np.arange(cells) + 0.5) / cells, profile * cells)
         np.testing.assert_allclose(slope * points[:, 1] + offset, weights, atol=0.01)
         assert "a and 1 more" in svg
@@ -39,7 +39,7 @@ def test_weight_plot_samples_large_attributes():
 @pytest.mark.parametrize(("low", "high"), [(3.0, 3.0), (1e-4, 2e-4), (0.7, 5e6), (1.0, 1e40), (1000.0, 1500.0)])
 def test_points_are_at_their_values_on_logarithmic_axes(low, high):
     errors = np.geomspace(low, high, 9)
-    svg = plots.error_plot({"marginal <&>": (errors[::-1], errors)})
+    svg = charts.error_plot({"marginal <&>": (errors[::-1], errors)})
     (points,) = points_of(svg)
     for column, anchor, expected in ((0, "middle", errors[::-1]), (1, "end", errors)):
         values, at = ticks_of(svg, anchor)
@@ -54,13 +54,13 @@ def test_points_are_at_their_values_on_logarithmic_axes(low, high):
 
 
 def test_sets_without_error_are_left_out():
-    assert plots.error_plot({"marginal": (np.ones(2), np.zeros(2))}) == plots.error_plot({}) == ""
-    (points,) = points_of(plots.error_plot({"marginal": (np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, np.nan]))}))
+    assert charts.error_plot({"marginal": (np.ones(2), np.zeros(2))}) == charts.error_plot({}) == ""
+    (points,) = points_of(charts.error_plot({"marginal": (np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, np.nan]))}))
     assert len(points) == 1
 
 
 def test_shares_are_lengths_of_bars():
-    svg = plots.share_plot({("a",): 0.2, ("b",): 0.1, ("a", "b"): 0.7})
+    svg = charts.share_plot({("a",): 0.2, ("b",): 0.1, ("a", "b"): 0.7})
     lengths = np.array(re.findall(r'<rect [^>]*width="([\d.]+)"', svg), float)
     np.testing.assert_allclose(lengths / lengths.sum(), [0.3, 0.7], atol=1e-3)
     assert "30.0 %" in svg

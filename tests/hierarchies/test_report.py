@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.answers.report import hierarchies
-from dpscale.answers.report.hierarchies import ReportNode, answered_levels
+from dpscale.answers.report import results
+from dpscale.answers.report.results import ReportNode, answered_levels
 from dpscale.base.display import whole
 
 PLACES, DISTRICTS, ROWS = 120, 12, 6000
@@ -119,10 +119,10 @@ def count_rows(nodes):
 
 
 def test_table_is_limited_and_states_the_rest(release, monkeypatch):
-    monkeypatch.setattr(hierarchies, "MOST_NODES", 20)
-    monkeypatch.setattr(hierarchies, "MOST_CHILDREN", 4)
+    monkeypatch.setattr(results, "MOST_NODES", 20)
+    monkeypatch.setattr(results, "MOST_CHILDREN", 4)
     answered = release.answered
-    (found,) = hierarchies.hierarchy_results(answered, [{"attributes": ["place"], "queries": 1, "rms_error": None}])
+    (found,) = results.hierarchy_results(answered, [{"attributes": ["place"], "queries": 1, "rms_error": None}])
     assert found["shown"] == count_rows(found["nodes"]) <= 20 < found["total"]
     first = found["nodes"][0]
     assert first.estimate == release.table(["country"])["estimate"].max()
@@ -133,7 +133,7 @@ def test_table_is_limited_and_states_the_rest(release, monkeypatch):
 
 def test_nodes_below_noise_stay_closed(release):
     levels = answered_levels(release.answered, release.domain.hierarchies[0])
-    nodes, _ = hierarchies._open_nodes(levels)
+    nodes, _ = results._open_nodes(levels)
     every = list(nodes)
     for node in every:
         every.extend(node.below)
@@ -156,7 +156,7 @@ def test_without_a_level_in_the_workload_there_is_no_section(folder):
 
 def test_coordinates_are_means_of_leaves(release):
     own, tree = release.domain.hierarchies[0], release.domain["place"].level.tree
-    found = hierarchies._mean_coordinates(tree.coordinates, own, "district")
+    found = results._mean_coordinates(tree.coordinates, own, "district")
     labels = list(release.domain["district"].labels)
     for number in range(DISTRICTS):
         leaves = np.arange(number, PLACES, DISTRICTS)

@@ -18,9 +18,10 @@ from dpscale.engine import resolve
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
+from dpscale.reconstruction.fitting_loops import project_to_simplex
 from dpscale.relational.features import Side
 from dpscale.relational.history import HistoryTables, NoisyHistory, parent_counts, step_counts
-from dpscale.relational.history_dates import conditional, on_simplex
+from dpscale.relational.history_dates import conditional
 from dpscale.relational.history_order import order_children
 from dpscale.runs.links.history import in_order
 from dpscale.runs.links.link_data import read_links
@@ -227,7 +228,7 @@ def test_values_of_a_shared_column_stay_in_their_rows():
 
 
 def test_projection_and_conditional_distribution():
-    assert on_simplex(np.array([3.0, -1.0, 1.0]), 3.0).tolist() == [2.5, 0.0, 0.5]
+    assert project_to_simplex(np.array([3.0, -1.0, 1.0]), 3.0).tolist() == [2.5, 0.0, 0.5]
     law = conditional(
         np.array([[8.0, 2.0], [1.0, 9.0]]), np.array([10.0, 10.0]), 1e-6, np.array([[1.0, 1.0], [0.0, 1.0]])
     )

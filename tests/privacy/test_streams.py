@@ -15,7 +15,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dpscale.privacy import streams
-from dpscale.privacy.streams import KeyedStream, canonical, new_secret, open_stream, seeded_secret, stream_key
+from dpscale.privacy.streams import (
+    KeyedStream,
+    PublicStream,
+    canonical,
+    new_secret,
+    open_stream,
+    seeded_secret,
+    stream_key,
+)
 
 SECRET = seeded_secret(7)
 KEY = bytes(range(32))
@@ -162,3 +170,13 @@ def test_stream_hides_key_and_cannot_be_copied_or_pickled(read: int) -> None:
 def test_streams_import_loads_no_numba() -> None:
     code = "import sys, dpscale.privacy.streams, dpscale.privacy.noise; sys.exit('numba' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=streams.__file__.split("dpscale/privacy")[0])
+
+
+def test_rounded_numbers_are_floors_or_one_more_with_their_expected_values() -> None:
+    values = np.array([0.2, 1.7, 0.0, 3.0, 0.6, 2.5])
+    sums, names = np.cumsum(values), [f"release {number}" for number in range(3000)]
+    found = np.stack([PublicStream(name, "rounded").rounded(sums) for name in names])
+    assert ((found == np.floor(values)) | (found == np.ceil(values))).mean() == 1
+    assert (np.abs(np.cumsum(found, axis=1) - sums) < 1).all()
+    np.testing.assert_allclose(found.mean(axis=0), values, atol=5 * 0.5 / 3000**0.5)
+    assert (np.stack([PublicStream(name, "rounded").rounded(sums, 8) for name in names]).sum(axis=1) == 8).all()

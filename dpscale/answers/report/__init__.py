@@ -1,9 +1,8 @@
 """HTML report: results, errors and cost of a release. It receives plans and estimates, never counts."""
 
-from dpscale.answers.report.charts import pair, single
+from dpscale.answers.report.charts import error_plot, pair, share_plot, single, trace_plot, weight_plot
 from dpscale.answers.report.figures import strategy_picture
 from dpscale.answers.report.page import Section, check_rendered, figure, render, render_sections
-from dpscale.answers.report.plots import error_plot, share_plot, trace_plot, weight_plot
 
 __all__ = [
     "Section",

@@ -1,7 +1,11 @@
-"""One-way and two-way tables of the report: template values of bars, histograms and heat maps with their axes.
+"""Charts of the report, as template values or as compact SVG that is written directly.
 
-A chart is drawn in a box of 1000 x 100 units that the page stretches. A histogram has bars proportional to the widths
-of the bins and shows the density, records per 1 on the axis. An estimate whose interval contains 0 is marked.
+*Tables.* A one-way table is drawn in a box of 1000 x 100 units that the page stretches. A histogram has bars
+proportional to the widths of the bins and shows the density, records per 1 on the axis. An estimate whose interval
+contains 0 is marked.
+
+*Plots.* Points, lines and bars on linear or logarithmic axes. Importing matplotlib takes longer than the rest of a
+small job, so only rarer figures (`figures`) use it. Colours and texts follow the page, light or dark.
 """
 
 from __future__ import annotations
@@ -9,7 +13,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
 from itertools import product
 from typing import Any
 
@@ -21,7 +28,7 @@ from dpscale.domain.attribute import Attribute
 
 FEW_CELLS = 24  # cells with a row each; more are drawn as a chart
 LISTED_CELLS = 60  # cells of a chart with a list of values
-WIDTH, HEIGHT = 1000, 100
+BOX_WIDTH, BOX_HEIGHT = 1000, 100
 NARROWEST = 1 / 300  # share of the axis below which a bin is not visible
 TICKS = 4
 Tick = tuple[str, float]  # text, and place in percent of the axis
@@ -134,10 +141,10 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
     widths = np.diff(edges)
     heights, spread = values[:cells] / widths, half[:cells] / widths
     top = max(float((heights + spread).max()), 1e-9)
-    x = WIDTH * (edges - edges[0]) / (edges[-1] - edges[0])
+    x = BOX_WIDTH * (edges - edges[0]) / (edges[-1] - edges[0])
     zero = contains_zero(values[:cells], half[:cells])
     level, low, high = (_height(one, top) for one in (heights, heights - spread, heights + spread))
-    bars = [f"M{a:.0f} {HEIGHT}V{y:.1f}H{b:.0f}V{HEIGHT}" for a, b, y in zip(x[:-1], x[1:], level, strict=True)]
+    bars = [f"M{a:.0f} {BOX_HEIGHT}V{y:.1f}H{b:.0f}V{BOX_HEIGHT}" for a, b, y in zip(x[:-1], x[1:], level, strict=True)]
     return {
         "bars": "".join(bar for bar, own in zip(bars, zero, strict=True) if not own),
         "hollow": "".join(bar for bar, own in zip(bars, zero, strict=True) if own),
@@ -148,4 +155,237 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
 
 
 def _height(values: Floats, top: float) -> list[float]:
-    return list((HEIGHT * (1 - np.clip(values / top, 0, 1))).tolist())
+    return list((BOX_HEIGHT * (1 - np.clip(values / top, 0, 1))).tolist())
+
+
+WIDTH, HEIGHT = 640, 310
+LEFT, RIGHT, TOP, BOTTOM = 76, 20, 8, 44  # margins
+BAR = 30  # height of a bar with its gap
+LINES, MOST_POINTS, COLOURS = 8, 1000, 5
+PLACES = 2  # decimals of a logarithm, finer than a point is
+LEAST_RATIO = 4.0  # of the ends of a logarithmic axis
+FEW_DECADES = 2.5  # below which 2 and 5 have ticks too
+SIZES = {"point": 4.5, "dash": 1.5, "line": 1.5}
+TEXT = 'font-size="12" fill="currentColor"'
+
+
+@dataclass(frozen=True)
+class PlotAxis:
+    """Linear or logarithmic axis between two values."""
+
+    name: str
+    low: float
+    high: float
+    logarithmic: bool = False
+    whole: bool = False  # ticks at integers alone
+
+    def places(self, values: Floats) -> Floats:
+        """Return the places of values on the axis, between 0 and 1."""
+        if self.logarithmic:
+            span = math.log10(self.high / self.low)
+            return np.asarray(np.log10(np.asarray(values) / self.low) / span)
+        return np.asarray((np.asarray(values) - self.low) / (self.high - self.low))
+
+    def ticks(self) -> list[Tick]:
+        """Return texts and places in percent; those of a logarithmic axis are powers of 10, or also 2 and 5 times."""
+        if self.whole:
+            step = max(math.ceil((self.high - self.low) / 8), 1)
+            numbers = np.arange(math.ceil(self.low), math.floor(self.high) + 1, step, dtype=np.float64)
+            return [(f"{one:.0f}", at) for one, at in zip(numbers, (100 * self.places(numbers)).tolist(), strict=True)]
+        if not self.logarithmic:
+            return ticks(self.high, self.low)
+        low, high = math.log10(self.low), math.log10(self.high)
+        step = max(math.ceil((high - low) / 8), 1)
+        factors = (1, 2, 5) if high - low < FEW_DECADES else (1,)
+        powers = range(math.floor(low), math.ceil(high) + 1)
+        values = [factor * 10.0**power for power in powers if power % step == 0 for factor in factors]
+        shown = [value for value in values if self.low <= value <= self.high]
+        places = 100 * self.places(np.array(shown))
+        return [(_power_text(one), at) for one, at in zip(shown, places.tolist(), strict=True)]
+
+
+def _power_text(value: float) -> str:
+    """Return 1, 2 or 5 times a power of 10 as a short text."""
+    if 1e-4 < value < 1e6:
+        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    factor, power = f"{value:.0e}".split("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if factor == "1" else f"{factor}·10{raised}"
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Values of a plot with one colour: mark is "point", "dash" or "line"."""
+
+    name: str
+    x: Floats
+    y: Floats
+    mark: str = "point"
+
+
+def logarithmic_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
+    """Return a logarithmic axis around positive values."""
+    every = np.concatenate([np.asarray(one, np.float64) for one in values])
+    low, high = float(every.min()), float(every.max())
+    room = max((LEAST_RATIO * low / high) ** 0.5, (high / low) ** 0.04)
+    return PlotAxis(name, low / room, high * room, logarithmic=True)
+
+
+def linear_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
+    """Return a linear axis around values."""
+    every = np.concatenate([np.asarray(one, np.float64) for one in values])
+    low, high = float(every.min()), float(every.max())
+    room = 0.05 * (high - low) or 0.5
+    return PlotAxis(name, low - room, high + room)
+
+
+def plot(x: PlotAxis, y: PlotAxis, series: Sequence[Series], height: int = HEIGHT, level: float | None = None) -> str:
+    """Return a plot of series as SVG.
+
+    Parameters
+    ----------
+    x, y : PlotAxis
+    series : sequence of Series
+        One colour each, in turn.
+    height : int
+        In pixels of a page of 640 pixels.
+    level : float, optional
+        A dotted horizontal line.
+    """
+    bottom = height - BOTTOM
+    drawn = [_path(one, x, y, bottom, number % COLOURS) for number, one in enumerate(series)]
+    if level is not None:
+        at = _y(y, np.array([level]), bottom)[0]
+        drawn.insert(0, f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="var(--soft)" stroke-dasharray="2 3"/>')
+    legend, above = _legend(series), 16 * len(series)
+    body = f'<g transform="translate(0 {above})">{_frame(x, y, bottom)}{"".join(drawn)}</g>'
+    return _figure(f"{y.name} by {x.name}", height + above, [legend, body])
+
+
+def error_plot(errors_by_set: Mapping[str, tuple[Floats, Floats]]) -> str:
+    """Plot root mean square standard errors of sets against their numbers of queries, by family; "" without any.
+
+    Points that would cover each other are drawn once; sets without error are left out.
+    """
+    series = []
+    for family, points in errors_by_set.items():
+        known = np.array(points, float)[:, np.isfinite(points[1]) & (points[1] > 0)]
+        queries, errors = 10.0 ** np.unique(np.round(np.log10(known), PLACES), axis=1)
+        series += [Series(family, queries, errors)] if len(queries) else []
+    if not series:
+        return ""
+    x = logarithmic_axis("queries of the attribute set", [one.x for one in series])
+    y = logarithmic_axis("standard error (records)", [one.y for one in series])
+    return plot(x, y, series)
+
+
+def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
+    """Plot the budget share of measurements by number of attributes; "" if it is unknown."""
+    shares: dict[int, float] = {}
+    for attributes, share in measured.items():
+        shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
+    if not shares:
+        return ""
+    most, bars = max(shares.values()) or 1.0, []
+    for row, degree in enumerate(sorted(shares)):
+        top, length = BAR * row + TOP, (WIDTH - 2 * LEFT - RIGHT) * shares[degree] / most
+        middle = f'y="{top + 14}"'
+        bars.append(
+            f'<rect x="{LEFT}" y="{top}" width="{length:.1f}" height="20" fill="var(--c0)"/>'
+            f'<text x="{LEFT - 8}" {middle} text-anchor="end" {TEXT}>{degree}-way</text>'
+            f'<text x="{LEFT + length + 6:.1f}" {middle} {TEXT}>{100 * shares[degree]:.1f} %</text>'
+        )
+    return _figure("share of the budget by number of attributes", BAR * len(shares) + 2 * TOP, bars)
+
+
+def weight_plot(profiles: Mapping[str, Floats]) -> str:
+    """Plot the weights of each attribute's average, times the number of cells; the plain mean is 1.
+
+    Attributes with equal weights share a line; "" if all attributes use the plain mean.
+    """
+    groups: dict[bytes, list[str]] = {}
+    for name, profile in profiles.items():
+        groups.setdefault(profile.tobytes(), []).append(name)
+    series = [_weights(profiles[names[0]], names) for names in list(groups.values())[:LINES]]
+    if not series:
+        return ""
+    x = PlotAxis("place on the axis, first cell to last", 0.0, 1.0)
+    y = linear_axis("weight of a cell, in 1/n", [np.ones(1), *(one.y for one in series)])
+    return plot(x, y, series, 250, level=1.0)
+
+
+def _weights(profile: Floats, names: Sequence[str]) -> Series:
+    """Return the weights of at most `MOST_POINTS` cells in the middle of each."""
+    cells = np.unique(np.linspace(0, len(profile) - 1, min(len(profile), MOST_POINTS)).astype(np.int64))
+    label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return Series(label, (cells + 0.5) / len(profile), profile[cells] * len(profile), "line")
+
+
+def trace_plot(trace: Sequence[Mapping[str, Any]]) -> str:
+    """Plot the change of the estimates by each measurement and its expected noise, by round; "" without any."""
+    trace = [row for row in trace if row["attributes"] and 0 < row["expected_noise"] < math.inf > row["moved"]]
+    if not trace:
+        return ""
+    many = Counter(row["round"] for row in trace)
+    places = np.array([row["round"] - 0.3 + 0.6 * (row["rank"] + 0.5) / many[row["round"]] for row in trace])
+    moved = np.array([max(row["moved"], 1e-3) for row in trace])
+    noise = np.array([row["expected_noise"] for row in trace])
+    series = [Series("change of the selected marginal's estimate", places, moved),
+              Series("expected noise of its measurement", places, noise, "dash")]  # fmt: skip
+    y = logarithmic_axis("L1 distance (records)", [moved, noise])
+    return plot(replace(linear_axis("round", [places]), whole=True), y, series)
+
+
+def _x(axis: PlotAxis, values: Floats) -> Floats:
+    return np.asarray(LEFT + (WIDTH - LEFT - RIGHT) * axis.places(values))
+
+
+def _y(axis: PlotAxis, values: Floats, bottom: int) -> Floats:
+    return np.asarray(bottom - (bottom - TOP) * axis.places(values))
+
+
+def _path(one: Series, x: PlotAxis, y: PlotAxis, bottom: int, colour: int) -> str:
+    """Return the marks of a series as one path; a point is a line of length 0 with round ends."""
+    at = zip(_x(x, one.x).tolist(), _y(y, one.y, bottom).tolist(), strict=True)
+    if one.mark == "line":
+        steps = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in at)
+    elif one.mark == "dash":
+        steps = "".join(f"M{a - 3:.1f} {b:.1f}h6" for a, b in at)
+    else:
+        steps = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in at)
+    return (f'<path d="{steps}" fill="none" stroke="var(--c{colour})" stroke-width="{SIZES[one.mark]}" '
+            f'stroke-linecap="round" stroke-linejoin="round" stroke-opacity=".8"/>')  # fmt: skip
+
+
+def _frame(x: PlotAxis, y: PlotAxis, bottom: int) -> str:
+    """Return the lines, ticks and names of both axes."""
+    end, middle = WIDTH - RIGHT, (bottom + TOP) / 2
+    parts = [f'<path d="M{LEFT} {TOP}V{bottom}H{end}" fill="none" stroke="var(--soft)"/>']
+    for text, share in x.ticks():
+        at = LEFT + (end - LEFT) * share / 100
+        parts.append(f'<path d="M{at:.1f} {bottom}v4" stroke="var(--soft)"/>'
+                     f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="middle" {TEXT}>{text}</text>')  # fmt: skip
+    for text, share in y.ticks():
+        at = bottom - (bottom - TOP) * share / 100
+        parts.append(f'<path d="M{LEFT} {at:.1f}h-4" stroke="var(--soft)"/>'
+                     f'<text x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end" {TEXT}>{text}</text>')  # fmt: skip
+    parts.append(f'<text x="{(LEFT + end) / 2}" y="{bottom + 36}" text-anchor="middle" {TEXT}>{escape(x.name)}</text>')
+    parts.append(f'<text transform="translate(13 {middle}) rotate(-90)" text-anchor="middle" {TEXT}>'
+                 f'{escape(y.name)}</text>')  # fmt: skip
+    return "".join(parts)
+
+
+def _legend(series: Sequence[Series]) -> str:
+    """Return the names of series with their colours, above the axes."""
+    rows = []
+    for number, one in enumerate(series):
+        at = 10 + 16 * number
+        colour = f'stroke="var(--c{number % COLOURS})" stroke-width="4"'
+        rows.append(f'<path d="M{LEFT} {at}h10" {colour}/><text x="{LEFT + 16}" y="{at + 4}" {TEXT}>'
+                    f"{escape(one.name)}</text>")  # fmt: skip
+    return "".join(rows)
+
+
+def _figure(label: str, height: int, parts: Iterable[str]) -> str:
+    return (f'<svg role="img" aria-label="{escape(label)}" width="{WIDTH}" height="{height}" '
+            f'viewBox="0 0 {WIDTH} {height}">{"".join(parts)}</svg>')  # fmt: skip

@@ -28,10 +28,8 @@ from dpscale.answers.report import (
     weight_plot,
 )
 from dpscale.answers.report.charts import csv_text
-from dpscale.answers.report.hierarchies import hierarchy_results
-from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
-from dpscale.answers.report.public_totals import total_results
+from dpscale.answers.report.results import has_numbers, hierarchy_results, number_results, total_results
 from dpscale.answers.tables import LEVEL, Answered
 from dpscale.answers.unit_counts import unit_results
 from dpscale.base.arrow import pa, pq

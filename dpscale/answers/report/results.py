@@ -1,8 +1,11 @@
-"""Hierarchies in the report: errors by level, a table of nodes that opens level by level, and a map of the places.
+"""Results of a release in the report: hierarchies, sums and statistics of numbers, and public totals.
 
 All figures are released ones: standard errors follow from the plan, and nodes are ordered and chosen by their
-estimates. A tree may have a million leaves, so the table starts with the nodes of the top level and opens the largest
+estimates. A tree may have a million leaves, so its table starts with the nodes of the top level and opens the largest
 nodes first, until it has `MOST_NODES` rows.
+
+The measurements below known nodes of a hierarchy estimate these nodes as well. The squared differences from the public
+totals, each divided by its variance, add up to a chi-square variable if the totals are right.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers.report.figures import place_map
-from dpscale.answers.tables import LEVEL, MISSING, Answered
+from dpscale.answers.report.figures import number_bars, place_map
+from dpscale.answers.tables import FIGURES, LEVEL, MISSING, Answered, is_planned, texts
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers, stats
 from dpscale.domain import Domain, Hierarchy
+from dpscale.domain.public_totals import SAME, PublicTotal
+from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.joint_intervals import half_width
+from dpscale.reconstruction.tree_estimates import TreeEstimates
+from dpscale.workload import WorkloadPart
 
 MOST_NODES, MOST_TOP, MOST_CHILDREN = 2000, 400, 50
 MOST_CIRCLES, MOST_NAMES = 400, 8
@@ -221,3 +228,104 @@ def _mean_coordinates(coordinates: Floats, own: Hierarchy, name: str) -> Floats:
     counts = np.bincount(nodes[known], minlength=size)
     sums = np.stack([np.bincount(nodes[known], one[known], size) for one in coordinates])
     return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+
+
+MOST_GROUPS = 60  # bars of a figure
+
+
+def has_numbers(part: WorkloadPart) -> bool:
+    """Return whether the answers of a part are sums or statistics of numbers."""
+    return any(not part.domain.number_names.isdisjoint(names) for names in part.sets)
+
+
+def number_results(answered: Answered, most: int) -> dict[str, Any]:
+    """Return totals, figures of the first `most` sets of one attribute, and the number of all sets.
+
+    Parameters
+    ----------
+    answered : Answered
+    most : int
+
+    Returns
+    -------
+    dict
+        `totals`: name, unit, estimate, low and high of sets without attributes; `figures`: title and SVG; `sets`: the
+        number of sets.
+    """
+    totals, figures, number = list[dict[str, Any]](), list[dict[str, str]](), 0
+    for part in filter(has_numbers, answered.estimates.workload.parts):
+        for names in (names for names in part.sets if is_planned(part, names)):
+            shown, number = part.shown(names), number + 1
+            labelled = bool(part.query_texts) or any(end.is_text for end in part.ends)
+            if not shown:
+                totals.append(_total(answered, part, names))
+            elif len(shown) == 1 and not labelled and part.count(names) <= MOST_GROUPS and len(figures) < most:
+                figures.append(_figure(answered, part, names))
+    return {"totals": totals, "figures": figures, "sets": number}
+
+
+def _total(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict[str, Any]:
+    row = answered.table((), part.name, LEVEL, False).to_pylist()[0]
+    known = {name: None if row[name] != row[name] else row[name] for name in FIGURES}
+    return {"name": part.name, "unit": part.unit(names), **known}
+
+
+def _figure(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict[str, str]:
+    [name] = part.shown(names)
+    table = answered.table((name,), part.name, LEVEL, False)
+    estimate, low, high = (table[one].to_numpy() for one in ("estimate", "low", "high"))
+    column = table.column(0).to_pylist()
+    cells = texts(part.domain[name])
+    labels = cells if len(column) == len(cells) else [str(one) for one in column]
+    unknown = int(np.isnan(estimate).sum())
+    title = f"{part.name} by {name}" + (f" ({unknown} groups without one)" if unknown else "")
+    return {"title": title, "svg": number_bars(name, part.unit(names), labels, estimate, low, high)}
+
+
+SURPRISING = 1e-3  # probability below which a misfit is reported
+
+
+def total_results(estimates: Estimates) -> list[dict[str, Any]]:
+    """Return the public totals of a release.
+
+    A total changes if filters, contribution bounds or clipping change the records that are counted, or if it is from
+    another time or source.
+
+    Parameters
+    ----------
+    estimates : Estimates
+
+    Returns
+    -------
+    list of dict
+        names: attributes as text; origin; same: whether the total is from the same records; misfit: statistic, degrees
+        and p of a chi-square test of measurements below known nodes of a hierarchy, or None if they fit or have no
+        information on the total.
+    """
+    return [
+        {"names": " x ".join(one.names) or "all records", "origin": one.origin, "same": one.origin == SAME,
+         "misfit": misfit_of(estimates, one)}
+        for one in estimates.workload.domain.public_totals
+    ]  # fmt: skip
+
+
+def misfit_of(estimates: Estimates, total: PublicTotal) -> dict[str, float] | None:
+    """Return the chi-square test of a total if the measurements contradict it, else None.
+
+    Parameters
+    ----------
+    estimates : Estimates
+    total : PublicTotal
+
+    Returns
+    -------
+    dict or None
+        statistic, degrees of freedom, and p: the probability of a larger statistic for a total that is right. None also
+        if the measurements have no information on the total.
+    """
+    tested = estimates.misfit(total.names) if isinstance(estimates, TreeEstimates) else None
+    if tested is None:
+        return None
+    statistic, degrees = tested
+    p = float(stats.chi2.sf(statistic, degrees))
+    return {"statistic": statistic, "degrees": degrees, "p": p} if p < SURPRISING else None
