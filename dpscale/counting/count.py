@@ -61,28 +61,31 @@ class Counter:
             self._count_waiting()
 
     def finish(self) -> NDArray[np.int64]:
-        """Return the concatenated requested marginals; the counter cannot be used afterwards."""
+        """Return the requested marginals one after the other; the counter cannot be used afterwards."""
         self._count_waiting()
-        self._fold()
-        planes, flat = self._program.planes, self._flat
-        flat[self._program.empty] += self._rows
-        if planes:
+        self._sum_joints()
+
+        self._flat[self._program.empty] += self._rows
+        if planes := self._program.planes:
             kernels.assemble(self._rows, self._planes, planes.offsets, planes.sizes, planes.set_starts, planes.set_axes,
-                     planes.set_nodes, planes.node_starts, planes.places, flat)  # fmt: skip
+                             planes.set_nodes, planes.node_starts, planes.places, self._flat)  # fmt: skip
         for sums in self._sums:
             sums.finish()
+
         del self._joint, self._planes, self._sums
-        return flat
+        return self._flat
 
     def _count_waiting(self) -> None:
         if not self._waiting_rows:
             return
         codes = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting, axis=1)
         self._waiting, self._waiting_rows = [], 0
+
         if self._narrow_rows + codes.shape[1] > FLUSH_ROWS:
-            self._fold()
+            self._sum_joints()
         self._rows += codes.shape[1]
         self._narrow_rows += codes.shape[1]
+
         for steps in self._program.joints:
             _increment(steps, codes, self._joint)
         for steps in self._program.direct:
@@ -99,7 +102,7 @@ class Counter:
             kernels.count_planes(narrow.view(np.uint64), planes.sizes, planes.starts, planes.axis, planes.depth,
                                  planes.inner, planes.offsets, planes.most_inner, self._planes)  # fmt: skip
 
-    def _fold(self) -> None:
+    def _sum_joints(self) -> None:
         """Sum the joint marginals into the requested marginals and reset them."""
         if self._program.folds and self._narrow_rows:
             self._program.folds.apply(self._joint, self._flat)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain, pairwise
 from typing import Any
 
@@ -68,7 +67,36 @@ class Folds:
 
 @dataclass(frozen=True)
 class Planes:
-    """Sets counted by bit planes: their subsets as a tree, and the assembly of each set."""
+    """Sets counted by bit planes: their subsets as a tree, and the assembly of each set.
+
+    A node of the tree is a non-empty subset of the axes of a set, and its parent is the subset without the last axis.
+    A node counts the cells without the last value of an axis; a set is assembled from all its subsets.
+
+    Attributes
+    ----------
+    columns : ndarray
+        Row of the codes of each axis.
+    sizes : ndarray
+        Number of cells of each axis.
+    starts : ndarray
+        First plane of each axis, which has one plane less than cells.
+    axis, depth : ndarray
+        Last axis of each node, in the order of the tree, and its number of axes less 1.
+    inner : ndarray of bool
+        Whether a node has children.
+    offsets : ndarray
+        First counter of each node, and the end.
+    most_inner : int
+        Largest number of cells of a node with children.
+    set_starts, set_axes : ndarray
+        Start of each set in `set_axes`, and its axes.
+    set_nodes : ndarray
+        Node of every subset of every set, by mask.
+    node_starts : ndarray
+        Start of each set in `set_nodes`.
+    places : ndarray
+        First counter of each set in the result.
+    """
 
     columns: Integers
     sizes: Integers
@@ -259,57 +287,57 @@ def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers,
 
 
 def _planes(domain: Domain, names: Sequence[str], sets: Sequence[AttributeSet], places: Integers) -> Planes:
-    """Build the tree of all non-empty subsets of the sets, with attributes numbered among those of the sets."""
+    """Return the tree of all non-empty subsets of some sets, whose counters in the result begin at `places`."""
     used = set(chain.from_iterable(sets))
-    columns = [index for index, name in enumerate(names) if name in used]
-    axes = {names[column]: index for index, column in enumerate(columns)}
+    columns = [column for column, name in enumerate(names) if name in used]
     sizes = _array(domain[names[column]].size for column in columns)
-    flat, degrees = _array(map(axes.__getitem__, chain.from_iterable(sets))), _array(map(len, sets))
+
+    axis_of = {names[column]: axis for axis, column in enumerate(columns)}
+    set_axes = _array(axis_of[name] for name in chain.from_iterable(sets))
+    degrees = _array(map(len, sets))
     set_starts, node_starts = _ends(degrees), _ends(1 << degrees)
-    nodes, set_nodes = _subsets(flat, set_starts, degrees, node_starts)
-    depth = (nodes >= 0).sum(axis=1)
-    inner = np.diff(depth, append=0) > 0
+
+    nodes, set_nodes = _subsets(set_axes, set_starts, degrees, node_starts)
+    degree = (nodes >= 0).sum(axis=1)
     cells = np.where(nodes >= 0, sizes[nodes] - 1, 1).prod(axis=1)
+    inner = np.diff(degree, append=0) > 0  # the children of a node follow it
+
     return Planes(
-        _array(columns),
-        sizes,
-        _ends(sizes - 1),
-        nodes[np.arange(len(nodes)), depth - 1],
-        depth - 1,
-        inner,
-        _ends(cells),
-        int(cells[inner].max(initial=1)),
-        set_starts,
-        flat,
-        set_nodes,
-        node_starts[:-1],
-        places,
+        columns=_array(columns),
+        sizes=sizes,
+        starts=_ends(sizes - 1),
+        axis=nodes[np.arange(len(nodes)), degree - 1],
+        depth=degree - 1,
+        inner=inner,
+        offsets=_ends(cells),
+        most_inner=int(cells[inner].max(initial=1)),
+        set_starts=set_starts,
+        set_axes=set_axes,
+        set_nodes=set_nodes,
+        node_starts=node_starts[:-1],
+        places=places,
     )
 
 
 def _subsets(
-    flat: Integers, set_starts: Integers, degrees: Integers, node_starts: Integers
+    set_axes: Integers, set_starts: Integers, degrees: Integers, node_starts: Integers
 ) -> tuple[Integers, Integers]:
     """Return all non-empty subsets in lexicographic order, and the row of every subset of every set.
 
     A row is padded with −1. The subsets of a set are indexed by their masks; 0 stands for the empty one.
     """
-    most, rows, where = int(degrees.max()), list[Integers](), list[Integers]()
+    most, rows, places = int(degrees.max()), list[Integers](), list[Integers]()
     for degree in range(1, most + 1):
-        mine = np.flatnonzero(degrees == degree)
-        axes = flat[set_starts[mine, None] + np.arange(degree)]
-        for mask, way in enumerate(_ways(degree), 1):
-            rows.append(np.pad(axes[:, way], ((0, 0), (0, most - len(way))), constant_values=-1))
-            where.append(node_starts[mine] + mask)
-    every = np.concatenate(rows)
-    order = np.lexsort(every.T[::-1])
-    new = np.diff(every[order], axis=0, prepend=-2).any(axis=1)
-    numbers = np.zeros(int(node_starts[-1]), dtype=np.int64)
-    numbers[np.concatenate(where)[order]] = np.cumsum(new) - 1
-    return every[order][new], numbers
+        chosen = np.flatnonzero(degrees == degree)
+        axes = set_axes[set_starts[chosen, None] + np.arange(degree)]
+        for mask in range(1, 1 << degree):
+            inside = [axis for axis in range(degree) if mask >> axis & 1]
+            rows.append(np.pad(axes[:, inside], ((0, 0), (0, most - len(inside))), constant_values=-1))
+            places.append(node_starts[chosen] + mask)
 
-
-@cache
-def _ways(count: int) -> list[list[int]]:
-    """Return the non-empty subsets of so many axes, indexed by mask."""
-    return [[i for i in range(count) if mask >> i & 1] for mask in range(1, 1 << count)]
+    subsets = np.concatenate(rows)
+    order = np.lexsort(subsets.T[::-1])
+    is_new = np.diff(subsets[order], axis=0, prepend=-2).any(axis=1)
+    row_of = np.zeros(int(node_starts[-1]), dtype=np.int64)
+    row_of[np.concatenate(places)[order]] = np.cumsum(is_new) - 1
+    return subsets[order][is_new], row_of

@@ -257,21 +257,33 @@ def least_maximum(workload: Workload, residuals: Sequence[AttributeSet]) -> tupl
 
 
 def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
-    """Return shares, maximum and lower bound for the matrix w_A a_τA with a row per set and a column per residual."""
-    sets, mixing = spread.shape[0], Mixing()
-    log_weights, best = np.zeros(sets), (np.zeros(0), math.inf, 0.0)
+    """Return the shares of residuals that minimise the largest variance of a set, that variance, and a lower bound.
+
+    With weights p of the sets, Σp = 1, and r = spreadᵀp, the shares √r / Σ√r minimise the mean variance under p. This
+    minimum is (Σ√r)², a lower bound on the largest variance, and it is that variance at the optimal p. The weights
+    follow the variances (`convex.Mixing`).
+
+    Parameters
+    ----------
+    spread : sparse matrix, shape (sets, residuals)
+        w_A a_τA: the variance of a set per unit variance of a residual, times the weight of the set.
+    """
+    mixing, log_weights = Mixing(), np.zeros(spread.shape[0])
+    roots, worst, bound = np.zeros(0), math.inf, 0.0
     for _ in range(STEPS):
         weights = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
-        roots = np.sqrt(np.maximum(spread.T @ weights, LEAST))
-        variances = (spread @ (1 / roots)) * roots.sum()
-        value = float(roots.sum()) ** 2
-        best = (roots, min(best[1], float(variances.max())), max(best[2], value)) if variances.max() <= best[1] else (
-            best[0], best[1], max(best[2], value))  # fmt: skip
-        if best[1] / best[2] - 1 <= TOLERANCE:
+
+        tried = np.sqrt(np.maximum(spread.T @ weights, LEAST))
+        mean = float(tried.sum()) ** 2
+        variances = (spread @ (1 / tried)) * tried.sum()
+
+        bound = max(bound, mean)
+        if variances.max() <= worst:
+            roots, worst = tried, float(variances.max())
+        if worst / bound - 1 <= TOLERANCE:
             break
-        log_weights = mixing.next(np.log(np.maximum(weights, LEAST)), np.log(variances / value), value)
-    roots, worst, bound = best
+        log_weights = mixing.next(np.log(np.maximum(weights, LEAST)), np.log(variances / mean), mean)
     return list(map(float, roots / roots.sum() * BELOW_ONE)), worst, bound
 
 

@@ -169,23 +169,33 @@ def move_excess(whole: Floats, room: Floats, wanted: Floats, stream: PublicStrea
 
 
 def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int | None, stream: PublicStream) -> Floats:
-    cross, width = Cross.of(u, v), whole.shape[1]
-    first, second, off = cross.first, cross.second, cross.marginals(whole - wanted)
-    flat, floors = np.ascontiguousarray(whole).ravel(), np.floor(wanted).ravel()
+    """Return `whole` after moves of single links within their columns that bring the cross marginals closer.
+
+    A link leaves a cell above the floor of `wanted`, chosen at random. It goes to a cell of its column that is chosen
+    with probability proportional to the fraction of `wanted` there. The move is made if it reduces the squared
+    departures of the marginals of `whole` from those of `wanted`.
+    """
+    cross, (height, width) = Cross.of(u, v), whole.shape
+    off = cross.marginals(whole - wanted)
+    links, floors = np.ascontiguousarray(whole).ravel(), np.floor(wanted).ravel()
+    room = np.full(height, np.inf) if most is None else most * u.counts
+
+    # column j has the interval from j to j + 1, which its cells divide in proportion to their fractions
     fractions = np.cumsum(wanted - np.floor(wanted) + TINY, axis=0)
-    starts = (fractions / fractions[-1] + np.arange(width)).T.ravel()
+    ends = (fractions / fractions[-1] + np.arange(width)).T.ravel()
+
     for _ in range(PASSES):
-        above = np.flatnonzero(flat > floors)
-        count = int(min(PROPOSALS * flat.sum(), MOST))
+        above = np.flatnonzero(links > floors)
+        count = int(min(PROPOSALS * links.sum(), MOST))
         if not len(above) or not count:
             break
+
         sources = above[(stream.uniforms(count) * len(above)).astype(np.int64)]
         columns = sources % width
-        places = np.searchsorted(starts, columns + stream.uniforms(count), side="right") - columns * len(whole)
-        ends = places.clip(0, len(whole) - 1) * width + columns
-        rooms = np.full(len(whole), np.inf) if most is None else most * u.counts
-        loops.improve_columns(flat, floors, rooms, first, second, off, sources, ends)
-    return flat.reshape(whole.shape)
+        rows = np.searchsorted(ends, columns + stream.uniforms(count), side="right") - columns * height
+        targets = rows.clip(0, height - 1) * width + columns
+        loops.improve_columns(links, floors, room, cross.first, cross.second, off, sources, targets)
+    return links.reshape(whole.shape)
 
 
 def round_cells(wanted: Floats, caps: Floats, stream: PublicStream) -> Floats:

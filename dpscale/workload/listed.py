@@ -109,7 +109,10 @@ class QueryTexts(Family):
         return (np.arange(len(self.listed)),)
 
 
-def factored(products: Sequence[Mapping[str, tuple[str, ...]]]) -> list[dict[str, tuple[str, ...]]]:
+Predicates = Mapping[str, tuple[str, ...]]  # of every attribute of a product of queries
+
+
+def factored(products: Sequence[Predicates]) -> list[Predicates]:
     """Return fewer products with the same queries: those that differ on one attribute are joined, until none are.
 
     Parameters
@@ -117,23 +120,28 @@ def factored(products: Sequence[Mapping[str, tuple[str, ...]]]) -> list[dict[str
     products : sequence of mapping of str to tuple of str
         Predicates of every attribute, in domain order.
     """
-    found, before = [dict(one) for one in products], len(products) + 1
+    found, before = list(products), len(products) + 1
     while len(found) < before:
         before = len(found)
-        for name in dict.fromkeys(name for one in found for name in one):
-            found = _joined(found, name)
+        for name in dict.fromkeys(name for product in found for name in product):
+            found = _joined_along(name, found)
     return found
 
 
-def _joined(products: Sequence[dict[str, tuple[str, ...]]], name: str) -> list[dict[str, tuple[str, ...]]]:
-    """Return the products with those joined that have an attribute and equal predicates on the others."""
-    joined: dict[object, dict[str, tuple[str, ...]]] = {}
-    for number, one in enumerate(products):
-        others = tuple((other, own) for other, own in one.items() if other != name) if name in one else number
-        if others in joined:
-            joined[others][name] += one[name]
-        else:
-            joined[others] = dict(one)
+def _joined_along(name: str, products: Sequence[Predicates]) -> list[Predicates]:
+    """Return products in which those with equal predicates on all attributes but `name` are one.
+
+    The predicates on `name` are then those of the joined products together. Products without it are unchanged.
+    """
+    joined = dict[object, Predicates]()
+    for number, product in enumerate(products):
+        if name not in product:
+            joined[number] = product
+            continue
+
+        others = tuple((other, predicates) for other, predicates in product.items() if other != name)
+        before = joined.get(others, {name: ()})
+        joined[others] = {**product, name: before[name] + product[name]}
     return list(joined.values())
 
 
