@@ -69,6 +69,7 @@ class Counter:
         if planes := self._program.planes:
             kernels.assemble(self._rows, self._planes, planes.offsets, planes.sizes, planes.set_starts, planes.set_axes,
                              planes.set_nodes, planes.node_starts, planes.places, self._flat)  # fmt: skip
+
         for sums in self._sums:
             sums.finish()
 
@@ -78,6 +79,7 @@ class Counter:
     def _count_waiting(self) -> None:
         if not self._waiting_rows:
             return
+
         codes = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting, axis=1)
         self._waiting, self._waiting_rows = [], 0
 
@@ -215,6 +217,7 @@ def count_by(
     check_cells_known(domain, program.names)
     counter = Counter(program)
     names = list(dict.fromkeys([*program.names, *checked]))
+
     for codes, gone, partition, first in encoded(domain, partitions, names):
         rows = None if dropped is None else dropped.get(partition)
         if rows is not None:
@@ -295,6 +298,7 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     """
     if not isinstance(table, Table):
         raise DataError("table", f"a {type(table).__name__}", "a Table", "open one: Table.open(path, domain)")
+
     for names in sets:
         table.domain.ordered(names)
     asked = [tuple(names) for names in sets]
@@ -302,6 +306,7 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
         _check_parts(table.domain, names)
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
     by_set = discreetly("counting", _by_set, layout, table)
+
     return {names: _in_order(by_set[table.domain.ordered(names)], table.domain, names) for names in asked}
 
 

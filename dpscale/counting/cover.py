@@ -137,6 +137,7 @@ def _part_of_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int, spar
     planes, cost = owners == PLANES, _joint_cost(cells, owners, rows)
     cost += float(bits[planes].sum() + alone[owners == DIRECT].sum())
     saving = Saving(len(sets), len(joints), int(planes.sum()), float(alone.sum()), cost)
+
     return Cover(domain, tuple(sets), tuple(joints), owners, rows, saving)
 
 
@@ -240,11 +241,13 @@ def _touch(
         s = inverse[position]
         if not is_open[s]:
             continue
+
         inverse[kept] = s
         kept += 1
         if missing[s] == set_starts[s + 1] - set_starts[s]:
             touched[count] = s
             count += 1
+
         missing[s] -= 1
         if missing[s] == 0:
             value += worth[s]
@@ -256,6 +259,7 @@ def _touch(
                         near[attrs[k]] += worth[s]
                     else:
                         far[attrs[k]] += worth[s]
+
     lengths[x] = kept - starts[x]
     return value, covered, count
 
@@ -289,13 +293,16 @@ def _search(
     touches = covered = best_length = 0
     value = best_ratio = 0.0
     cells = best_cells = 1
+
     for length in range(1, MOST + 1):
         if length <= width:
             x = attrs[set_starts[seed] + length - 1]
         else:
             x = _best_next(sizes, held, near, far, value, covered, cells, most_cells, rows, scatter, fold)
+
         if x < 0 or (best_length and length > best_length + PATIENCE):
             break
+
         members[length - 1], held[x] = x, True
         cells *= sizes[x]
         more, gained, touches = _touch(x, inverse, inverse_starts, lengths, is_open, missing, touched, touches, attrs,
@@ -304,6 +311,7 @@ def _search(
         ratio = value / joint_cost(cells, covered, rows, scatter, fold)
         if length >= width and ratio > best_ratio * 1.001:
             best_ratio, best_length, best_cells = ratio, length, cells
+
     return best_ratio, best_length, best_cells, touches
 
 
@@ -333,12 +341,14 @@ def grow(
     is_open, held = np.ones(count, dtype=np.bool_), np.zeros(len(sizes), dtype=np.bool_)
     widths, missing, touched = np.diff(set_starts), np.diff(set_starts), np.empty(count, dtype=np.int64)
     lengths, members = np.diff(inverse_starts), np.empty(MOST, dtype=np.int64)
+
     joint_count = refused = 0
     for seed in order:
         if refused > REFUSALS:
             break
         if not is_open[seed] or widths[seed] == 0 or widths[seed] >= MOST:
             continue
+
         ratio, length, cells, touches = _search(
             seed, sizes, attrs, set_starts, inverse, inverse_starts, lengths, worth, rows, scatter, fold, most_cells,
             is_open, missing, touched, members,
@@ -347,15 +357,18 @@ def grow(
         if pays:
             joints[joint_count, :length] = members[:length]
             spare_cells -= cells
+
         held[members[:length]] = pays
         for s in touched[:touches]:
             if pays and _inside(attrs, set_starts[s], set_starts[s + 1], held):
                 owner[s], is_open[s] = joint_count, False
             missing[s] = widths[s]
+
         held[:] = False
         is_open[seed] = False
         joint_count += pays
         refused = 0 if pays else refused + 1
+
     return owner, joints[:joint_count]
 
 

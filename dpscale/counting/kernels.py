@@ -76,6 +76,7 @@ def _increment_copies(codes: Array, rows: int, cells: int, copies: Array) -> Non
         copies[cells + codes[r + 1]] += 1
         copies[2 * cells + codes[r + 2]] += 1
         copies[3 * cells + codes[r + 3]] += 1
+
     for r in range(in_copies, rows):
         copies[codes[r]] += 1
 
@@ -118,6 +119,7 @@ def count_codes(
         copies = COPIES if cells <= FEW else 0
         if not copies and counters.itemsize > 4 and cells <= min(STAND_IN, rows // 2):
             copies = 1
+
         narrow[: copies * cells] = 0
         for begin in range(0, rows, SLICE):
             length = last_codes(codes, columns, sizes, first, end, begin, levels, last)
@@ -127,6 +129,7 @@ def count_codes(
                 _increment(last, length, narrow)
             else:
                 _increment(last, length, mine)
+
         for c in range(copies):
             for i in range(cells):
                 mine[i] += narrow[c * cells + i]
@@ -149,6 +152,7 @@ def fold(
         stride = strides[stride_starts[s] : stride_starts[s] + width]
         digits = np.zeros(width, dtype=np.int64)
         inner, step, to = size[-1], stride[-1], places[s]
+
         for cell in range(offsets[j], offsets[j] + cells[j], inner):
             if step == 0:
                 total = np.int64(0)
@@ -158,6 +162,7 @@ def fold(
             else:
                 for i in range(inner):
                     flat[to + i * step] += np.int64(counters[cell + i])
+
             axis = width - 2
             while axis >= 0:
                 digits[axis] += 1
@@ -212,6 +217,7 @@ def fill_planes(eights: Words, first: int, words: int, sizes: Integers, starts: 
         while (1 << bits) < sizes[x]:
             bits += 1
         _slices(eights[x], first, words, bits, slices)
+
         for value in range(1, sizes[x]):
             plane = planes[starts[x] + value - 1]
             for b in range(bits):
@@ -250,6 +256,7 @@ def count_planes(
     held = np.empty((deepest, most_inner, WORDS), dtype=np.uint64)
     widths = np.ones(deepest + 1, dtype=np.int64)
     total = eights.shape[1] // 8
+
     for first in range(0, total, WORDS):
         words = min(WORDS, total - first)
         fill_planes(eights, 8 * first, words, sizes, starts, planes)
@@ -273,6 +280,7 @@ def count_planes(
                             kept = held[depth, p * values + q]
                             for w in range(words):
                                 kept[w] = above[w] & plane[w]
+
             widths[depth] = values * (widths[depth - 1] if depth else 1)
 
 
@@ -303,9 +311,11 @@ def assemble(
         for cell in range(cells):
             marginal[cell] = _reduced_count(cell, axes, sizes, rows, counts, node_offsets, set_nodes[node_starts[s] :])
         stride = 1
+
         for i in range(len(axes) - 1, -1, -1):
             _take_off(marginal, stride, sizes[axes[i]])
             stride *= sizes[axes[i]]
+
         for cell in range(cells):
             flat[offsets[s] + cell] += marginal[cell]
 
@@ -323,6 +333,7 @@ def _reduced_count(
             mask |= 1 << i
             place += (digit - 1) * stride
             stride *= size - 1
+
     return rows if mask == 0 else counts[node_offsets[nodes[mask]] + place]
 
 

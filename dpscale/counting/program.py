@@ -134,10 +134,12 @@ class Program:
         used = {name for names in sets for name in names} or {domain.names[0]}
         names = tuple(name for name in domain.axis_names if name in used)
         offsets = _ends(domain.cells_each(sets))
+
         of_numbers: dict[AttributeSet, list[int]] = {}
         for s, own in enumerate(sets if domain.numbers else ()):
             if numbers := numbers_of(domain, own):
                 of_numbers.setdefault(numbers, []).append(s)
+
         plain = np.ones(len(sets), np.bool_)
         for own_sets in of_numbers.values():
             plain[own_sets] = False
@@ -146,6 +148,7 @@ class Program:
         empty = np.array([offsets[s] for s in np.flatnonzero(owners < 0) if not sets[s]], dtype=np.int64)
         direct = [s for s in np.flatnonzero((owners == DIRECT) & plain) if sets[s]]
         planes = np.flatnonzero(owners == PLANES)
+
         return cls(
             names,
             int(offsets[-1]),
@@ -190,6 +193,7 @@ def _group(
     columns = {s: [place[name] for name in sets[s]] for s in mine}
     order = sorted(mine, key=lambda s: columns[s])
     shared = [0, *(_shared(columns[a], columns[b]) for a, b in pairwise(order))]
+
     return Steps(
         _array(x for s in order for x in columns[s]),
         _array(domain[name].size for s in order for name in sets[s]),
@@ -253,6 +257,7 @@ def _sums(
     starts = _ends([domain.cells(joint) for joint in joints])
     covered = [s for s in mine if cover.owners[s] >= 0]
     direct = _array(s for s in mine if cover.owners[s] < 0 and len(sets[s]) > width)
+
     return NumberSteps(
         tuple(one for one in domain.numbers if one.name in numbers),
         tuple(names.index(name) for name in numbers),
@@ -274,6 +279,7 @@ def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers,
             steps[name] = step
             step *= size
         strides.append([steps.get(name, 0) for name in cover.joints[cover.owners[s]]])
+
     return Folds(
         starts,
         _array(domain.cells(joint) for joint in joints),
@@ -340,4 +346,5 @@ def _subsets(
     is_new = np.diff(subsets[order], axis=0, prepend=-2).any(axis=1)
     row_of = np.zeros(int(node_starts[-1]), dtype=np.int64)
     row_of[np.concatenate(places)[order]] = np.cumsum(is_new) - 1
+
     return subsets[order][is_new], row_of

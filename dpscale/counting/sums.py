@@ -68,6 +68,7 @@ class SumCounter:
                 self._empty_words()
             self._rows += own.shape[1]
             words = packing.words(own[self._sums.columns[0]])
+
             for steps in self._sums.joints:
                 length = min(own.shape[1], steps.block)
                 for start in range(0, own.shape[1], length):
@@ -88,6 +89,7 @@ class SumCounter:
             for one in steps:
                 kernels.add_parts(codes, parts, one.columns, one.sizes, one.starts, one.shared, one.offsets, counters,
                                   one.levels(BLOCK))  # fmt: skip
+
         total = parts.sum(axis=0)
         for place in self._sums.alone.tolist():
             self._flat[place : place + len(total)] += total

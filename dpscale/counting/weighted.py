@@ -78,10 +78,12 @@ class PeriodWeights:
         """Return the periods of texts that all name a period, such as folder names; None for other columns."""
         if not pa.types.is_dictionary(column.type) or not is_text(column.type.value_type) or column.null_count:
             return None
+
         try:
             names = [read_period(self.attribute.by, one) for one in column.dictionary.to_pylist()]
         except ValueError:
             return None
+
         cells = np.array(names, np.int64) - self.attribute.low
         if cells.min(initial=0) < 0:
             return None
@@ -116,12 +118,14 @@ def count_weighted(
     names = list(dict.fromkeys([*program.names, *checked]))
     total = np.zeros(program.cells, dtype=np.int64)
     counter, current = Counter(program), -1
+
     for period, codes in _by_period(domain, partitions, names, weights, dropped):
         if period != current and current >= 0:
             total += weights.weights[current] * counter.finish()
             counter = Counter(program)
         current = period
         counter.add(codes)
+
     if current >= 0:
         total += weights.weights[current] * counter.finish()
     return total
@@ -147,6 +151,7 @@ def _by_period(
                 at = np.flatnonzero((periods == period) & ~gone)
                 part = codes if len(at) == len(periods) else codes.take(at, axis=1)
                 found.setdefault(period, []).append(part)
+
         for period in sorted(found):
             yield from ((period, codes) for codes in found[period])
 
@@ -158,6 +163,7 @@ def encoded_with_periods(
     columns = domain.columns(names)
     read, first = list(dict.fromkeys([*columns, *weights.columns])), 0
     cells = domain if set(columns).isdisjoint(weights.columns) else None  # a shared column is read as values
+
     for batch in partition.batches(read, domain=cells):
         periods, gone = weights.read(batch)
         codes, removed = encode_present(domain, batch, names, gone)
@@ -173,13 +179,17 @@ def encode_present(domain: Domain, batch: Mapping[str, Any], names: Sequence[str
     if not gone.any():
         codes, removed = encode_batch(domain, batch, names)
         return codes, np.zeros_like(gone) if removed is None else removed
+
     present = np.flatnonzero(~gone)
-    chosen = {name: column[present] if isinstance(column, np.ndarray) else column.take(pa.array(present))
-              for name, column in batch.items()}  # fmt: skip
+    chosen = {
+        name: column[present] if isinstance(column, np.ndarray) else column.take(pa.array(present))
+        for name, column in batch.items()
+    }
     codes, removed = encode_batch(domain, chosen, names)
     whole = np.zeros((len(codes), len(gone)), dtype=codes.dtype)
     whole[:, present] = codes
     dropped = np.zeros_like(gone)
     if removed is not None:
         dropped[present] = removed
+
     return whole, dropped

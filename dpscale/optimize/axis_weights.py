@@ -74,9 +74,11 @@ def unpack(stored: Floats, sizes: Sequence[int]) -> WeightSearch | None:
     start = len(stored) - sum(sizes) if stored.ndim == 1 else 0
     if start < 5 or stored[0] != start:
         return None
+
     profiles = np.split(stored[start:], np.cumsum(sizes)[:-1])
     if min(stored[1:3]) <= 0 or any(abs(float(profile.sum()) - 1) > NEAR for profile in profiles):
         return None
+
     value, plain, flat, floor, *ends = (float(number) for number in stored[1:start])
     return WeightSearch(list(profiles), value, plain, tuple(ends), flat, floor)
 
@@ -98,12 +100,14 @@ def search(demands: Demands, noise: str, curve: ObjectivePoint, seconds: float =
         return WeightSearch(even, curve.value, curve.value, (), 0.0)
     if not sums_of_terms:
         return _best(curve.weighed(even), [curve])
+
     demands = merged(demands, rooted(noise))
     work = sum(_work(demands, demand) for demand in sums(demands))
     whole = WeightObjective(
         demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS)
     )
     plain = whole(even)
+
     return _best(plain, [_descended(whole, profiles, plain, work) for profiles in _starts(demands, noise, curve, work)])
 
 
@@ -148,8 +152,7 @@ def _tilted(demands: Demands, tilt: float) -> list[Floats]:
 def _off_kinks(demands: Demands, profiles: Profiles) -> list[Floats]:
     """Tilt the weights of two-cell axes: J has a kink at (½, ½), where the larger cell changes; a bad start."""
     even = [len(profile) == 2 and float(np.ptp(profile)) < MOVED for profile in profiles]
-    return [tilted if at else given
-            for given, tilted, at in zip(profiles, _tilted(demands, TILT), even, strict=True)]  # fmt: skip
+    return [tilted if at else given for given, tilted, at in zip(profiles, _tilted(demands, TILT), even, strict=True)]
 
 
 def stationary(point: ObjectivePoint) -> float:
@@ -196,6 +199,7 @@ def _on_curve(point: ObjectivePoint, kind: int) -> Floats:
     tokens = [token for token in point.tokens if token[0] == kind and point.by_value[token] and point.by_square[token]]
     if not tokens or kind in point.weighed.demands.even:
         return profile
+
     main = max(tokens, key=lambda token: point.by_value[token] * point.tokens[token].value)
     added = added_total(point, main)
     gram = point.weighed.demands.axis(main).gram + added
@@ -204,10 +208,12 @@ def _on_curve(point: ObjectivePoint, kind: int) -> Floats:
     if len(rows) < len(profile):  # X is singular if no query distinguishes some cells
         inverse = np.linalg.pinv(optimum.root.T @ optimum.root, rcond=SINGULAR, hermitian=True).sum(axis=1)
         return np.asarray(inverse / inverse.sum()) if inverse.sum() > SINGULAR else profile
+
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(len(profile)))
     found = np.asarray(inverse / inverse.sum())
     averaged = point.weighed.averaged(main, found)
     averaged.report_optimum((math.sqrt(optimum.dual * np.trace(gram)) - math.sqrt(added + averaged.square)) ** 2)
+
     return found
 
 
@@ -276,6 +282,7 @@ def cell_weights(profile: Floats, size: int, family: Family, bits: int) -> Weigh
     """
     if not is_wide(size):
         return whole_weights(refine_profile(profile, size, size), bits)
+
     number = sum(run.count for run in runs_of(size))
     blocks = whole_weights(refine_profile(profile, size, number), BLOCK_BITS)
     within = [
@@ -283,6 +290,7 @@ def cell_weights(profile: Floats, size: int, family: Family, bits: int) -> Weigh
         for run in runs_of(size)
     ]
     each = [own for run, own in zip(runs_of(size), within, strict=True) for _ in range(run.count)]
+
     return tuple(block * weight for block, own in zip(blocks, each, strict=True) for weight in own)
 
 
@@ -303,6 +311,7 @@ def inner_profile(family: Family, size: int, cells: int) -> Floats:
     gram = family.inner_search_gram(size, few)
     if gram is None:
         return np.full(cells, 1 / cells)
+
     optimum = optimise_roughly(split(root_of(gram / np.trace(gram)), (few,)), NEAR_BLOCKS)
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(few))
     found = np.maximum(inverse / inverse.sum(), LEAST / few)

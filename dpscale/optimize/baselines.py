@@ -114,6 +114,7 @@ def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
     best = min(covers, key=lambda chosen: marginal_error(traces, weights(chosen), union.sizes))
     weight = 1 / len(best) if noise == "laplace" else 1 / math.sqrt(len(best))
     named = (zip(union.names, candidates[index], strict=True) for index in best)
+
     return {tuple(name for name, present in pairs if present): weight for pairs in named}
 
 
@@ -143,6 +144,7 @@ def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]
     size = len(gram)
     if high - low == 1:
         return _indicator(size, node)[None], np.ones((1, 1))
+
     middle = _cuts(low, high, 2)[1]
     (left, left_inverse), (right, right_inverse) = (
         _greedy(gram, half, noise) for half in ((low, middle), (middle, high))
@@ -155,6 +157,7 @@ def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]
     )
     rows = np.concatenate([weight * _indicator(size, node)[None], below * left, below * right])
     shrunk = weight**2 / (below**2 + weight**2 * toward.sum())
+
     return rows, (inverse - shrunk * np.outer(toward, toward)) / below**2
 
 
@@ -173,6 +176,7 @@ def _node_weight(trace: float, moment: float, total: float, noise: Noise) -> tup
     bounds = (max(start - 0.01, 0.0), min(start + 0.01, 0.995))
     fine = float(optimize.minimize_scalar(error, bounds=bounds, method="bounded").x)
     best = min(start, fine, key=error)
+
     return best, left(best)
 
 
@@ -187,6 +191,7 @@ def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Floats, NDArray
         if len(candidates) > MANY:
             break
         candidates = np.unique(np.concatenate([candidates, pairs.reshape(-1, wanted.shape[1])]), axis=0)
+
     covers = ~(wanted[None] & ~candidates[:, None]).any(axis=2)
     sizes = np.log(np.array(union.sizes, dtype=np.float64))
     cells = np.round(np.exp((candidates @ sizes)[:, None] - (wanted @ sizes)[None]), 6)

@@ -136,6 +136,7 @@ class ChainGram:
         root = np.asarray(np.linalg.cholesky(total).T, np.float64)
         squares = (root**2).sum(axis=0)
         leverage, value = float(squares.max()), float(weights @ squares)
+
         return Optimum(root / math.sqrt(leverage), value * leverage, value**2 * EXACTLY, weights)
 
     def _nodes(self, weights: Floats) -> tuple[Floats, Floats]:
@@ -152,6 +153,7 @@ def chain_of(gram: Floats) -> ChainGram | None:
     """
     if len(gram) < FEWEST or float(gram[0].min()) <= 0:
         return None
+
     chain = ChainGram(np.diag(gram) / gram[0], gram[0])
     if np.abs(np.triu(np.outer(chain.before, chain.after) - gram)).max() > EXACT * float(gram.max()):
         return None

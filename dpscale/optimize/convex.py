@@ -47,6 +47,7 @@ class DualPoint:
             values, vectors = np.linalg.eigh((block.rows * weights) @ block.rows.T)
             self.values.append(np.maximum(values, values[-1] * 1e-30))
             self.rotated.append(vectors.T @ block.rows)
+
         pairs = list(zip(self.rotated, self.values, strict=True))
         self.trace = float(sum(np.sqrt(values).sum() for values in self.values))
         self.leverage: Floats = np.sum([(rows**2 / np.sqrt(values)[:, None]).sum(0) for rows, values in pairs], axis=0)
@@ -96,6 +97,7 @@ def polish(start: DualPoint, tolerance: float, deadline: float = math.inf) -> Du
         if best.ratio - 1 <= tolerance or chosen.all() or time.monotonic() >= deadline:
             break
         weights = point.weights + MIXED * weights.mean()
+
     return best
 
 
@@ -105,14 +107,17 @@ def interior_point(start: DualPoint, tolerance: float, deadline: float = math.in
     point = DualPoint(start.blocks, np.maximum(weights, weights.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.leverage, 1e-4)
     best = start
+
     for _ in range(NEWTON_STEPS):
         check_planning_time()
         target = 0.2 * float(point.weights @ slack) / len(slack)
         gradient = 1 - point.leverage - target / point.weights
+
         try:
             step = -np.linalg.solve(point.curvature() + np.diag(slack / point.weights), gradient)
         except np.linalg.LinAlgError:  # the precision of floats is reached: the gap of the best point is certified
             break
+
         slack_step = (target - slack * step) / point.weights - slack
         length = min(_to_boundary(point.weights, step), _to_boundary(slack, slack_step))
         slack = slack + length * slack_step
@@ -120,6 +125,7 @@ def interior_point(start: DualPoint, tolerance: float, deadline: float = math.in
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
             break
+
     return best.normal()
 
 
@@ -232,6 +238,7 @@ def fixed_point(
         start = sizes / sizes.sum()
     work, most = (ROUGH_WORK, ROUGH_STEPS) if tolerance > ROUGHLY else (WORK, STEPS)
     steps = int(np.clip(work / _step_work(blocks), FEWEST_STEPS, most))
+
     return iterate_fixed_point(partial(DualPoint, blocks), start, tolerance, deadline, steps)
 
 
@@ -268,6 +275,7 @@ def iterate_fixed_point(
     best = evaluate(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))
     mixing = Mixing()
+
     for step in range(steps):
         check_planning_time()
         weights = np.exp(np.maximum(log_weights - log_weights.max(), NOTHING))
@@ -277,6 +285,7 @@ def iterate_fixed_point(
             break
         change = POWER * np.log(np.maximum(point.leverage / point.trace, 1e-300))
         log_weights = mixing.next(np.log(np.maximum(point.weights, 1e-300)), change, point.trace)
+
     return best
 
 
@@ -293,11 +302,13 @@ class Mixing:
             point, change = self.points[-1], self.changes[-1]
             self.points, self.changes, self.value = [], [], -np.inf
             return np.asarray(point + change)
+
         self.value = value
         self.points = [*self.points[1 - MEMORY :], point]
         self.changes = [*self.changes[1 - MEMORY :], change]
         if len(self.points) == 1:
             return np.asarray(point + change)
+
         d_change = np.stack([change - other for other in self.changes[:-1]], axis=1)
         d_point = np.stack([point - other for other in self.points[:-1]], axis=1)
         mix = np.linalg.lstsq(d_change, change, rcond=1e-10)[0]
@@ -336,6 +347,7 @@ def slope(blocks: SymmetryBlocks, optimum: Optimum) -> Floats:
         for block, values, rotated in zip(blocks.blocks, point.values, point.rotated, strict=True)
     ]
     stacked = np.concatenate(parts)
+
     return np.asarray(point.trace * stacked.T @ stacked)
 
 

@@ -38,6 +38,7 @@ def descend(evaluate: Objective, start: Floats, evaluations: int, flat: float) -
         found = _step(evaluate_once, at, value, slope, direction, left)
         if found is None:
             return
+
         new, new_value, new_slope = found
         gained, value = value - new_value, new_value
         hessian.add(new - at, new_slope - slope)
@@ -61,7 +62,9 @@ def _step(
             if float(found[2] @ direction) >= FLATTENS * falling:
                 return found
             low = length
+
         length = (low + high) / 2 if high < math.inf else 2 * low
+
     return found
 
 
@@ -79,10 +82,12 @@ class _InverseHessian:
         """Return the descent direction for a slope."""
         if not self.pairs:
             return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))
+
         direction, along = -slope, []
         for step, change in reversed(self.pairs):
             along.append(float(step @ direction) / float(step @ change))
             direction = direction - along[-1] * change
+
         step, change = self.pairs[-1]
         direction = direction * (float(step @ change) / float(change @ change))
         for (step, change), was in zip(self.pairs, reversed(along), strict=True):

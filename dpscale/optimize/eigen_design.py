@@ -197,6 +197,7 @@ def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
     error = error_of(gram, matrix, "gaussian")
     if not np.isfinite(error):
         error = error_of(gram, rows, "gaussian")
+
     return Strategy(matrix, error, min(svd_of_gram(gram), error))
 
 
@@ -213,6 +214,7 @@ def _fixed_point(costs: Floats, squares: Floats, gap: float) -> _Point:
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= gap:
             break
+
     return best
 
 
@@ -221,21 +223,25 @@ def _newton(costs: Floats, squares: Floats, start: _Point, gap: float) -> _Point
     best = start
     point = _Point(costs, squares, np.maximum(start.y, start.y.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.load, 1e-4)
+
     for _ in range(NEWTON_STEPS):
         check_planning_time()
         if best.ratio - 1 <= gap:
             break
+
         target = 0.2 * float(point.y @ slack) / len(slack)
         rows = np.sqrt(point.curves)[:, None] * squares
         try:
             step = _solve(rows, slack / point.y, point.load - 1 + target / point.y)
         except np.linalg.LinAlgError:  # the precision of floats is reached: the gap of the best point is certified
             break
+
         slack_step = (target - slack * step) / point.y - slack
         length = min(_to_boundary(point.y, step), _to_boundary(slack, slack_step))
         slack = slack + length * slack_step
         point = _Point(costs, squares, point.y + length * step)
         best = point if point.ratio < best.ratio else best
+
     return best
 
 

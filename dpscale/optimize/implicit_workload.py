@@ -86,6 +86,7 @@ class Implicit:
                 elif not own.is_identity:
                     turned = np.moveaxis(np.tensordot(turned, own.gram, axes=(axis, 0)), -1, axis)
             total += product.weight * turned.reshape(rows.shape)
+
         return total
 
     def gram(self) -> Floats:
@@ -120,6 +121,7 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
             product = Product(weight, axes)
             before = merged[product.keys].weight if product.keys in merged else 0.0
             merged[product.keys] = Product(before + weight, axes)
+
     return Implicit(names, workload.domain.shape(names), tuple(merged.values()))
 
 
@@ -136,11 +138,13 @@ def explicit_gram(
     if cells > limit:
         raise PlanError("workload", f"{cells} cells over {', '.join(names)}", f"at most {limit} cells as one matrix",
                         "coarsen or drop attributes, or use query-smasher")  # fmt: skip
+
     total = np.zeros((cells, cells)).reshape(sizes * 2)
     for part in workload.parts:
         for attributes, weight in _weighed(part).items():
             shape = tuple(n if name in attributes else 1 for name, n in zip(names, sizes, strict=True))
             total += weight * set_gram(part, attributes, relative, cells).reshape(shape * 2)
+
     return names, total.reshape(cells, cells)
 
 
@@ -160,6 +164,7 @@ def _axes(part: WorkloadPart, attributes: AttributeSet, relative: bool) -> list[
         return [_family(family, n, relative) for family, n in zip(part.families(attributes), sizes, strict=True)]
     if len(attributes) == 1:
         return [AxisGram(f"{part.key(attributes)}{'/unit' * relative}", _rows_gram(part, attributes, relative))]
+
     raise PlanError(
         "workload",
         f"family {part.name} over {', '.join(attributes)}, which is not a product of one-way families",
@@ -230,6 +235,7 @@ def gather(union: Implicit) -> Groups:
             heads[min(above, key=lambda head: _cells(union, head))].append(product)
         else:
             heads[named] = [product]
+
     return [tuple(group) for group in heads.values()]
 
 
@@ -264,5 +270,6 @@ def _mean(group: list[tuple[Demand, int]], power: float) -> Demand:
         whole = math.fsum(weight for _, weight in demand)
         for term, weight in demand:
             shares[term] += add / math.fsum(adds) * weight / whole
+
     scale = (math.fsum(adds) / sum(number for _, number in group)) ** (1 / power)
     return frozenset((term, scale * share) for term, share in shares.items())

@@ -105,6 +105,7 @@ def centring_rounder(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[
             else:
                 rest = integers.take(range(1, integers.shape[axis]), axis)
                 integers = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
+
         return Factor("matrix", shape, integers.reshape(len(scaled), -1), named)
 
     return rounded

@@ -79,9 +79,11 @@ class JointSpaces:
             optimum = at_weights(compressed_rows, self.shape, (1 - EVEN) * found + EVEN / found.size)
         else:
             optimum = solve(self.key, compressed_rows, self.shape, tolerance)
+
         factor = self.rounded(optimum.root)
         if np.linalg.matrix_rank(factor.explicit().astype(np.float64)) < len(factor.explicit()):
             return None
+
         coefficient = error_coefficient(factor, self.rows, noise) * variance_factor(noise)
         bound = dual(self.rows, cell_weights(split(compressed_rows, self.shape), optimum)) * variance_factor(noise)
         return Solution((factor,), coefficient, min(bound, coefficient))
@@ -105,16 +107,19 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     sets = {names for part in workload.parts for names in part.sets}
     if not mixed or len(sets) > MOST_SETS:
         return []
+
     sizes = [workload.domain.cells(names) for names in sets]
     joint = {names for part in workload.parts if not part.factorizes for names in part.sets}
     if sum(size**2 for size in sizes) > MOST_ENTRIES:
         return []
+
     everything = workload.domain.ordered({name for names in sets for name in names})
     fitting = {names for names in joint if len(names) > 1 and workload.domain.cells(names) <= MOST_CELLS}
     countable = math.prod(workload.domain[name].largest_part for name in everything) <= MOST_PARTS
     most = MOST_CELLS if joint else MOST_OF_PRODUCTS  # residuals of products lose less
     if len(everything) > 1 and workload.domain.cells(everything) <= most and countable:
         fitting.add(everything)
+
     return sorted(fitting, key=lambda names: (-len(names), names))
 
 
@@ -130,6 +135,7 @@ def joint_spaces(
     gram = projection.T @ gram_on(workload, attributes, weights) @ projection
     space = np.linalg.svd(projection)[2][: _dimensions(shape, spaces)]
     rows = root_of((gram + gram.T) / 2)
+
     return JointSpaces(attributes, shape, own, spaces, rows, math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * space)
 
 
@@ -158,6 +164,7 @@ def _averaged(
             if names[axis] in profiles:
                 queries = np.tensordot(queries, profiles[names[axis]], axes=(axis + 1, 0))
         total = (flat := queries.reshape(len(queries), -1)).T @ flat
+
     return np.asarray(total.reshape(shape * 2))
 
 
@@ -172,6 +179,7 @@ def _projection(
     cells = math.prod(shape)
     if len(spaces) == 1 << len(shape):
         return np.eye(cells, dtype=np.int64), 1
+
     total = np.zeros((cells, cells), dtype=np.int64)
     for space in spaces:
         axes = [_axis(n, own, axis in space) for axis, (n, own) in enumerate(zip(shape, weights, strict=True))]

@@ -116,6 +116,7 @@ class LinearAxis:
         root = np.concatenate([np.zeros((n, 1)), upper], axis=1) - means[:, None]
         squares, scale = (root**2).sum(axis=0), math.sqrt(self.trace)
         leverage, value = float(squares.max()), float(weights @ squares) / scale
+
         return Optimum(root / math.sqrt(leverage), value * leverage / scale, value**2 * EXACTLY, weights)
 
     def certified(self, weights: Floats) -> Optimum:
@@ -169,21 +170,26 @@ def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
     if not _from_both_ends(form):
         values, vectors = np.linalg.eigh(form)
         return values, vectors.T
+
     half = len(form) // 2
     own, across = form[:half, :half], form[:half, ::-1][:, :half]
     even = own + across
     if len(form) % 2:
         off_diagonal = math.sqrt(2) * form[:half, half : half + 1]
         even = np.block([[even, off_diagonal], [off_diagonal.T, form[half : half + 1, half : half + 1]]])
+
     values, vectors = np.linalg.eigh(even)
     odd_values, odd = np.linalg.eigh(own - across)
     low, odd = math.sqrt(0.5) * vectors[:half].T, math.sqrt(0.5) * odd.T
-    rows = np.concatenate([
-        np.concatenate([low, vectors[half:].T, low[:, ::-1]], axis=1),
-        np.concatenate([odd, np.zeros((half, len(form) % 2)), -odd[:, ::-1]], axis=1),
-    ])  # fmt: skip
+    rows = np.concatenate(
+        [
+            np.concatenate([low, vectors[half:].T, low[:, ::-1]], axis=1),
+            np.concatenate([odd, np.zeros((half, len(form) % 2)), -odd[:, ::-1]], axis=1),
+        ]
+    )
     values = np.concatenate([values, odd_values])
     order = np.argsort(values)
+
     return values[order], rows[order]
 
 

@@ -50,6 +50,7 @@ def exact_floor(workload: Workload, most: int = EXACT_CELLS, seconds: float = ma
     scale, shape = float(np.trace(gram)), workload.domain.shape(names)
     if scale <= 0:
         return 0.0
+
     rows = root_of(gram / scale)
     if len(gram) <= GROUP_CELLS:
         return optimise(rows, shape, seconds=seconds).dual * scale
@@ -135,6 +136,7 @@ def _floor(point: ObjectivePoint) -> float:
     demands = point.weighed.demands
     choices = {token: _pairs(point, token) for token in point.tokens}
     pairs = {token: given[0] for token, given in choices.items()}
+
     for _ in range(SWEEPS):
         for token, given in choices.items():
             values = [_bound(demands, pairs | {token: pair}) for pair in given] if len(given) > 1 else [0.0]
@@ -210,6 +212,7 @@ def whole_bound(workload: Workload) -> float:
                 if (family, size) not in known:
                     known[family, size] = _bound_of_family(family, size)
             total += weight * math.prod(known[axis] for axis in axes)
+
     return total
 
 
@@ -242,6 +245,7 @@ def svd_bound(union: Implicit) -> SvdBound:
     values = [_common(union, group) for group in groups]
     if len(groups) == 1 and values[0] is not None:
         return SvdBound(values[0], True)
+
     split = [
         value if value is not None else _separate_bound(group) for value, group in zip(values, groups, strict=True)
     ]
@@ -264,6 +268,7 @@ def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
         else:
             groups.append([product])
             taken.append([{key} for key in product.keys])
+
     return [tuple(group) for group in groups]
 
 
@@ -293,9 +298,11 @@ def _common(union: Implicit, group: Sequence[Product]) -> float | None:
     """Return the bound of products that commute on every axis; None if they have too many eigenspaces."""
     if len(group) == 1:
         return _separate_bound(group)
+
     spaces = [eigenspaces({p.keys[i]: p.axes[i].gram for p in group}) for i in range(len(union.sizes))]
     if math.prod(len(sizes) for _, sizes in spaces) > MOST_SPACES:
         return None
+
     values, counts = np.zeros([len(sizes) for _, sizes in spaces]), np.ones(())
     for product in group:
         check_planning_time()
@@ -303,6 +310,7 @@ def _common(union: Implicit, group: Sequence[Product]) -> float | None:
         for key, (levels, _) in zip(product.keys, spaces, strict=True):
             term = np.multiply.outer(term, levels[key])
         values += term
+
     for _, sizes in spaces:
         counts = np.multiply.outer(counts, sizes)
     roots = float((counts * np.sqrt(np.maximum(values, 0.0))).sum())
@@ -320,6 +328,7 @@ def eigenspaces(grams: dict[str, Floats]) -> tuple[dict[str, Floats], Floats]:
         key: np.add.reduceat((vectors * (gram @ vectors)).sum(axis=0), starts) / dimensions
         for key, gram in grams.items()
     }
+
     return spectra, dimensions
 
 

@@ -190,6 +190,7 @@ def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) 
     best = certified(traces, start / start.sum(), sizes)
     chosen = np.zeros(start.shape, dtype=bool)
     weights = best.weights
+
     for _ in range(ROUNDS):
         state = certified(traces, weights, sizes)
         chosen |= (state.slopes > NEAR * state.slopes.max()) | (weights > CARRIES * weights.max())
@@ -199,6 +200,7 @@ def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) 
         state = certified(traces, weights / weights.sum(), sizes)
         best = state if state.error < best.error or state.ratio < best.ratio else best
         weights = state.weights
+
     return best
 
 
@@ -209,11 +211,13 @@ def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], cho
     u = u * np.sqrt(state.error / u.sum())
     slack = np.maximum(1 - _at(traces, u, sizes, chosen).slopes.reshape(-1)[chosen], 1e-3)
     scale = characteristic(sizes).reshape(-1)[chosen]
+
     for _ in range(NEWTON_STEPS):
         state = _at(traces, u, sizes, chosen)
         steep = state.slopes.reshape(-1)[chosen]
         if float(u.sum()) * float(steep.max()) / state.error - 1 <= gap / 2:
             break
+
         target = 0.2 * float(u @ slack) / len(u)
         scaled = scale * u
         matrix = 2 * np.outer(scaled, scaled) * state.curves.reshape(-1)[chosen[:, None] & chosen[None, :]]
@@ -222,6 +226,7 @@ def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], cho
         slack_step = target / u - slack * relative - slack
         length = min(_to_boundary(np.ones(len(u)), relative), _to_boundary(slack, slack_step))
         u, slack = u * (1 + length * relative), slack + length * slack_step
+
     return _spread(u, start.shape, chosen)
 
 
@@ -284,6 +289,7 @@ def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
         if worst / bound - 1 <= TOLERANCE:
             break
         log_weights = mixing.next(np.log(np.maximum(weights, LEAST)), np.log(variances / mean), mean)
+
     return list(map(float, roots / roots.sum() * BELOW_ONE)), worst, bound
 
 
@@ -299,6 +305,7 @@ def _spread_shares(workload: Workload, residuals: Sequence[AttributeSet]) -> csr
         for subset in subsets(attributes):
             value = math.prod(((n - 1) / n) ** 2 if name in subset else n**-2 for name, n in sizes.items())
             entries.append((weight * value, row, column[subset]))
+
     values, rows, columns = zip(*entries, strict=True)
     return csr_matrix((values, (rows, columns)), shape=(len(weights), len(residuals)))
 

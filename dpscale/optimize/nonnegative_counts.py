@@ -137,6 +137,7 @@ class Grids:
             fitted = np.empty_like(table)
             loops.fit_grid(table, weights, rows, columns, SWEEPS, CLOSE, fitted)
             found[cells] = (fitted.T if shape[0] < shape[1] else fitted).reshape(-1)
+
         return _placed(self.order, found)
 
     def round(self, fitted: Floats, allowed: Flags) -> Integers | None:
@@ -150,6 +151,7 @@ class Grids:
             if not loops.round_grid(table, open_cells, rows, columns, whole):
                 return None
             found[cells] = (whole.T if shape[0] < shape[1] else whole).reshape(-1)
+
         return _placed(self.order, found)
 
 
@@ -175,6 +177,7 @@ def fit_partitions(
     spread, own = _positive(variances, allowed), np.where(allowed, values, 0.0)
     lines = [Lines.of(parts, targets) for parts, targets in partitions]
     shifts, total = [np.zeros(len(one.targets)) for one in lines], np.zeros(len(values))
+
     for sweep in range(SWEEPS):
         off = 0.0
         for line, shift, (parts, targets) in zip(lines, shifts, partitions, strict=True):
@@ -184,8 +187,10 @@ def fit_partitions(
             moved = own + spread * total
             loops.move_shifts(moved[line.order], spread[line.order], line.starts, line.targets, shift, sweep == 0)
             total += shift[parts]
+
         if off <= CLOSE:
             break
+
     return np.maximum(own + spread * total, 0.0)
 
 

@@ -56,8 +56,10 @@ def _line_shift(values: Floats, variances: Floats, shift: float, target: float, 
         if variances[cell] > 0:
             everything += values[cell]
             slope += variances[cell]
+
     if slope <= 0:
         return shift
+
     free = (target - everything) / slope
     if fresh:
         shift = free
@@ -68,13 +70,16 @@ def _line_shift(values: Floats, variances: Floats, shift: float, target: float, 
             if variances[cell] > 0 and moved > 0:
                 total += moved
                 active += variances[cell]
+
         if active <= 0:
             shift = free
             continue
+
         step = (target - total) / active
         shift += step
         if abs(target - total) <= 1e-10 * (1 + target):
             break
+
     return shift
 
 
@@ -91,8 +96,10 @@ def _round_line(fitted: Floats, target: int, whole: Integers) -> None:
     for cell in range(len(fitted)):
         whole[cell] = int(np.floor(fitted[cell] + NEAR))
         rest -= whole[cell]
+
     if rest == 0 or len(fitted) == 0:
         return
+
     order = np.argsort(whole - fitted, kind="mergesort")  # the largest remainder first
     place = 0
     while rest > 0 and place < len(order):
@@ -100,6 +107,7 @@ def _round_line(fitted: Floats, target: int, whole: Integers) -> None:
             whole[order[place]] += 1
             rest -= 1
         place += 1
+
     place = len(order) - 1
     while rest < 0 and place >= 0:
         if whole[order[place]] > 0:
@@ -119,6 +127,7 @@ def fit_grid(
         for j in range(width):
             if rows[i] > 0 and columns[j] > 0 and variances[i, j] > 0:
                 own[i, j], spread[i, j] = values[i, j], variances[i, j]
+
     across, down = np.zeros(height), np.zeros(width)
     off, buffer = 0.0, np.empty(width)
     for sweep in range(sweeps):
@@ -130,6 +139,7 @@ def fit_grid(
         off = _column_steps(own, spread, across, down, columns)
         if off <= close:
             break
+
     for i in range(height):
         for j in range(width):
             buffer[j] = own[i, j] + spread[i, j] * down[j]
@@ -137,6 +147,7 @@ def fit_grid(
             across[i] = _line_shift(buffer, spread[i], across[i], float(rows[i]), False)
         for j in range(width):
             fitted[i, j] = max(buffer[j] + spread[i, j] * across[i], 0.0)
+
     return off
 
 
@@ -156,6 +167,7 @@ def _column_steps(own: Floats, spread: Floats, across: Floats, down: Floats, col
                     active[j] += spread[i, j]
                 everything[j] += own[i, j] + spread[i, j] * across[i]
                 slope[j] += spread[i, j]
+
         worst = 0.0
         for j in range(width):
             if columns[j] > 0 and slope[j] > 0:
@@ -167,8 +179,10 @@ def _column_steps(own: Floats, spread: Floats, across: Floats, down: Floats, col
                     down[j] += (columns[j] - total[j]) / active[j]
                 else:
                     down[j] = (columns[j] - everything[j]) / slope[j]
+
         if worst <= 1e-10:
             break
+
     return before
 
 
@@ -194,10 +208,13 @@ def round_grid(fitted: Floats, allowed: Flags, rows: Integers, columns: Integers
                 else:
                     low[i, j] = min(int(np.floor(fitted[i, j] + NEAR)), whole[i, j])
                     high[i, j] = max(int(np.ceil(fitted[i, j] - NEAR)), whole[i, j])
+
             if rest != 0:
                 return False
+
         if _move_units(fitted, whole, low, high, surplus):
             return True
+
     return False
 
 
@@ -210,6 +227,7 @@ def _move_units(fitted: Floats, whole: Integers, low: Integers, high: Integers, 
     height, width = fitted.shape
     if not (surplus > 0).any():
         return True
+
     cost, row = np.full((width, width), np.inf), np.full((width, width), -1)
     for i in range(height):
         _offer(fitted, whole, low, high, i, cost, row)
@@ -217,6 +235,7 @@ def _move_units(fitted: Floats, whole: Integers, low: Integers, high: Integers, 
         previous, end = _path(cost, surplus)
         if end < 0:
             return not (surplus > 0).any()
+
         surplus[end] += 1
         changed = np.empty(width, np.int64)
         count = 0
@@ -230,6 +249,7 @@ def _move_units(fitted: Floats, whole: Integers, low: Integers, high: Integers, 
             changed[count] = i
             count += 1
             end = start
+
         surplus[end] -= 1
         for number in range(count):
             _offer_again(fitted, whole, low, high, changed[number], cost, row)
@@ -269,6 +289,7 @@ def _offer_again(
                     own = _price(fitted, whole, low, high, other, j, k)
                     if own < cost[j, k]:
                         cost[j, k], row[j, k] = own, other
+
     _offer(fitted, whole, low, high, i, cost, row)
 
 
@@ -280,6 +301,7 @@ def _path(cost: Floats, surplus: Integers) -> tuple[Integers, int]:
     for j in range(width):
         if surplus[j] > 0:
             distance[j] = 0.0
+
     for _ in range(width):
         shorter = False
         for j in range(width):
@@ -290,8 +312,10 @@ def _path(cost: Floats, surplus: Integers) -> tuple[Integers, int]:
                         shorter = True
         if not shorter:
             break
+
     end, least = -1, np.inf
     for j in range(width):
         if surplus[j] < 0 and distance[j] < least:
             end, least = j, distance[j]
+
     return previous, end

@@ -117,6 +117,7 @@ def p_identity_error(gram: Floats, parameters: Floats, times: TimesGram | None =
     scaled = weighted * column
     of_columns = 2 * (column * diagonal - (parameters * weighted).sum(axis=0))
     value = float((column**2 * diagonal).sum() - (scaled * parameters).sum())
+
     return value, of_columns - 2 * (scaled - (scaled @ parameters.T) @ (inverse @ parameters))
 
 
@@ -152,6 +153,7 @@ def descend(gram: Floats, start: Floats, steps: int, times: TimesGram | None = N
         function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
     parameters = np.asarray(optimum.x.reshape(start.shape))
+
     return PIdentity(parameters, p_identity_error(scaled, parameters, fast)[0])
 
 
@@ -184,6 +186,7 @@ def _on_a_line(gram: Floats) -> PIdentity:
             optimize.minimize_scalar(lambda c: error(math.exp(c)), bounds=around, options={"xatol": 1e-10}).x
         )
         best = min(best, fine, key=error)
+
     return PIdentity(np.full((1, n), best), error(best))
 
 
@@ -240,14 +243,17 @@ def optimise_explicit(
     if np.ptp(gram) <= RANK * float(gram[0, 0]):
         value = float(gram[0, 0])
         return Strategy(np.ones((1, len(gram))), value, value)
+
     scale = float(np.trace(gram))
     if noise == "laplace":
         return with_bound(gram, optimise_p_identity(gram, p=p, starts=starts, seed=seed, warm=warm, times=times))
+
     chain = chain_of(gram / scale)
     if chain is not None:
         optimum = chain.optimum(tolerance, warm)
     else:
         optimum = optimise(root_of(gram / scale), (len(gram),), tolerance, seconds, warm)
+
     return Strategy(optimum.root, optimum.primal * scale, optimum.dual * scale, optimum.weights)
 
 

@@ -147,11 +147,13 @@ def _solved(new: Mapping[bytes, AttributeProblem], each: ParallelMap) -> dict[by
     whole = [key for key in order if not new[key].has_restarts]
     found = dict(zip(whole, each(solve_attribute, [new[key] for key in whole]), strict=True)) if whole else {}
     starts = {key: new[key].starting_points for key in order if new[key].has_restarts}
+
     if starts:
         first = _run_starts(new, starts, FIRST_STEPS, each)
         continued = {key: promising(own) for key, own in first.items() if not new[key].is_rough}
         ends = first | (_run_starts(new, continued, STEPS, each) if continued else {})
         found |= {key: with_bound(new[key].gram, best_end(new[key].gram, own)) for key, own in ends.items()}
+
     return found
 
 
@@ -230,8 +232,10 @@ class _SweepDescent:
         grams = [_surrogate(self.union, self.costs, axis) for axis in range(len(self.union.sizes))]
         warm = [None if before is None else before.warm for before in self.strategies]
         search = self.noise, self.seed, FIRST_STARTS if self.sweep < self.restarted else 0
-        return [AttributeProblem(gram / np.trace(gram), *search, own, self.is_rough)
-                for gram, own in zip(grams, warm, strict=True)]  # fmt: skip
+        return [
+            AttributeProblem(gram / np.trace(gram), *search, own, self.is_rough)
+            for gram, own in zip(grams, warm, strict=True)
+        ]
 
     def advance(self, solved: Sequence[Strategy]) -> None:
         axes, first = range(len(solved)), self.sweep % len(solved)
@@ -239,6 +243,7 @@ class _SweepDescent:
             prices = _price(self.union.distinct(axis), solved[axis].matrix)
             if self.strategies[axis] is None or self._value(axis, prices) <= self._value(axis, self.costs[axis]):
                 self.strategies[axis], self.costs[axis] = solved[axis], prices
+
         before, self.best, self.sweep = self.best, _total(self.union, self.costs), self.sweep + 1
         if self.sweep >= SWEEPS or self.best > before * (1 - CONVERGED):
             self.done, self.is_rough, self.restarted = not self.is_rough, False, self.sweep + 1
@@ -309,10 +314,12 @@ def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
             "fewer cells",
             "coarsen the attributes, or use one family over this set",
         )
+
     terms = [(key, weight / sub.scale) for key, weight in sub.terms.items()]
     cost = {key: [1.0] * len(sub.sizes) for key, _ in terms}
     roots: list[Floats] = [np.zeros(0)] * len(sub.sizes)
     value = math.inf
+
     for _ in range(PRODUCT_SWEEPS):
         for axis in range(len(sub.sizes)):
             gram = _product_surrogate(sub, terms, cost, axis)
@@ -321,6 +328,7 @@ def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
         before, value = value, sum(weight * math.prod(cost[key]) for key, weight in terms)
         if value > before * (1 - 1e-5):
             break
+
     rows = [root_of(_product_surrogate(sub, terms, cost, axis)) for axis in range(len(roots))]
     duals = {name: solve(name, factor.rows, factor.rows.shape[1:]).dual for name, factor in sub.factors.items()}
     return _rounded_product(sub, terms, rows, roots, duals, noise)
@@ -356,6 +364,7 @@ def _rounded_product(
         for key, weight in terms
     )
     bound = sum(weight * math.prod(duals[axis] for axis in key) for key, weight in terms)
+
     return Solution(factors, coefficient, min(bound, coefficient))
 
 
@@ -385,6 +394,7 @@ def optimise_union(
         _of_groups(union, noise, one, tuple(map(_best, some, own)))
         for one, some, own in zip(tried, parts, descents, strict=True)
     ]
+
     return min(strategies, key=lambda strategy: strategy.error)
 
 

@@ -98,6 +98,7 @@ def optimise_marginals(
     if len(union.sizes) > MOST_ATTRIBUTES:
         raise PlanError("workload", f"{len(union.sizes)} attributes", f"at most {MOST_ATTRIBUTES} for OPT_M",
                         "drop attributes, or use query-smasher or residual-planner")  # fmt: skip
+
     lenses = [lens_of(inverse_gram(factor)) for factor in factors] if factors is not None else None
     traces = residual_traces(union, lenses)
     sizes = tuple(lens.total for lens in lenses) if lenses is not None else union.sizes
@@ -109,6 +110,7 @@ def optimise_marginals(
     error = marginal_error(traces, theta**2, sizes)
     named = None if factors is None else dict(zip(union.names, factors, strict=True))
     bound = min(svd_bound(union).value, error)
+
     return MarginalStrategy(_named(union, theta), error, bound, min(least, error), named)
 
 
@@ -153,6 +155,7 @@ def _gaussian(traces: Floats, sizes: tuple[float, ...]) -> tuple[Floats, float]:
         u = np.maximum(ideal, 0.0)
         u /= u.sum()
         return u, certified(traces, u, sizes).least
+
     start = np.maximum(ideal, 0.0) / np.maximum(ideal, 0.0).sum() + 0.1 / ideal.size
     theta = _descend(traces, np.sqrt(start), sizes, 2.0)
     state = polish(traces, theta**2, sizes, GAP)
@@ -168,6 +171,7 @@ def _laplace(traces: Floats, gaussian: Floats, sizes: tuple[float, ...], wanted:
         for power in powers:
             theta = _descend(traces, theta / theta.sum() + NEGLIGIBLE / theta.size, sizes, power)
         optima.append(theta / theta.sum())
+
     best = min(optima, key=lambda theta: marginal_error(traces, theta**2, sizes))
     return _merged(traces, best, sizes, generator)
 
@@ -215,6 +219,7 @@ def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: 
         tries = list(_merges(theta, generator))
         if not tries:
             break
+
         first = min(tries, key=lambda one: marginal_error(traces, (one / one.sum()) ** 2, sizes))
         new = _descend(traces, first, sizes, 1.0)
         new /= new.sum()
@@ -222,6 +227,7 @@ def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: 
         if new_error >= error * (1 - 1e-6):
             break
         theta, error = new, new_error
+
     return theta
 
 

@@ -55,14 +55,17 @@ def fit_weights(
                 square, row = weights[c, k] ** 2, precisions[lists[c, k]]
                 for t in range(spaces):
                     level[t] += square * row[t]
+
             error = 0.0
             for t in range(spaces):
                 part = coefficients[t] / level[t] if level[t] > LEAST else np.inf
                 error += part
                 ratio[t] = part / level[t] if level[t] > LEAST else 0.0
+
             errors[c] = error
             if step == steps or not error < np.inf:
                 break
+
             for k in range(number):
                 slope, row = 0.0, precisions[lists[c, k]]
                 for t in range(spaces):

@@ -112,6 +112,7 @@ class MarginalSearch:
         ends += [self.fitted(one.marginals, one.weights) for one in [*starts, *self._dense_starts(generator)]]
         distinct = {f"{one.error:.8e}": one for one in sorted(ends, key=lambda one: -one.error)}
         best = sorted(distinct.values(), key=lambda one: one.error)[:CONTINUED]
+
         return min((self._descended(one) for one in best), key=lambda one: one.error)
 
     def fitted(self, marginals: Sequence[int], weights: Floats | None = None, steps: int = FIT_STEPS) -> WeightedSets:
@@ -132,6 +133,7 @@ class MarginalSearch:
         for i, (one, own) in enumerate(lists):
             rows[i, : len(one)] = [self._place(marginal) for marginal in one]
             weights[i, : len(one)] = np.maximum(own, NEGLIGIBLE * own.max())
+
         errors = np.empty(len(lists))
         fit_weights(self.columns, self.spaces.traces, rows, weights, steps, errors)
         self.work += float(steps + 1) * len(self.spaces.traces) * float((rows >= 0).sum()) * 2
@@ -174,6 +176,7 @@ class MarginalSearch:
                 found = self.fitted(tried[at][0], weights[at])
                 if found.error < best.error * (1 - SURELY):
                     return found
+
         return None
 
     def _moves(self, given: WeightedSets) -> Iterator[tuple[Sequence[int], Floats]]:
@@ -185,6 +188,7 @@ class MarginalSearch:
             weights = {one: weight for one, weight in own.items() if one not in removed}
             weights[added] = sum(own[one] for one in removed) or 1 / len(own)
             yield list(weights), np.array(list(weights.values()))
+
         for dropped in given.marginals if len(own) > 1 else ():
             weights = {one: weight for one, weight in own.items() if one != dropped}
             yield list(weights), np.array(list(weights.values()))
@@ -207,6 +211,7 @@ class MarginalSearch:
         yield self.spaces.largest
         yield (sum(1 << i for i in range(len(self.spaces.names))),)
         order = np.argsort(self.spaces.totals, kind="stable").tolist()
+
         for most in GROUP_CELLS:
             groups, cells = [0], 1.0
             for i in order:
@@ -222,6 +227,7 @@ class MarginalSearch:
         number = len(self.spaces.names)
         if number > MOST_DENSE:
             return
+
         marginals = tuple(one for one in range(1 << number) if self.allowed(one))
         for _ in range(DENSE_STARTS):
             weights = np.ones(1)
@@ -236,6 +242,7 @@ class MarginalSearch:
         sizes = flags @ logs
         most = generator.uniform(sizes.min(), min(sizes.min() + math.log(1000), logs.sum()))
         degrees, left, found = flags.sum(axis=1), np.ones(len(flags), np.bool_), list[int]()
+
         while left.any():
             chosen = flags[generator.choice(np.flatnonzero(left))].copy()
             while True:
@@ -247,8 +254,10 @@ class MarginalSearch:
                 gains = ((missing == 1) & left) @ flags[:, free] + PARTLY * shares[left].mean(axis=0)
                 noise = np.exp(generator.normal(0, SPREAD, len(free)))
                 chosen[free[int(np.argmax(gains / logs[free] * noise))]] = True
+
             found.append(sum(1 << i for i in np.flatnonzero(chosen).tolist()))
             left &= (flags & ~chosen).any(axis=1)
+
         return tuple(dict.fromkeys(found))
 
 

@@ -41,6 +41,7 @@ def plain_traces(workload: Workload) -> ResidualTraces:
     names = tuple(spaces.names[i] for i in used)
     traces = np.array([one.scale for one in spaces.classes])[spaces.which]
     sizes = np.array(workload.domain.shape(names), np.float64)
+
     return ResidualTraces(names, members, traces, sizes, requested_sets(workload, names))
 
 
@@ -92,12 +93,14 @@ class AttributeStrategies:
         for product in self.union.products:
             for space, value in self._subsets(product, _named(product)):
                 total[space] += value
+
         least = NOTHING * max(total.values())
         spaces = {space: value for space, value in total.items() if value > least}
         names = self.union.names
         members = np.array([[space >> i & 1 for i in range(len(names))] for space in spaces], np.bool_)
         sets = tuple(dict.fromkeys(sum(1 << axis for axis in _named(product)) for product in self.union.products))
         sizes = np.array([lens.total for lens in self.lenses])
+
         return ResidualTraces(names, members, np.array(list(spaces.values())), sizes, sets)
 
     def surrogate(self, axis: int, measured: WeightedSets) -> Floats | None:
@@ -106,18 +109,22 @@ class AttributeStrategies:
         size = self.union.sizes[axis]
         across = np.outer(np.ones(size), self.lenses[axis].inverse.sum(axis=0))
         found: dict[tuple[str, float], float] = defaultdict(float)
+
         for product in self.union.products:
             for space, value in self._subsets(product, [other for other in _named(product) if other != axis]):
                 inner = levels[space | 1 << axis]
                 if inner > 0 and value > 0:
                     kappa = (1 - inner / (total * levels[space])) / total
                     found[product.keys[axis], round(kappa, 14)] += value / inner
+
         if not found:
             return None
+
         grams, surrogate = self.union.distinct(axis), np.zeros((size, size))
         for (key, kappa), weight in found.items():
             centred = np.eye(size) - kappa * across
             surrogate += weight * centred @ grams[key] @ centred.T
+
         return (surrogate + surrogate.T) / 2
 
     def improved(self, measured: WeightedSets) -> AttributeStrategies:
@@ -132,6 +139,7 @@ class AttributeStrategies:
                 own = list(current.strategies)
                 own[axis] = after
                 current = replace(current, strategies=tuple(own))
+
         return current
 
 
@@ -177,11 +185,14 @@ def first_strategies(workload: Workload, of_total: float = OF_TOTAL) -> Attribut
     """
     terms = sum(1 << min(len(names), 20) for part in workload.parts for names in part.sets)
     if terms > MOST_TERMS:
-        raise PlanError("workload", f"{terms} pieces", f"at most {MOST_TERMS} for strategies of attributes",
-                        "use fewer sets")  # fmt: skip
+        raise PlanError(
+            "workload", f"{terms} pieces", f"at most {MOST_TERMS} for strategies of attributes", "use fewer sets"
+        )
+
     union = implicit(workload)
     if all(axis.is_total or axis.is_identity for product in union.products for axis in product.axes):
         return None
+
     known: dict[tuple[str, ...], Strategy] = {}
     for axis in range(len(union.sizes)):
         grams = union.distinct(axis)
@@ -191,5 +202,6 @@ def first_strategies(workload: Workload, of_total: float = OF_TOTAL) -> Attribut
             normed = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
             mixed = np.sum(normed, axis=0) + np.full((size, size), of_total / size)
             known[key] = optimise_explicit(mixed, "laplace")
+
     keys = [tuple(sorted(union.distinct(axis))) for axis in range(len(union.sizes))]
     return AttributeStrategies(union, tuple(known[key] for key in keys))

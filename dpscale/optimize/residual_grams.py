@@ -48,18 +48,21 @@ def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], fl
     names = workload.domain.axis_names
     place, seen = {name: i for i, name in enumerate(names)}, dict[str, None]()
     columns: dict[tuple[str, ...], list[tuple[Integers, Floats]]] = defaultdict(list)
+
     for part in workload.parts:
         seen.update(dict.fromkeys(chain.from_iterable(part.sets)))
         for degree, sets, weights in _by_degree(part):
             flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, degree * len(sets))
             for family, own in _families(part, sets, flat):
                 columns[family, str(degree)].append((flat[own], np.repeat(weights, degree)[own]))
+
     totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in seen}
     for key, found in columns.items():
         places, values = (np.concatenate(column) for column in zip(*found, strict=True))
         sums = np.bincount(places, values)
         for i in np.unique(places).tolist():
             totals[names[i]][key] = float(sums[i])
+
     return totals
 
 
@@ -232,8 +235,9 @@ def demands_of(workload: Workload) -> Demands:
     families = {family.key: family for part in workload.parts for family in part.axis_families}
     invariant = {key for key, family in families.items() if family.invariant}
     invariant |= {part.name for part in workload.parts if part.pooled and part.invariant}
-    even = frozenset(number for (size, uses), number in of.items()
-                     if size == 1 or {one[0] for one in uses} <= invariant)  # fmt: skip
+    even = frozenset(
+        number for (size, uses), number in of.items() if size == 1 or {one[0] for one in uses} <= invariant
+    )
     spaces = _Spaces(workload, kind_of)
     found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, families, even)
     large = {
@@ -247,6 +251,7 @@ def demands_of(workload: Workload) -> Demands:
         demand for demand in joint if large[demand] > (ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS)
     )
     mirrored = _kinds_in(demand for demand, cells in large.items() if cells > MIRRORED_CELLS)
+
     return replace(found, even=even | beyond, mirrored=mirrored)
 
 
@@ -259,8 +264,9 @@ def _of_few_cells(counts: Counter[Demand], sizes: Sequence[int], cells: Sequence
     cut = {kind for kind, size in enumerate(cells) if sizes[kind] < size}
     remaining: Counter[Demand] = Counter()
     for demand, number in counts.items():
-        left = frozenset((term, weight) for term, weight in demand
-                         if not (isinstance(term, Joint) and cut & set(term.over)))  # fmt: skip
+        left = frozenset(
+            (term, weight) for term, weight in demand if not (isinstance(term, Joint) and cut & set(term.over))
+        )
         if left:
             remaining[left] += number
     return remaining
@@ -288,6 +294,7 @@ class _Spaces:
         known, found = list(self.terms), Counter[Demand]()
         for _, terms, number in sorted(classes):
             found[_demand({known[term]: weight for term, weight in terms})] += number
+
         return found
 
     def _classes(
@@ -320,9 +327,12 @@ def _terms(
     """
     axes = tuple(range(len(names)))
     if not part.factorizes:
-        yield from ((centred, Joint(part.key(names), kinds, (0,) if exchangeable and centred == (1,) else centred))
-                    for centred in subsets(axes))  # fmt: skip
+        yield from (
+            (centred, Joint(part.key(names), kinds, (0,) if exchangeable and centred == (1,) else centred))
+            for centred in subsets(axes)
+        )
         return
+
     tokens = [(kind, family.key) for kind, family in zip(kinds, part.families(names), strict=True)]
     for centred in subsets(axes):
         outside = sorted([tokens[axis] for axis in axes if axis not in centred])

@@ -89,11 +89,13 @@ class Problem:
         """
         if not self.based or self.basis is not None or len(self.rows) >= math.prod(n - 1 for n in self.shape):
             return None
+
         directions = np.linalg.svd(self.rows, full_matrices=False)[2]
         bits = ENTRY_BITS - ROUNDED_BITS - (len(directions).bit_length() + 1) // 2 - weight_bits(self.weights)
         if bits < LEAST_BITS:
             raise PlanError("workload", f"queries with non-integer values over {self.rows.shape[1]} cells of axes "
                             "with weights", "integer values", "use query-smasher")  # fmt: skip
+
         scaled = np.ldexp(directions / np.abs(directions).max(), bits)
         return centring_rounder(self.shape, self.weights)(scaled).explicit().astype(np.float64)
 
@@ -111,18 +113,21 @@ class Problem:
             return center_factor(self.shape[0])
         if self.on_two_cells and self.weights[0] is not None:
             return two_cell_factor(self.weights[0])
+
         if self.rounded_basis is not None:
             mixed = np.abs(optimum.root @ np.linalg.pinv(self.rounded_basis)).max()
             finer = min(ROUNDED_BITS - math.frexp(mixed)[1], ENTRY_BITS)
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.rounded_basis, self.weights)
+
         if self.basis is not None:
             finer = min(BASIS_BITS + weight_bits(self.weights), ENTRY_BITS)
             return round_strategy(self.rows, optimum.root, self.shape, finer, self.basis, self.weights)
         return round_strategy(self.rows, optimum.root, self.shape, bits, weights=self.weights)
 
 
-def problem_of(key: str, shape: tuple[int, ...], rows: Floats, basis: Floats | None, weights: AxisWeights,
-               based: bool = True) -> Problem:  # fmt: skip
+def problem_of(
+    key: str, shape: tuple[int, ...], rows: Floats, basis: Floats | None, weights: AxisWeights, based: bool = True
+) -> Problem:
     """Return the problem with its rows compressed.
 
     If the rows span too little, no integer basis is known and there are few cells, a small multiple of the whole space
@@ -136,10 +141,12 @@ def problem_of(key: str, shape: tuple[int, ...], rows: Floats, basis: Floats | N
     if len(rows) < full and not based and full > WHOLE_CELLS:
         raise PlanError("workload", f"queries over {math.prod(shape)} cells for strategies that span all of them",
                         f"at most {WHOLE_CELLS} cells", "use query-smasher")  # fmt: skip
+
     if len(rows) < full and (not based or full <= RIDGE_CELLS):
         gram = rows.T @ rows
         centring = kron([_orthogonal(own, n) for own, n in zip(weights, shape, strict=True)])
         rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
+
     return Problem(key, shape, rows, None, weights, based)
 
 
@@ -226,16 +233,20 @@ class Nested:
         factor = self._joined([factor for factor, _ in parts], errors, noise)
         scaled = [part.squared_sensitivity(noise) for part in factor.parts]  # not included in the errors
         combined = sum(error / number for error, number in zip(errors, scaled, strict=True))
+
         return factor, combined * factor.squared_sensitivity(noise)
 
     def _joined(self, parts: Sequence[Factor], errors: Sequence[float], noise: str) -> NestedFactor:
         shares, _ = allocate([errors[0], sum(errors[1:])], noise)
         wanted = [shares[0], *([shares[1]] * (len(parts) - 1))]
-        scales = [(share**0.5 if noise == GAUSSIAN else share) / math.sqrt(part.squared_sensitivity(noise))
-                  for share, part in zip(wanted, parts, strict=True)]  # fmt: skip
+        scales = [
+            (share**0.5 if noise == GAUSSIAN else share) / math.sqrt(part.squared_sensitivity(noise))
+            for share, part in zip(wanted, parts, strict=True)
+        ]
         unit = min(scales) / (1 << MIXED_BITS)
         top, *inner = [_times(part, round(scale / unit)) for part, scale in zip(parts, scales, strict=True)]
         weights = None if self.gram.weights is None else (self.gram.weights,)
+
         return NestedFactor("nested", (self.gram.size,), weights=weights, top=top, inner=tuple(inner))
 
 
@@ -254,6 +265,7 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested | WidePrefix:
         return CellsAlone(gram.key, gram.size)
     if gram.weights == last_cell(gram.size) and [family for family, _ in gram.asked] == [PREFIX]:
         return WidePrefix(gram.key, gram.size)
+
     cut, profile = cut_of(gram.size, gram.weights)
     grams = [gram.mixed([family.block_gram(cut) for family, _ in gram.asked], profile)]
     for run, own in zip(cut.runs, cut.within, strict=True):
@@ -262,6 +274,7 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested | WidePrefix:
     traces = [count * float(np.trace(one)) for count, one in zip(counts, grams, strict=True)]
     weights, keys = _whole_of(gram, cut), ["blocks", *(f"within {run.size}" for run in cut.runs)]
     levels = [_level(f"{gram.key} {key}", one, own) for key, one, own in zip(keys, grams, weights, strict=True)]
+
     return Nested(gram, tuple(levels), tuple(trace / sum(traces) for trace in traces))
 
 
@@ -274,6 +287,7 @@ def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
     rows = root_of(unit)[-(size - 1) :]
     if len(rows) < size - 1:  # so that multiples of a rounded strategy cannot leave the span
         rows = root_of(unit + LEVEL_RIDGE * float(np.linalg.eigvalsh(unit)[-1]) * _orthogonal(weights, size))
+
     return Problem(key, (size,), rows, None, (weights,))
 
 
@@ -282,12 +296,14 @@ def _whole_of(gram: WideGram, cut: Cut) -> list[Weights | None]:
     if gram.weights is None:
         even = len(cut.runs) == 1
         return [None if even else tuple(int(length) for length in cut.lengths), *[None] * len(cut.runs)]
+
     numbers, start, sums, within = gram.weights, 0, [], []
     for run in runs_of(gram.size):
         blocks = [numbers[start + i * run.size : start + (i + 1) * run.size] for i in range(run.count)]
         sums += [sum(block) for block in blocks]
         within.append(_reduced(blocks[0]))
         start += run.count * run.size
+
     return [_reduced(tuple(sums)), *within]
 
 
@@ -319,6 +335,7 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
     if len(wide := [factor for factor in sub.factors.values() if isinstance(factor, WideGram)]) == len(sub.terms):
         known[sub.signature()] = wide_problem(_summed(sub, wide))
         return (known[sub.signature()],)
+
     rows, basis = sub.rows() / math.sqrt(sub.scale), _common_basis(sub) if based else None
     known[sub.signature()] = problem_of(sub.signature(), sub.sizes, rows, basis, sub.weights, based)
     return (known[sub.signature()],)

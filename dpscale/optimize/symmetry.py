@@ -89,12 +89,14 @@ def _candidates(shape: tuple[int, ...]) -> tuple[Integers, ...]:
     cells = np.arange(int(np.prod(shape))).reshape(shape)
     involutions = [np.flip(cells).reshape(-1)]
     free = list(range(len(shape)))
+
     while len(free) > 1:
         first = free.pop(0)
         partner = next((axis for axis in free if shape[axis] == shape[first]), None)
         if partner is not None:
             free.remove(partner)
             involutions.append(np.swapaxes(cells, first, partner).reshape(-1))
+
     return tuple(involutions)
 
 
@@ -123,6 +125,7 @@ def _orbits(shape: tuple[int, ...], kept: tuple[bool, ...]) -> _Orbits:
     rank = np.arange(size) - np.repeat(np.cumsum(counts) - counts, counts)
     members[rank, orbit[order]] = order
     signs = tuple(_signs(group, cells, orbit, character) for character in product((1, -1), repeat=sum(kept)))
+
     return _Orbits(orbit.astype(np.int64), members, signs)
 
 

@@ -77,6 +77,7 @@ def plan_time(
         raise PlanError("numbers", f"{largest_part:,} parts of a record with data.period",
                         f"at most {1 << (WORD_BITS - LEAST_BITS - MOST_ROWS.bit_length()):,}",
                         "use larger steps, or separate tables")  # fmt: skip
+
     queries, limit = queries_over_time(horizon, answers, window), min(periods_per_unit, horizon)
     found = [np.eye(horizon)]
     bound = 0.0
@@ -84,10 +85,12 @@ def plan_time(
     gram = optimum.root.T @ optimum.root
     best = lower_triangular(gram + RIDGE * np.trace(gram) / horizon * np.eye(horizon))
     found.append(best)
+
     if noise == GAUSSIAN and limit == 1:
         bound = optimum.dual / len(queries)
     elif noise == GAUSSIAN:
         found += [_descend(queries, limit, start) for start in _starts(best)]
+
     plans = [TimePlan(_integers(one, bits), tuple(answers), window, limit, noise, bound) for one in found]
     return min(plans, key=TimePlan.mean_variance)
 
@@ -128,6 +131,7 @@ def _descend(queries: Floats, periods: int, start: Floats) -> Floats:
                      options={"maxiter": STEPS, "maxfun": 2 * STEPS})  # fmt: skip
     out = np.zeros_like(start)
     out[lower] = found.x
+
     return out
 
 
@@ -141,6 +145,7 @@ def _objective(point: Floats, queries: Floats, periods: int) -> tuple[float, Flo
     variance = float(np.sum(answers**2))
     down = -2 * linalg.solve_triangular(strategy, answers @ answers.T, lower=True).T
     cost, up = _smooth_cost(strategy, periods)
+
     return float(np.log(variance) + np.log(cost)), (down / variance + up / cost)[lower]
 
 
@@ -152,6 +157,7 @@ def _smooth_cost(strategy: Floats, periods: int) -> tuple[float, Floats]:
     gram = strategy.T @ strategy
     if periods == len(gram):
         return float(gram.sum()), 2 * strategy.sum(axis=1, keepdims=True) * np.ones_like(gram)
+
     others = gram - np.diag(np.diag(gram))
     largest = np.argsort(-others, axis=1)[:, : periods - 1]
     chosen = np.eye(len(gram))
@@ -161,4 +167,5 @@ def _smooth_cost(strategy: Floats, periods: int) -> tuple[float, Floats]:
     total = float(np.sum(scaled**POWER))
     slopes = periods * total ** (1 / POWER - 1) * scaled ** (POWER - 1)
     by_gram = slopes[:, None] * chosen
+
     return periods * float(rows.max()) * total ** (1 / POWER), strategy @ (by_gram + by_gram.T)

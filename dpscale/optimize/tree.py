@@ -120,6 +120,7 @@ class NodeClasses:
             _, group = np.unique(key, axis=0, return_inverse=True)
             found.append(group.reshape(-1) + start)
             start = int(found[-1].max()) + 1
+
         return np.concatenate([np.zeros(0, np.int64), *found]), start
 
     def expand(self, values: Sequence[Any]) -> list[Any]:
@@ -137,6 +138,7 @@ def classes_of(tree: Tree) -> NodeClasses:
         parents.append(of[level][above[first]])
         of.append(classes.astype(np.int64))
         counts.append(number.astype(np.float64))
+
     copies = tuple(own / counts[level][parents[level]] for level, own in enumerate(counts[1:]))
     return NodeClasses(tree, tuple(of), tuple(parents), copies, tuple(counts))
 
@@ -155,6 +157,7 @@ def _shapes(tree: Tree) -> list[Integers]:
         ends = np.append(node[1:], len(starts)).tolist()
         found.append(np.array([known.setdefault(runs[:, first:end].tobytes(), len(known))
                                for first, end in zip(node.tolist(), ends, strict=True)], np.int64))  # fmt: skip
+
     return found[::-1]
 
 
@@ -205,6 +208,7 @@ def best_precisions(
     first = problem.even if start is None else start
     if not len(first):
         return problem.optimum(first)
+
     bounds = [(-MOST_LOGIT, MOST_LOGIT)] * len(first)
     limits = {"maxiter": ROUNDS, "ftol": TOLERANCE, "gtol": 0.0}
     found = optimize.minimize(problem, first, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
@@ -278,11 +282,13 @@ class _Problem:
         error = sum(float(own @ found) for own, found in zip(self.weights, passes.variances, strict=True))
         slopes = self._slopes(passes)
         found, below = list[Floats](), slopes[-1]
+
         for level in range(self.classes.depth - 1, -1, -1):
             passed = np.bincount(self.classes.parents[level], below, minlength=len(left[level]))
             own = shares[level]
             found.append((slopes[level] - passed) * left[level] * own * (1 - own))
             below = slopes[level] * own + passed * (1 - own)
+
         return float(np.log(error)), np.bincount(group, np.concatenate(found[::-1]), minlength=number) / error
 
     def _precisions(self, logits: Floats) -> tuple[list[Floats], list[Floats], list[Floats]]:
@@ -293,6 +299,7 @@ class _Problem:
             shares.append(every[start : start + len(left[level])] * (level > self.known))
             start += len(left[level])
             left.append((left[level] * (1 - shares[level]))[parents])
+
         shares.append(np.ones(len(left[-1])))
         return [own * share for own, share in zip(left, shares, strict=True)], left, shares
 
@@ -306,6 +313,7 @@ class _Problem:
         of_below: list[Floats] = [np.zeros(len(own)) for own in self.weights]
         of_sum: list[Floats] = [np.zeros(0)] * classes.depth
         first = max(self.known, 0)
+
         for level in range(classes.depth - 1, first - 1, -1):  # reverse of the pass down
             parents, size = classes.parents[level], len(self.weights[level])
             gain, own = passes.gains[level], of_variance[level + 1]
@@ -313,10 +321,12 @@ class _Problem:
             of_below[level + 1] = own * (1 - 2 * gain * (1 - ratio))
             of_sum[level] = _summed(parents, own * gain**2 * (1 - 2 * ratio), size)
             of_variance[level] = of_variance[level] + _summed(parents, own * gain**2, size)
+
         of_below[first] = of_variance[first] * (self.known < 0)
         for level in range(first, classes.depth):  # reverse of the pass up
             of_sum[level] += of_below[level] * (passes.below[level] / passes.sums[level]) ** 2
             of_below[level + 1] += classes.copies[level] * of_sum[level][classes.parents[level]]
+
         return [-slope * below**2 for slope, below in zip(of_below, passes.below, strict=True)]
 
 
@@ -376,11 +386,14 @@ def tree_bound(classes: NodeClasses, residuals: Sequence[Sequence[TreeGram]], ro
             slope = slope + sum(
                 (scale * trace / max(own, LEAST) * gradient for scale, trace, gradient in traces), np.zeros(())
             )
+
         bound = (value * (1 - ERROR)) ** 2
         if bound <= best * (1 + GAIN):
             return max(best, bound)
+
         best, moved = bound, weights * slope
         weights = moved / float(counts @ moved)
+
     return best
 
 
@@ -392,13 +405,16 @@ def _known_trace(classes: NodeClasses, gram: TreeGram, leaves: Floats) -> tuple[
     """
     if gram.known < 0:
         return root_trace(classes, gram.weights, leaves)
+
     weights = [0.0] * (gram.known + 1) + list(gram.weights[gram.known + 1 :])
     trace, slope = root_trace(classes, weights, leaves)
     counts, squares, shares = np.ones(len(leaves)), np.full(len(leaves), weights[-1]), leaves
+
     for level in range(classes.depth - 1, gram.known - 1, -1):
         children = classes.children[level]
         counts, shares = children @ counts, children @ shares
         squares = children @ squares + weights[level] * counts**2
+
     removed = np.sqrt(squares / counts**2 * shares)
     return max(trace - float(classes.counts[gram.known] @ removed), 0.0), slope
 
@@ -418,12 +434,14 @@ def root_trace(classes: NodeClasses, weights: Sequence[float], leaves: Floats) -
     squared, step = np.exp(2 * points), STEP * np.exp(points) / math.pi
     heights, total = list[Floats](), np.zeros(len(points))
     height = np.repeat(leaves[:, None], len(points), axis=1)
+
     for level in range(classes.depth, -1, -1):
         heights.append(height)
         ratio = weights[level] * height / squared
         total += classes.counts[level] @ np.log1p(ratio)
         if level:
             height = classes.children[level - 1] @ (height / (1 + ratio))
+
     return float(total @ step), _leaf_slopes(classes, weights, heights[::-1], squared, step)
 
 
@@ -465,6 +483,7 @@ def product_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
     """
     if math.prod(one.tree.sizes[-1] for one in classes) <= DENSE:
         return _dense_bound(classes, table)
+
     left, total, root = table.copy(), 0.0, (0,) * table.ndim
     for _ in range(PRODUCTS):
         if left.max() <= table.max() * 1e-9:
@@ -475,6 +494,7 @@ def product_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
         excess = max(float(product[root] - left[root]), 0.0)
         total += max(math.sqrt(math.prod(bounds)) - math.sqrt(excess), 0.0) ** 2
         left = np.maximum(left - product, 0.0)
+
     return total
 
 
@@ -483,8 +503,9 @@ def _product_below(table: Floats, free: tuple[int, ...]) -> list[Floats]:
     best, limits = list[Floats](), table.copy()
     limits[free] = math.inf
     for start in np.argwhere(table > 0).tolist():
-        lines = [table[tuple(slice(None) if i == axis else at for i, at in enumerate(start))]
-                 for axis in range(table.ndim)]  # fmt: skip
+        lines = [
+            table[tuple(slice(None) if i == axis else at for i, at in enumerate(start))] for axis in range(table.ndim)
+        ]
         sides = [line / line[start[axis]] if axis else line for axis, line in enumerate(lines)]
         for axis in range(table.ndim):
             rest = reduce(np.multiply.outer, [side for i, side in enumerate(sides) if i != axis], np.ones(()))
@@ -492,8 +513,10 @@ def _product_below(table: Floats, free: tuple[int, ...]) -> list[Floats]:
             ratio = np.where(rest > 0, moved / np.where(rest > 0, rest, 1.0), math.inf)
             least = ratio.reshape(len(moved), -1).min(axis=1)
             sides[axis] = np.where(np.isfinite(least), least, sides[axis])
+
         if not best or math.prod(float(side.sum()) for side in sides) > math.prod(float(own.sum()) for own in best):
             best = sides
+
     return best
 
 
@@ -505,6 +528,7 @@ def _dense_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
     for place in np.argwhere(table > 0).tolist():
         rows = kron([own[level] for own, level in zip(levels, place, strict=True)])
         gram += float(table[tuple(place)]) * (rows @ rows.T)
+
     weights, best = np.full(size, 1 / size), 0.0
     for _ in range(BOUND_ROUNDS):
         root = np.sqrt(weights)
@@ -515,4 +539,5 @@ def _dense_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
             break
         best = bound
         weights = (vectors**2 @ roots) / float(roots.sum())
+
     return best

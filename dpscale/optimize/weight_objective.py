@@ -159,6 +159,7 @@ class ObjectivePoint:
         for token in self.tokens:
             if token[0] in self.weighed.demands.even:
                 continue
+
             profile, gram = self.profiles[token[0]], self.weighed.demands.axis(token).gram
             total[token[0]] += self.by_square[token] * 2 * (gram @ profile)
             form = self._by_gram.get(token, 0.0)
@@ -167,6 +168,7 @@ class ObjectivePoint:
             if isinstance(form, np.ndarray):
                 sums = form.sum(axis=1)
                 total[token[0]] -= 2 * (gram @ (sums - profile * sums.sum()))
+
         return total
 
     def averaged(self, token: Token) -> TokenState:
@@ -202,9 +204,12 @@ class ObjectivePoint:
 
     def _add_total(self, terms: Mapping[Term, float], number: int) -> None:
         pieces = {term: self._reduced(term) for term in terms if isinstance(term, Joint)}
-        value = sum(weight * (float((pieces[term] ** 2).sum()) if isinstance(term, Joint) else self._outside(term))
-                    for term, weight in terms.items())  # fmt: skip
+        value = sum(
+            weight * (float((pieces[term] ** 2).sum()) if isinstance(term, Joint) else self._outside(term))
+            for term, weight in terms.items()
+        )
         rate = self._count(value, number)
+
         for term, weight in terms.items():
             if isinstance(term, Joint):
                 self._by_queries(term, 2 * rate * weight * pieces[term])
@@ -216,6 +221,7 @@ class ObjectivePoint:
         centred = next(iter(products)).centred
         if not all(self.averaged(token).gram.any() for token in centred):  # no piece is left
             return
+
         inside = math.prod(self.solved(token).value for token in centred)
         value = inside * sum(weight * self._outside(term) for term, weight in products.items())
         rate = self._count(value, number)
@@ -230,6 +236,7 @@ class ObjectivePoint:
         scale = float((stacked**2).sum())
         if not scale:  # no piece is left
             return
+
         blocks = split(stacked / math.sqrt(scale), shape)
         optimum = self.weighed.solve(demand, blocks)
         rate = self._count(optimum.dual * scale, number)

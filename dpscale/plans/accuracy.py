@@ -130,6 +130,7 @@ class IndependentResiduals(Accuracy):
         """Return tr(WᵀW ⊗ (KᵀK)⁺) on the axes of a residual; cached for joint strategies."""
         if not estimator.joint:
             return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
+
         factor = estimator.factors[0]
         key = ("trace", *families, factor)
         if key not in self._cache:

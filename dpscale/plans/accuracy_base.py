@@ -104,6 +104,7 @@ class Accuracy(ABC):
         ]
         nonzero = tuple((residual_set, part) for residual_set, part in pieces if not np.abs(part).max() <= least)
         self._check_span(nonzero)
+
         return SpannedQuery(ordered, values, nonzero)
 
     def variance(self, attributes: Sequence[str], query: ArrayLike) -> float:
@@ -197,6 +198,7 @@ def as_query(query: ArrayLike) -> Floats:
     except (TypeError, ValueError):
         raise PlanError("query", f"a {type(query).__name__} that is not an array of numbers",
                         "an array of finite numbers", "give a number for every cell") from None  # fmt: skip
+
     if not np.isfinite(values).all() and values.ndim:
         raise PlanError("query", "a number that is not finite", "finite numbers", "fix it")
     return values

@@ -85,12 +85,15 @@ class AttributeSets(Sequence[AttributeSet]):
         place, wanted = self._place, tuple(attributes)
         if any(name not in place for name in wanted):
             return []
+
         key = np.uint64(sum(self._numbers[place[name]] for name in wanted) & 0xFFFFFFFFFFFFFFFF)
         ordered, keys = self._keys
         first, found = int(keys.searchsorted(key)), []
+
         while first < len(keys) and keys[first] == key:
             found.append(int(ordered[first]))
             first += 1
+
         return [i for i in found if len(self[i]) == len(wanted) and set(self[i]) == set(wanted)]
 
     @property
@@ -118,6 +121,7 @@ class AttributeSets(Sequence[AttributeSet]):
         degree = members.shape[1]
         there = (keys[near] == wanted) & (self.degrees[found] == degree) if len(keys) else np.zeros(len(members), bool)
         within = self.members[np.where(there, self.starts[found], 0)[:, None] + np.arange(degree)]
+
         return np.where(there & (within == members).all(axis=1), found, -1)
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -175,6 +179,7 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
     rank = _ranks(domain, sets, order)
     source = np.empty(len(sets), np.int64)  # a set of the workload each
     degrees = sets.degrees
+
     subsets, sources = np.empty((0, int(degrees.max(initial=0))), np.int32), np.empty(0, np.int64)
     for degree in range(subsets.shape[1], -1, -1):
         mine = np.flatnonzero(degrees == degree)
@@ -185,6 +190,7 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
         )
         source[mine] = best[first][group[len(sources) :]]
         subsets, sources = _smaller_subsets(rows[first], best[first], rank)
+
     counted = order[np.isin(order, source)]
     number = np.empty(len(sets), np.int64)
     number[counted] = np.arange(len(counted))

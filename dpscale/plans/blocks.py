@@ -134,6 +134,7 @@ class Blocks(Sequence[Block]):
         """Return the columns of some blocks; `names` are the attributes of the domain."""
         if isinstance(blocks, cls):
             return blocks
+
         strategies: dict[tuple[int, ...], Strategy] = {}
         place: dict[tuple[int, ...], int] = {}
         sets, rows = list[AttributeSet](), list[tuple[int, float, bool, int]]()
@@ -142,6 +143,7 @@ class Blocks(Sequence[Block]):
             strategies.setdefault(key, block.factors)
             sets.append(block.attributes)
             rows.append((place.setdefault(key, len(place)), block.share, block.whole, NOISES.index(block.noise)))
+
         which, share, whole, noise = zip(*rows, strict=True) if rows else ((), (), (), ())
         return cls(AttributeSets.of(names, sets), tuple(strategies.values()), np.array(which, np.int32),
                    np.array(share, np.float64), np.array(whole, np.bool_), np.array(noise, np.int8))  # fmt: skip
@@ -219,6 +221,7 @@ class Blocks(Sequence[Block]):
                 places, first = np.unique(self.sets.members[self.sets.starts[blocks] + axis], return_index=True)
                 for place, block in zip(places.tolist(), blocks[first].tolist(), strict=True):
                     found[place] = min(found.get(place, (block, axis, own)), (block, axis, own))
+
         for place in sorted(found, key=lambda place: found[place][:2]):
             yield self.sets.names[place], found[place][2]
 
@@ -274,11 +277,13 @@ def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: F
     gram, profile = family.gram(size), averaging_profile(averaging, size)
     if factor is None:
         return np.array([[[profile @ gram @ profile], [0.0]], [[0.0], [0.0]]])
+
     covariance, means = whole_covariance(factor), gram @ profile
     sums, square = covariance.sum(axis=1), profile @ means
     averaged = square * sums.sum()
     cross = means @ sums - averaged
     centred = (gram * covariance).sum() - 2 * (means @ sums) + averaged
+
     return np.array([[[averaged], [cross]], [[cross], [centred]]])
 
 
@@ -293,10 +298,12 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
     zero = np.zeros_like(means)
     if factor is None:
         return np.array([[means**2, zero], [zero, zero]])
+
     covariance = whole_covariance(factor)
     rows = covariance - np.outer(profile, covariance.sum(axis=0))
     cross = means * family.answers(rows.sum(axis=1), 0)
     form = rows - np.outer(rows.sum(axis=1), profile)
+
     return np.array([[means**2 * covariance.sum(), cross], [cross, family.quadratic(form)]])
 
 
@@ -305,12 +312,14 @@ def combine_tables(tables: list[Floats], weights: Floats) -> Floats:
     check_planning_time()
     if (weights == 1).all():
         return reduce(np.multiply.outer, [table.sum(axis=(0, 1)) for table in tables], np.ones(()))
+
     total: Floats = np.zeros(())
     for left, right in product(product((0, 1), repeat=len(tables)), repeat=2):
         weight = float(weights[left] * weights[right])
         vectors = [table[s, t] for table, s, t in zip(tables, left, right, strict=True)]
         if weight and all(vector.any() for vector in vectors):
             total = total + weight * reduce(np.multiply.outer, vectors, np.ones(()))
+
     return total
 
 
@@ -348,6 +357,7 @@ def mix_pieces(queries: Floats, weights: Floats, profiles: Profiles) -> Floats:
     """Return Σ_τ w_τ P_τ q of queries, shape (m, sizes…)."""
     if (weights == 1).all():
         return queries
+
     total = np.zeros_like(queries)
     for pattern in product((0, 1), repeat=weights.ndim):
         axes = [axis for axis, inside in enumerate(pattern) if inside]

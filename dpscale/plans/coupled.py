@@ -61,6 +61,7 @@ class CoupledResiduals(Accuracy):
         """Factors that mix residuals and are common to all blocks with the attribute."""
         if any(block.joint for block in self.blocks):
             return {}
+
         common = {
             name: factors[0]
             for name, factors in self._factors_by_name().items()
@@ -103,9 +104,11 @@ class CoupledResiduals(Accuracy):
                 joint_spreads(block.factors[0])[tuple(int(name in residual_set) for name in block.attributes)]
             )
             return value / float(np.prod([self.domain[name].size - 1 for name in residual_set]))
+
         for name, factor in zip(block.attributes, block.factors, strict=True):
             inside, profiled = name in residual_set, name in self.shared_factors
             value *= centred_variance(factor, profiled) / (factor.cells - 1) if inside else total_variance(factor)
+
         return value
 
     def _factors(self, block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
@@ -124,10 +127,12 @@ class CoupledResiduals(Accuracy):
             return False
         if block.factors[0].spaces is None:
             return True
+
         form, profiles = _marginal_covariance(block, residual_set), list(self.axis_profiles(residual_set).items())
         sizes = self.domain.shape(residual_set)
-        centre = kron([np.eye(n) - np.outer(dict(profiles).get(i, np.full(n, 1 / n)), np.ones(n))
-                       for i, n in enumerate(sizes)])  # fmt: skip
+        centre = kron(
+            [np.eye(n) - np.outer(dict(profiles).get(i, np.full(n, 1 / n)), np.ones(n)) for i, n in enumerate(sizes)]
+        )
         return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
 
     def _check_span(self, pieces: Sequence[tuple[AttributeSet, Floats]]) -> None:
@@ -149,11 +154,13 @@ class CoupledResiduals(Accuracy):
                         partial[source.block] = partial.get(source.block, 0.0) + lifted
                 elif not spans(self._on(block, residual_set), part):
                     raise out_of_span(residual_set)
+
         for index, query in together.items():
             block = self.blocks[index]
             whole = np.broadcast_to(query, self.domain.shape(block.attributes))
             if not block.factors[0].spans(whole.reshape(1, -1)):
                 raise out_of_span(block.attributes)
+
         for index, query in partial.items():
             block = self.blocks[index]
             whole = np.broadcast_to(query, self.domain.shape(block.attributes))[None]
@@ -221,6 +228,7 @@ class CoupledResiduals(Accuracy):
         mine = tuple(name for name in families if name in block.attributes)
         covariance, block_families = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
         total = joint_quadratic(block_families, covariance, self.domain.shape(mine)) if mine else covariance.reshape(())
+
         for axis, (name, family) in enumerate(families.items()):
             if name not in mine:
                 means = np.square(family.answers(self._profile(name), 0))
@@ -284,6 +292,7 @@ def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Float
         return np.asarray(
             np.square(queries.reshape(len(queries), -1) @ _marginal_inverse(block, attributes)).sum(axis=1)
         )
+
     turned, scale = queries, 1.0
     for name, factor in zip(block.attributes, block.factors, strict=True):
         if name not in attributes:
@@ -291,6 +300,7 @@ def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Float
         elif factor.kind != "identity":
             axis = attributes.index(name) + 1
             turned = np.moveaxis(np.tensordot(turned, factor.covariance, axes=(axis, 0)), -1, axis)
+
     return np.asarray(scale * (queries * turned).reshape(len(queries), -1).sum(axis=1))
 
 

@@ -163,6 +163,7 @@ class Factor:
         if self.kind == "full":
             orthogonal, triangle = np.linalg.qr(self.matrix.astype(np.float64))
             return np.asarray(np.linalg.solve(triangle, orthogonal.T))
+
         orthogonal, triangle = np.linalg.qr(self.matrix.T.astype(np.float64))
         return np.asarray(np.linalg.solve(triangle, orthogonal.T).T)
 

@@ -44,6 +44,7 @@ def solve_pair(
             ratio = off / down[i - 1]
             own, one, two = own + before * ratio, one + ratio * first[i - 1], two + ratio * second[i - 1]
         before, inverse[i], down[i], first[i], second[i] = own, own, own + after, one, two
+
     up = 0.0
     for i in range(n - 1, -1, -1):
         after = 0.0 if i == n - 1 else off
@@ -82,12 +83,15 @@ def add_leverages(
             c += rest * (second[i] - first[i])
             d += weights[i + 1] * second[i]
             e += rest * second[i]
+
         a, c = a - 1, c + 1
         inside = a * c - b * b
         along, across, total = (c * d - b * e) / inside, (a * e - b * d) / inside, 0.0
+
         for i in range(n):
             second_left = second[i] - (first[i] * along + (second[i] - first[i]) * across)
             total += profile[i + 1] * second_left
+
         leverage[0] += shares[k] * total
         for i in range(n):
             left, right = first[i], second[i] - first[i]
@@ -155,6 +159,7 @@ def add_diagonals(
             if i:
                 off = -square * off_diagonal[i - 1]
                 down[i] += off * down[i - 1] / (off + down[i - 1])
+
         up = 0.0
         for i in range(n - 1, -1, -1):
             after = 0.0
@@ -180,6 +185,7 @@ def add_chain_inverses(
                 off = -square * off_diagonal[i - 1]
                 ratios[i - 1] = off / (off + own[i - 1])
                 own[i] += own[i - 1] * ratios[i - 1]
+
         up = 0.0
         for i in range(n - 1, -1, -1):
             after = 0.0
@@ -188,6 +194,7 @@ def add_chain_inverses(
                 after = off * up / (off + up)
             inverse[i] = 1 / (own[i] + after)
             up = weights[i] + square * sums[i] + after
+
         add_triangle(inverse, ratios, shares[k], total)
 
 
@@ -226,6 +233,7 @@ def add_excess_covariances(
             power = power * node if power > 1e-290 else 0.0
             last = node * last + scales[i] * added
             inner[i] = last
+
         for i in range(n - 2, -1, -1):
             after[i] = scales[i + 1] + node * after[i + 1]
         rate = np.log(node)

@@ -111,6 +111,7 @@ class NestedFactor(ImplicitFactor):
         values = np.moveaxis(values, axis, 0)
         blocks = np.tensordot(self.parts[0].inverse, values[: self.parts[0].rows], axes=(1, 0))
         cells, start = self._spread_blocks(blocks), self.parts[0].rows
+
         for at, (run, factor) in zip(self._starts, self._each, strict=True):
             rows = values[start : start + run.count * factor.rows].reshape(run.count, factor.rows, *values.shape[1:])
             turned = np.moveaxis(np.tensordot(factor.inverse, rows, axes=(1, 1)), 0, 1)
@@ -124,23 +125,28 @@ class NestedFactor(ImplicitFactor):
         flat = first.reshape(self.cells, -1)
         weighed = block_sums(flat * self._within[:, None], self.cells)
         cells = self._spread_blocks(self.parts[0].covariance @ weighed)
+
         for at, (run, factor) in zip(self._starts, self._each, strict=True):
             end = at + run.count * run.size
             cells[at:end] += np.asarray(factor.covariance @ flat[at:end].reshape(run.count, run.size, -1)).reshape(
                 end - at, -1
             )
+
         return np.moveaxis(cells.reshape(first.shape), 0, -1)
 
     def project(self, pieces: Floats) -> Floats:
         if self.spans_all:
             return pieces
+
         flat, top = pieces.reshape(-1, self.cells), self.parts[0]
         blocks = block_sums((flat * self._within).T, self.cells).T @ top.inverse @ top.explicit()
         found = np.repeat(blocks, self.cut.lengths, axis=1)
+
         for at, (run, factor) in zip(self._starts, self._each, strict=True):
             end = at + run.count * run.size
             own = flat[:, at:end].reshape(-1, run.count, run.size) @ factor.inverse @ factor.explicit()
             found[:, at:end] += own.reshape(len(flat), -1)
+
         return np.asarray(found.reshape(pieces.shape))
 
     def quadratics(self, family: Family) -> Floats:
@@ -217,9 +223,11 @@ class NestedFactor(ImplicitFactor):
         total = (1 - f) * ((1 - g) * blocks[a, b] + g * blocks[a, b + 1])
         total += f * ((1 - g) * blocks[a + 1, b] + g * blocks[a + 1, b + 1])
         first = self.runs[0].count
+
         for table, of_run in zip(inner, (a < first, a >= first), strict=False):
             same = of_run & (a == b)
             total[same] += table[within[left][same], within[right][same]]
+
         return np.asarray(total)
 
 

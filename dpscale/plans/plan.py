@@ -36,12 +36,14 @@ def _check_numbers(domain: Domain, blocks: Blocks) -> None:
     _check_totals(domain, blocks)
     if len(domain.numbers) < 2:
         return
+
     for names in blocks.sets:
         if (parts := math.prod(domain[name].largest_part for name in names)) > MOST_PARTS:
             both = ", ".join(name for name in names if name in domain.number_names)
             got = f"one measurement of {both} with {parts:,} parts of a record"
-            raise PlanError("numbers", got, f"at most {MOST_PARTS:,}",
-                            "use larger steps, or mechanism weighted-residuals")  # fmt: skip
+            raise PlanError(
+                "numbers", got, f"at most {MOST_PARTS:,}", "use larger steps, or mechanism weighted-residuals"
+            )
 
 
 def _check_public_totals(domain: Domain, blocks: Blocks, mechanism: str) -> None:
@@ -59,6 +61,7 @@ def _check_levels(workload: Workload, blocks: Blocks, mechanism: str) -> None:
     """Raise PlanError for public totals at another level of a hierarchy than a set, in a plan of separate levels."""
     if blocks.has_trees:
         return
+
     used = {name for names in workload.sets for name in names}
     for one in workload.domain.public_totals:
         for name in one.names:
@@ -276,6 +279,7 @@ class Plan:
                 f"a measured set of up to {SHOWN_CELLS} cells",
                 "use another set",
             )
+
         stacked = [factor.explicit().astype(np.float64) for factor in matching[0].factors]
         return kron(stacked) / math.sqrt(matching[0].squared_l2_sensitivity)
 

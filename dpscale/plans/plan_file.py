@@ -41,6 +41,7 @@ def is_consistent(sets: AttributeSets, attributes: int) -> bool:
         return False
     if not ((sets.members >= 0) & (sets.members < attributes)).all():
         return False
+
     rises = np.diff(sets.members) > 0
     first = sets.starts[(sets.starts > 0) & (sets.starts < len(sets.members))]
     rises[first - 1] = True  # boundaries between sets
@@ -78,6 +79,7 @@ def _shapes(blocks: Blocks, domain: Domain) -> bool:
     degrees = np.array([len(one) for one in axes], np.int64)[blocks.which]
     if not (degrees == blocks.sets.degrees).all():
         return False
+
     starts = np.cumsum([0, *map(len, axes)])[:-1][blocks.which]
     within = np.arange(int(degrees.sum())) - np.repeat(np.cumsum(degrees) - degrees, degrees)
     flat: NDArray[np.int64] = np.array([size for one in axes for size in one], np.int64)
@@ -190,13 +192,16 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
         raise JobError(
             "run directory", f"no complete plan in {folder}", "a planned run", "run `dpscale run` again"
         ) from None
+
     if content["workload"] != workload.digest:
         raise JobError("run directory", "the workload changed since it was planned",
                        "the files used for planning", "start a new run")  # fmt: skip
+
     _check(folder, content["blocks"], blocks, sources, workload.domain)
     fields = content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"])
     plan = Plan(workload, *fields, content.get("stationary"), content.get("floor", 0.0))
     vars(plan)["sources"] = sources
+
     return plan
 
 
@@ -220,8 +225,9 @@ def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Cou
         raise JobError("run directory", f"the plan in {folder} has a block that does not fit its attributes or noise",
                        "the original plan", "start a new run")  # fmt: skip
     if not bool(((blocks.share > 0) & (blocks.share <= 1)).all()):
-        raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the original plan",
-                       "start a new run")  # fmt: skip
+        raise JobError(
+            "run directory", f"the plan in {folder} has a share outside (0, 1]", "the original plan", "start a new run"
+        )
 
 
 def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -250,8 +256,10 @@ def _describe(factor: Factor) -> dict[str, Any]:
         described |= {"tree": factor.levels.digest, "depth": factor.levels.depth, "centred": factor.centred}
         described |= {"known": factor.known} if factor.known >= 0 else {}
         described["sha256"] = factor.digest
+
     if isinstance(factor, ToeplitzFactor):
         return described | {"sha256": factor.digest}  # its weights follow from its shape
+
     if factor.matrix is not None:
         described["sha256"] = factor.digest
     if factor.weights is not None:
@@ -268,6 +276,7 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     axes_of = None if spaces is None else tuple(tuple(axes) for axes in spaces)
     shape, levels = tuple(described["shape"]), described.get("levels")
     factor: Factor
+
     if "tree" in described:
         factor = _tree_factor(key, described, matrices)
     elif described["kind"] == "toeplitz":
@@ -278,6 +287,7 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     else:
         top, *inner = [_factor(f"{key}.{number}", one, matrices) for number, one in enumerate(levels)]
         factor = NestedFactor(described["kind"], shape, weights=own, top=top, inner=tuple(inner))
+
     if _describe(factor) != described:
         raise ValueError("a factor differs from its digest")
     return factor

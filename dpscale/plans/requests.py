@@ -104,6 +104,7 @@ def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule
     """
     if len(np.unique(plan.blocks.noise)) != 1:  # no mechanism makes such a plan; β and ε do not add
         raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
+
     first, which = _block_classes(plan.blocks, plan.domain)
     domain, amount = plan.domain, Fraction(budget)
     some = (plan.blocks[index] for index in first)
@@ -127,6 +128,7 @@ def _block_classes(blocks: Blocks, domain: Domain) -> tuple[list[int], NDArray[n
     first = order[new]  # the sort is stable, so this is the first of its kind
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first))
+
     return np.sort(first).tolist(), rank[group]
 
 

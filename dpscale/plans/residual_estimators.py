@@ -61,6 +61,7 @@ class ResidualEstimator:
         if self.joint:
             turned = pieces.reshape(len(pieces), -1) @ self.factors[0].inverse
             return np.asarray(self.scale * (turned**2).sum(axis=1))
+
         turned = pieces
         for factor in self.factors:  # each axis moves to the end; after all of them the order is restored
             turned = factor.apply_covariance(turned)
@@ -75,11 +76,13 @@ class ResidualEstimator:
             dimensions = math.prod(size - 1 for size in self.factors[0].shape)
             spread = float((center(rows, range(rows.ndim - 1)) ** 2).sum())
             return self.scale * spread / dimensions if dimensions else 0.0
+
         value = self.scale
         for factor in self.factors:
             covariance = factor.apply_covariance(np.eye(factor.cells))
             centred = float(np.trace(covariance)) - float(covariance.sum()) / factor.cells
             value *= centred / (factor.cells - 1) if factor.cells > 1 else 0.0
+
         return value
 
     def spans(self, query_piece: Floats) -> bool:
@@ -135,6 +138,7 @@ def residual_estimators(
 
     if blocks.measures_one_residual:
         return ResidualEstimators(blocks, spread, of)
+
     return {
         residual_set: of(residual_set, spreads)
         for residual_set, spreads in _spreads_by_residual(blocks, spread).items()

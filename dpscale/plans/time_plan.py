@@ -171,8 +171,7 @@ class TimePlan:
         middle = (self.horizon - 1) // 2
         kind = CUMULATIVE if CUMULATIVE in self.answers else self.answers[0]
         noise = float(np.sum(self.coefficients(kind, middle) ** 2)) ** 0.5
-        return PeriodContext(self.rows[0][0], int(self.weights(kind, middle).sum()), noise, structure,
-                             amount)  # fmt: skip
+        return PeriodContext(self.rows[0][0], int(self.weights(kind, middle).sum()), noise, structure, amount)
 
     @property
     def gap(self) -> float:
@@ -220,6 +219,7 @@ def largest_cost(matrix: Integers, periods: int) -> int:
     periods = min(periods, number)
     if periods == number:
         return int(grams.sum())
+
     others = grams.copy()
     np.fill_diagonal(others, 0)
     rows = [grams[s, s] + sum(sorted(others[s], reverse=True)[: periods - 1]) for s in range(number)]

@@ -60,11 +60,13 @@ class ToeplitzFactor(ImplicitFactor):
         """Raise ValueError unless the integers are those of a square root and of multipliers, one for each row."""
         if self.kind != "toeplitz" or len(self.shape) != 1 or self.weights != (last_cell(self.cells),):
             raise ValueError("a Toeplitz strategy measures the cells of an axis without the last")
+
         own = self.multipliers
         if own is None or own.dtype != np.int64 or own.shape != (self.rows,) or int(own.min()) < 1:
             raise ValueError("the multipliers of a Toeplitz strategy are not integers of at least 1, one for each row")
         if int(own.max()) >= LARGEST_MULTIPLIER:
             raise ValueError("the multipliers of a Toeplitz strategy are too large")
+
         known = self.coefficients
         if known is None or known.dtype != np.int64 or not np.array_equal(known, root_coefficients(self.rows)):
             raise ValueError("the coefficients of a Toeplitz strategy are not those of a square root")
@@ -122,11 +124,13 @@ class ToeplitzFactor(ImplicitFactor):
         length, bits = _padded(self.rows), _digit_bits(self.rows)
         spectra = [np.fft.rfft(digit, length) for digit in _digits(self.coefficients, bits)]
         total = np.zeros_like(columns)
+
         for place, digit in enumerate(_digits(columns, bits)):
             spectrum = np.fft.rfft(digit, length)
             for index, known in enumerate(spectra):
                 product = np.rint(np.fft.irfft(known * spectrum, length)[:, : self.rows]).astype(np.int64)
                 total += product.astype(total.dtype) << bits * (place + index)
+
         return np.ascontiguousarray(total.T).reshape(self.rows, *rest)
 
     def estimate(self, values: Floats, axis: int = 0) -> Floats:
@@ -192,6 +196,7 @@ class ToeplitzFactor(ImplicitFactor):
             pair = (np.ascontiguousarray(low[some] - 1), np.ascontiguousarray(high[some] - 1))
             add_excess_covariances(self._scales, _root_inverse(self.rows), *_exponentials(self.rows), *pair, total)
             found[some] += total
+
         return np.asarray(found)
 
 
@@ -286,6 +291,7 @@ def _elliptic(places: Floats, complement: float) -> tuple[Floats, Floats]:
         if abs(mean - root) <= CONVERGED * mean:
             break
         root, mean = root * mean, middle
+
     ratio, delta = middle / np.tan(middle * places), np.ones(len(places))
     last = ratio / middle
     for own, known in zip(reversed(means), reversed(roots), strict=True):
@@ -293,6 +299,7 @@ def _elliptic(places: Floats, complement: float) -> tuple[Floats, Floats]:
         ratio = ratio * delta
         delta = (known + product) / (own + product)
         last = ratio / own
+
     return ratio, delta
 
 

@@ -113,6 +113,7 @@ class TreePasses:
         for level in range(tree.depth - 1, first - 1, -1):
             sums.append(tree.sum_children(below[-1], level))
             below.append(1 / (precisions[level] + 1 / sums[-1]))
+
         if fixed:
             below[-1] = np.zeros(len(below[-1]))
         above = [np.zeros(size) for size in tree.sizes[:first]]
@@ -123,6 +124,7 @@ class TreePasses:
             parents = tree.parents[level]
             gains.append(below[level + 1] / sums[level][parents])
             variances.append(below[level + 1] * (1 - gains[-1]) + gains[-1] ** 2 * variances[level][parents])
+
         return cls(tuple(sums), tuple(below), tuple(gains), tuple(variances))
 
 
@@ -240,11 +242,14 @@ class TreeFactor(Factor):
         """Return the largest sum over a path of m^power, times |N − n_v|^power + Σ over the others of n_v^power."""
         if not self.centred:
             return int(self.levels.lift(values).max())
+
         whole, counts = self._unit, self.spreads
         pairs = list(zip(values, counts, strict=True))
         every = sum(int((own * number.astype(object) ** power).sum()) for own, number in pairs)
-        on_path = [own * ((whole - number.astype(object)) ** power - number.astype(object) ** power)
-                   for own, number in pairs]  # fmt: skip
+        on_path = [
+            own * ((whole - number.astype(object)) ** power - number.astype(object) ** power) for own, number in pairs
+        ]
+
         return every + int(max(self.levels.lift(on_path)))
 
     @cached_property
@@ -256,8 +261,11 @@ class TreeFactor(Factor):
         leaves, whole = self.levels.leaf_counts, self._unit
         if not self.centred:
             return max(int((own * number).max()) for own, number in zip(self.multipliers, leaves, strict=True))
-        rows = [own.astype(object) * (number * (whole - spread) + (self.cells - number) * spread)
-                for own, number, spread in zip(self.multipliers, leaves, self.spreads, strict=True)]  # fmt: skip
+
+        rows = [
+            own.astype(object) * (number * (whole - spread) + (self.cells - number) * spread)
+            for own, number, spread in zip(self.multipliers, leaves, self.spreads, strict=True)
+        ]
         return int(max(one.max() for one in rows))
 
     def explicit(self) -> Integers:
@@ -275,6 +283,7 @@ class TreeFactor(Factor):
                 total = total * self._unit - self.spreads[level].reshape(column) * sums[0]
             some = slice(None) if known.all() else known
             found.append(total[some] * own[some].reshape(column))
+
         return np.concatenate(found)
 
     @cached_property
@@ -323,10 +332,12 @@ class TreeFactor(Factor):
         found, totals = self._pass_up(weighed)
         if known is not None and self.known >= 0:
             found[0] = known
+
         for place, total in enumerate(totals):
             level = self._first + place
             rest = (found[place] - total)[tree.parents[level]]
             found[place + 1] = found[place + 1] + passes.gains[level].reshape(column) * rest
+
         for level in range(self._first - 1, -1, -1):
             found.insert(0, tree.sum_children(found[0], level))
         return found
@@ -372,6 +383,7 @@ class TreeFactor(Factor):
                 found[-1][known] = part * (own[known] * scale).reshape(column)
             else:
                 found.append(None)
+
         return found
 
     def sparse_variance(self, nodes: Integers, weights: Floats, level: int) -> float:
@@ -553,6 +565,7 @@ class TreeAccuracy(Accuracy):
             names.append(name if own is None else own.leaf)
             if own is not None:
                 levels[names[-1]] = own.position(name) + 1
+
         factors = dict(zip(names, block.factors, strict=True))
         residual = tuple(name for name in names if name != self.main)
         return residual, TreeResidualBlock(index, self.variances[index], factors, levels)
@@ -571,6 +584,7 @@ class TreeAccuracy(Accuracy):
             others = [name for name in residual if not self._is_leaf(name)]
             for chosen in product(*levels):
                 yield self.domain.ordered([*others, *(name for name in chosen if name)])
+
         known = (subset for one in self.domain.public_totals for subset in subsets(one.names))
         yield from dict.fromkeys(subset for subset in known if self.key_of(subset) not in self.by_residual)
 
@@ -638,6 +652,7 @@ class TreeAccuracy(Accuracy):
         ordered, values = self._aligned(attributes, query)
         if implied := implied_levels(self.hierarchies, ordered):
             raise two_levels(implied)
+
         split, least = split_levels(self.hierarchies, ordered), NOTHING * np.abs(values).max()
         found = list[tuple[AttributeSet, Floats]]()
         for residual in subsets(tuple(name for name in split.axes if name != self.main)):
@@ -646,6 +661,7 @@ class TreeAccuracy(Accuracy):
                 if self.missing(split, self.key(residual)):
                     raise out_of_span((*split.levels, *(name for name in residual if name not in split.levels)))
                 found.append((residual, part))
+
         return SpannedQuery(ordered, values, tuple(found))
 
     def piece(self, query: TreeQuerySet, residual: Sequence[str], values: Floats) -> Floats:
@@ -745,11 +761,13 @@ class TreeAccuracy(Accuracy):
         if len(reduced) < len(families):
             own = self._product_variances({name: families[name] for name in reduced})
             return with_implied(self.domain, own, tuple(families))
+
         query = self.check_spanned(tuple(families))
         total = np.zeros(tuple(family.count(self.domain[name].size) for name, family in families.items()))
         for residual, block in self.inside(query):
             vectors = self._vectors(query, families, residual, block)
             total += block.scale * self._root(query, block) * reduce(np.multiply.outer, vectors, np.ones(()))
+
         return total
 
     def _product_error(self, families: Mapping[str, Family]) -> float:
@@ -757,10 +775,11 @@ class TreeAccuracy(Accuracy):
         families = {name: families[name] for name in reduced}
         query = self.check_spanned(reduced)
         return math.fsum(
-            block.scale * self._root(query, block)
+            block.scale
+            * self._root(query, block)
             * math.prod(float(own.sum()) for own in self._vectors(query, families, residual, block))
             for residual, block in self.inside(query)
-        )  # fmt: skip
+        )
 
     def _vectors(
         self,
@@ -776,6 +795,7 @@ class TreeAccuracy(Accuracy):
             level = query.levels.get(own, 0)
             if level and not family.is_identity:
                 raise levels_only(name)
+
             factor = block.factors.get(own) if own in residual or own == self.main else None
             if isinstance(factor, TreeFactor):
                 found.append((factor.passes.below if below else factor.passes.variances)[level])
@@ -784,6 +804,7 @@ class TreeAccuracy(Accuracy):
             else:
                 size = self.domain[name].size
                 found.append(family.answers(self.profile(own, level, size, residual), 0) ** 2)
+
         return found
 
     def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:

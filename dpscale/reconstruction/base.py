@@ -134,8 +134,9 @@ def _observed(block: Block, variance: float, values: Floats) -> Observed:
     """
     shape = block.factors[0].shape if block.joint else tuple(factor.cells for factor in block.factors)
     scale = math.prod(factor.largest for factor in block.factors)
-    operators = tuple(None if factor.kind == "identity" else factor.explicit() / factor.largest
-                      for factor in block.factors)  # fmt: skip
+    operators = tuple(
+        None if factor.kind == "identity" else factor.explicit() / factor.largest for factor in block.factors
+    )
     groups = tuple(every_cell(size) for size in shape)
     return Observed(block.attributes, groups, operators, np.asarray(values) / scale, variance / scale**2)
 

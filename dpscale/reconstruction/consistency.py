@@ -48,8 +48,10 @@ def disagreement(
         subset = tuple(name for name in one if name in other)
         first, second = margin(marginal_of(one), one, subset), margin(marginal_of(other), other, subset)
         distances.append((float(np.abs(first - second).sum() / (first.sum() + second.sum())), (one, other)))
+
     if not distances:
         return Disagreement(0.0, 0.0, 0, None)
+
     worst = max(distances, key=lambda entry: entry[0])
     return Disagreement(float(np.mean([distance for distance, _ in distances])), worst[0], len(distances), worst[1])
 
@@ -79,8 +81,9 @@ def make_consistent(
         sum(weight_of[n] * float(table.sum()) for n, table in targets.items()) / sum(weight_of.values()), LEAST_TARGET
     )
     # no exact zeros, so that any two tables have a common cell
-    tables = {names: positive_counts(table, LEAST_TARGET * total / table.size, total)
-              for names, table in targets.items()}  # fmt: skip
+    tables = {
+        names: positive_counts(table, LEAST_TARGET * total / table.size, total) for names, table in targets.items()
+    }
     common = _common(list(targets))
     for _ in range(rounds):
         distances = [
@@ -88,6 +91,7 @@ def make_consistent(
         ]
         if max(distances, default=0.0) <= tolerance * total:
             break
+
     return tables
 
 
@@ -129,6 +133,7 @@ def _project_common(
     mean *= total / mean.sum()
     for names, marginal in zip(containing, margins, strict=True):
         tables[names] = tables[names] * _along(mean / np.maximum(marginal, LEAST_TARGET**2), names, subset)
+
     return max(float(np.abs(marginal - mean).sum()) for marginal in margins)
 
 
@@ -144,6 +149,7 @@ def _pairs(targets: Sequence[AttributeSet], most: int, seed: int) -> Iterator[tu
     if len(targets) * (len(targets) - 1) // 2 <= most:
         yield from ((one, other) for one, other in combinations(targets, 2) if set(one) & set(other))
         return
+
     random, seen = np.random.default_rng(seed), set()
     for _ in range(50 * most):
         first, second = sorted(int(i) for i in random.integers(len(targets), size=2))

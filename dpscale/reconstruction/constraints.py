@@ -72,6 +72,7 @@ def known_pair(
             shape = groups[names[0]].count, groups[names[1]].count
             table = np.bincount(first * shape[1] + second, ones[decides], shape[0] * shape[1])
             return np.asarray(table.reshape(shape), np.float64)
+
     return None
 
 
@@ -84,6 +85,7 @@ def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Grou
     shape = [one.size for one in inside]
     if math.prod(shape) <= MOST_CELLS:
         return np.asarray(coarsened(possible(rules, names, shape).astype(np.int64), inside) > 0)
+
     allowed = np.ones([one.count for one in inside], np.bool_)
     for rule in constraints_on(rules, names):
         if isinstance(rule, FunctionalDependency):
@@ -120,10 +122,12 @@ def possible_cells(
     inside = [groups[name] for name in names]
     before = coarsened(cells, inside).copy()
     cells *= possible(rules, names, cells.shape)
+
     for what in sorted(
         {rule.dependent for rule in dependencies_between(rules, names)}
     ):  # the same last bits in every process
         cells /= ones[what].reshape([-1 if name == what else 1 for name in names])
+
     after = coarsened(cells, inside)
     cells *= expanded(np.divide(before, after, out=np.zeros_like(before), where=after > 0), inside)
     cells *= ones[names[0]].sum() / max(cells.sum(), LEAST)
@@ -149,14 +153,17 @@ def reconcile_one_ways(ones: Mapping[str, Floats], variances: Mapping[str, float
     decided: dict[str, list[FunctionalDependency]] = {}
     for rule in sorted(dependencies_between(rules, ones), key=lambda rule: (-len(rule.of), rule.determinant)):
         decided.setdefault(rule.dependent, []).append(rule)
+
     for what, by in decided.items():
         joint = _pooled_counts(found[what], by, found, variances)
         for rule in by:
             found[rule.determinant] = _scale_determinant(rule, found, joint)
+
     for what, by in [*decided.items()] * SCALED:
         found[what] = np.maximum(_dependent_counts(by[0], found), LEAST)
         for rule in by[1:]:
             found[rule.determinant] = _scale_determinant(rule, found, found[what])
+
     return found
 
 
@@ -178,6 +185,7 @@ def _pooled_counts(
         members = np.bincount(rule.of, minlength=len(own))
         theirs = 1 / (np.maximum(members, 1) * variances[rule.determinant])
         joint, weight, some = joint + theirs * _dependent_counts(rule, ones), weight + theirs, some & (members > 0)
+
     joint = np.where(some, joint / weight, 0.0)
     return np.asarray(joint * (own.sum() / max(joint.sum(), LEAST)))
 

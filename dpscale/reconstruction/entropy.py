@@ -97,8 +97,9 @@ class LowOrder:
         """Return copies of tables, scaled to the 1-way marginals and to the tables inside each."""
         if len(self.tables) > 8 and all(len(names) == 3 for names in tables):
             return self._triples.fit_tables(tables, rounds, tolerance)
-        return {names: proportional_fit(table, self._margins(names), rounds, tolerance)
-                for names, table in tables.items()}  # fmt: skip
+        return {
+            names: proportional_fit(table, self._margins(names), rounds, tolerance) for names, table in tables.items()
+        }
 
     def impose_rules(self, names: AttributeSet, table: Floats) -> Floats:
         """Return a table over groups with impossible cells set to zero and fitted to the 1-way marginals."""
@@ -130,6 +131,7 @@ class LowOrder:
         ordered = self._ordered(names)
         if not ordered:
             return np.array(self.total)
+
         extended = self._with_determinants(ordered)
         cells = self._over_cells(extended, rounds)
         if len(extended) > len(ordered):
@@ -159,6 +161,7 @@ class LowOrder:
             if grouping.count < grouping.size:
                 cells, known = cells.take(grouping.labels, axis=axis), False
                 cells *= along(self.ones[name] / self.coarse[name][grouping.labels], axis, len(ordered))
+
         if constraints_on(self.rules, ordered):
             return possible_cells(self.rules, ordered, self.groups, self.ones, cells.copy() if known else cells)
         return cells.copy() if known else cells
@@ -173,6 +176,7 @@ class LowOrder:
         if few and len(names) == 3:  # nearly all targets
             pairs = ((axes, self.tables.get((names[axes[0]], names[axes[1]]))) for axes in PAIRS)
             return [(axes, table) for axes, table in pairs if table is not None]
+
         candidates = subsets(names) if few else [subset for subset in self.tables if set(subset) <= set(names)]
         contained = [subset for subset in candidates if subset in self.tables]
         largest = [subset for subset in contained if not any(set(subset) < set(other) for other in contained)]
@@ -183,8 +187,9 @@ class LowOrder:
         common = tuple(name for name in self.ones if name in one and name in other)
         if not common:
             return 0.0
-        left, right = (_margin(self.coarse_marginal(self._ordered(names)), self._ordered(names), common)
-                       for names in (one, other))  # fmt: skip
+        left, right = (
+            _margin(self.coarse_marginal(self._ordered(names)), self._ordered(names), common) for names in (one, other)
+        )
         return float(np.abs(left - right).sum() / (2 * self.total))
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
@@ -232,6 +237,7 @@ def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, toleranc
 
         fitting_loops.fit_pair(table, margins[0][1], margins[1][1], rounds, tolerance)
         return
+
     rounds = rounds if len(margins) > 1 else min(rounds, len(margins))
     singles = [margin for margin in margins if len(margin[0]) == 1]
     if table.ndim == 3 and all(len(axes) == 2 for axes, _ in margins[len(singles) :]):

@@ -67,6 +67,7 @@ class BatchedAnswers:
         found: list[Both | None] = [None] * len(sets)
         patterns = subsets(range(len(sets[0])))
         places = self._places(sets, patterns)
+
         for members in self._group_by_strategy(places):
             batch = _UniformBatch(self, part, [sets[i] for i in members.tolist()], patterns, places[:, members])
             for i, answers, errors in zip(members.tolist(), batch.estimates(), batch.errors(), strict=True):
@@ -144,6 +145,7 @@ class _UniformBatch:
                         [-1 if i == axis + 1 else 1 for i in range(values.ndim)]
                     )
             total += values
+
         for axis, family in enumerate(self.families):
             total = family.answers(total, axis + 1)
         return total
@@ -163,10 +165,13 @@ class _UniformBatch:
         total: Floats = np.zeros(())
         for number, pattern in enumerate(self.patterns):
             factor = dict(zip(pattern, self.strategy(number), strict=True))
-            vectors = [factor[axis].quadratics(family) if axis in factor else self._means(axis) ** 2
-                       for axis, family in enumerate(self.families)]  # fmt: skip
+            vectors = [
+                factor[axis].quadratics(family) if axis in factor else self._means(axis) ** 2
+                for axis, family in enumerate(self.families)
+            ]
             own = self.whole.variances[self.places[number]]
             total = total + np.multiply.outer(own, reduce(np.multiply.outer, vectors, np.ones(())))
+
         return np.sqrt(total)
 
     def _means(self, axis: int) -> Floats:
@@ -251,6 +256,7 @@ class LeastSquaresEstimates:
                     "add a family over these attributes to the workload",
                 )
             total += self._expand(subset, ordered)
+
         return total.transpose([ordered.index(name) for name in attributes])
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
@@ -290,9 +296,11 @@ class LeastSquaresEstimates:
         if subset in self._residuals:
             self._residuals.move_to_end(subset)
             return self._residuals[subset]
+
         known = self.plan.domain.known_table(subset)
         if known is not None:
             return residual_of(known.astype(np.float64), range(len(subset)), self.accuracy.axis_profiles(subset))
+
         sources = self.accuracy.residuals[subset].sources
         value = sum((source.weight * self._block_residual(source.block, subset) for source in sources), np.zeros(()))
         self._cache(subset, np.asarray(value))
@@ -309,9 +317,11 @@ class LeastSquaresEstimates:
         if block.whole or block.residual_sets != [subset]:
             axes = [block.attributes.index(name) for name in subset]
             return residual_of(self._cached_marginal(index, block), axes, self.accuracy.axis_profiles(block.attributes))
+
         values = self._read(index)
         if block.joint:
             return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(subset))
+
         for factor in block.factors:  # each axis moves to the end, so finally the order is the same
             values = factor.estimate(values)
         return values

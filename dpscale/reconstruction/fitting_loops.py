@@ -29,12 +29,15 @@ def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, toleranc
             for j in range(width):
                 table[i, j] *= ratio
                 sums[j] += table[i, j]
+
         for j in range(width):
             back += abs(sums[j] - columns[j])
             sums[j] = columns[j] / max(sums[j], LEAST)
+
         for i in range(height):
             for j in range(width):
                 table[i, j] *= sums[j]
+
         if max(moved, back) <= tolerance:
             break
 
@@ -52,6 +55,7 @@ def scale_front(table: Floats, wanted: Floats) -> float:
             ratio = wanted[i, j] / max(total, LEAST)
             for k in range(table.shape[2]):
                 table[i, j, k] *= ratio
+
     return moved
 
 
@@ -66,12 +70,15 @@ def scale_sides(table: Floats, wanted: Floats) -> float:
         for j in range(table.shape[1]):
             for k in range(depth):
                 sums[k] += table[i, j, k]
+
         for k in range(depth):
             moved += abs(sums[k] - wanted[i, k])
             sums[k] = wanted[i, k] / max(sums[k], LEAST)
+
         for j in range(table.shape[1]):
             for k in range(depth):
                 table[i, j, k] *= sums[k]
+
     return moved
 
 
@@ -85,14 +92,17 @@ def scale_back(table: Floats, wanted: Floats) -> float:
         for j in range(height):
             for k in range(depth):
                 sums[j, k] += table[i, j, k]
+
     for j in range(height):
         for k in range(depth):
             moved += abs(sums[j, k] - wanted[j, k])
             sums[j, k] = wanted[j, k] / max(sums[j, k], LEAST)
+
     for i in range(table.shape[0]):
         for j in range(height):
             for k in range(depth):
                 table[i, j, k] *= sums[j, k]
+
     return moved
 
 
@@ -104,13 +114,16 @@ def scale_axis(table: Floats, axis: int, wanted: Floats) -> float:
         for j in range(table.shape[1]):
             for k in range(table.shape[2]):
                 sums[i if axis == 0 else j if axis == 1 else k] += table[i, j, k]
+
     for a in range(len(sums)):
         moved += abs(sums[a] - wanted[a])
         sums[a] = wanted[a] / max(sums[a], LEAST)
+
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):
             for k in range(table.shape[2]):
                 table[i, j, k] *= sums[i if axis == 0 else j if axis == 1 else k]
+
     return moved
 
 
@@ -151,6 +164,7 @@ def fit_triple(
             if single[axis]:
                 one = first if axis == 0 else second if axis == 1 else third
                 farthest = max(farthest, scale_axis(table, axis, one))
+
         for margin in order:
             if margin == 0:
                 moved = scale_front(table, front)
@@ -159,8 +173,10 @@ def fit_triple(
             else:
                 moved = scale_back(table, back)
             farthest = max(farthest, moved)
+
         if farthest <= tolerance:
             break
+
     return farthest
 
 
@@ -190,11 +206,13 @@ def non_negative_least_squares(
         most = max(most, np.abs(weights[i]).sum())
     best = project_to_simplex(start, total)
     ahead, pace = best.copy(), 1.0
+
     for _ in range(steps):
         slope = -pull
         for j in range(cells):
             if ahead[j] != 0.0:
                 slope += weights[j] * ahead[j]
+
         moved = project_to_simplex(ahead - slope / most, total)
         if ((ahead - moved) * (moved - best)).sum() > 0:
             pace = 1.0
@@ -204,4 +222,5 @@ def non_negative_least_squares(
         best, pace = moved, faster
         if far <= tolerance:
             break
+
     return best

@@ -37,8 +37,9 @@ class Options(BasicOptions):
 
     close: float = setting(1.0, "a number from 1e-6 to 1000", "the fit ends when a step gains at most this, in nats "
                            "of the noise's log-likelihood", ge=1e-6, le=1000)  # fmt: skip
-    most_cells: int = setting(1 << 25, "a whole number from 1 to 10^10",
-                              "maximum number of cells of all cliques together", ge=1, le=10**10)  # fmt: skip
+    most_cells: int = setting(
+        1 << 25, "a whole number from 1 to 10^10", "maximum number of cells of all cliques together", ge=1, le=10**10
+    )
 
 
 def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
@@ -58,6 +59,7 @@ def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: in
     tree = junction_tree(sizes, requested)
     if tree.cells <= limit:
         return tree
+
     clique = max(tree.cliques, key=lambda clique: cells_of(sizes, clique))
     over = [", ".join(names) for names in _too_many(sizes, requested, limit)]
     more = f" and {len(over) - SHOWN} more" if len(over) > SHOWN else ""

@@ -35,6 +35,7 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
     """Raise PlanError if the requested marginals cannot be made non-negative, or not within the memory."""
     if not options.non_negative:
         return
+
     check_no_trees(measurement_plan, "reconstruct.non_negative", "true")
     plan, requested = measurement_plan, [names for names in measurement_plan.workload.sets if names]
     needed = BYTES * sum(plan.domain.cells(names) for names in requested)
@@ -43,11 +44,13 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
                         f"the {format_bytes(memory)} of engine.memory", "raise it, or use maxent")  # fmt: skip
     if plan.candidates:  # an adaptive mechanism: residuals that are not measured are free
         return
+
     weighted = [name for name, profile in plan.profiles.items() if profile.max() - profile.min() > EVEN * profile.max()]
     if weighted:
         raise PlanError("reconstruct.non_negative", f"true for a plan of {plan.mechanism} with weighted means of "
                         f"{', '.join(weighted[:3])}", "a plan of plain means",
                         "use maxent, or mechanism residual-planner or query-smasher")  # fmt: skip
+
     residuals = plan.public_plan.accuracy.residuals
     for names in requested:
         if any(subset not in residuals or not residuals[subset].spans_all for subset in subsets(names)):

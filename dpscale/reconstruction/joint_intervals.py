@@ -65,6 +65,7 @@ def simultaneous_width(
     noisy = errors > 0
     if not noisy.any():
         return half_width(level, estimates.noise)
+
     maxima = [
         np.abs(some[:, noisy] / errors[noisy]).max(axis=1) for some in answer_errors(estimates, part, names, seed)
     ]
@@ -97,12 +98,14 @@ class _Noise:
         shape = self.plan.domain.shape(names)
         if self.plan.blocks.has_trees:
             return self._tree_answers(part, names)
+
         total = np.zeros((self.draws, *shape))
         profiles = {axis + 1: own for axis, own in (self.accuracy.axis_profiles(names) or {}).items()}
         for subset in subsets(names):
             if subset in self.accuracy.residuals:
                 axes = [0, *(1 + names.index(name) for name in subset)]
                 total += smear(self._residual(subset), axes, total.shape, profiles)
+
         return part.batch_answers(names, total).reshape(self.draws, -1)
 
     def _tree_answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
@@ -125,8 +128,10 @@ class _Noise:
             axes = [block.attributes.index(name) for name in subset]
             profiles = self.accuracy.axis_profiles(block.attributes)
             return residual_of(self._marginal(block, values), axes, profiles, lead=1)
+
         if block.joint:
             return self._joint(block, values, self.plan.domain.shape(subset))
+
         for factor in block.factors:  # each axis moves to the end, so that finally the draws come first
             values = factor.estimate(values)
         return values

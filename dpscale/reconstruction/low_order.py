@@ -79,9 +79,11 @@ def low_order(
     if pairs:
         model = replace(model, tables=_pairs(model, pairs, rule_tables, wanted, chains))
     model = replace(model, tables={**rule_tables, **model.tables})
+
     for size in sorted({len(names) for names in measured if len(names) > 2}):
         larger = {names: noisy for names, noisy in measured.items() if len(names) == size}
         model = replace(model, tables={**model.tables, **_larger_tables(model, larger)})
+
     known = (names for names in rule_tables if known_pair(model.rules, names, ones, groups) is not None)
     return replace(model, measured=frozenset([*measured, *known]))
 
@@ -119,6 +121,7 @@ def _pairs(
     if chains:
         left = PairArrays(ones, [n for n in wanted if len(n) == 2 and n not in measured and n not in rule_tables])
         found |= PairLinks.of(linked, np.concatenate([tables, *others])).strongest(left)
+
     return found
 
 
@@ -218,6 +221,7 @@ def from_estimates(
     larger = [subset for subset in sets if 1 < len(subset) <= degree]
     groups = _groups(estimates, ones, larger, grain, total)
     measured = {subset: _residual(estimates, subset, groups) for subset in larger}
+
     return low_order(ones, groups, measured, chains=chains, rules=rules)
 
 

@@ -71,6 +71,7 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
     if options.errors == "simulated" and not measurement_plan.can_simulate:
         raise JobError("reconstruct.errors", f"'simulated' for {measurement_plan.mechanism} by {NAME}",
                        "an adaptive mechanism by maxent", "leave it out")  # fmt: skip
+
     measurement_plan.check_low_order()
     needed = 16 * sum(measurement_plan.domain.cells(names) for names in measurement_plan.workload.sets)
     if options.agree and needed > memory:
@@ -86,9 +87,11 @@ def prepare(evidence: Evidence, options: Options, folder: Path, release: str, ea
         model, sets = _model(evidence), evidence.workload.sets if options.implied == "model" else ()
         model = _complete(model, sets, folder, release, each) if sets else model
         write_model(folder / MODEL, model)
+
     if options.errors == "simulated" and not (folder / ERRORS).exists():
         with one_thread():
             write_errors(folder, evidence.simulate_errors(model, _seed(release), each))
+
     if options.agree and not (folder / CONSISTENT).exists():
         write_consistent(folder / CONSISTENT, _consistent_targets(evidence, model))
 
@@ -133,6 +136,7 @@ def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, relea
     whole = not triples and all(targets.known[i, j] for i, j in targets.layout.pairs)
     if whole or learning_steps(targets) > LEARNING_STEPS:
         return model
+
     pairwise = learn(targets, release, each=each)
     write_pairwise(folder / PAIRWISE, pairwise, CellDistribution(model.groups, model.ones, model.rules), model.total)
     return add_triples(complete_pairs(model, pairwise), pairwise, triples, release, each)

@@ -75,6 +75,7 @@ class ModelEstimates:
             if name not in self._known:
                 raise PlanError("attributes", f"{name} was not measured", "attributes of the workload",
                                 "add a family over it to the workload")  # fmt: skip
+
         ordered = self.workload.domain.ordered(attributes)
         table = self.model.marginal(ordered)
         if self.workload.domain.public_totals:
@@ -89,8 +90,10 @@ class ModelEstimates:
         weights = np.asarray(query, dtype=np.float64)
         shape = self.workload.domain.shape(attributes)
         if weights.shape != shape or not np.isfinite(weights).all():
-            raise JobError("query", f"shape {weights.shape}", f"finite numbers of shape {shape}",
-                           "give one axis per attribute")  # fmt: skip
+            raise JobError(
+                "query", f"shape {weights.shape}", f"finite numbers of shape {shape}", "give one axis per attribute"
+            )
+
         error = math.nan if self.errors is None else self.errors.query_error(attributes, weights)
         return float((weights * self.marginal(attributes)).sum()), error
 
@@ -145,6 +148,7 @@ def read_model(path: Path, like: LowOrder | None = None) -> LowOrder:
             every = _split(arrays["cells"], [table.shape for table in like.tables.values()])
             ones, tables = dict(zip(like.ones, own, strict=True)), dict(zip(like.tables, every, strict=True))
             return replace(like, ones=ones, tables=tables, total=index["total"])
+
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         counts = {name: grouping.count for name, grouping in groups.items()}
         sets = [tuple(names) for names in index["tables"]]
@@ -154,6 +158,7 @@ def read_model(path: Path, like: LowOrder | None = None) -> LowOrder:
         else:  # older versions: one array per table
             every = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
             cells = [arrays[f"table{i}"] for i in range(len(sets))]
+
     measured = index.get("measured", index["tables"])  # older files do not list measured sets
     rules = tuple(restored(rule) for rule in index.get("rules", ()))
     return LowOrder(dict(zip(index["ones"], every, strict=True)), groups, dict(zip(sets, cells, strict=True)),

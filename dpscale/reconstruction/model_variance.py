@@ -70,10 +70,12 @@ def product_variances(
         counts = _along(counts, axis, own, None)
     margin = cache(partial(_touched_margin, model, cells, names, rows))
     remainder, share, known = counts.copy(), np.empty_like(counts), dict[AttributeSet, None]()
+
     for subset, grouped in _margins(model, names, measured):
         np.divide(counts, margin(subset, grouped), out=share)
         remainder *= np.subtract(1, share, out=share)
         known.update(dict.fromkeys(subsets(subset)) if grouped else {})  # in an order that no hash changes
+
     np.subtract(1, np.multiply(counts, _explained(names, known, margin), out=share), out=share)
     np.maximum(remainder, np.multiply(counts, share, out=share), out=remainder)
     return np.maximum(remainder, 0, out=remainder)
@@ -89,10 +91,12 @@ def _explained(names: AttributeSet, known: Collection[AttributeSet], margin: Mar
     for subset in (subset for subset in known if len(subset) > 1):
         for part in subsets(subset):
             signs[part, len(part) > 0] += (-1) ** (len(subset) - len(part))
+
     larger, total = [subset for subset in known if len(subset) > 1], dict[AttributeSet, Floats | float]()
     for (part, grouped), sign in signs.items():  # a margin is added to a small table that has its axes
         place = next((subset for subset in larger if set(part) <= set(subset)), part)
         total[place] = total.get(place, 0.0) + sign / margin(part, grouped)
+
     return np.asarray(sum(total.values()))
 
 

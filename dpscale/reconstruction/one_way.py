@@ -114,10 +114,12 @@ def with_groups(
     variance, alone = 1 / (counted + other), groups.widths == 1
     if (~alone).sum() > FEW:
         estimates[~alone] = james_stein(estimates[~alone], coarsened(noisy.shrunk, [groups])[~alone], variance[~alone])
+
     if alone.any():
         cells = noisy.values + expanded((estimates - raw) / groups.widths, [groups])
         finer = noisy if precision == 0 else NoisyCounts(cells, float(variance[alone].mean()))
         estimates = np.where(alone, coarsened(np.maximum(finer.shrunk, LEAST_CELL), [groups]), estimates)
+
     estimates = estimates + (total - estimates.sum()) * variance / variance.sum()
     estimates = np.maximum(estimates, np.where(alone, LEAST_CELL, LEAST_GROUP))
     ratio = estimates * (total / estimates.sum()) / coarsened(counts, [groups])

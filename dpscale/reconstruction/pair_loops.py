@@ -32,6 +32,7 @@ def chain_product(left: Floats, right: Floats, other: Floats) -> tuple[Floats, f
             step = table[i, j] - other[i, j]
             squared += step * step
             distance += abs(step)
+
     return table, squared, distance
 
 
@@ -44,12 +45,14 @@ def window_sums(values: Floats, reach: int) -> Floats:
     for i in range(rows):
         for j in range(columns):
             down[i + 1, j] = down[i, j] + values[i, j]
+
     for i in range(rows):
         first, last = max(i - reach, 0), min(i + reach + 1, rows)
         for j in range(columns):
             across[j + 1] = across[j] + (down[last, j] - down[first, j])
         for j in range(columns):
             sums[i, j] = across[min(j + reach + 1, columns)] - across[max(j - reach, 0)] - values[i, j]
+
     return sums
 
 
@@ -79,11 +82,13 @@ def noisy(residuals: Floats, reference: Floats, at: Integers, pairs: Integers, s
                 rows[a] += table[a * width + b]
                 columns[b] += table[a * width + b]
             whole += rows[a]
+
         whole /= height * width
         for a in range(height):
             for b in range(width):
                 cell = starts[t] + a * width + b
                 out[cell] = residuals[cell] + (rows[a] / width + columns[b] / height - whole)
+
     return out
 
 
@@ -99,6 +104,7 @@ def near_every(
         around = window_sums(values[first:end].reshape(height, width), reach)
         expected = window_sums(reference[first:end].reshape(height, width), reach)
         noise = deviations[t] * deviations[t]
+
         for a in range(height):
             tall = min(a + reach + 1, height) - max(a - reach, 0)
             for b in range(width):
@@ -108,6 +114,7 @@ def near_every(
                 ratio = 1 + weight * (around[a, b] / max(expected[a, b], LEAST) - 1)
                 cell = first + a * width + b
                 out[cell] = reference[cell] * max(ratio, LEAST_RATIO)
+
     return out
 
 
@@ -157,6 +164,7 @@ def link(
         height, width = at[i + 1] - at[i], at[j + 1] - at[j]
         place[i, j] = 2 * starts[t]
         place[j, i] = 2 * starts[t] + height * width
+
         for a in range(height):
             for b in range(width):
                 entry, one, other = tables[cell], ones[at[i] + a], ones[at[j] + b]
@@ -166,6 +174,7 @@ def link(
                 conditionals[back] = entry / one
                 distance += abs(entry - one * (other / total))
                 cell += 1
+
         strength[i, j] = strength[j, i] = distance
 
 
@@ -183,6 +192,7 @@ def middles(one: Floats, other: Floats, best: Integers, links: Floats) -> int:
             slot -= 1
         links[slot], best[slot] = weaker, middle
         count = min(count + 1, most)
+
     return count
 
 
@@ -206,6 +216,7 @@ def follow(
         for cell in range(first, end):
             least += (others[cell] - out[cell]) ** 2
         most = -1.0
+
         for k in range(middles(strength[i], strength[j], best, links)):
             m = best[k]
             depth = at[m + 1] - at[m]

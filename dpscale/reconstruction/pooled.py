@@ -109,6 +109,7 @@ def pool_residual_plans(
     pool = PooledBlocks(new, old, own, np.asarray(earlier_variances), np.asarray(new_variances))
     columns = with_precisions(Blocks.of(new.domain.axis_names, blocks), pool.variances)
     error = accuracy_of(new.domain, columns).total_error(new.workload)
+
     return replace(pool, plan=replace(new, blocks=columns, error=error, bound=0.0, stationary=None, floor=0.0))
 
 
@@ -126,11 +127,13 @@ def check_poolable(earlier: Blocks, new: Blocks) -> None:
             raise PlanError("mechanism", f"a plan {how}, which another workload cannot refine exactly",
                             "the job of the run, or plans with Gaussian noise by query-smasher, residual-planner,"
                             " weighted-fourier or weighted-residuals", "refine without --job")  # fmt: skip
+
     weights = [dict(blocks.weights()) for blocks in (earlier, new)]
     used = [set(blocks.sets.names[place] for place in np.unique(blocks.sets.members)) for blocks in (earlier, new)]
     for name in sorted(used[0] & used[1]):
         if weights[0].get(name) != weights[1].get(name):
             raise _differing(name, "axis weights")
+
     digests = {names: block.digest for names, block in zip(earlier.sets, earlier, strict=True)}
     for block in new:
         if digests.get(block.attributes, block.digest) != block.digest:

@@ -64,8 +64,10 @@ def fit_margins(table: Floats, margins: list[Margin]) -> Floats:
                 ratio = np.divide(wanted, sums, out=np.zeros(len(wanted)), where=sums > 0)
                 empty = np.where((sums <= 0) & (wanted > 0), wanted / np.maximum(number, 1), 0.0)
                 flat = flat * ratio[cells] + empty[cells]
+
         if off <= CLOSE * max(float(np.abs(flat).sum()), 1.0):
             break
+
     return flat.reshape(table.shape)
 
 
@@ -103,6 +105,7 @@ def fit_model(domain: Domain, model: LowOrder) -> LowOrder:
     """
     if not domain.public_totals:
         return model
+
     known = domain.known_table(())
     total = model.total if known is None else float(known)
     scale = total / model.total
@@ -110,6 +113,7 @@ def fit_model(domain: Domain, model: LowOrder) -> LowOrder:
     ones = {name: np.maximum(own, LEAST) for name, own in ones.items()}
     fitted = replace(model, ones=ones, total=total)
     tables = {names: _fit_groups(domain, fitted, names, table * scale) for names, table in model.tables.items()}
+
     return replace(fitted, tables=tables)
 
 
@@ -127,4 +131,5 @@ def _fit_groups(domain: Domain, model: LowOrder, names: AttributeSet, table: Flo
             sizes = [table.shape[axis] if axis in own else 1 for axis in range(len(names))]
             cells = np.arange(int(np.prod(sizes, dtype=int))).reshape(sizes)
             margins.append((np.broadcast_to(cells, table.shape).reshape(-1), wanted.reshape(-1)))
+
     return fit_margins(table, margins)

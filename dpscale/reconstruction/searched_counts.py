@@ -76,6 +76,7 @@ class SearchedEstimates(LeastSquaresEstimates):
         variance = measured.answer(names, np.eye(1, size)[0])[1] ** 2
         if not math.isclose(measured.answer(names, np.ones(size))[1] ** 2, size * variance, rel_tol=1e-6):
             raise ValueError("a plan whose cells have dependent errors")
+
         self.cell_variances = np.full(size, variance)
         self.cell_variances[searched.cells] = 1 / (1 / variance + 1 / searched.variance)
         share = self.cell_variances[searched.cells] / searched.variance

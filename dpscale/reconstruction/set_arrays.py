@@ -155,8 +155,10 @@ class TripleArrays:
         self, sets: Sequence[AttributeSet], tables: Floats, loop_arguments: TripleArguments
     ) -> dict[AttributeSet, Floats]:
         shapes, ends = self._sizes[loop_arguments[2]].tolist(), pairwise(loop_arguments[3].tolist())
-        return {names: tables[first:end].reshape(shape)
-                for names, shape, (first, end) in zip(sets, shapes, ends, strict=True)}  # fmt: skip
+        return {
+            names: tables[first:end].reshape(shape)
+            for names, shape, (first, end) in zip(sets, shapes, ends, strict=True)
+        }
 
 
 @dataclass(frozen=True, eq=False)

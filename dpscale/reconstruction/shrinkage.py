@@ -107,8 +107,10 @@ class NoisyTables:
 
     @classmethod
     def of(cls, tables: Sequence[NoisyTable]) -> NoisyTables:
-        flat = [np.concatenate([array.reshape(-1) for array in arrays])
-                for arrays in zip(*((one.values, one.reference) for one in tables), strict=True)]  # fmt: skip
+        flat = [
+            np.concatenate([array.reshape(-1) for array in arrays])
+            for arrays in zip(*((one.values, one.reference) for one in tables), strict=True)
+        ]
         starts = np.cumsum([0, *(one.values.size for one in tables)])
         return cls(flat[0], flat[1], np.array([one.deviation for one in tables]), starts)
 
@@ -170,6 +172,7 @@ def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = 
         )  # fmt: skip
         del densities, tops
         vars(one).pop("sample")
+
     return found
 
 
@@ -178,6 +181,7 @@ def _means_of(components: Components, table: NoisyTable, law: Floats, known: Flo
     flat, expected = table.values.reshape(-1), table.reference.reshape(-1)
     if len(known) == len(flat):
         return components.means(flat, expected, table.deviation, known, law)
+
     parts = []
     for at in range(0, len(flat), BLOCK):
         cells = flat[at : at + BLOCK], expected[at : at + BLOCK], table.deviation

@@ -43,10 +43,13 @@ def likelihoods(
             variances[part] = deviation * deviation + width * width
             densities[cell, part] = -0.5 * offset * offset / variances[part]
             top = max(top, densities[cell, part])
+
         for part in range(parts):
             relative = densities[cell, part] - top
             densities[cell, part] = exp(relative) / sqrt(variances[part]) if relative > FARTHEST else 0.0
+
         tops[cell] = top
+
     return densities, tops
 
 
@@ -59,6 +62,7 @@ def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: 
     cells, parts = likelihood.shape
     weights, scaled = start.copy(), np.empty(parts)
     in_fours = cells - cells % 4
+
     for _ in range(rounds):
         for part in range(parts):
             scaled[part] = 0.0
@@ -69,6 +73,7 @@ def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: 
                 b += likelihood[cell + 1, part] * weights[part]
                 c += likelihood[cell + 2, part] * weights[part]
                 d += likelihood[cell + 3, part] * weights[part]
+
             a, b, c, d = 1 / a, 1 / b, 1 / c, 1 / d
             for part in range(parts):
                 scaled[part] += (
@@ -77,18 +82,22 @@ def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: 
                     + likelihood[cell + 2, part] * c
                     + likelihood[cell + 3, part] * d
                 )
+
         for cell in range(in_fours, cells):
             a = 0.0
             for part in range(parts):
                 a += likelihood[cell, part] * weights[part]
             for part in range(parts):
                 scaled[part] += likelihood[cell, part] / a
+
         total = 0.0
         for part in range(parts):
             weights[part] = strength * start[part] + weights[part] * scaled[part]
             total += weights[part]
+
         for part in range(parts):
             weights[part] /= total
+
     return weights
 
 
@@ -108,6 +117,7 @@ def posterior_means(
     cells, parts = likelihood.shape
     means = np.empty(cells)
     noise = deviation * deviation
+
     for cell in range(cells):
         total, mean = 0.0, 0.0
         for part in range(parts):
@@ -117,6 +127,7 @@ def posterior_means(
             total += chance
             mean += chance * max(inside, 0.0)
         means[cell] = mean / total
+
     return means
 
 
@@ -133,6 +144,7 @@ def exponential(x: float) -> float:
     z = z * z
     z = z * z
     z = z * z
+
     return z * z
 
 
@@ -154,6 +166,7 @@ def weigh(
         spread = noise + width * width
         spreads[part] = spread
         out[part] = -0.5 * offset * offset / spread
+
     top = out[0]
     for part in range(1, parts):
         top = max(top, out[part])
@@ -161,6 +174,7 @@ def weigh(
         relative = out[part] - top
         height = exponential(max(relative, FARTHEST)) / sqrt(spreads[part])
         out[part] = height if relative > FARTHEST else 0.0
+
     return top
 
 
@@ -233,9 +247,11 @@ def estimate(
             left = center + (1 - noise / (noise + width * width)) * (values[cell] - center)
             chances[part] = likelihood[cell, part] * weights[part]
             rooted[part] = chances[part] * sqrt(left if left > 0.0 else 0.0)
+
         for part in range(parts):
             total += chances[part]
             root += rooted[part]
+
         found[cell] = (root / total) * (root / total)
 
 
@@ -256,10 +272,12 @@ def shrink_every(
         if len(likelihood) < count:
             likelihood, top = np.empty((count, len(ratios))), np.empty(count)
             weigh_every(values, reference, first, step, count, deviations[t], ratios, widths, likelihood, top)
+
         weights = mixture_weights(likelihood, law, strength, rounds)
         support = evidence(likelihood, top, weights)
         if not support > best[t]:
             continue
+
         best[t] = support
         for at in range(first, end, block):
             until = min(at + block, end)
@@ -267,7 +285,9 @@ def shrink_every(
                 likelihood, top = np.empty((until - at, len(ratios))), np.empty(until - at)
                 weigh_every(values, reference, at, 1, until - at, deviations[t], ratios, widths, likelihood, top)
             rows = likelihood if step > 1 else likelihood[at - first : until - first]
-            estimate(values[at:until], reference[at:until], deviations[t], ratios, widths, rows, weights,
-                     found[at:until])  # fmt: skip
+            estimate(
+                values[at:until], reference[at:until], deviations[t], ratios, widths, rows, weights, found[at:until]
+            )
+
         for cell in range(first, end):
             found[cell] = max(found[cell], 1e-3 * reference[cell])

@@ -151,9 +151,11 @@ class SimulatedErrors:
     def _product_components(self, part: WorkloadPart, names: AttributeSet) -> ErrorComponents | tuple[int, ...]:
         if all(family.is_identity for family in part.families(names)):
             return self.cell_components(names)
+
         shapes = [(family.count(size), size) for family, size in _sized(part, names)]
         if max(math.prod(count for count, _ in shapes), *(math.prod(shape) for shape in shapes)) > MOST_ENTRIES:
             return tuple(count for count, _ in shapes)
+
         rows = [family.matrix(size) for family, size in _sized(part, names)]
         rest = partial(model_variance.product_variances, self.base, names, rows)
         return self._components(names, lambda cells: part.answers(names, cells), rest, part.largest_entries(names))
@@ -179,16 +181,19 @@ class SimulatedErrors:
         inside = model_variance.inside(names, self.known)
         measured, pairs = names in self.known, sum(len(subset) == 2 for subset in inside)
         chance = hidden = np.zeros(())
+
         if len(names) > 1:
             chance = np.asarray(rest(self.known))
             share = 1 - sum(self.known[subset] for subset in inside) / len(inside) if inside else 0.0
             hidden = share * np.maximum(np.asarray(rest(())) - chance, 0) if share > LEAST_SHARE else hidden
+
         completion = np.zeros(()) if self.model is self.base else answers(self.model.marginal(names)) - expected
         completion *= completion
         alone = len(names) == 2 and not measured
         independent = product_of([self.base.ones[name] for name in names], self.base.total) if alone else None
         association = np.zeros(()) if independent is None else expected - answers(independent)
         kind = SetKind(len(names), measured, pairs == math.comb(len(names), 2))
+
         return ErrorComponents(kind, noise, chance, hidden, completion, association**2, reach)
 
     def _spread(self, names: AttributeSet, answers: Answers, expected: Floats) -> Floats:
@@ -209,6 +214,7 @@ class SimulatedErrors:
         for axis, name in enumerate(names):
             relative += along(self._share_spreads[name], axis, len(names))
         relative *= (square := cells.astype(np.float32)) * square
+
         return np.asarray(relative)
 
     def _spread_of_groups(self, names: AttributeSet, table: Floats) -> Floats:
@@ -278,6 +284,7 @@ def simulate_errors(
     for some, own in stacks(pairs, tables):
         shares.update(zip(some, _detected_shares(departures, own, map(residuals.precision, some)), strict=True))
     known = {names: shares[names] for names in pairs}
+
     return SimulatedErrors(base if released is None else released, base, replicas, known, widening, departures)
 
 
@@ -347,9 +354,11 @@ def _with_noise(random: np.random.Generator, residuals: Residuals) -> dict[Attri
     for names, residual in residuals.values.items():
         starts[names], end = end, end + residual.size
     drawn, values = random.standard_normal(end), dict.fromkeys(residuals.values, NOTHING)
+
     for some, own in stacks(residuals.values, residuals.values):
         first = np.array([starts[names] for names in some])
         deviations = np.array([residuals.precisions[names] ** -0.5 for names in some])
         noise = drawn[first[:, None] + np.arange(own[0].size)] * deviations[:, None]
         values.update(zip(some, own + center(noise.reshape(own.shape), range(1, own.ndim)), strict=True))
+
     return values

@@ -69,10 +69,12 @@ class TreeEstimates(LeastSquaresEstimates):
         split = self.trees.check_spanned(self.plan.domain.ordered((level, *attributes)))
         own = next(one.leaf for one in self.trees.hierarchies if level in one.names)
         rest, estimate, variance = split_levels((), attributes), 0.0, 0.0
+
         for residual in self.trees.known_inside(split):
             part = self.trees.piece(rest, residual, query)
             by_node = weights @ self._node_table(split, residual, own)[nodes]
             estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
+
         for residual, block in self.trees.inside(split):
             part = self.trees.piece(rest, [name for name in residual if name != own], query)
             table = self._node_table(split, residual, own)
@@ -84,8 +86,10 @@ class TreeEstimates(LeastSquaresEstimates):
             else:
                 total = float(weights @ self.trees.profile(own, split.levels[own], 0, residual)[nodes])
                 spread, by_node = total**2, total * table[0]
+
             estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
             variance += spread * self.trees.others_variance(split, residual, block, rest, part)
+
         return estimate, math.sqrt(max(variance, 0.0))
 
     def misfit(self, names: AttributeSet) -> tuple[float, int] | None:
@@ -100,6 +104,7 @@ class TreeEstimates(LeastSquaresEstimates):
             return None
         if factor.known != split.levels[self.trees.main]:
             return None
+
         known = self._known(self.plan.domain.hierarchies, (), factor.known)
         deviation = math.sqrt(self.variances[block.index])
         return factor.misfit(self._read(block.index) / deviation, known / deviation)
@@ -108,6 +113,7 @@ class TreeEstimates(LeastSquaresEstimates):
         split = split_levels(self.trees.hierarchies, subset)
         if self.trees.is_known(split, self.trees.key_of(subset)):
             return 0.0
+
         block = self.trees.by_residual[self.trees.key([name for name in split.axes if name != self.trees.main])]
         names, total = dict(zip(split.axes, subset, strict=True)), block.scale
         for leaf, factor in block.factors.items():
@@ -116,6 +122,7 @@ class TreeEstimates(LeastSquaresEstimates):
                 total *= _mean_variance(factor, split.levels.get(leaf, 0), own)
             else:
                 total *= grouped_variance(factor, own)
+
         return total
 
     def _node_table(self, query: TreeQuerySet, residual: AttributeSet, own: str) -> Floats:
@@ -134,9 +141,11 @@ class TreeEstimates(LeastSquaresEstimates):
         if subset in self._residuals:
             self._residuals.move_to_end(subset)
             return self._residuals[subset]
+
         found = self.trees.by_residual[subset]
         values = self._read(found.index)
         order = sorted(range(len(found.factors)), key=lambda axis: list(found.factors)[axis] == self.trees.main)
+
         for axis in order:  # the hierarchy with known nodes is last: their values are those of cells
             name = list(found.factors)[axis]
             factor = found.factors[name]
@@ -145,6 +154,7 @@ class TreeEstimates(LeastSquaresEstimates):
                 values = np.moveaxis(factor.node_estimates(np.moveaxis(values, axis, 0), known)[-1], 0, axis)
             else:
                 values = np.moveaxis(factor.estimate(values, axis), -1, axis)
+
         self._cache(subset, values)
         return values
 
@@ -168,6 +178,7 @@ class TreeEstimates(LeastSquaresEstimates):
         shape = [1] * len(query.axes)
         for axis in order:
             shape[query.axes[names[axis]]] = values.shape[axis]
+
         return values.transpose(order).reshape(shape)
 
     def _sum(self, attributes: AttributeSet) -> Floats:
@@ -175,9 +186,11 @@ class TreeEstimates(LeastSquaresEstimates):
         reduced = without_implied(self.trees.hierarchies, attributes)
         if len(reduced) < len(attributes):
             return with_implied(self.plan.domain, self._sum(reduced), attributes)
+
         query, shape = split_levels(self.trees.hierarchies, attributes), self.plan.domain.shape(attributes)
         total = np.zeros(shape)
         every = [*self.trees.known_inside(query), *(residual for residual, _ in self.trees.inside(query))]
+
         for residual in every:
             table = self._table(query, residual)
             for name, axis in query.axes.items():
@@ -185,18 +198,22 @@ class TreeEstimates(LeastSquaresEstimates):
                     profile = self.trees.profile(name, query.levels.get(name, 0), shape[axis], residual)
                     table = table * profile.reshape([-1 if i == axis else 1 for i in range(table.ndim)])
             total += table
+
         return total
 
     def _table(self, query: TreeQuerySet, residual: Sequence[str]) -> Floats:
         """Return a residual at the levels of a set; the axes of attributes outside it have the length 1."""
         if self.trees.is_known(query, residual):
             return self._known_piece(query, self.trees.key(residual))
+
         key = self.trees.key(residual)
         block, values = self.trees.by_residual[key], self.residual(key)
         names = list(block.factors)
+
         for name, factor in block.factors.items():
             if isinstance(factor, TreeFactor):
                 values = sum_to_level(values, names.index(name), factor, query.levels.get(name, 0))
+
         kept = [name for name in names if name in query.axes]
         values = values.reshape([size for name, size in zip(names, values.shape, strict=True) if name in query.axes])
         order = sorted(range(len(kept)), key=lambda axis: query.axes[kept[axis]])
@@ -204,6 +221,7 @@ class TreeEstimates(LeastSquaresEstimates):
         shape = [1] * len(query.axes)
         for axis, size in zip(sorted(query.axes[name] for name in kept), values.shape, strict=True):
             shape[axis] = size
+
         return values.reshape(shape)
 
     @cached_property
@@ -223,6 +241,7 @@ def _mean_variance(factor: TreeFactor, level: int, groups: Groups | None) -> flo
         return float(variances.mean())
     if groups.count > MOST_GROUPS:  # siblings are negatively correlated, so this is an upper bound
         return float(variances.sum() / groups.count)
+
     ends = [*groups.starts, groups.size]
     spans = (np.arange(start, end) for start, end in pairwise(ends))
     return math.fsum(factor.sparse_variance(nodes, np.ones(len(nodes)), level) for nodes in spans) / groups.count

@@ -61,6 +61,7 @@ class TableErrors:
         cells = [a * b for a, b in combinations(self.sizes, 2)]
         if not cells:
             return one, one
+
         pair = ABSOLUTE * float(np.mean(cells)) * len(cells) ** 0.5 * noise
         pair /= 1 + pair / MODEL_ERROR
         return one, float(np.hypot(one, pair))
@@ -132,15 +133,19 @@ class AllocationProblem:
     def errors(self, shares: Mapping[str, float]) -> dict[str, float]:
         """Return E of every link."""
         own = {name: table.of_degree(self.amount * shares[f"tables.{name}"]) for name, table in self.tables.items()}
-        return {name: self._error(link, own, link.sampling, link.departure(self.amount * shares[f"links.{name}"]))
-                for name, link in self.links.items()}  # fmt: skip
+        return {
+            name: self._error(link, own, link.sampling, link.departure(self.amount * shares[f"links.{name}"]))
+            for name, link in self.links.items()
+        }
 
     def random_error(self) -> dict[str, float]:
         """Return E of every link for tables with equal shares and random links, which have a deviation of their own."""
         each = self.amount / max(len(self.tables), 1)
         own = {name: table.of_degree(each) for name, table in self.tables.items()}
-        return {name: self._error(link, own, 2**0.5 * link.sampling, float(link.departures[0]))
-                for name, link in self.links.items()}  # fmt: skip
+        return {
+            name: self._error(link, own, 2**0.5 * link.sampling, float(link.departures[0]))
+            for name, link in self.links.items()
+        }
 
     def _error(self, link: LinkErrors, own: Mapping[str, tuple[float, float]], sampling: float, left: float) -> float:
         ends = [own.get(name, (0.0, 0.0)) for name in (link.parent, link.child)]
@@ -156,6 +161,7 @@ class AllocationProblem:
         total += TABLE_WEIGHT * sum(np.log(max(one, 1e-12)) for one in tables)
         if not self.tables:
             return float(total)
+
         of_tables = np.array([shares[f"tables.{name}"] for name in self.tables])
         return float(total - EVEN * np.log(of_tables / of_tables.sum() * len(of_tables)).mean())
 
@@ -179,12 +185,17 @@ def allocate(problem: AllocationProblem, fixed: Mapping[str, float] | None = Non
 
     if not names:
         return stated
+
     starts = [np.array([0.0 if name.startswith("tables") else low for name in names]) for low in (-4.0, -1.5, 0.0)]
     options = {"maxiter": STEPS, "maxfev": STEPS, "xatol": 0.01, "fatol": 1e-5, "adaptive": True}
-    found = [optimize.minimize(lambda x: problem.objective(shares(x)), start, method="Nelder-Mead", options=options)
-             for start in starts]  # fmt: skip
+    found = [
+        optimize.minimize(lambda x: problem.objective(shares(x)), start, method="Nelder-Mead", options=options)
+        for start in starts
+    ]
     best = shares(min(found, key=lambda one: float(one.fun)).x)
     none = [name for name in names if name.startswith("links") and best[name] < LEAST]
     rest = sum(best[name] for name in names if name not in none)
-    return {name: 0.0 if name in none else share * (left / rest if name in names else 1.0)
-            for name, share in best.items()}  # fmt: skip
+
+    return {
+        name: 0.0 if name in none else share * (left / rest if name in names else 1.0) for name, share in best.items()
+    }

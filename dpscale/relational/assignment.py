@@ -24,8 +24,9 @@ from dpscale.relational.rounding import Cross
 ROUNDS, TRIES, FALLS = 200, 16, 0.7
 
 
-def assign_links(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
-                 stream: PublicStream) -> Integers:  # fmt: skip
+def assign_links(
+    links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers], stream: PublicStream
+) -> Integers:
     """Return the links as pairs of rows, shape (links, 2), without duplicates.
 
     Links are dropped only if a few pairs of rows must have more links than there are pairs.
@@ -46,6 +47,7 @@ def assign_links(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_d
     two[np.argsort(second, kind="stable")] = _ends(v, v_degrees, stream)
     pairs = np.stack([one, two], axis=1)
     _separate_duplicates(pairs, first, second, v.rows, stream)
+
     return pairs[np.sort(np.unique(pairs[:, 0] * v.rows + pairs[:, 1], return_index=True)[1])]
 
 
@@ -66,6 +68,7 @@ def _separate_duplicates(pairs: Integers, first: Integers, second: Integers, row
         for i, j in zip(twice, groups[side].some(twice, stream.uniforms(len(twice))), strict=True):
             pairs[i, side], pairs[j, side] = pairs[j, side], pairs[i, side]
         twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), number + 1
+
     if len(twice):
         _separate_remaining(pairs, groups, twice, rows, stream)
 
@@ -99,9 +102,11 @@ def _separate_remaining(
             twice, there = _repeated(pairs[:, 0] * rows + pairs[:, 1]), Counter()
             if not len(twice):
                 return
+
         if not there:  # count all links that may be exchanged with these
             near = np.isin(groups[0].own, groups[0].own[twice]) | np.isin(groups[1].own, groups[1].own[twice])
             there = Counter((pairs[near, 0] * rows + pairs[near, 1]).tolist())
+
         side = number % 2
         others = groups[side].some(np.repeat(twice, TRIES), stream.uniforms(len(twice) * TRIES)).reshape(-1, TRIES)
         for i, tried in zip(twice.tolist(), others.tolist(), strict=True):
@@ -113,6 +118,7 @@ def _swap_duplicate(pairs: Integers, i: int, tried: list[int], side: int, rows: 
     (a, b), best = pairs[i].tolist(), -1
     if there[a * rows + b] < 2:
         return
+
     for j in tried:
         c, d = pairs[j].tolist()
         if a == c or b == d:
@@ -122,6 +128,7 @@ def _swap_duplicate(pairs: Integers, i: int, tried: list[int], side: int, rows: 
             best = j
         if more < 0:
             break
+
     if best >= 0:
         c, d = pairs[best].tolist()
         there.subtract((a * rows + b, c * rows + d))
@@ -153,14 +160,17 @@ def remove_loops(pairs: Integers, profiles: Integers, stream: PublicStream, one_
     number, first = len(profiles), pairs[:, 0]
     there = Counter((first * number + pairs[:, 1]).tolist())
     by_profile = _LinkIndex.of(profiles[pairs[:, 1]])
+
     for i in np.flatnonzero(first == pairs[:, 1]).tolist():
         near = by_profile.some(np.full(TRIES, i), stream.uniforms(TRIES))
         anyone = (stream.uniforms(TRIES) * len(pairs)).astype(np.int64)
         _remove_loop(pairs, i, [*near.tolist(), *anyone.tolist()], number, there)
+
     for i in np.flatnonzero(first == pairs[:, 1]).tolist():  # few tries find nothing if most links have one parent
         _remove_loop(pairs, i, stream.permutation(len(pairs)).tolist(), number, there)
         if one_parent and pairs[i, 0] == pairs[i, 1]:  # the row is the parent of all children, others have none
             pairs[i, 0] = (pairs[i, 0] + 1) % number
+
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
 
@@ -219,6 +229,7 @@ def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: PairTable
     layout, sizes = np.array(tables.pairs, np.int64).reshape(-1, 2), np.array(tables.sizes, np.int64)
     values = np.ascontiguousarray(np.asarray(rows)[order], dtype=np.int64)
     loops.add_siblings(values, begins, weights, sizes, layout, tables.starts, sums)
+
     return sums
 
 
@@ -233,6 +244,7 @@ def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: flo
     target = expected.copy()
     for one, ridge in zip(cells, ridges(blocks, PRIOR), strict=True):
         target[one] += (noisy - expected)[one] * carried[one] / (carried[one] + ridge)
+
     return target / scale
 
 
@@ -263,16 +275,20 @@ def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: F
     each = np.bincount(parents[have], minlength=u.rows)
     begins = np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
     off = np.zeros(cross.size)
+
     if expected is not None:
         whole = np.zeros(expected.shape)
         np.add.at(whole, (u.of[parents[have]], v.of[have]), 1.0)
         off = cross.marginals(whole - expected)
+
     sibling_off = sibling_sums(rows[have], parents[have], tables) * STEP - target
     layout = np.array(tables.pairs, np.int64).reshape(-1, 2)
     values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)
+
     for _ in range(PASSES):
         count = min(PROPOSALS * len(have), most)
         one, two = (have[(stream.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
         loops.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, MARGINAL_WEIGHT,
                    values, sizes, layout, tables.starts, sibling_off)  # fmt: skip
+
     return np.stack([parents[have], have], axis=1)

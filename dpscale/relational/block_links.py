@@ -102,10 +102,13 @@ class ChildModel:
         else:
             sides = self.groups.side(self.sides[0], 0), self.groups.side(self.sides[1], 1)
             first, second = self.groups.u[above], self.groups.v[below]
-            u, v = (replace(rows_of_profiles(side, of)[0], profiles=side.profiles[:0])
-                    for side, of in zip(sides, (first, second), strict=True))  # fmt: skip
+            u, v = (
+                replace(rows_of_profiles(side, of)[0], profiles=side.profiles[:0])
+                for side, of in zip(sides, (first, second), strict=True)
+            )
             whole = round_columns(self._share(sides, first, second), v.counts, self.bound, u.counts, stream)
             each = self.groups.ends[above]
+
         ends = self._degrees(each, u, whole.sum(axis=1), stream)
         links = assign_links(whole, u, v, ends, children(whole.sum(axis=0), v, stream), stream)
         known = expected if self.groups is None else None

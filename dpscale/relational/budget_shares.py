@@ -71,6 +71,7 @@ class Expected:
             x, y = self.features.whole(some) * STEP, self.features.centred(some)
             for total, values in zip(totals, (x, x * x, x * y, y * y), strict=True):
                 total += values.T @ ends
+
         one, two, three, four = totals
         return one, two, three, four
 
@@ -117,6 +118,7 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
     lu, lv = (np.asarray(np.bincount(*one), dtype=np.float64) for one in ((u.blocks, eu, nu), (v.blocks, ev, nv)))
     both = np.zeros((nu, nv))
     np.add.at(both, np.ix_(u.blocks, v.blocks), joint)
+
     return _triples(lu, lv, both) + _triples(lv, lu, both.T) or float(
         np.sqrt(lu[0] ** 2 + lv[0] ** 2 + both[0, 0] ** 2)
     )
@@ -188,8 +190,10 @@ def random_error(question: LinkProblem) -> float:
 
 
 def _tried(question: LinkProblem) -> Iterator[tuple[float, Expected, Expected, Floats]]:
-    sides = [[Expected.random(side, Features.of_side(side, clip), question.links) for clip in CLIPS]
-             for side in (question.u, question.v)]  # fmt: skip
+    sides = [
+        [Expected.random(side, Features.of_side(side, clip), question.links) for clip in CLIPS]
+        for side in (question.u, question.v)
+    ]
     for u, v in product(*sides):
         for start in STARTS:
             logits = np.log(np.array(start))
@@ -224,6 +228,7 @@ def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) ->
         raw[1] = Fraction(0)
     cost = float(squared_distance(question.relation, (big_u, g), (big_v, h), raw))
     scale = ROUNDING * question.amount / cost if cost else 0.0
+
     return tuple(float(one) * scale for one in raw)  # type: ignore[return-value]
 
 

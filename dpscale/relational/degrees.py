@@ -50,6 +50,7 @@ def shrink_degrees(at_most: Floats, rows: int, sigma: float, links: float) -> Fl
     expected = weights @ np.stack(each) / weights.sum()
     residual = at_most - expected
     excess = max(float((residual**2).mean()) - sigma**2 * (1 + (2 / len(residual)) ** 0.5), 0.0)
+
     return np.asarray(expected + residual * excess / (excess + sigma**2))
 
 
@@ -68,11 +69,13 @@ def _bounded_binomial(mean: float, dispersion: float, bound: int) -> Floats:
     low, high = 0.0, float(bound)
     if mean >= bound * (1 - CLOSE):
         return np.zeros(bound)
+
     while bound - cumulative(high).sum() < mean and high < FREE * bound:
         high *= 2
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if bound - cumulative(middle).sum() < mean else (low, middle)
+
     return cumulative(high)
 
 
@@ -95,6 +98,7 @@ def limit_links(
             each = np.repeat(np.arange(len(line)), line.astype(np.int64))
             remaining = each[stream.permutation(len(each))[:left]]
             line[:] = np.bincount(remaining, minlength=len(line))
+
     return links
 
 
@@ -186,6 +190,7 @@ def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, stream: Pub
     groups = np.repeat(np.arange(len(totals)), totals.astype(np.int64))
     at = np.searchsorted(ends, begins[groups] + stream.uniforms(len(groups)) * widths[groups], side="right")
     drawn = np.bincount(np.clip(at, bounds[groups], bounds[groups + 1] - 1), minlength=len(each))
+
     return np.split(drawn.astype(np.int64), bounds[1:-1])
 
 
@@ -231,4 +236,5 @@ def _sorted(at_most: Floats, sigma: float, rows: int) -> Floats:
     before = np.where(place > 0, ends[np.maximum(place - 1, 0)], 0.0)
     inside = (points - before) / np.maximum(ends[place] - before, LEAST_DEGREE)
     low, high = np.maximum(GRID[np.maximum(place - 1, 0)], 1), np.maximum(GRID[place], 1)
+
     return np.where(place == 0, 0.0, np.maximum(low * (high / low) ** np.clip(inside, 0, 1), 1.0))

@@ -74,6 +74,7 @@ def distinct(rows: NDArray[np.integer], sizes: Sequence[int]) -> tuple[Integers,
     if math.prod(map(int, sizes)) >= 1 << 62:
         profiles, of = np.unique(rows, axis=0, return_inverse=True)
         return profiles.astype(np.int64), of.reshape(-1)
+
     codes = np.zeros(len(rows), np.int64)
     for i, size in enumerate(sizes):
         codes = codes * int(size) + rows[:, i]
@@ -175,9 +176,11 @@ def _uniform_bounds(size: int) -> tuple[int, int]:
     """Return the squared norm of a value's columns and the inner product of two values' columns, as integers."""
     if size == 1:
         return 0, 0
+
     table = _cut(_one_hots(2, np.full(2, 0.5))) if size == 2 else None
     if table is not None:
         return int((table**2).max()), int(table[0, 0] * table[1, 0])
+
     size = int(size)  # an unbounded int, so that bounds are exact
     own, other = math.trunc((1 - 1 / size) / STEP), math.trunc(-1 / size / STEP)
     return own**2 + (size - 1) * other**2, 2 * own * other + (size - 2) * other**2
@@ -200,6 +203,7 @@ def squared_distance(relation: str, u: Bounds, v: Bounds, precisions: Precisions
     alone = pu * big_u + pv * big_v + puv * big_u * big_v
     if relation != REPLACE:
         return Fraction(alone)
+
     both = pu * (big_u - g) + pv * (big_v - h) + puv * (big_u * big_v - g * h)
     one = (big_u - g) * (pu + puv * big_v)
     other = (big_v - h) * (pv + puv * big_u)

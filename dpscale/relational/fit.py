@@ -171,6 +171,7 @@ def _minimise(unknown: _Parameters, partition: Partition) -> Fitted:
     if len(steps):
         found = optimize.minimize(value, x, jac=True, method="L-BFGS-B", options=_options(unknown.links))
         x = found.x * steps
+
     return Fitted(partition(unknown.energy(x))[1], *unknown.split(x))
 
 

@@ -157,14 +157,17 @@ def parent_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> I
     """Return the weighted tables of parents, one after the other; the parameters are those of `step_counts`."""
     if not len(rows):
         return np.zeros(sum(a * b for a, b in tables.shapes), np.int64)
+
     first = np.flatnonzero(np.r_[True, parents[1:] != parents[:-1]])
     last = np.r_[first[1:], len(parents)] - 1
     numbers = bucket_of(np.minimum(last - first + 1, tables.bound), tables.numbers)
     begin = rows[first, tables.order]
     spans = bucket_of(rows[last, tables.order] - begin, tables.spans)
     columns = [(numbers, spans), (spans, begin), *((np.zeros_like(begin), rows[first, i]) for i in tables.others)]
-    counts = [np.bincount(one * b + two, minlength=a * b)
-              for (one, two), (a, b) in zip(columns, tables.shapes, strict=True)]  # fmt: skip
+    counts = [
+        np.bincount(one * b + two, minlength=a * b) for (one, two), (a, b) in zip(columns, tables.shapes, strict=True)
+    ]
+
     return np.concatenate([SPANS * counts[0], *counts[1:]]).astype(np.int64)
 
 
@@ -194,6 +197,7 @@ def estimate_steps(noisy: Floats, now: Floats, tables: HistoryTables, sigma: flo
         expected = now[one] / weight
         carried = np.maximum(expected, 1.0)
         blocks.append(ShrinkageBlock(noisy[one] / weight - expected, carried, carried, sigma / weight))
+
     target = np.concatenate([now[one] / weight for weight, one in zip(weights, cells, strict=True)])
     for block, one, ridge in zip(blocks, cells, ridges(blocks, PRIOR), strict=True):
         target[one] += block.departed * block.carried / (block.carried + ridge)

@@ -41,6 +41,7 @@ def conditional(noisy: Floats, totals: Floats, sigma: float, allowed: Floats) ->
     seen = totals > 0
     whole = project_to_simplex((noisy * allowed)[seen].sum(axis=0), float(totals.sum())) + 1e-9
     found = np.zeros_like(noisy)
+
     for row, total in enumerate(totals.tolist()):
         cells = allowed[row] > 0
         expected = whole[cells] / whole[cells].sum() * total
@@ -48,6 +49,7 @@ def conditional(noisy: Floats, totals: Floats, sigma: float, allowed: Floats) ->
         excess = max(float((residual**2).mean()) - sigma**2, 0.0)
         estimate = expected + residual * excess / (excess + sigma**2)
         found[row, cells] = (project_to_simplex(estimate, total) if total > 0 else expected) + 1e-9
+
     return np.asarray(found / found.sum(axis=1, keepdims=True))
 
 
@@ -174,6 +176,7 @@ def sample_dates(places: Positions, known: Integers, ends: ParentDates, tables: 
     whole = stream.permutation(len(begins))  # of equal dates, all of one parent change together
     found = np.empty(len(dates), np.int64)
     found[np.lexsort((np.repeat(whole, numbers), dates))] = np.sort(known)
+
     return found[np.lexsort((found, places.parents))]
 
 
@@ -224,6 +227,7 @@ def _move(dates: Integers, places: Positions, tables: HistoryTables, noisy: Floa
     inner, count = places.inner, tables.sizes[tables.order]
     if not len(inner):
         return
+
     alone = HistoryTables((count,), 0, tables.bound)
     weight = float(alone.weights[0])
     now = step_counts(dates[:, None], places.parents, alone).astype(float)

@@ -16,8 +16,9 @@ def change_cell(off: Floats, a: int, b: int, by: float) -> float:
 
 
 @compiled("int64(int64[::1], int64[::1], int64[::1], float64[:, ::1], float64[::1], float64, uint64[::1])")
-def move_dates(dates: Integers, inner: Integers, tries: Integers, off: Floats, number_off: Floats, factor: float,
-               state: Words) -> int:  # fmt: skip
+def move_dates(
+    dates: Integers, inner: Integers, tries: Integers, off: Floats, number_off: Floats, factor: float, state: Words
+) -> int:
     """Move dates between those before and after them if the squares of `off` and `number_off` decrease.
 
     Parameters
@@ -43,9 +44,11 @@ def move_dates(dates: Integers, inner: Integers, tries: Integers, off: Floats, n
         before, now, after = dates[p - 1], dates[p], dates[p + 1]
         if before == after:
             continue
+
         other = before + int(uniform(state) * (after - before + 1))
         if other == now:
             continue
+
         cost = change_cell(off, before, now, -1.0) + change_cell(off, now, after, -1.0)
         cost += change_cell(off, before, other, 1.0) + change_cell(off, other, after, 1.0)
         cost += factor * (change_entry(number_off, now, -1.0) + change_entry(number_off, other, 1.0))
@@ -53,18 +56,21 @@ def move_dates(dates: Integers, inner: Integers, tries: Integers, off: Floats, n
             dates[p] = other
             made += 1
             continue
+
         change_cell(off, before, now, 1.0)
         change_cell(off, now, after, 1.0)
         change_cell(off, before, other, -1.0)
         change_cell(off, other, after, -1.0)
         change_entry(number_off, now, 1.0)
         change_entry(number_off, other, -1.0)
+
     return made
 
 
 @compiled("float64(int64, int64, float64, int64[:, ::1], float64[::1], float64[:, ::1], float64)")
-def date_cost(k: int, date: int, sign: float, values: Integers, number_off: Floats, cross_off: Floats, factor: float
-              ) -> float:  # fmt: skip
+def date_cost(
+    k: int, date: int, sign: float, values: Integers, number_off: Floats, cross_off: Floats, factor: float
+) -> float:
     """Return the cost of adding (+1) or removing (−1) a child of this date to the parent k."""
     cost = change_entry(number_off, date, sign)
     for a in range(values.shape[1]):
@@ -103,10 +109,12 @@ def shift_histories(dates: Integers, begins: Integers, tries: Integers, firsts: 
         by = firsts[t] - dates[begin]
         if by == 0:
             continue
+
         cost = 0.0
         for p in range(begin, end):
             cost += date_cost(k, dates[p], -1.0, values, number_off, cross_off, factor)
             cost += date_cost(k, dates[p] + by, 1.0, values, number_off, cross_off, factor)
+
         made += cost < -1e-9
         for p in range(begin, end):
             if cost < -1e-9:
@@ -114,6 +122,7 @@ def shift_histories(dates: Integers, begins: Integers, tries: Integers, firsts: 
             else:
                 date_cost(k, dates[p], 1.0, values, number_off, cross_off, factor)
                 date_cost(k, dates[p] + by, -1.0, values, number_off, cross_off, factor)
+
     return made
 
 
@@ -144,6 +153,7 @@ def place_cost(p: int, sign: float, chosen: Integers, parents: Integers, of_v: I
     if p == 0 or parents[p - 1] != parents[p]:
         for j in range(width):
             cost += change_entry(off, starts[width * width + j] + rows[chosen[p], j], sign)
+
     for k in range(first.shape[1]):
         cost += factor * change_entry(cross_off, first[of_u[parents[p]], k] + second[of_v[chosen[p]], k], sign)
     if p + 1 < len(parents) and parents[p + 1] == parents[p]:
@@ -240,22 +250,31 @@ def exchange(
         other = proposed_child(p, chosen, parents, dates, rows, sizes, ranked, begins, offsets, cumulated, state)
         if other < 0:
             continue
+
         q = where[other]
         if of_v[other] == of_v[chosen[p]] or p == q:
             continue
+
         low, high = min(p, q), max(p, q)
-        cost = both_cost(low, high, -1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second,
-                         cross_off, factor)  # fmt: skip
+        cost = both_cost(
+            low, high, -1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
+        )
         chosen[p], chosen[q] = chosen[q], chosen[p]
-        cost += both_cost(low, high, 1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second,
-                          cross_off, factor)  # fmt: skip
+        cost += both_cost(
+            low, high, 1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
+        )
+
         if cost < -1e-9:
             where[chosen[p]], where[chosen[q]] = p, q
             made += 1
             continue
-        both_cost(low, high, -1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off,
-                  factor)  # fmt: skip
+
+        both_cost(
+            low, high, -1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
+        )
         chosen[p], chosen[q] = chosen[q], chosen[p]
-        both_cost(low, high, 1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off,
-                  factor)  # fmt: skip
+        both_cost(
+            low, high, 1.0, chosen, parents, of_v, rows, sizes, starts, off, of_u, first, second, cross_off, factor
+        )
+
     return made

@@ -22,8 +22,9 @@ EXCHANGES, MOST_EXCHANGES = 100, 20_000_000  # proposals for each child, and at 
 ROUNDS, FEW = 5, 1e-3  # rounds of proposals, and the accepted part of a round below which it is the last
 
 
-def order_children(links: Integers, sides: tuple[Side, Side], noisy: NoisyHistory, stream: PublicStream,
-                   associate: bool = True) -> Integers:  # fmt: skip
+def order_children(
+    links: Integers, sides: tuple[Side, Side], noisy: NoisyHistory, stream: PublicStream, associate: bool = True
+) -> Integers:
     """Return links with the same numbers of children of each parent, grouped by parent and in order, shape (m, 2).
 
     Parameters
@@ -43,13 +44,15 @@ def order_children(links: Integers, sides: tuple[Side, Side], noisy: NoisyHistor
     step, sigma = noisy.date_steps
     own = v.profiles[v.of[links[:, 1]], tables.order]
     ends = ParentDates.of(u, links[:, 0], own, tables.sizes[tables.order])
-    dates = sample_dates(places, rows[:, tables.order], ends, tables, (step, noisy.parents), (sigma, noisy.sigmas[1]),
-                         stream)  # fmt: skip
+    dates = sample_dates(
+        places, rows[:, tables.order], ends, tables, (step, noisy.parents), (sigma, noisy.sigmas[1]), stream
+    )
     chosen = _by_date(dates, rows[:, tables.order], stream)
     cross = Cross.of(u, v) if associate else _no_marginals(u, v)
     now = u.of[places.parents], v.of[children[chosen]]
     cross_off = (_marginals(cross, *now) - _marginals(cross, u.of[links[:, 0]], v.of[links[:, 1]])).astype(float)
     _exchange(chosen, places, dates, rows, noisy, (u.of, v.of[children], cross, cross_off), stream)
+
     return np.stack([places.parents, children[chosen]], axis=1)
 
 
@@ -89,6 +92,7 @@ def _exchange(chosen: Integers, places: Positions, dates: Integers, rows: Intege
     ranked, begins = _by_cells(rows, tables)
     offsets, cumulated = _laws(target, first_target, tables)
     number = min(EXCHANGES * len(chosen), MOST_EXCHANGES) // ROUNDS
+
     for _ in range(ROUNDS):
         tries = (stream.uniforms(number) * len(chosen)).astype(np.int64)
         made = history_loops.exchange(tries, chosen, where, places.parents, of_v, ranked, begins, offsets, cumulated,
@@ -104,6 +108,7 @@ def _first_children(chosen: Integers, places: Positions, rows: Integers, noisy: 
     now = [np.bincount(rows[chosen[begins], i], minlength=size).astype(float) for i, size in enumerate(tables.sizes)]
     parts, sigmas = split_tables(noisy.parents, tables, noisy.sigmas[1])
     target = list(now)
+
     for i, part, sigma in zip(tables.others, parts[2:], sigmas[2:], strict=True):
         total = np.array([float(len(begins))])
         target[i] = (conditional(part, total, sigma, np.ones_like(part)) * total)[0]
@@ -126,6 +131,7 @@ def _laws(target: Floats, first_target: Floats, tables: HistoryTables) -> tuple[
     offsets = np.concatenate([[0], np.cumsum([size + 1 for size in tables.sizes])[:-1]]).astype(np.int64)
     found = np.ones((int(sum(size + 1 for size in tables.sizes)), max(tables.sizes)))
     firsts = np.split(first_target, np.cumsum(tables.sizes)[:-1])
+
     for j, size in enumerate(tables.sizes):
         at = tables.pairs.index((j, j))
         table = np.vstack([target[tables.starts[at] : tables.starts[at + 1]].reshape(size, size), firsts[j]])

@@ -103,6 +103,7 @@ def shrink_sums(noisy: Floats, expected: Floats, curvature: Floats, carried: Flo
         ridge[kinds == i] = own
     few = ridge > FEW * curvature
     target[few] = expected[few]
+
     return target, ridge
 
 
@@ -165,8 +166,9 @@ def _ones(noisy: Floats | None, side: Expected, precision: float) -> Constraint 
 
 
 def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision: float) -> Constraint:
-    curvature, carried = (np.multiply.outer(*both) / u.links for both in
-                          ((u.curvature, v.curvature), (u.carried, v.carried)))  # fmt: skip
+    curvature, carried = (
+        np.multiply.outer(*both) / u.links for both in ((u.curvature, v.curvature), (u.carried, v.carried))
+    )
     kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks
     one, two, three, four = (table.ravel() for table in (noisy, expected, curvature, carried))
     target, ridge = shrink_sums(one, two, three, four, precision, kinds.ravel(), PRIOR_PAIRS)
@@ -209,6 +211,7 @@ def cluster(points: NDArray[np.float32], stream: PublicStream) -> tuple[Integers
     """Return the cluster of every point and the centres, by Lloyd's algorithm on a sample."""
     if len(points) <= GROUPS:
         return np.arange(len(points)), points.astype(float)
+
     points_sample = points[stream.permutation(len(points))[:SAMPLE]]
     centres = points_sample[:GROUPS].astype(float)
     for _ in range(ROUNDS):
@@ -216,6 +219,7 @@ def cluster(points: NDArray[np.float32], stream: PublicStream) -> tuple[Integers
         counts = np.maximum(np.bincount(near, minlength=GROUPS), 1)
         sums = np.stack([np.bincount(near, column, GROUPS) for column in points_sample.T], axis=1)
         centres = np.where(np.bincount(near, minlength=GROUPS)[:, None] > 0, sums / counts[:, None], centres)
+
     return nearest(points, centres), centres
 
 
@@ -269,6 +273,7 @@ def grouped_links(
     scale = links / cells.sum()
     by_profile = own_u * (ends_u / np.maximum(mass, 1e-300))[of_u]
     each_u, each_v = scale * by_profile / u.counts, scale * ends_v / v.counts
+
     return Grouped(scale * cells, _by_group(u, of_u), _by_group(v, of_v), each_u[u.of], each_v[v.of])
 
 
@@ -280,8 +285,9 @@ def _factors(side: Expected, theta: Floats) -> Floats:
     return np.asarray(np.exp(energy - energy.max()))
 
 
-def _sum_weights(two: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool,
-            children: Floats) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+def _sum_weights(
+    two: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool, children: Floats
+) -> tuple[Floats, Floats, Floats]:
     """Return sums between groups of u and v, of every group of u, and of every profile of v, up to a factor."""
     cells, ends = np.zeros((len(centres), int(of_v.max()) + 1)), np.empty(len(own_v))
     for start in range(0, len(own_v), CHUNK):
@@ -292,6 +298,7 @@ def _sum_weights(two: Expected, centres: Floats, own_u: Floats, own_v: Floats, o
             weights *= children[some] / weights.sum(axis=0)
         ends[some] = weights.sum(axis=0)
         np.add.at(cells.T, of_v[some], weights.T)
+
     return cells, cells.sum(axis=1), ends
 
 
@@ -313,9 +320,11 @@ def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, stream
     ordered = np.argsort(at, kind="stable")
     drawn = np.empty(len(ends), np.int64)
     begins = np.searchsorted(at[ordered], np.arange(len(means) + 1))
+
     for law, first, last in zip(laws, begins, begins[1:], strict=False):
         if last > first:
             drawn[ordered[first:last]] = stream.systematic(law, int(last - first))
+
     rows = np.argsort(side.of, kind="stable")
     groups = np.split(drawn[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
     return [

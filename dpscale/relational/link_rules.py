@@ -79,12 +79,14 @@ def repair_links(pairs: Integers, links: PossibleLinks, stream: PublicStream) ->
     places = pairs[bad, 0]
     used, taken = _assign(pairs, bad, places, links, stream, reuse=False)
     bad, rest = bad[~used], np.delete(places, taken)
+
     if len(bad):
         open_pairs = np.delete(pairs, bad, axis=0)
         used, _ = _assign(pairs, bad, links.free(open_pairs), links, stream, reuse=links.bound is None)
         left = bad[~used]
         pairs[left, 0] = _any_place(len(left), rest, np.delete(pairs, left, axis=0), links)
         return pairs, left
+
     return pairs, bad
 
 
@@ -92,16 +94,19 @@ def _any_place(count: int, rest: Integers, pairs: Integers, links: PossibleLinks
     """Return parents for children without a possible one: places that became free, then any within the bound."""
     if links.bound is None:
         return rest[:count]
+
     degrees = np.bincount(pairs[:, 0], minlength=len(links.parents))
     found = [one for one in rest.tolist() if degrees[one] < links.bound][:count]
     kept = np.array(found, np.int64)
     degrees += np.bincount(kept, minlength=len(degrees))
     more = np.repeat(np.arange(len(degrees)), np.maximum(links.bound - degrees, 0))
+
     return np.concatenate([kept, more])[:count]
 
 
-def _assign(pairs: Integers, bad: Integers, places: Integers, links: PossibleLinks, stream: PublicStream, reuse: bool
-            ) -> tuple[Flags, Integers]:  # fmt: skip
+def _assign(
+    pairs: Integers, bad: Integers, places: Integers, links: PossibleLinks, stream: PublicStream, reuse: bool
+) -> tuple[Flags, Integers]:
     """Give places to the children of links, in place; return those that have one, and the places that are used.
 
     `reuse` permits any number of children at a place.
@@ -111,6 +116,7 @@ def _assign(pairs: Integers, bad: Integers, places: Integers, links: PossibleLin
                  np.bincount(spots, minlength=len(links.possible)), links.possible, reuse)  # fmt: skip
     waiting = _shuffled(children, stream)
     vacant = _shuffled(spots, stream)
+
     used, taken = np.zeros(len(bad), np.bool_), []
     for parent, child in zip(*np.nonzero(flow), strict=True):
         number = int(flow[parent, child])
@@ -122,6 +128,7 @@ def _assign(pairs: Integers, bad: Integers, places: Integers, links: PossibleLin
             picks = [vacant[parent].pop() for _ in range(number)]
             taken += picks
         pairs[bad[mine], 0], used[mine] = places[picks], True
+
     return used, np.array(taken, np.int64)
 
 
@@ -150,4 +157,5 @@ def _flow(children: Integers, places: Integers, possible: Flags, reuse: bool) ->
     if len(at):
         flow = maximum_flow(graph, source, sink).flow
         found[one[at], two[to]] = np.asarray(flow[len(one) + to, at]).reshape(-1)
+
     return found

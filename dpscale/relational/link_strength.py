@@ -129,13 +129,17 @@ def one_way_blocks(side: Expected, sums: NoisySums, mean: NoisySums) -> list[Shr
 def pair_blocks(u: Expected, v: Expected, sums: tuple[NoisySums, NoisySums, NoisySums]) -> list[ShrinkageBlock]:
     """Return the departures of the cross sums of u, v and both from those of random links."""
     one, two, both = sums
-    curvature, carried = (np.multiply.outer(*pair) / u.links for pair in
-                          ((u.curvature, v.curvature), (u.carried, v.carried)))  # fmt: skip
+    curvature, carried = (
+        np.multiply.outer(*pair) / u.links for pair in ((u.curvature, v.curvature), (u.carried, v.carried))
+    )
     kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks
     return _blocks(both.values - np.outer(one.values, two.values) / u.links, curvature, carried, kinds, both.variance)
 
 
-def _blocks(departed: Floats, curvature: Floats, carried: Floats, kinds: Integers, variance: float
-            ) -> list[ShrinkageBlock]:  # fmt: skip
-    return [ShrinkageBlock(departed[kinds == i], curvature[kinds == i], carried[kinds == i], variance**0.5)
-            for i in np.unique(kinds)]  # fmt: skip
+def _blocks(
+    departed: Floats, curvature: Floats, carried: Floats, kinds: Integers, variance: float
+) -> list[ShrinkageBlock]:
+    return [
+        ShrinkageBlock(departed[kinds == i], curvature[kinds == i], carried[kinds == i], variance**0.5)
+        for i in np.unique(kinds)
+    ]

@@ -61,13 +61,16 @@ def merge(values: Floats, counts: Integers, begun: int, sums: Floats, chosen: In
                 k += 1
                 sums[k] = 0.0
                 continue
+
             weight = value * taken
             if weight > 0.0:
                 sums[k] += weight
                 if uniform(state) < weight / sums[k]:
                     chosen[k] = number if taken == 1 else number + min(int(uniform(state) * taken), taken - 1)
+
             left -= taken
             number += taken
+
     return k
 
 
@@ -79,11 +82,14 @@ def move_if_nearer(off: Floats, first: Integers, second: Integers, a: int, b: in
         i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
         if i != j:
             change += 2.0 - 2.0 * off[i] + 2.0 * off[j]
+
     if change >= 0:
         return False
+
     for k in range(first.shape[1]):
         off[first[a, k] + second[b, k]] -= 1.0
         off[first[c, k] + second[d, k]] += 1.0
+
     return True
 
 
@@ -108,6 +114,7 @@ def improve(links: Floats, floors: Floats, caps: Floats, first: Integers, second
             moved += 1
             links[s] -= 1
             links[e] += 1
+
     return moved
 
 
@@ -122,11 +129,13 @@ def improve_columns(links: Floats, floors: Floats, rooms: Floats, first: Integer
     totals = np.zeros(len(rooms))
     for cell in range(len(links)):
         totals[cell // width] += links[cell]
+
     for t in range(len(sources)):
         s, e = sources[t], ends[t]
         a, c = s // width, e // width
         if s == e or links[s] <= floors[s] or links[e] > floors[e] or totals[c] >= rooms[c]:
             continue
+
         b, d = s % width, e % width
         if move_if_nearer(off, first, second, a, b, c, d):
             moved += 1
@@ -134,6 +143,7 @@ def improve_columns(links: Floats, floors: Floats, rooms: Floats, first: Integer
             links[e] += 1
             totals[a] -= 1
             totals[c] += 1
+
     return moved
 
 
@@ -169,6 +179,7 @@ def placement_cost(
                 i, j = pairs[t, 0], pairs[t, 1]
                 cost += change_entry(sibling_off, starts[t] + rows[child, i] * sizes[j] + rows[other, j], weight)
                 cost += change_entry(sibling_off, starts[t] + rows[other, i] * sizes[j] + rows[child, j], weight)
+
     return cost
 
 
@@ -192,14 +203,18 @@ def swap(
         a, b = parents[x], parents[y]
         if a == b:
             continue
+
         cost = placement_cost(a, x, y, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
                               pairs, starts, sibling_off)  # fmt: skip
         cost += placement_cost(b, y, x, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
                                pairs, starts, sibling_off)  # fmt: skip
-        cost += placement_cost(a, y, x, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
-                               pairs, starts, sibling_off)  # fmt: skip
-        cost += placement_cost(b, x, y, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
-                               pairs, starts, sibling_off)  # fmt: skip
+        cost += placement_cost(
+            a, y, x, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes, pairs, starts, sibling_off
+        )
+        cost += placement_cost(
+            b, x, y, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes, pairs, starts, sibling_off
+        )
+
         if cost < -1e-9:
             made += 1
             for place in range(begins[a], begins[a + 1]):
@@ -210,14 +225,18 @@ def swap(
                     order[place] = x
             parents[x], parents[y] = b, a
             continue
+
         placement_cost(a, y, x, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
                        pairs, starts, sibling_off)  # fmt: skip
         placement_cost(b, x, y, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
                        pairs, starts, sibling_off)  # fmt: skip
-        placement_cost(a, x, y, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
-                       pairs, starts, sibling_off)  # fmt: skip
-        placement_cost(b, y, x, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
-                       pairs, starts, sibling_off)  # fmt: skip
+        placement_cost(
+            a, x, y, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes, pairs, starts, sibling_off
+        )
+        placement_cost(
+            b, y, x, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes, pairs, starts, sibling_off
+        )
+
     return made
 
 

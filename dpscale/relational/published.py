@@ -93,6 +93,7 @@ def run_rounds(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: 
         noisy = noisy + measure(number, chosen)
         taken += chosen
         b = descend(fit, cross.some(taken), noisy, b)
+
     return b
 
 
@@ -132,6 +133,7 @@ def project(b: Floats, cap: Floats, links: float) -> Floats:
         if step == y or abs(left) <= 1e-14 * links:
             break
         y = step
+
     return np.clip(b + y, 0, 1)
 
 

@@ -50,6 +50,7 @@ class Cross:
             first.append(starts[-1] + a * size_b)
             second.append(b)
             starts.append(starts[-1] + size_a * size_b)
+
         one, two = (np.ascontiguousarray(np.stack(codes, axis=1)) for codes in (first, second))
         return cls(columns, one, two, np.array(starts, np.int64))
 
@@ -120,6 +121,7 @@ def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, stream: PublicS
     cross = Cross.of(u, v)
     first, second, off = cross.first, cross.second, cross.marginals(links - wanted)
     flat, shares = links.ravel(), np.cumsum(wanted.ravel() - floors)
+
     for _ in range(PASSES if shares[-1] > 0 else 0):
         count = int(min(PROPOSALS * min(flat.sum(), shares[-1]), MOST))
         above = np.flatnonzero(flat > floors)
@@ -128,6 +130,7 @@ def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, stream: PublicS
         sources = above[(stream.uniforms(count) * len(above)).astype(np.int64)]
         ends = np.searchsorted(shares, stream.uniforms(count) * shares[-1]).clip(0, flat.size - 1).astype(np.int64)
         loops.improve(flat, floors, caps.ravel(), first, second, off, sources, ends)
+
     return flat.reshape(wanted.shape)
 
 
@@ -195,6 +198,7 @@ def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int |
         rows = np.searchsorted(ends, columns + stream.uniforms(count), side="right") - columns * height
         targets = rows.clip(0, height - 1) * width + columns
         loops.improve_columns(links, floors, room, cross.first, cross.second, off, sources, targets)
+
     return links.reshape(whole.shape)
 
 
@@ -251,6 +255,7 @@ def _merged(parts: Iterable[tuple[Floats, Integers]], state: NDArray[np.uint64])
     for values, counts in parts:
         if len(values) and not (values.min() >= 0 and values.max() <= 1):
             raise ValueError("entries outside [0, 1]")
+
         most = int(2 * (values @ counts + 1)) + 2
         own, entry = np.zeros(most), np.full(most, -1, np.int64)
         own[0], entry[0] = sums[-1][-1], entry_of[-1][-1]
@@ -259,4 +264,5 @@ def _merged(parts: Iterable[tuple[Floats, Integers]], state: NDArray[np.uint64])
         sums.append(own[: last + 1].copy())
         entry_of.append(entry[: last + 1].copy())
         begun += int(counts.sum())
+
     return np.concatenate(sums), np.concatenate(entry_of)

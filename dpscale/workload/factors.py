@@ -89,11 +89,13 @@ def axis_of(family: Family, size: int, weights: Weights | None = None) -> Axis:
     """Return the cached axis of a family at a size."""
     if is_wide(size) or (family.is_identity and weights is None and size > LONG):
         return _wide_axis(family, size, weights)
+
     gram = family.gram(size)
     diagonal, square = _centred_diagonal(gram, weights)
     weight = float(diagonal.sum())
     if weight <= NEGLIGIBLE * float(np.trace(gram)):  # only multiples of the total
         return Axis(GramFactor(f"nothing/{size}", partial(np.zeros, (0, size))), 0.0, square)
+
     key = (f"two/{size}" if size == 2 else f"{family.key}/{size}") + named(weights)
     make, spanning = partial(_centred_rows, family, size, weights), partial(_family_basis, family, size, weights)
     return Axis(GramFactor(key, make, spanning=spanning, family=family), weight, square)
@@ -197,10 +199,12 @@ def _make_piece(
     weight = float((pieces**2).sum())
     if weight <= NEGLIGIBLE * float((weighted**2).sum()) or not len(queries):
         return None, 0.0
+
     rows = compressed(pieces / np.sqrt(weight))
     name = f"{part.key(attributes)}@{','.join(map(str, keep))}" + "".join(map(named, weights))
     basis = _integer_basis(part.basis(attributes), keep, weights) if keep else None
     key = _content_key(rows) + named(weights[keep[0]]) if len(keep) == 1 else name
+
     return GramFactor(key, lambda: rows, basis), weight
 
 
@@ -231,4 +235,5 @@ def _integer_pieces(basis: Floats, keep: tuple[int, ...], weights: AxisWeights) 
     flat = pieces.reshape(len(pieces), -1)
     if profiles:
         flat = flat // np.maximum(np.gcd.reduce(flat.astype(np.int64), axis=1, keepdims=True), 1)
+
     return np.asarray(flat)

@@ -253,8 +253,9 @@ def family_named(name: str, parameters: Mapping[str, Any] | None = None) -> Quer
     for given in parameters or {}:
         owners = [other.name for other in FAMILIES.values() if given in type(other).model_fields]
         if owners and given not in type(family).model_fields:
-            raise JobError(f"workload.{given}", f"given for family {name!r}", f"family {' or '.join(owners)} only",
-                           "remove it")  # fmt: skip
+            raise JobError(
+                f"workload.{given}", f"given for family {name!r}", f"family {' or '.join(owners)} only", "remove it"
+            )
     return checked(type(family), parameters, "workload", f"family {name}") if parameters else family
 
 

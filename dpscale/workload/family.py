@@ -203,11 +203,13 @@ class Family(ProductFamily):
         size = len(profile)
         if size <= STRETCH or not self.has_intervals:
             return _root_sum(weighted_piece(self.gram(size), profile)[0])
+
         low, high = self._listed_intervals(size)
         inside = low // STRETCH == (high - 1) // STRETCH
         low, high, before = low[inside], high[inside], np.concatenate([[0.0], np.cumsum(profile)])
         known: dict[bytes, float] = {}
         total = -float(np.linalg.norm(before[high] - before[low])) * math.sqrt(size)
+
         for start in range(0, size, STRETCH):
             own = low // STRETCH == start // STRETCH
             weights = np.zeros((min(STRETCH, size - start),) * 2)
@@ -215,6 +217,7 @@ class Family(ProductFamily):
             if weights.tobytes() not in known:
                 known[weights.tobytes()] = _root_sum(sum_of_intervals(weights))
             total += known[weights.tobytes()]
+
         return max(total, 0.0)
 
     def block_gram(self, cut: Cut) -> Floats:
@@ -253,9 +256,11 @@ class Family(ProductFamily):
         families = self.inner_families(cut.size, run.size)
         if families:
             return np.asarray(sum([weight * family.gram(run.size) for family, weight in families]))
+
         start = sum(one.count * one.size for one in cut.runs[: cut.runs.index(run)])
         if is_wide(cut.size):
             return self._inner_intervals(cut.size, start, run)
+
         places = np.arange(start, start + run.count * run.size).reshape(run.count, run.size)
         gram = self.gram(cut.size)
         return np.asarray(np.mean([gram[np.ix_(own, own)] for own in places], axis=0))
@@ -268,9 +273,11 @@ class Family(ProductFamily):
         alone = first == last
         suffixes = (first, low, np.where(alone, high, run.size))
         prefixes = (last, np.zeros_like(high), np.where(alone, 0, high))
+
         for block, begin, end in (suffixes, prefixes):
             own = (block >= 0) & (block < run.count) & (begin < end)
             np.add.at(weights, (begin[own], end[own] - 1), 1 / run.count)
+
         return sum_of_intervals(weights)
 
     def inner_bound(self, cut: Cut, run: BlockRun) -> float:
@@ -279,8 +286,9 @@ class Family(ProductFamily):
         families = self.inner_families(cut.size, cells)
         profile = np.full(cells, 1 / cells)
         if families:
-            return math.fsum(weight * max(family.centred_trace(profile), 0.0) ** 2 / cells
-                             for family, weight in families)  # fmt: skip
+            return math.fsum(
+                weight * max(family.centred_trace(profile), 0.0) ** 2 / cells for family, weight in families
+            )
         return _root_sum(weighted_piece(self.inner_gram(cut, run), profile)[0]) ** 2 / cells
 
     def inner_search_gram(self, size: int, cells: int) -> Floats | None:

@@ -142,6 +142,7 @@ def _joined_along(name: str, products: Sequence[Predicates]) -> list[Predicates]
         others = tuple((other, predicates) for other, predicates in product.items() if other != name)
         before = joined.get(others, {name: ()})
         joined[others] = {**product, name: before[name] + product[name]}
+
     return list(joined.values())
 
 
@@ -180,10 +181,12 @@ def axis_queries(
         given = _from_file(given, name)
     elif isinstance(given, str):
         given = one_way(given) or [given]
+
     if isinstance(given, Family):
         return given, _named(_family_texts(given, domain, name))
     if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
         return ListedQueries.of(query_matrix(given, domain, name)), _named([text.strip() for text in given])
+
     matrix = _checked_matrix(given, domain[name].size, name)
     return ListedQueries.of(matrix), _named([f"{name}: query {number}" for number in range(len(matrix))])
 
@@ -206,6 +209,7 @@ def _checked_matrix(given: Any, size: int, name: str) -> Floats:
         array = np.asarray(given, np.float64)
     except (TypeError, ValueError):
         raise JobError(f"{FIELD}.{name}", safe_repr(given), takes, "fix it") from None
+
     if array.ndim != 2 or array.shape[1] != size or not len(array) or not np.isfinite(array).all():
         raise JobError(f"{FIELD}.{name}", f"an array of shape {array.shape}", takes, "use one column per cell")
     if array.size > MOST_ENTRIES:

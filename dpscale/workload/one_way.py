@@ -150,6 +150,7 @@ class Prefix(Family):
         after = lengths.sum() - np.cumsum(lengths)
         gram = _at_larger(first + after)
         np.fill_diagonal(gram, second + after)
+
         return gram
 
     def inner_families(self, size: int, cells: int) -> tuple[tuple[Family, float], ...]:
@@ -233,6 +234,7 @@ class Range(Family):
         gram += gram.T
         apart = _by_block(cut, [_half_distance(own) for own in cut.within])
         np.fill_diagonal(gram, low * high - (cut.size + 1) * apart)
+
         return gram
 
     def inner_families(self, size: int, cells: int) -> tuple[tuple[Family, float], ...]:
@@ -313,6 +315,7 @@ class Circular(Family):
         apart = np.abs(np.subtract.outer(middles, middles))
         np.fill_diagonal(apart, 2 * _by_block(cut, [_half_distance(own) for own in cut.within]))
         square = np.subtract.outer(middles, middles) ** 2 + np.add.outer(spreads, spreads)
+
         return np.asarray(size * (size + 1) / 2 - size * apart + square)
 
     def inner_families(self, size: int, cells: int) -> tuple[tuple[Family, float], ...]:

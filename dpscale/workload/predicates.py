@@ -74,8 +74,9 @@ def _nesting(text: str) -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise JobError(FIELD, f"{safe_repr(text)}, with too many levels of ( or not", "fewer levels",
-                       "remove parentheses") from None  # fmt: skip
+        raise JobError(
+            FIELD, f"{safe_repr(text)}, with too many levels of ( or not", "fewer levels", "remove parentheses"
+        ) from None
 
 
 class _Reader(ExpressionReader):
@@ -103,6 +104,7 @@ class _Reader(ExpressionReader):
             one = self._single()
             if len(one.attributes) > 1 or not (one.attributes or one.mask.all()):
                 return None
+
             last = self.tokens[self.place - 1]
             text = self.text[start : last.at + len(last.text)]
             for name in one.attributes:
@@ -126,10 +128,12 @@ class _Reader(ExpressionReader):
         if self.take_if("not"):
             found = self._single()
             return Predicate(found.attributes, ~found.mask)
+
         if self.take_if("("):
             found = self._either()
             self.expect(")")
             return found
+
         if self.take_if("total"):
             return Predicate((), np.ones((), np.bool_))
         return self._condition()
@@ -155,9 +159,11 @@ class _Reader(ExpressionReader):
             negated = self.take_if("not")
             self.expect("null")
             return cells.nulls() ^ negated
+
         sign = self.take()
         if sign.kind == "sign" and sign.text in SIGNS:
             return cells.compared(sign.text, self.literal())
+
         negated = sign.text.lower() == "not" and sign.kind == "word"
         sign = self.take() if negated else sign
         if sign.kind != "word" or sign.text.lower() not in ("in", "between"):
@@ -208,6 +214,7 @@ class _Cells:
         if cell is None:
             known = [str(one) for one in self.attribute.labels if one is not None]
             raise self._error(value, "a label of the attribute", nearest(str(label), known))
+
         found[cell] = True
         return found
 
@@ -226,11 +233,13 @@ class _Cells:
         after = sign in ("<=", ">")  # whether a cell of the value itself is below the cut
         if self.attribute.kind == "bins":
             return self._edge(sign, value)
+
         if self.attribute.kind == "date":
             cell = self._period(value)
             if cell is None:
                 raise self._error(value, f"the name of a {self.attribute.by}, or a day of it", "fix it")
             return min(max(cell + after, 0), self.attribute.listed)
+
         labels = self.attribute.labels[: self.attribute.listed]
         if isinstance(value, str | datetime) or not all(isinstance(one, int | float) for one in labels):
             raise self._error(value, "an order comparison of numbers, bins or dates", "list the labels with in (…)")
@@ -282,10 +291,12 @@ def range_predicate(attribute: Attribute, first: int, last: int) -> str:
 def _listed_range(attribute: Attribute, first: int, last: int) -> str:
     if first == last:
         return cell_predicate(attribute, first)
+
     name = spelled_name(attribute.name, WORDS)
     if attribute.kind == "bins":
         below = "<=" if last == attribute.listed - 1 else "<"
         return f"{name} >= {attribute.edges[first]!r} and {name} {below} {attribute.edges[last + 1]!r}"
+
     labels = attribute.labels[first : last + 1]
     if attribute.kind == "date" or all(isinstance(one, int) and not isinstance(one, bool) for one in labels):
         return f"{name} in {_label_text(labels[0])}..{_label_text(labels[-1])}"

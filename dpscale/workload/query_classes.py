@@ -135,6 +135,7 @@ class QueryCandidates:
         listed = [(part, own) for part, own in self.listed if inside <= set(own)]
         if not listed or any(inside <= set(other) for other in self.by_cells):
             return None
+
         products = [(part, own) for part, own in listed if part.families(own)]
         axes = [
             _labels(one.count, [self._over_groups(part, own, name, one) for part, own in products])
@@ -142,6 +143,7 @@ class QueryCandidates:
         ]
         arrays = [_array_over_groups(part, own, names, groups) for part, own in listed if not part.families(own)]
         found = (_joint_labels(axes, arrays),) if arrays else tuple(axes)
+
         return None if all(len(labels) == labels.max() + 1 for labels in found) else CellClasses(found)
 
     def _over_groups(self, part: WorkloadPart, own: AttributeSet, name: str, groups: Groups) -> Floats | None:

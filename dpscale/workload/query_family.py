@@ -165,5 +165,6 @@ class JointFamily(QueryFamily):
         """Raise PlanError if the queries are too many for an array, before it is built."""
         if math.prod(shape) * self.count(shape) > MOST_ENTRIES:
             takes = f"queries of at most {MOST_ENTRIES} entries in total"
-            raise PlanError("workload", f"family {self.name} on {math.prod(shape)} cells", takes,
-                            "coarsen the attributes")  # fmt: skip
+            raise PlanError(
+                "workload", f"family {self.name} on {math.prod(shape)} cells", takes, "coarsen the attributes"
+            )

@@ -128,6 +128,7 @@ class RequestedResiduals:
         leaves_of = [leaves(sets[first]) for first in firsts.tolist()]
         turns = np.arange(len(leaves_of[0]))
         sizes = np.array([len(left.kept) for left in leaves_of[0]])
+
         for degree in range(places.shape[1] + 1):
             own = turns[sizes == degree]
             lefts = [[one[turn] for turn in own.tolist()] for one in leaves_of]
@@ -135,6 +136,7 @@ class RequestedResiduals:
             terms = np.array([[left.term for left in one] for one in lefts], np.int32)[group]
             values = _multiplied(weights, lefts, group)
             self._records[degree].append(_Records(codes, terms, values, self._turn, len(turns), own))
+
         self._turn += len(sets) * len(turns)
 
     def _codes(self, places: Integers) -> NDArray[Any]:
@@ -170,8 +172,9 @@ class RequestedResiduals:
             Values must exceed this bound to count.
         """
         records = self._records.pop(degree)
-        codes, which, values = (np.concatenate([getattr(one, name).reshape(-1) for one in records])
-                                for name in ("codes", "terms", "values"))  # fmt: skip
+        codes, which, values = (
+            np.concatenate([getattr(one, name).reshape(-1) for one in records]) for name in ("codes", "terms", "values")
+        )
         ends = np.cumsum([one.terms.size for one in records])
         kept = np.flatnonzero((which >= 0) & (values > least))
         spaces, space = _places(codes[kept], len(self.names) ** degree)
@@ -182,6 +185,7 @@ class RequestedResiduals:
         members = self._members(spaces, degree)
         kinds_of = None if kinds is None else kinds[members]
         turns = _turns(records, ends, kept[first[starts[:-1]]])
+
         return _classes(members, kinds_of, starts, keys % terms, sums, turns)
 
 
@@ -235,10 +239,12 @@ def _classes(members: Integers, kinds: Integers | None, starts: Integers, terms:
         which[own] = found + len(firsts)
         firsts += own[first].tolist()
         terms_found += [tuple(zip(terms[i].tolist(), sums[i].tolist(), strict=True)) for i in at[first]]
+
     lasts, turned = np.zeros(len(firsts), np.int64), np.full(len(firsts), np.iinfo(np.int64).max)
     lasts[which] = np.arange(len(which))
     np.minimum.at(turned, which, turns)
     counts = np.bincount(which, minlength=len(firsts))
+
     return Classes(members, which, terms_found, np.array(firsts, np.int64), lasts, turned, counts)
 
 
@@ -250,6 +256,7 @@ def alike(rows: Integers) -> tuple[Integers, Integers]:
         for shift, factor in MIXED:
             word = (word ^ (word >> np.uint64(shift))) * factor
         words = words * ODD + (word ^ (word >> np.uint64(31)))
+
     _, first, which = np.unique(words, return_index=True, return_inverse=True)
     if not np.array_equal(rows[first[which]], rows):  # hash collision
         _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)

@@ -155,6 +155,7 @@ class Subworkloads(Sequence[Subworkload]):
         found.ends = np.cumsum([len(one) for one in sets], dtype=np.int32)
         found.firsts = [int(np.flatnonzero(which == i)[0]) for i in range(len(used))]
         found.lasts = [int(np.flatnonzero(which == i)[-1]) for i in range(len(used))]
+
         return found
 
     def _places(self, index: int) -> NDArray[np.int32]:
@@ -246,9 +247,11 @@ class _Split:
                 f"at most {DENSE_CELLS} cells",
                 "coarsen the attributes, or use a product family",
             )
+
         own, left = self._weights_of(attributes), []
         for kept in subsets(tuple(range(len(attributes)))):
             factor, weight = piece_factor(part, attributes, kept, own)
             term = NOWHERE if factor is None else self._term([factor] if kept else [])
             left.append(Left(kept, term, (weight,)))
+
         return left

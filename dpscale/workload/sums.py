@@ -151,6 +151,7 @@ def number_named(domain: Domain, name: Any, field: str) -> Number:
         got = "missing" if name is None else f"{name!r}, which is no number of the domain"
         raise JobError(field, got, ", ".join(known) or "a number of the domain file",
                        nearest(str(name), known) if known else f"add [numbers.{name or 'NAME'}]")  # fmt: skip
+
     found = domain[name]
     assert isinstance(found, Number)
     return found

@@ -89,6 +89,7 @@ def cut_of(size: int, weights: Weights | None) -> tuple[Cut, Floats]:
     if weights is None:
         cut = even_cut(size)
         return cut, cut.lengths / size
+
     numbers, start, within = np.array(weights, dtype=np.float64), 0, []
     for run in runs_of(size):
         first = numbers[start : start + run.size]
@@ -135,6 +136,7 @@ class WideGram:
         """Rows F for cells alone, if the axis is not wide; otherwise PlanError, because F would be cells × cells."""
         if self.cells_alone and not is_wide(self.size):
             return _contrasts(self.size) / math.sqrt(self.size - 1)
+
         families = " and ".join(family.name for family, _ in self.asked)
         raise PlanError(
             "workload",
@@ -189,10 +191,13 @@ def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[
     if weights == last_cell(size):
         last = family.times_gram(np.array(weights, np.float64))
         return family.trace(size) - 2 * float(last.sum()) + size * float(last[-1]), float(last[-1])
+
     cut, profile = cut_of(size, weights)
     centred, square = weighted_piece(family.block_gram(cut), profile)
-    within = [run.count * float(np.trace(weighted_piece(family.inner_gram(cut, run), own)[0]))
-              for run, own in zip(cut.runs, cut.within, strict=True)]  # fmt: skip
+    within = [
+        run.count * float(np.trace(weighted_piece(family.inner_gram(cut, run), own)[0]))
+        for run, own in zip(cut.runs, cut.within, strict=True)
+    ]
     return float(np.trace(centred)) + sum(within), square
 
 

@@ -111,14 +111,17 @@ class Workload:
         if isinstance(weight, int | float):
             self.parts.append(part_of(chosen, self.domain, sets, (_weight(weight),) * len(sets)))
             return self
+
         weights = _weights(weight, len(sets))
         uniform = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
         if uniform or not sets:
             named, values = (tuple(part) for part in zip(*uniform, strict=True)) if uniform else ((), ())
             self.parts.append(part_of(chosen, self.domain, named, values))
+
         for names, value in zip(sets, weights, strict=True):
             if not isinstance(value, float):
                 self.parts.append(weighted(part_of(chosen, self.domain, (names,), (1.0,)), value))
+
         return self
 
     def add_product(self, queries: Mapping[str, Any], weight: float = 1.0, label: str | None = None) -> Workload:
@@ -188,6 +191,7 @@ class Workload:
         """
         if isinstance(conditions, str) or not conditions:
             raise JobError("workload.conditions", safe_repr(conditions), "a list of predicates", "write a list")
+
         check_label(label or CONDITIONS)
         label, others, single = label or CONDITIONS, dict[AttributeSet, list[tuple[str, Floats]]](), []
         for text in conditions:
@@ -196,6 +200,7 @@ class Workload:
             else:
                 found = read_predicate(text, self.domain)
                 others.setdefault(found.attributes, []).append((text, found.mask.astype(np.float64)))
+
         for product in factored(single):
             self.add_product(product or {self.domain.names[0]: TOTAL}, weight, label)
         for names, listed in others.items():
@@ -203,6 +208,7 @@ class Workload:
             each = np.full(len(texts), _weight(weight))
             title = f"{label}{JOINT}"
             self.parts.append(ExplicitPart(self.domain, names, np.stack(arrays), each, None, title, texts))
+
         return self
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:
@@ -240,15 +246,18 @@ class Workload:
                 "finite numbers of shape (m, n_a, …)",
                 "use a number for every cell",
             ) from None
+
         shape = self.domain.shape(attributes)
         if array.shape[1:] != shape or array.ndim != len(shape) + 1 or not np.isfinite(array).all():
             takes = f"finite numbers of shape (m, {', '.join(map(str, shape))})"
             raise JobError("workload.queries", f"shape {array.shape}", takes, "use one axis per attribute")
+
         ordered = self.domain.ordered(attributes)
         axes = [0, *(1 + list(attributes).index(name) for name in ordered)]
         each = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
         if each.shape != (len(array),):
             raise JobError("workload.weights", f"shape {each.shape}", f"({len(array)},)", "use one weight per query")
+
         for value in each:
             _weight(float(value))
         self.parts.append(ExplicitPart(self.domain, ordered, np.ascontiguousarray(array.transpose(axes)), each))
@@ -295,14 +304,17 @@ class Workload:
         if (degree is None) == (attributes is None):
             got = "neither" if degree is None else "both"
             raise JobError("workload", f"{got} of degree and attributes", "exactly one of them", "keep one")
+
         if degree is not None:
             size = self._degree(degree)
             self._check_sets("degree", f"{degree} with", math.comb(len(self.domain), size), "sets")
             return tuple(combinations(self.domain.names, size))
+
         sets = tuple(self.domain.ordered(_names(names)) for names in attributes or ())
         for name in {name for names in sets for name in names} - set(self.domain.names):
             raise JobError("workload.attributes", f"the number {name!r}", "attributes",
                            f'ask for its sums: family = "sum", of = {name!r}')  # fmt: skip
+
         return sets
 
     def check_subsets(self) -> None:
@@ -372,6 +384,7 @@ def targets_of(workload: Workload) -> dict[AttributeSet, float]:
         for names, weight in zip(part.sets, part.set_weights, strict=True):
             if weight > 0 and names:
                 targets[names] = targets.get(names, 0.0) + weight
+
     if not all(math.isfinite(weight) for weight in targets.values()):
         raise JobError(
             "workload.weight", "weights whose sum over a set is not finite", "smaller weights", "reduce them"

@@ -80,6 +80,7 @@ class Observed:
         coefficients = [_summing(operator) for operator in self._matrices()]
         if any(one is None for one in coefficients):
             return 0.0, 0.0
+
         value, length = np.asarray(self.values).reshape([-1] if self.joint else self.values.shape), 1.0
         for one in coefficients:
             assert one is not None
@@ -136,8 +137,10 @@ def _summing(operator: Floats) -> Floats | None:
 
 def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
     """Return groups as runs of finer groups."""
-    return [Groups(other.count, tuple(np.searchsorted(other.starts, one.starts).tolist()))
-            for one, other in zip(coarse, fine, strict=True)]  # fmt: skip
+    return [
+        Groups(other.count, tuple(np.searchsorted(other.starts, one.starts).tolist()))
+        for one, other in zip(coarse, fine, strict=True)
+    ]
 
 
 def total_of(observed: Iterable[Observed]) -> float:
@@ -211,12 +214,14 @@ def fit(
     potentials = problem.potentials(start)
     (gap, loss), tau, stalled = problem.gap(potentials), options.first * problem.curvature, 0
     best = potentials
+
     while gap > options.close and stalled < options.patience:
         potentials = problem.step(potentials, tau, options.inner)
         (bound, found), tau = problem.gap(potentials), max(tau * options.falling, options.least * problem.curvature)
         stalled = stalled + 1 if found > loss - options.close else 0
         best, loss = (potentials, found) if found < loss else (best, loss)
         gap = min(gap, bound)
+
     return problem.model(best, gap)
 
 
@@ -281,11 +286,13 @@ class _Problem:
         factors = {names: potentials[names] for names in self.sets}
         cells = {name: potentials[name,] for name in self.sizes}
         found = calibrate(self.tree, self.clique_numbers, self.groups, factors, cells)
+
         counts: Parts = {}
         for names in [*self.sets, *((name,) for name in self.sizes)]:
             clique = self.tree.cliques[self.clique_numbers[names]]
             axes = tuple(axis for axis, name in enumerate(clique) if name not in names)
             counts[names] = self.total * found.cliques[self.clique_numbers[names]].sum(axis=axes)
+
         for name in self.sizes:
             counts[name,] = counts[name,][self.groups[name].labels] * found.within[name]
         return counts, found.log_total
@@ -310,9 +317,11 @@ class _Problem:
         slope = self.apply_transpose(deviations)
         here = sum(float((table * counts[names]).sum()) for names, table in slope.items())
         tables = {names: -table for names, table in slope.items()}
+
         for name in self.sizes:
             if (name,) in tables:
                 tables[name,] = np.maximum.reduceat(tables[name,], self.groups[name].starts)
+
         _, best = collect_messages(self.tree, assign_factors(self.tree, tables, self.clique_numbers), largest)
         return max(here + self.total * float(best), 0.0), sum(float((one**2).sum()) for one in deviations) / 2
 

@@ -147,6 +147,7 @@ class GraphicalModel:
             if not 0 <= cell < len(known[name]):
                 raise JobError("given", f"{name} = {cell}", f"a cell from 0 to {len(known[name]) - 1}", "correct it")
             known[name] = np.where(np.arange(len(known[name])) == cell, known[name], IMPOSSIBLE)
+
         conditioned = replace(self, cells=known)
         vars(conditioned)["tree"] = self.tree
         share = math.exp(min(conditioned.calibrated.log_total - self.calibrated.log_total, 0.0))
@@ -205,6 +206,7 @@ class GraphicalModel:
         if cells > most_cells:
             raise PlanError("graphical", f"cliques with {cells:,} cells together", f"at most {most_cells:,} cells",
                             "query the release itself, whose model has groups of cells")  # fmt: skip
+
         found = []
         for clique, shared in zip(self.tree.cliques, self.tree.separators, strict=True):
             table, known = self.marginal(clique) / self.total, shared
@@ -218,6 +220,7 @@ class GraphicalModel:
                 parents = tuple(one for one in family if one != name)
                 found.append(Conditional(name, parents, values))
                 known = (*known, name)
+
         return found
 
     def to_bif(self, labels: Labels | None = None) -> str:
@@ -239,6 +242,7 @@ class GraphicalModel:
             lines += [f"variable {names[name]} {{", f"  type discrete [ {len(own)} ] {{ {', '.join(own)} }};", "}"]
         for table in tables:
             lines += table.bif_lines(names, states)
+
         return "\n".join([*lines, ""])
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
@@ -265,6 +269,7 @@ def calibrate(
         with np.errstate(divide="ignore"):
             sums[name,] = np.maximum(np.log(of_group), IMPOSSIBLE) + most
         within[name] = weights / expanded(np.maximum(of_group, np.finfo(float).tiny), [groups[name]])
+
     cliques, log_total = calibrate_cliques(tree, assign_factors(tree, {**factors, **sums}, clique_numbers))
     return Calibrated(tuple(cliques), within, log_total)
 
@@ -281,6 +286,7 @@ def identifiers(names: Iterable[Any]) -> list[str]:
             number += 1
             unique = f"{clean}_{number}"
         found[unique.casefold()] = unique
+
     return list(found.values())
 
 
@@ -292,8 +298,9 @@ def _import_pgmpy() -> Any:
     try:
         return import_module("pgmpy.factors.discrete"), import_module("pgmpy.models")
     except ImportError:
-        raise PlanError("graphical", "pgmpy is not installed", "pgmpy 1.0 or later",
-                        "pip install 'dpscale[graphical]'") from None  # fmt: skip
+        raise PlanError(
+            "graphical", "pgmpy is not installed", "pgmpy 1.0 or later", "pip install 'dpscale[graphical]'"
+        ) from None
 
 
 def _bayesian_network(tables: Sequence[Conditional], states: Mapping[str, list[Any]]) -> Any:
@@ -301,6 +308,7 @@ def _bayesian_network(tables: Sequence[Conditional], states: Mapping[str, list[A
     factors, models = _import_pgmpy()
     network = models.DiscreteBayesianNetwork()
     network.add_nodes_from(list(states))
+
     for table in tables:
         family = (table.name, *table.parents)
         network.add_edges_from([(parent, table.name) for parent in table.parents])
@@ -311,6 +319,7 @@ def _bayesian_network(tables: Sequence[Conditional], states: Mapping[str, list[A
                 table.name, len(values), values, list(table.parents) or None, sizes or None, state_names=own
             )
         )
+
     return network
 
 
@@ -345,16 +354,19 @@ def to_pgmpy(
     factors, models = _import_pgmpy()
     network = models.DiscreteMarkovNetwork()
     network.add_nodes_from(list(sizes))
+
     for index, clique in enumerate(tree.cliques):
         cells = int(np.prod([float(sizes[name]) for name in clique]))
         if cells > MOST_PGMPY_CELLS:
             raise PlanError("graphical", f"{cells:,} cells of {', '.join(clique)}",
                             f"at most {MOST_PGMPY_CELLS:,} cells per clique",
                             "query the model itself, which uses groups of cells")  # fmt: skip
+
         table = law(clique)
         below = table.sum(axis=others(clique, tree.separators[index]), keepdims=True)
         values = np.divide(table, below, out=np.zeros_like(table), where=below > 0)
         network.add_edges_from(combinations(clique, 2))
         own = {} if states is None else {"state_names": {name: states[name] for name in clique}}
         network.add_factors(factors.DiscreteFactor(list(clique), [sizes[name] for name in clique], values, **own))
+
     return network

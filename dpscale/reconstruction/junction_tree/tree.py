@@ -80,8 +80,11 @@ def junction_tree(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> Jun
     for names in sets:
         for name in names:
             graph[name].update(other for other in names if other != name)
-    found = min((_cliques(sizes, graph, price) for price in (_fill(sizes), _weight(sizes))),
-                key=lambda cliques: sum(cells_of(sizes, one) for one in cliques))  # fmt: skip
+
+    found = min(
+        (_cliques(sizes, graph, price) for price in (_fill(sizes), _weight(sizes))),
+        key=lambda cliques: sum(cells_of(sizes, one) for one in cliques),
+    )
     return _spanning(sizes, found)
 
 
@@ -113,17 +116,21 @@ def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[
     graph = {name: set(neighbours) for name, neighbours in given.items()}
     maximal: list[frozenset[str]] = []
     prices = {name: price(graph, name) for name in graph}
+
     while graph:
         name = min(graph, key=prices.__getitem__)  # ties: the first in the domain's order
         neighbours = graph.pop(name)
         if not any({name, *neighbours} <= clique for clique in maximal):
             maximal.append(frozenset({name, *neighbours}))
         near = set(neighbours)
+
         for one in neighbours:
             graph[one] |= neighbours - {one}
             graph[one].discard(name)
             near |= graph[one]
+
         prices.update({one: price(graph, one) for one in near})
+
     return [tuple(name for name in sizes if name in clique) for clique in maximal]
 
 
@@ -133,6 +140,7 @@ def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> Junc
     ordered, parents = remaining[:1], [-1] if remaining else []
     nearest = [(len(set(one) & set(ordered[0])), 0) for one in remaining[1:]]
     remaining = remaining[1:]
+
     while remaining:
         best = max(range(len(remaining)), key=lambda i: (nearest[i][0], -i))
         one = remaining.pop(best)
@@ -141,6 +149,7 @@ def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> Junc
         for i, other in enumerate(remaining):
             if (shared := len(set(one) & set(other))) > nearest[i][0]:
                 nearest[i] = (shared, len(ordered) - 1)
+
     return JunctionTree(dict(sizes), tuple(ordered), tuple(parents))
 
 
@@ -210,6 +219,7 @@ def calibrate_cliques(tree: JunctionTree, potentials: list[Floats]) -> tuple[lis
             with np.errstate(divide="ignore"):
                 table += aligned(np.log(has_parent) - messages[index], shared, clique)
         np.exp(table, out=table)
+
     return potentials, float(total)
 
 
@@ -221,6 +231,7 @@ def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSe
     where = {name: _highest(tree, name) for name in wanted}
     needed = _joining(tree, set(where.values()))
     messages: dict[int, list[Labelled]] = {index: [] for index in needed}
+
     for index in sorted(needed, reverse=True):
         has_parent = tree.parents[index] in needed
         shared = tree.separators[index] if has_parent else ()
@@ -231,6 +242,7 @@ def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSe
         if not has_parent:
             return message[1]
         messages[tree.parents[index]].append(message)
+
     raise AssertionError("a tree without a root")
 
 

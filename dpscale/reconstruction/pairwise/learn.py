@@ -197,6 +197,7 @@ def learn(
         (1 - CHAIN_SHARE) * _shrunk_target(targets, *sampled) + CHAIN_SHARE * targets.shares,
     )
     rows = np.concatenate([one.rows for one in found])
+
     return PairwiseModel(_fitted(replace(targets, shares=shares)), theta, rows)
 
 
@@ -215,11 +216,13 @@ def _learn_population(targets: PairTargets, release: str, start: Start, part: tu
     target_counts = targets.shares * count
     sweeper = Sweeper(layout, targets.ones, rows, target_counts, theta, targets.known, stream)
     measured, sampled = layout.within(targets.known), np.zeros((2, layout.cells))
+
     for sweep, beta in enumerate(BETAS):
         sweeper.sweep(beta)
         sweeper.theta += np.where(measured, KAPPA * beta * (target_counts - sweeper.counts) / sweeper.scale, 0)
         if (left := len(BETAS) - sweep) <= LAST_SWEEPS:
             sampled[int(2 * left <= LAST_SWEEPS)] += sweeper.counts
+
     return Population(sweeper.theta, rows, sampled)
 
 
@@ -237,6 +240,7 @@ def _shrunk_target(targets: PairTargets, one: Floats, other: Floats) -> Floats:
             float((weight * (own - alone) ** 2).sum()), LEAST
         )
         own[:] = alone + round(min(max(agreement, 0.0), 1.0) / STEP) * STEP * (own - alone)
+
     return mean
 
 

@@ -53,9 +53,11 @@ def sample_index(logits: Floats32, count: int, weights: Floats32, state: Words) 
         total += weights[a]
     point = uniform(state) * total
     index, passed = 0, weights[0]
+
     while passed <= point and index < count - 1:
         index += 1
         passed += weights[index]
+
     return index
 
 
@@ -72,6 +74,7 @@ def weigh(
         for j in range(i + 1, len(sizes)):
             if not used[i, j]:
                 continue
+
             base, by_i, by_j = starts[i, j, 0], starts[i, j, 1], starts[j, i, 1]
             for a in range(sizes[i]):
                 for b in range(sizes[j]):
@@ -114,6 +117,7 @@ def gather(weights: Floats32, lines: Words, count: np.uint64, size: np.uint64, l
             l5 += weights[at + U5]
             l6 += weights[at + U6]
             l7 += weights[at + U7]
+
         logits[b], logits[b + U1], logits[b + U2], logits[b + U3] = l0, l1, l2, l3
         logits[b + U4], logits[b + U5], logits[b + U6], logits[b + U7] = l4, l5, l6, l7
 
@@ -200,6 +204,7 @@ def sweep(
         most, widest = max(most, own_size), max(widest, max(pairs_of, triples_of))
     logits, buffer = np.zeros(most + U8, np.float32), np.empty(most, np.float32)
     lines, triple_lines = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
+
     changed = 0
     for place in range(len(rows)):
         row = rows[place]
@@ -209,22 +214,27 @@ def sweep(
             for a in range(size):
                 logits[a] = alone[alone_at[i] + a]
             own = np.float32(0)
+
             for t in range(degrees[i]):
                 lines[t] = pairs[t, U1] + np.uint64(row[pairs[t, U0]]) * size
                 own += slopes[lines[t] + old]
+
             for t in range(sets_of[i]):
                 j, k = np.uint64(row[sets[t, U0]]), np.uint64(row[sets[t, U1]])
                 triple_lines[t] = sets[t, U2] + j * sets[t, U3] + k * sets[t, U4]
                 own += triples[triple_lines[t] + size + old]
+
             gather(weights, lines, degrees[i], size, logits)
             gather(triples, triple_lines, sets_of[i], size, logits)
             logits[old] += own
             new = np.uint64(sample_index(logits, np.int64(size), buffer, state))
+
             if new != old:
                 changed += 1
                 row[i] = new
                 move(row, pairs, degrees[i], lines, size, old, new, weights, slopes)
                 move_triples(row, sets, sets_of[i], triple_lines, size, old, new, triples)
+
     return changed
 
 

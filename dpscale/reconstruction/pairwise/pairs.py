@@ -142,6 +142,7 @@ def pair_targets(model: LowOrder, memory: int) -> PairTargets:
         independent = np.multiply.outer(layout.one(ones, i), layout.one(ones, j))
         layout.of(shares, i, j)[:] = _rounded(independent if table is None else np.asarray(table) / model.total)
         known[i, j] = known[j, i] = key in model.measured
+
     return PairTargets(layout, ones, shares, known)
 
 

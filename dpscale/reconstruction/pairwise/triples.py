@@ -32,6 +32,7 @@ def missing_triples(model: LowOrder, sets: Iterable[AttributeSet]) -> list[Attri
         found.update(combinations(sorted(one, key=place.__getitem__), 3))
         if len(found) > MOST_SETS + len(model.tables):
             return []
+
     missing = found - model.tables.keys()
     few = len(missing) <= MOST_SETS and sum(model.cells(names) for names in missing) <= MOST_CELLS
     return sorted(missing, key=lambda names: [place[name] for name in names]) if few else []
@@ -43,6 +44,7 @@ def add_triples(
     """Return the model with a table for each of `sets`; the rows follow from `release`, its public name."""
     if not sets:
         return model
+
     by_pairs = _pairs_only(model)
     measured = [names for names in model.tables if len(names) == 3][:MOST_SETS]
     sampled = sample_triples(pairwise, [*measured, *sets], release, each)
@@ -50,6 +52,7 @@ def add_triples(
     share = _departure_share(measured_departures)
     implied = {names: _departure(by_pairs, sampled, names) for names in sets} if share else {}
     tables = {names: one.expected + share * one.by for names, one in implied.items()}
+
     return replace(model, tables={**model.tables, **tables})
 
 
@@ -79,6 +82,7 @@ def sample_triples(
     shapes = [tuple(sizes[name] for name in names) for names in sets]
     ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
     halves = counts / np.array([[SWEEPS * number] for number in _halves(len(pairwise.rows))])
+
     return {
         names: (halves[0, first:end].reshape(shape), halves[1, first:end].reshape(shape))
         for names, shape, first, end in zip(sets, shapes, ends, ends[1:], strict=False)
@@ -95,11 +99,13 @@ def _sample_population(
     """
     (number, rows), targets, layout = part, pairwise.targets, pairwise.targets.layout
     stream = PublicStream(release, f"triples {number}" if number else "triples")
-    sweeper = Sweeper(layout, targets.ones, rows.copy(), targets.shares * len(rows), pairwise.theta, targets.known,
-                      stream)  # fmt: skip
+    sweeper = Sweeper(
+        layout, targets.ones, rows.copy(), targets.shares * len(rows), pairwise.theta, targets.known, stream
+    )
     places = {name: place for place, name in enumerate(layout.names)}
     indices = [tuple(places[name] for name in names) for names in sets]
     starts = np.cumsum([0, *(math.prod(layout.sizes[list(own)].tolist()) for own in indices)])
+
     counts = np.zeros((2, starts[-1]))
     for _ in range(SWEEPS):
         sweeper.sweep(BETAS[-1])
@@ -108,6 +114,7 @@ def _sample_population(
             for own, first, end in zip(indices, starts, starts[1:], strict=False):
                 one, second, third = (columns[i, place] for i in own)
                 count_triple(one, second, third, layout.sizes[own[1]], layout.sizes[own[2]], counts[half, first:end])
+
     return counts
 
 
@@ -141,9 +148,11 @@ def _departure_share(measured_departures: Sequence[tuple[Departure, Floats]]) ->
     """Return 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error."""
     if len(measured_departures) < FEW:
         return 1.0
+
     along = np.array([((table - one.expected) * one.by).sum() for one, table in measured_departures])
     squares = np.array([(one.by**2).sum() for one, _ in measured_departures])
     whole = max(float(squares.sum()), LEAST_TRIPLE)
     slope = float(along.sum()) / whole
     error = math.sqrt(((along - slope * squares) ** 2).sum()) / whole
+
     return min(max(2 * (slope - error) - 1, 0.0), 1.0)

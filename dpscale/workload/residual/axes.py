@@ -152,6 +152,7 @@ def _reduced(weights: Weights) -> tuple[Integers, Integers, Integers]:
     reduced = _lll(start)
     ends = reduced[:, -1] // HEAVY
     unit = reduced[np.flatnonzero(ends)[0]] * ends[np.flatnonzero(ends)[0]]
+
     return cells, reduced[ends == 0, :-1], unit[:-1]
 
 
@@ -174,6 +175,7 @@ def _lll(basis: Integers) -> Integers:
         for other in reversed(range(row)):
             share = before[other] @ basis[row].astype(np.float64) / lengths[other]
             basis[row] -= int(np.rint(share)) * basis[other]
+
         shares = before @ basis[row].astype(np.float64) / lengths
         rest = basis[row] - shares @ before
         if rest @ rest >= (LOVASZ - shares[-1] ** 2) * lengths[-1]:
@@ -181,6 +183,7 @@ def _lll(basis: Integers) -> Integers:
         else:
             basis[[row - 1, row]] = basis[[row, row - 1]]
             row = max(row - 1, 1)
+
     return basis
 
 

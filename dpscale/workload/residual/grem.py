@@ -107,11 +107,13 @@ class LazyMarginals:
         if total is None or rounds > len(self.changes):
             rounds, total = 0, self.first.marginal(names)
         inside = subsets(names)
+
         for changed in self.changes[rounds:]:
             parts = [spread(changed[kept], kept, names, total.shape) for kept in inside if kept in changed]
             total = total + parts[0] if parts else total
             for part in parts[1:]:
                 total += part
+
         self.known[names] = len(self.changes), total
         return total
 
@@ -135,6 +137,7 @@ def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations:
     lifted = {names: np.maximum(residuals.marginal(names), 0) for names in sets}
     duals = {names: np.zeros(residuals.shape(names)) for names in sets}
     unique = all(kept in residuals.precisions for kept in spaces)
+
     for _ in range(iterations or (MEASURED_ITERATIONS if unique else ITERATIONS)):
         targets = {names: lifted[names] - duals[names] for names in sets}
         solution = _nearest(residuals, spaces, inside, targets, step)
@@ -144,8 +147,10 @@ def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations:
             lifted[names] = np.maximum(marginal + duals[names], 0)
             duals[names] += marginal - lifted[names]
             gap = max(gap, float(np.abs(marginal - lifted[names]).max()))
+
         if gap <= TOLERANCE * max(1.0, float(np.abs(solution.values[()]))):
             break
+
     return Residuals(residuals.sizes, {**residuals.values, **solution.values}, residuals.precisions)
 
 
@@ -161,10 +166,12 @@ def _nearest(
     weights = {kept: residuals.precision(kept) for kept in spaces}
     for kept, weight in weights.items():
         totals[kept] = weight * residuals.values[kept] if weight else np.zeros(residuals.shape(kept))
+
     for names, target in targets.items():
         for kept in inside[names]:
             share = step / math.prod(residuals.sizes[name] for name in names if name not in kept)
             totals[kept] = totals[kept] + share * residual_of(target, [names.index(name) for name in kept])
             weights[kept] += share
+
     values = {kept: np.asarray(total / weights[kept]) for kept, total in totals.items()}
     return Residuals(residuals.sizes, values, residuals.precisions)

@@ -97,6 +97,7 @@ def shares(
     spaces, price, worth = prices(tuple(sizes))
     before = [had.get(tuple([names[i] for i in kept]), 0.0) / cost for kept in spaces]
     chosen = list(range(len(spaces)))
+
     while True:
         filled = _fill_few([(worth[i], price[i], before[i]) for i in chosen])
         taken = [price[i] * one for i, one in zip(chosen, filled, strict=True)]
@@ -165,12 +166,14 @@ def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset(), runs: G
         inside = frozenset(np.searchsorted(runs.starts, sorted(edges)).tolist())
         grouped = by_mass(coarsened(counts, [runs]), least, inside)
         return Groups(runs.size, tuple(runs.starts[run] for run in grouped.starts))
+
     starts, held = [0], 0.0
     for cell, count in enumerate(counts.tolist()):
         if cell and (held >= least or ((count >= least or cell in edges) and held >= 0.3 * least)):
             starts.append(cell)
             held = 0.0
         held += count
+
     if held < 0.5 * least and len(starts) > 2:
         starts.pop()
     if len(starts) == 1 and len(counts) > 1:
