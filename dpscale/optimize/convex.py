@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -53,9 +53,13 @@ class DualPoint:
         self.leverage: Floats = np.sum([(rows**2 / np.sqrt(values)[:, None]).sum(0) for rows, values in pairs], axis=0)
         self.ratio = float(self.leverage.max()) * float(weights.sum()) / self.trace
 
-    def normal(self) -> DualPoint:
-        """Return the same point with weights that sum to 1."""
-        return DualPoint(self.blocks, self.weights / self.weights.sum())
+    def at(self, weights: Floats) -> DualPoint:
+        """Return the point of other weights."""
+        return DualPoint(self.blocks, weights)
+
+    def solve(self, diagonal: Floats, right: Floats) -> Floats:
+        """Return x with (H + diag) x = right, where H is the curvature."""
+        return np.asarray(np.linalg.solve(self.curvature() + np.diag(diagonal), right))
 
     def root(self) -> Floats:
         """Return B with BᵀB = X / max X_ii, on all cells."""
@@ -101,35 +105,39 @@ def polish(start: DualPoint, tolerance: float, deadline: float = math.inf) -> Du
     return best
 
 
-def interior_point(start: DualPoint, tolerance: float, deadline: float = math.inf) -> DualPoint:
-    """Take Newton steps from a good point until the gap is within the tolerance; return the best point, normalised."""
+def interior_point(
+    start: NewtonPoint, tolerance: float, deadline: float = math.inf, steps: int = NEWTON_STEPS
+) -> NewtonPoint:
+    """Take primal-dual Newton steps from a good point until the gap is within the tolerance; return the best point.
+
+    With the weights unscaled, such that Σ w = trace, and s = 1 − leverage ≥ 0, the optimum has w s = 0.
+    """
     weights = start.weights / start.weights.sum()
-    point = DualPoint(start.blocks, np.maximum(weights, weights.max() * FLOOR) * start.trace)
+    point = start.at(np.maximum(weights, weights.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.leverage, 1e-4)
     best = start
 
-    for _ in range(NEWTON_STEPS):
+    for _ in range(steps):
         check_planning_time()
         target = 0.2 * float(point.weights @ slack) / len(slack)
-        gradient = 1 - point.leverage - target / point.weights
 
         try:
-            step = -np.linalg.solve(point.curvature() + np.diag(slack / point.weights), gradient)
+            step = point.solve(slack / point.weights, point.leverage - 1 + target / point.weights)
         except np.linalg.LinAlgError:  # the precision of floats is reached: the gap of the best point is certified
             break
 
         slack_step = (target - slack * step) / point.weights - slack
-        length = min(_to_boundary(point.weights, step), _to_boundary(slack, slack_step))
+        length = min(to_boundary(point.weights, step), to_boundary(slack, slack_step))
         slack = slack + length * slack_step
-        point = DualPoint(point.blocks, point.weights + length * step)
+        point = point.at(point.weights + length * step)
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
             break
 
-    return best.normal()
+    return best.at(best.weights / best.weights.sum())
 
 
-def _to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:
+def to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:
     """Return the step length, at most 1, at which no value loses more than a fraction of itself."""
     falling = step < 0
     return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))
@@ -266,6 +274,16 @@ class DualIterate(Protocol):
 
 
 Iterate = TypeVar("Iterate", bound=DualIterate)
+
+
+class NewtonIterate(DualIterate, Protocol):
+    """Protocol of an evaluated μ from which a Newton step can be taken."""
+
+    def at(self, weights: Floats) -> Self: ...
+    def solve(self, diagonal: Floats, right: Floats) -> Floats: ...
+
+
+NewtonPoint = TypeVar("NewtonPoint", bound=NewtonIterate)
 
 
 def iterate_fixed_point(

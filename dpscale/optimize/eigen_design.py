@@ -13,23 +13,21 @@ Program 1 does not count the gain of completed columns, so fewer free weights (s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from dpscale.base.deadline import check_planning_time
-from dpscale.base.numerics import Floats, NDArray
-from dpscale.optimize.convex import Mixing
+from dpscale.base.numerics import Floats
+from dpscale.optimize.convex import interior_point, iterate_fixed_point
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import Strategy, error_of
 
 GAP = 1e-7
-STEPS = 60
+STEPS = 61
 NEWTON_STEPS = 80
-POWER = 2.0
 RANK = 1e-12
-TO_BOUNDARY = 0.95
-FLOOR = 1e-6
 SHORT = 1e-9
 GAIN = 1e-3  # a reduced design replaces the full one if its error is smaller by more than this share
 FULL = "full"
@@ -49,26 +47,45 @@ class Weighting:
         return self.error / self.bound - 1
 
 
-class _Point:
-    """One y ≥ 0 on the cells with its u, the load uᵀa of the cells, and the ratio of primal to dual."""
+class DesignPoint:
+    """Weights y ≥ 0 of the cells with u (`scales`), the loads uᵀa (`leverage`), T, and the ratio of primal to dual."""
 
-    def __init__(self, costs: Floats, squares: Floats, y: Floats) -> None:
-        self.y = y
-        sums = np.maximum(squares @ y, 1e-300)
-        self.weights = np.sqrt(costs / sums)
-        self.load = self.weights @ squares
-        self.trace = float(np.sqrt(costs * sums).sum())
-        self.curves = 0.5 * np.sqrt(costs) * np.maximum(sums, 1e-200) ** -1.5  # of cells that are left out, finite
-        self.ratio = float(self.load.max()) * float(y.sum()) / self.trace
+    def __init__(self, costs: Floats, squares: Floats, weights: Floats) -> None:
+        self.costs, self.squares, self.weights = costs, squares, weights
+        self.sums = np.maximum(squares @ weights, 1e-300)
+        self.scales = np.sqrt(costs / self.sums)
+        self.leverage: Floats = self.scales @ squares
+        self.trace = float(np.sqrt(costs * self.sums).sum())
+        self.ratio = float(self.leverage.max()) * float(weights.sum()) / self.trace
+
+    def at(self, weights: Floats) -> DesignPoint:
+        """Return the point of other weights."""
+        return DesignPoint(self.costs, self.squares, weights)
+
+    def solve(self, diagonal: Floats, right: Floats) -> Floats:
+        """Return x with (RᵀR + diag) x = right, RᵀR the curvature; by Woodbury's identity if it has a smaller rank."""
+        curves = 0.5 * np.sqrt(self.costs) * np.maximum(self.sums, 1e-200) ** -1.5  # of cells that are left out, finite
+        rows = np.sqrt(curves)[:, None] * self.squares
+        if 2 * len(rows) > len(diagonal):
+            return np.asarray(np.linalg.solve(rows.T @ rows + np.diag(diagonal), right))
+
+        thin = rows / diagonal
+        inner = np.linalg.solve(np.eye(len(rows)) + thin @ rows.T, thin @ right)
+        return np.asarray(right / diagonal - thin.T @ inner)
 
 
 def weigh(costs: Floats, squares: Floats, gap: float = GAP) -> Weighting:
     """Solve program 1 for costs c, (k,), and squared entries a, (k, cells); queries of zero cost have weight 0."""
     used = (costs > RANK * costs.max()) & (squares.max(axis=1) > 0)
-    point = _newton(costs[used], squares[used], _fixed_point(costs[used], squares[used], gap), gap)
+    evaluate = partial(DesignPoint, costs[used], squares[used])
+    even = np.full(squares.shape[1], 1 / squares.shape[1])
+    point = iterate_fixed_point(evaluate, even, gap, math.inf, STEPS)
+    if point.ratio - 1 > gap:
+        point = interior_point(point, gap, steps=NEWTON_STEPS)
+
     weights = np.zeros(len(costs))
-    weights[used] = point.weights / float(point.load.max())
-    bound = point.trace**2 / float(point.y.sum())
+    weights[used] = point.scales / float(point.leverage.max())
+    bound = point.trace**2 / float(point.weights.sum())
     return Weighting(weights, max(float((costs[used] / weights[used]).sum()), bound), bound)
 
 
@@ -199,62 +216,3 @@ def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
         error = error_of(gram, rows, "gaussian")
 
     return Strategy(matrix, error, min(svd_of_gram(gram), error))
-
-
-def _fixed_point(costs: Floats, squares: Floats, gap: float) -> _Point:
-    """Run the Anderson-mixed fixed point from uniform cells; return the best point."""
-    best = point = _Point(costs, squares, np.full(squares.shape[1], 1 / squares.shape[1]))
-    mixing = Mixing()
-    for _ in range(STEPS):
-        check_planning_time()
-        change = POWER * np.log(np.maximum(point.load / point.trace, 1e-300))
-        log_y = mixing.next(np.log(np.maximum(point.y, 1e-300)), change, point.trace)
-        y = np.exp(log_y - log_y.max())
-        point = _Point(costs, squares, y / y.sum())
-        best = point if point.ratio < best.ratio else best
-        if best.ratio - 1 <= gap:
-            break
-
-    return best
-
-
-def _newton(costs: Floats, squares: Floats, start: _Point, gap: float) -> _Point:
-    """Take primal-dual Newton steps from a point with Σy = 1 until the gap is reached; return the best point."""
-    best = start
-    point = _Point(costs, squares, np.maximum(start.y, start.y.max() * FLOOR) * start.trace)
-    slack = np.maximum(1 - point.load, 1e-4)
-
-    for _ in range(NEWTON_STEPS):
-        check_planning_time()
-        if best.ratio - 1 <= gap:
-            break
-
-        target = 0.2 * float(point.y @ slack) / len(slack)
-        rows = np.sqrt(point.curves)[:, None] * squares
-        try:
-            step = _solve(rows, slack / point.y, point.load - 1 + target / point.y)
-        except np.linalg.LinAlgError:  # the precision of floats is reached: the gap of the best point is certified
-            break
-
-        slack_step = (target - slack * step) / point.y - slack
-        length = min(_to_boundary(point.y, step), _to_boundary(slack, slack_step))
-        slack = slack + length * slack_step
-        point = _Point(costs, squares, point.y + length * step)
-        best = point if point.ratio < best.ratio else best
-
-    return best
-
-
-def _solve(rows: Floats, diagonal: Floats, right: Floats) -> Floats:
-    """Solve (RᵀR + diag) x = right, by Woodbury's identity if there are fewer rows than cells."""
-    if 2 * len(rows) > len(diagonal):
-        return np.asarray(np.linalg.solve(rows.T @ rows + np.diag(diagonal), right))
-    thin = rows / diagonal
-    inner = np.linalg.solve(np.eye(len(rows)) + thin @ rows.T, thin @ right)
-    return np.asarray(right / diagonal - thin.T @ inner)
-
-
-def _to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:
-    """Return the step length, at most 1, at which no value loses more than a fraction of itself."""
-    falling = step < 0
-    return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))

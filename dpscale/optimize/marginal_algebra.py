@@ -24,7 +24,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
-from dpscale.optimize.convex import Mixing
+from dpscale.optimize.convex import Mixing, to_boundary
 from dpscale.optimize.implicit_workload import Implicit, Product
 from dpscale.privacy.draws import BELOW_ONE
 from dpscale.workload import MARGINAL, Workload
@@ -150,7 +150,6 @@ def _halves(values: Floats, axis: int) -> tuple[Floats, Floats]:
 
 ROUNDS = 12
 NEWTON_STEPS = 60
-TO_BOUNDARY = 0.95
 NEAR = 0.7
 CARRIES = 1e-7
 MOST_CANDIDATES = 3000
@@ -224,7 +223,7 @@ def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], cho
         matrix[np.diag_indices(len(u))] += slack * u
         relative = np.linalg.solve(matrix, target - u * (1 - steep))
         slack_step = target / u - slack * relative - slack
-        length = min(_to_boundary(np.ones(len(u)), relative), _to_boundary(slack, slack_step))
+        length = min(to_boundary(np.ones(len(u)), relative), to_boundary(slack, slack_step))
         u, slack = u * (1 + length * relative), slack + length * slack_step
 
     return _spread(u, start.shape, chosen)
@@ -238,12 +237,6 @@ def _spread(u: Floats, shape: tuple[int, ...], chosen: Integers) -> Floats:
     weights = np.zeros(int(np.prod(shape)))
     weights[chosen] = u
     return weights.reshape(shape)
-
-
-def _to_boundary(values: Floats, step: Floats) -> float:
-    """Return the step length, at most 1, at which no value loses more than a fraction of itself."""
-    falling = step < 0
-    return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))
 
 
 TOLERANCE = 1e-8
