@@ -130,7 +130,7 @@ def _part_of_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int, spar
     """Return the cover of sets that all have the same numbers."""
     asked = _RequestedSets.of(domain, sets)
     bits = np.full(len(sets), np.inf) if numbers else asked.by_planes(rows)
-    alone = _alone(asked.cells, rows) * (SUM if numbers else 1.0)
+    alone = (rows * _scatter(asked.cells) + FOLD * asked.cells) * (SUM if numbers else 1.0)  # nanoseconds
     owners, joints = _joints(domain, asked, np.minimum(bits, alone), rows, spare)
     owners = np.where(owners >= 0, owners, np.where(bits <= alone, PLANES, DIRECT))
     cells = np.array([domain.cells(names) for names in joints], dtype=float)
@@ -202,11 +202,6 @@ def _joint_cost(cells: Floats, owners: Integers, rows: int) -> float:
 
 def _scatter(cells: Floats) -> Floats:
     return SCATTER[np.minimum(np.ceil(np.log2(np.maximum(cells, 1))), len(SCATTER) - 1).astype(int)]
-
-
-def _alone(cells: Floats, rows: int) -> Floats:
-    """Return the nanoseconds for sets with so many cells, each counted separately."""
-    return rows * _scatter(cells) + FOLD * cells
 
 
 MOST = 16  # maximum number of attributes of a joint

@@ -110,7 +110,7 @@ def solve_residuals(
     problems = {key: problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
     tasks = [*(partial(part.solved, solve) for part in single.values()),
-             *(partial(_product, solve, problem.noise, sub) for sub in rest.values())]  # fmt: skip
+             *(partial(solve_product, sub, solve, problem.noise) for sub in rest.values())]  # fmt: skip
     results = list(tools.each(_run, tasks))
     optima = dict(zip(single, results, strict=False))
     solved = dict(zip(rest, results[len(single) :], strict=True))
@@ -135,10 +135,6 @@ def _distinct(subs: Subworkloads, signatures: Sequence[str]) -> dict[str, Subwor
 def _run(task: Callable[[], Any]) -> Any:
     with one_thread():
         return task()
-
-
-def _product(solve: Solve, noise: str, sub: Subworkload) -> Solution:
-    return solve_product(sub, solve, noise)
 
 
 def assemble_plan(problem: PlanningProblem, name: str, solved: ResidualSolutions, notes: tuple[str, ...] = ()) -> Plan:

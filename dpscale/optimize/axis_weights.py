@@ -169,15 +169,13 @@ def stationary(point: ObjectivePoint) -> float:
 
 def sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
     """Return the demands that are not a Kronecker product."""
-    return [demand for demand in demands.counts if len({_form(term) for term, _ in demand}) > 1 or _joint(demand)]
-
-
-def _form(term: Products | Joint) -> object:
-    return term.centred if isinstance(term, Products) else term
-
-
-def _joint(demand: frozenset) -> bool:  # type: ignore[type-arg]
-    return any(isinstance(term, Joint) for term, _ in demand)
+    found = []
+    for demand in demands.counts:
+        terms = [term for term, _ in demand]
+        has_joint = any(isinstance(term, Joint) for term in terms)
+        if has_joint or len({term.centred for term in terms if isinstance(term, Products)}) > 1:
+            found.append(demand)
+    return found
 
 
 def along_curve(demands: Demands, noise: str = GAUSSIAN) -> ObjectivePoint:

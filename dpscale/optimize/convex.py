@@ -93,9 +93,10 @@ def polish(start: DualPoint, tolerance: float, deadline: float = math.inf) -> Du
         point = DualPoint(start.blocks, weights)
         chosen |= (point.leverage > NEAR * point.leverage.max()) | (weights > WEIGHT_THRESHOLD * weights.max())
         orbits = np.flatnonzero(chosen)
-        optimum = interior_point(DualPoint(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
+        subset, total = DualPoint(start.blocks.only(orbits), weights[orbits]), weights[orbits].sum()
+        optimum = interior_point(subset, tolerance / 2, deadline, total=total)
         weights = np.zeros(len(weights))
-        weights[orbits] = optimum.weights
+        weights[orbits] = optimum.weights / optimum.weights.sum()
         point = DualPoint(start.blocks, weights / weights.sum())
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or chosen.all() or time.monotonic() >= deadline:
@@ -106,13 +107,18 @@ def polish(start: DualPoint, tolerance: float, deadline: float = math.inf) -> Du
 
 
 def interior_point(
-    start: NewtonPoint, tolerance: float, deadline: float = math.inf, steps: int = NEWTON_STEPS
+    start: NewtonPoint,
+    tolerance: float,
+    deadline: float = math.inf,
+    steps: int = NEWTON_STEPS,
+    total: float | np.floating = 1.0,
 ) -> NewtonPoint:
     """Take primal-dual Newton steps from a good point until the gap is within the tolerance; return the best point.
 
-    With the weights unscaled, such that Σ w = trace, and s = 1 − leverage ≥ 0, the optimum has w s = 0.
+    With the weights unscaled, such that Σ w = trace, and s = 1 − leverage ≥ 0, the optimum has w s = 0. `total` is the
+    sum of the weights of the start.
     """
-    weights = start.weights / start.weights.sum()
+    weights = start.weights / total
     point = start.at(np.maximum(weights, weights.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.leverage, 1e-4)
     best = start
@@ -134,7 +140,7 @@ def interior_point(
         if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
             break
 
-    return best.at(best.weights / best.weights.sum())
+    return best
 
 
 def to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:

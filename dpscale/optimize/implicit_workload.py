@@ -227,20 +227,17 @@ def distinct_groupings(union: Implicit) -> list[Groups]:
 def gather(union: Implicit) -> Groups:
     """Group products under the smallest of the maximal products that name all their attributes."""
     by_size = sorted(union.products, key=lambda product: -len(union.named(product)))
+    size_of = dict(zip(union.names, union.sizes, strict=True))
     heads: dict[frozenset[str], list[Product]] = {}
     for product in by_size:
         named = frozenset(union.named(product))
         above = [head for head in heads if named <= head]
         if above:
-            heads[min(above, key=lambda head: _cells(union, head))].append(product)
+            heads[min(above, key=lambda head: math.prod(size_of[name] for name in head))].append(product)
         else:
             heads[named] = [product]
 
     return [tuple(group) for group in heads.values()]
-
-
-def _cells(union: Implicit, names: frozenset[str]) -> int:
-    return math.prod(size for name, size in zip(union.names, union.sizes, strict=True) if name in names)
 
 
 NEAR = 0.25  # of the logarithm of a term's share

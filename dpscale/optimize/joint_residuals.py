@@ -133,7 +133,8 @@ def joint_spaces(
     whole, times = _projection(shape, own, spaces)
     projection = whole / times
     gram = projection.T @ gram_on(workload, attributes, weights) @ projection
-    space = np.linalg.svd(projection)[2][: _dimensions(shape, spaces)]
+    dimensions = sum(math.prod(shape[axis] - 1 for axis in own) for own in spaces)
+    space = np.linalg.svd(projection)[2][:dimensions]
     rows = root_of((gram + gram.T) / 2)
 
     return JointSpaces(attributes, shape, own, spaces, rows, math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * space)
@@ -192,7 +193,3 @@ def _axis(size: int, weights: Weights | None, whole: bool) -> Integers:
     numbers = np.array(weights or [1] * size, dtype=np.int64)
     total = np.repeat(numbers[:, None], size, axis=1)
     return np.asarray(np.eye(size, dtype=np.int64) * numbers.sum() - total if whole else total)
-
-
-def _dimensions(shape: tuple[int, ...], spaces: Sequence[tuple[int, ...]]) -> int:
-    return sum(math.prod(shape[axis] - 1 for axis in space) for space in spaces)

@@ -167,7 +167,7 @@ def long_family(factor: GramFactor, shape: tuple[int, ...], weights: tuple[Weigh
 
 def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
     """Return ascending eigenvalues, and eigenvectors as rows; by halves if reversal leaves the matrix unchanged."""
-    if not _from_both_ends(form):
+    if np.abs(form - form[::-1, ::-1]).max() > SAME * np.abs(form).max():  # it has a direction
         values, vectors = np.linalg.eigh(form)
         return values, vectors.T
 
@@ -191,7 +191,3 @@ def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
     order = np.argsort(values)
 
     return values[order], rows[order]
-
-
-def _from_both_ends(form: Floats) -> bool:
-    return bool(np.abs(form - form[::-1, ::-1]).max() <= SAME * np.abs(form).max())

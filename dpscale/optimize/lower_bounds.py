@@ -257,7 +257,9 @@ def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
     commute = _Commuting(union)
     groups: list[list[Product]] = []
     taken: list[list[set[str]]] = []
-    for product in sorted(union.products, key=lambda one: -one.weight * _size(one)):
+    for product in sorted(
+        union.products, key=lambda one: -one.weight * math.prod(float(np.trace(axis.gram)) for axis in one.axes)
+    ):
         check_planning_time()
         for group, keys in zip(groups, taken, strict=True):
             if all(commute(i, key, keys[i]) for i, key in enumerate(product.keys)):
@@ -270,10 +272,6 @@ def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
             taken.append([{key} for key in product.keys])
 
     return [tuple(group) for group in groups]
-
-
-def _size(product: Product) -> float:
-    return math.prod(float(np.trace(axis.gram)) for axis in product.axes)
 
 
 class _Commuting:

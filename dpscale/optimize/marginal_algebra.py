@@ -25,7 +25,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.optimize.convex import Mixing, to_boundary
-from dpscale.optimize.implicit_workload import Implicit, Product
+from dpscale.optimize.implicit_workload import Implicit
 from dpscale.privacy.draws import BELOW_ONE
 from dpscale.workload import MARGINAL, Workload
 from dpscale.workload.residual import subsets
@@ -124,12 +124,8 @@ def requested_terms(union: Implicit) -> NDArray[np.bool_]:
     """Return a mask of the subsets of attributes that the products name."""
     named = np.zeros((2,) * len(union.sizes), dtype=bool)
     for product in union.products:
-        named[_subset(product)] = True
+        named[tuple(int(not axis.is_total) for axis in product.axes)] = True
     return named
-
-
-def _subset(product: Product) -> tuple[int, ...]:
-    return tuple(0 if axis.is_total else 1 for axis in product.axes)
 
 
 def _outer(vectors: Sequence[Floats]) -> Floats:

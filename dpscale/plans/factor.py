@@ -69,7 +69,8 @@ class Factor:
         ):
             raise ValueError("the matrix of a factor must be int64 of shape (rows, cells) without too large entries")
         if self.weights is not None and (
-            self.kind != "matrix" or [len(own) for own in self.weights if own] != self._weighted_sizes
+            self.kind != "matrix"
+            or any(own and len(own) != size for own, size in zip(self.weights, self.shape, strict=True))
         ):
             raise ValueError("the weights of a factor do not match its axes")
 
@@ -229,10 +230,6 @@ class Factor:
         if self.matrix is not None or self.cells <= LONG:
             return None
         return 1.0 if self.kind == "identity" else self.cells**-2.0
-
-    @property
-    def _weighted_sizes(self) -> list[int]:
-        return [size for size, own in zip(self.shape, self.weights or (), strict=True) if own]
 
     def _spread(self, values: Floats, axes: tuple[int, ...]) -> Floats:
         """Return ⊗(I − u1ᵀ) over `axes` and ⊗ u1ᵀ over the other axes, applied to arrays of shape (cells, …)."""

@@ -291,17 +291,12 @@ class TreeFactor(Factor):
         """Coefficients of the two passes at unit noise variance."""
         scale = float(self._unit)
         precisions = [np.asarray((own * scale) ** 2, np.float64) for own in self.multipliers]
-        return TreePasses.of(self.levels, precisions, self._first, self._is_fixed)
+        return TreePasses.of(self.levels, precisions, self._first, fixed=self.centred or self.known >= 0)
 
     @property
     def _first(self) -> int:
         """Highest level of the passes."""
         return max(self.known, 0)
-
-    @property
-    def _is_fixed(self) -> bool:
-        """Whether the nodes of the highest level are not estimated: a known level, or the root of a centred tree."""
-        return self.centred or self.known >= 0
 
     def node_estimates(self, values: Floats, known: Floats | None = None) -> list[Floats]:
         """Return the least squares estimates of the nodes of every level.

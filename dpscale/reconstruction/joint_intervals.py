@@ -104,7 +104,9 @@ class _Noise:
         for subset in subsets(names):
             if subset in self.accuracy.residuals:
                 axes = [0, *(1 + names.index(name) for name in subset)]
-                total += smear(self._residual(subset), axes, total.shape, profiles)
+                sources = self.accuracy.residuals[subset].sources
+                noise = sum(source.weight * self._block_noise(source.block, subset) for source in sources)
+                total += smear(np.asarray(noise), axes, total.shape, profiles)
 
         return part.batch_answers(names, total).reshape(self.draws, -1)
 
@@ -116,10 +118,6 @@ class _Noise:
             return redrawn.span_answers(part, names).reshape(-1)
 
         return np.stack([one(draw) for draw in range(self.draws)])
-
-    def _residual(self, subset: AttributeSet) -> Floats:
-        sources = self.accuracy.residuals[subset].sources
-        return np.asarray(sum(source.weight * self._block_noise(source.block, subset) for source in sources))
 
     def _block_noise(self, index: int, subset: AttributeSet) -> Floats:
         """Return the noise of a residual that comes from one block."""

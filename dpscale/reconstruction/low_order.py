@@ -75,7 +75,7 @@ def low_order(
     """
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=constraints_on(rules, ones))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
-    rule_tables = _rule_tables(model)
+    rule_tables = {names: _rule_table(model, names) for names in constrained_pairs(rules, list(ones))}
     if pairs:
         model = replace(model, tables=_pairs(model, pairs, rule_tables, wanted, chains))
     model = replace(model, tables={**rule_tables, **model.tables})
@@ -88,12 +88,8 @@ def low_order(
     return replace(model, measured=frozenset([*measured, *known]))
 
 
-def _rule_tables(model: LowOrder) -> Tables:
-    """Return the pairs with rules: determined by the rules, or independent with impossible cells set to zero."""
-    return {names: _rule_table(model, names) for names in constrained_pairs(model.rules, list(model.ones))}
-
-
 def _rule_table(model: LowOrder, names: AttributeSet) -> Floats:
+    """Return a pair with rules: determined by the rules, or independent with impossible cells set to zero."""
     known = known_pair(model.rules, names, model.ones, model.groups)
     return (
         known

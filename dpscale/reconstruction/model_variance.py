@@ -29,7 +29,8 @@ SWEEPS, LEAST = 12, 1e-12
 def query_variance(model: LowOrder, names: AttributeSet, query: Floats, measured: Collection[AttributeSet]) -> float:
     """Return Σ μ̂ (q − Pq)² of a query over the cells of a set; `names` in the model's order."""
     cells, remainder = model.marginal(names), np.array(query, dtype=np.float64)
-    sums = [(total, np.maximum(total(cells), LEAST)) for total in _totals(model, names, measured)]
+    totals = [_total(model, names, subset, grouped) for subset, grouped in _margins(model, names, measured)]
+    sums = [(total, np.maximum(total(cells), LEAST)) for total in totals]
     for _ in range(SWEEPS if len(sums) > 1 else 1):
         for total, margin in sums:
             remainder -= total(cells * remainder) / margin
@@ -139,11 +140,6 @@ def _margins(
     covered = {name for subset in contained for name in subset if model.groups[name].count == model.groups[name].size}
     yield from ((subset, True) for subset in contained)
     yield from (((name,), False) for name in names if name not in covered)
-
-
-def _totals(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Iterator[Projection]:
-    """Yield a function for each margin that gives every cell the sum over its part of the table."""
-    return (_total(model, names, subset, grouped) for subset, grouped in _margins(model, names, measured))
 
 
 def _total(model: LowOrder, names: AttributeSet, subset: Sequence[str], grouped: bool) -> Projection:

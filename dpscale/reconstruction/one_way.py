@@ -190,9 +190,12 @@ class StrategyCounts(NoisyCounts):
         """Return counts near the measurements and the added quadratic, and near each other if similar."""
         quadratic, similarity = _solution(self.strategy)[2], self.unit / self.spread
         pull = pull + (quadratic * self.values).sum(axis=1)
-        return _nearest(
-            quadratic + weights + similarity * center(np.eye(len(quadratic)), (0,)), pull, self.values, total
-        )
+        whole = quadratic + weights + similarity * center(np.eye(len(quadratic)), (0,))
+
+        from dpscale.reconstruction.fitting_loops import non_negative_least_squares  # imports numba
+
+        best = non_negative_least_squares(whole, pull, total, self.values, STEPS, TOLERANCE * total)
+        return positive_counts(best, LEAST_CELL, total)
 
     @cached_property
     def spread(self) -> float:
@@ -206,14 +209,6 @@ class StrategyCounts(NoisyCounts):
         tried = np.geomspace(LEAST_SPREAD, MOST_SPREAD, SPREADS) * self.variance
         of_all = tried[:, None] + np.append(self.unit * noise, self.variance)
         return float(tried[np.argmin((np.log(of_all) + squares / of_all).sum(axis=1))])
-
-
-def _nearest(weights: Floats, pull: Floats, start: Floats, total: float) -> Floats:
-    """Return argmin ½ xᵀWx − pullᵀx over counts of sum `total`, each at least `LEAST_CELL` before scaling."""
-    from dpscale.reconstruction import fitting_loops
-
-    best = fitting_loops.non_negative_least_squares(weights, pull, total, start, STEPS, TOLERANCE * total)
-    return positive_counts(best, LEAST_CELL, total)
 
 
 @lru_cache(maxsize=256)

@@ -198,7 +198,8 @@ def shrunk_counts(values: Floats, deviation: float) -> Floats:
     estimated from at most MOST_CELLS evenly spaced cells, so that 10⁶ codes take about a second.
     """
     counts = _counts(values, deviation)
-    tried = [_Mixture(counts, NoisyTable(values, np.ones(len(values)), deviation), _even(counts), 1.0)]
+    even = np.full(len(counts.ratios), 1 / len(counts.ratios))
+    tried = [_Mixture(counts, NoisyTable(values, np.ones(len(values)), deviation), even, 1.0)]
     for reach in (reach for reach in REACHES if 4 * reach <= len(values)):
         near = NoisyTable(values, _neighbours(values, reach), deviation)
         tried.append(_Mixture(DEPARTURES, near, START, POOLED_STRENGTH))
@@ -219,10 +220,6 @@ def _counts(values: Floats, deviation: float) -> Components:
     most = max(float(values.max()), 2.0) + deviation
     grid = np.concatenate([[0.0], np.geomspace(min(1.0, most / 4), most, COUNT_STEPS - 1)])
     return Components(grid, np.maximum(np.gradient(grid) * 0.6, 0.5))
-
-
-def _even(components: Components) -> Floats:
-    return np.full(len(components.ratios), 1 / len(components.ratios))
 
 
 def _neighbours(values: Floats, reach: int) -> Floats:

@@ -121,7 +121,9 @@ class Features:
     @cached_property
     def attributes(self) -> Integers:
         """Attribute of every column, shape (k,)."""
-        return np.concatenate([np.full(_columns(size), i) for i, size in enumerate(self.sizes)]).astype(np.int64)
+        return np.concatenate([np.full(1 if size == 2 else size, i) for i, size in enumerate(self.sizes)]).astype(
+            np.int64
+        )
 
     @cached_property
     def cells(self) -> Floats:
@@ -130,7 +132,8 @@ class Features:
 
     def centred(self, codes: NDArray[np.integer]) -> Floats:
         """Return one-hots centred at the public shares, before clipping and truncation, shape (n, k)."""
-        return np.concatenate([_one_hots(size, own)[codes[:, i]] for i, (size, own) in enumerate(self._pairs)], axis=1)
+        pairs = zip(self.sizes, self.ones, strict=True)
+        return np.concatenate([_one_hots(*pair)[codes[:, i]] for i, pair in enumerate(pairs)], axis=1)
 
     def whole(self, codes: NDArray[np.integer]) -> Integers:
         """Return the features in steps of 2^-BITS, shape (n, k)."""
@@ -152,14 +155,6 @@ class Features:
     def least(self) -> int:
         """g, the smallest inner product of two rows."""
         return -self.squared if self.clip is not None else sum(inner for _, inner in map(_uniform_bounds, self.sizes))
-
-    @property
-    def _pairs(self) -> list[tuple[int, Floats]]:
-        return list(zip(self.sizes, self.ones, strict=True))
-
-
-def _columns(size: int) -> int:
-    return 1 if size == 2 else size
 
 
 def _one_hots(size: int, centre: Floats) -> Floats:

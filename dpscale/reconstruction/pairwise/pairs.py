@@ -6,9 +6,10 @@ store every pair twice more as float32, in both orientations, so that the entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -155,14 +156,10 @@ def _layout(model: LowOrder, memory: int) -> PairLayout:
     names = tuple(model.ones)
     sizes = np.array([model.groups[name].count for name in names], np.int64)
     used, left = np.zeros((len(names), len(names)), np.bool_), memory // BYTES_A_CELL
-    for i, j in sorted(_every(len(names)), key=lambda pair: _order(model, names, sizes, pair)):
+    for i, j in sorted(combinations(range(len(names)), 2), key=lambda pair: _order(model, names, sizes, pair)):
         left -= int(sizes[i] * sizes[j])
         used[i, j] = used[j, i] = left >= 0
     return PairLayout(names, sizes, used)
-
-
-def _every(count: int) -> Iterator[tuple[int, int]]:
-    return ((i, j) for i in range(count) for j in range(i + 1, count))
 
 
 def _order(model: LowOrder, names: tuple[str, ...], sizes: NDArray[np.int64], pair: tuple[int, int]) -> tuple[int, int]:

@@ -45,7 +45,7 @@ def add_triples(
     if not sets:
         return model
 
-    by_pairs = _pairs_only(model)
+    by_pairs = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
     measured = [names for names in model.tables if len(names) == 3][:MOST_SETS]
     sampled = sample_triples(pairwise, [*measured, *sets], release, each)
     measured_departures = [(_departure(by_pairs, sampled, names), model.tables[names]) for names in measured]
@@ -122,10 +122,6 @@ def _halves(count: int) -> tuple[int, int]:
     """Return the numbers of rows in the first halves of all populations, and in the second ones."""
     first = sum(int(rows) // 2 for rows in np.diff(population_ends(count)))
     return first, count - first
-
-
-def _pairs_only(model: LowOrder) -> LowOrder:
-    return replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
 
 
 def _departure(by_pairs: LowOrder, sampled: HalfShares, names: AttributeSet) -> Departure:
