@@ -108,7 +108,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     ("unknown section", "table", {"mechansm": {"name": "hdmm"}}),
     ("unknown mechanism", "table", {"mechanism": {"name": "hdm"}}),
     ("unknown option", "table", {"mechanism": {"name": "hdmm", "wy": "union"}}),
-    ("option out of range", "table", {"mechanism": {"name": "aim-grem", "ones": 2.0}}),
+    ("option out of range", "table", {"mechanism": {"name": "aim-grem", "degree": 9}}),
     ("unknown reconstruction", "table", {"reconstruct": {"method": "leastsquares"}}),
     ("unreadable memory", "table", {"engine.memory": "4 GB of"}),
     ("unknown scheduler", "table", {"engine.scheduler": "thread"}),

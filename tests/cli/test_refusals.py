@@ -94,7 +94,7 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"more": "[mechanism]\nname = 'hdm'"}, "did you mean 'hdmm'"),
     ({"more": "[mechanism]\nname = 'hdmm'\nwy = 'union'"}, "did you mean 'way'"),
     ({"more": "[mechanism]\nname = 'hdmm'\nway = 'unoin'"}, "did you mean 'union'"),
-    ({"more": "[mechanism]\nname = 'aim-grem'\nones = 2.0"}, "a share from 0.01 to 0.99"),
+    ({"more": "[mechanism]\nname = 'aim-grem'\ndegree = 9"}, "a whole number from 2 to 6"),
     ({"more": "[mechanism]\nname = 3"}, "a text"),
     ({"more": "[reconstruct]\nmethod = 'leastsquares'"}, "did you mean 'least-squares'"),
     ({"more": "[reconstruct]\nmetod = 'grem'"}, "reconstruct.metod"),

@@ -135,9 +135,10 @@ def test_selection_scale_follows_sensitivity(name):
     )
 
 
-def test_aim_pgm_model_stays_within_cell_limit():
+def test_aim_pgm_model_stays_within_cell_limit(monkeypatch):
+    monkeypatch.setattr(aim_pgm, "GRAIN", 0.0)  # every cell is a group
     for most in (40, 60, 200):
-        taken, state = run_decisions(make_plan("aim-pgm", beta=50.0, degree=3, most_cells=most, grain=0.0))
+        taken, state = run_decisions(make_plan("aim-pgm", beta=50.0, degree=3, most_cells=most))
         sets = [names for decision in taken[1:] for names in decision.chosen]
         assert state.left == 0
         assert model_cells(SIZES, sets) <= max(most, sum(SIZES.values()))

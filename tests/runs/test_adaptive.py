@@ -7,6 +7,7 @@ import math
 import shutil
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import combinations, product
 from statistics import NormalDist
 
@@ -19,8 +20,10 @@ from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.measurement import MeasurementStore, measurement, measurement_store
 from dpscale.measurement.adaptive import run
+from dpscale.mechanisms import aim_grem
 from dpscale.mechanisms.aim.decision import VERSION
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
+from dpscale.mechanisms.aim.schedule import BatchedSchedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.streams import seeded_secret
 from dpscale.runs.stages import budget, measure
@@ -164,8 +167,8 @@ def test_one_way_rounds_are_charged_once_and_survive_kill(tmp_path, monkeypatch,
     """At a budget too small for pairs, some rounds measure 1-way marginals again: the charge is made once, and the
     bytes equal those of the plain loop, in little memory and after a kill.
     """
-    vainly = {"mechanism": {"name": "aim-grem", "patience": 100}}  # every round is one in vain
-    changes = own | vainly | {"privacy": {"rho": 0.00390625, "dataset": "small"}}
+    monkeypatch.setattr(aim_grem, "BatchedSchedule", partial(BatchedSchedule, patience=100))  # every round is in vain
+    changes = own | {"mechanism": {"name": "aim-grem"}, "privacy": {"rho": 0.00390625, "dataset": "small"}}
     whole = dp.run(write(tmp_path, **changes), tmp_path / "whole")
     expected, measurement_plan = release_bytes(whole.path), TableRun(whole.path).measurement_plan
     rounds = [json.loads(path.read_text()) for path in sorted((whole.path / "measurements").glob("round-*.json"))]
@@ -535,7 +538,7 @@ def test_single_attribute_and_tiny_budget(tmp_path):
     [
         ({"mechanism": {"name": "aim-grem", "round": 3}}, ["mechanism.round", "rounds"]),
         ({"mechanism": {"name": "aim-grem", "rounds": 0}}, ["mechanism.rounds", "1 to 10000"]),
-        ({"mechanism": {"name": "aim-grem", "ones": 1.5}}, ["mechanism.ones", "0.99"]),
+        ({"mechanism": {"name": "aim-grem", "degree": 7}}, ["mechanism.degree", "2 to 6"]),
         ({"mechanism": {"name": "aim-grem", "published": 1}}, ["mechanism.published", "true or false"]),
         ({"mechanism": {"name": "aim-grem", "published": True, "rounds": 3}}, ["mechanism.rounds", "leave it out"]),
         ({"privacy": {"epsilon": 1.0}}, ["privacy", "add delta"]),
