@@ -270,7 +270,7 @@ CALLS: list[tuple[str, Callable[[], Any]]] = [  # name, call in the folder of a 
     ("table that was not asked", lambda: release().table(["age", "place"])),
     ("name that the release lacks", lambda: release().marginal("agee")),
     ("sum of no number", lambda: release().sum("fare")),
-    ("query of another shape", lambda: release().answer(("age",), [1.0, 2.0])),
+    ("query of another shape", lambda: release().answer(("age",), query=[1.0, 2.0])),
     ("rows that were not made", lambda: release().synthetic()),
     ("units that were not counted", lambda: release().units(["age"])),
     ("cells that were not searched", lambda: release().found("age")),

@@ -294,8 +294,8 @@ def test_table_has_at_least_150_cases():
 def test_release_refuses_invalid_queries(tmp_path):
     release = dp.run(write_job(tmp_path, more="[engine]\nscheduler = 'synchronous'"), tmp_path / "run")
     for call, says in ((lambda: release.marginal("ab"), "no attribute 'ab'"), (release.synthetic, "dpscale rows"),
-                       (lambda: release.answer(("a",), "abc"), "finite numbers"),
-                       (lambda: release.answer(("a",), [np.nan, 0, 0]), "not finite")):  # fmt: skip
+                       (lambda: release.answer(("a",), query="abc"), "finite numbers"),
+                       (lambda: release.answer(("a",), query=[np.nan, 0, 0]), "not finite")):  # fmt: skip
         with pytest.raises(dp.DpscaleError) as refused:
             call()
         assert says in str(refused.value)

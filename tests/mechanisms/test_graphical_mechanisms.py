@@ -254,5 +254,5 @@ def test_graphical_mechanisms_support_maxent_simulated_errors_and_rows(tmp_path)
         job = {"mechanism": {"name": name}, "privacy": RHO, "synthesize": {"rows": 50}}
         path = write(tmp_path / name, **job, reconstruct={"method": "maxent", "errors": "simulated"})
         release = dp.run(path, tmp_path / name / "run")
-        assert release.answer(("a",), np.array([1, 0, 0, 0]))[1] > 0
+        assert release.answer(("a",), query=np.array([1, 0, 0, 0]))[1] > 0
         assert len(release.synthetic()) == 50

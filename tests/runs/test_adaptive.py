@@ -428,7 +428,7 @@ def test_answers_cover_all_families_and_have_no_standard_errors_on_request(tmp_p
         assert row["rms_error"] is None
     prefix = release.marginal(("a", "b")).cumsum(0).cumsum(1)
     np.testing.assert_allclose(prefix, exact_marginal(("a", "b")).cumsum(0).cumsum(1), atol=20)
-    estimate, error = release.answer(("a",), np.ones(4))
+    estimate, error = release.answer(("a",), query=np.ones(4))
     assert estimate == pytest.approx(400, abs=5)
     assert math.isnan(error)
     page = (release.path / "report.html").read_text()
@@ -481,8 +481,8 @@ def test_maxent_from_planned_measurements(tmp_path):
     assert least.marginal(tuple(SIZES)).min() < 0 < most.marginal(tuple(SIZES)).min()
     errors = [np.abs(one.marginal(tuple(SIZES)) - exact_marginal(tuple(SIZES))).sum() for one in (least, most)]
     assert errors[1] < 0.8 * errors[0]
-    assert least.answer(("a",), [1, 0, 0, 0])[1] > 0
-    assert math.isnan(most.answer(("a",), [1, 0, 0, 0])[1])
+    assert least.answer(("a",), query=[1, 0, 0, 0])[1] > 0
+    assert math.isnan(most.answer(("a",), query=[1, 0, 0, 0])[1])
 
 
 def test_errors_by_default_cover_all_queries_and_are_labelled(tmp_path):
@@ -494,7 +494,7 @@ def test_errors_by_default_cover_all_queries_and_are_labelled(tmp_path):
         table = answers_to(release.path, row)
         assert np.isfinite(table["std_error"].to_numpy()).all()
         assert row["rms_error"] > 0
-    assert release.answer(("a", "c"), np.tri(4, 5))[1] > 0
+    assert release.answer(("a", "c"), query=np.tri(4, 5))[1] > 0
     one, all_of_them = (release.table(("a", "b"), joint=joint, level=0.9) for joint in (False, True))
     widths = [(frame["high"] - frame["low"]) / frame["std_error"] / 2 for frame in (one, all_of_them)]
     assert widths[0].median() == pytest.approx(1.645, abs=1e-3)
@@ -504,7 +504,7 @@ def test_errors_by_default_cover_all_queries_and_are_labelled(tmp_path):
     assert "Every answer is unbiased" not in page
     again = dp.run(job, tmp_path / "again")
     assert answers(again.path) == answers(release.path)
-    assert again.answer(("a", "c"), np.tri(4, 5)) == release.answer(("a", "c"), np.tri(4, 5))
+    assert again.answer(("a", "c"), query=np.tri(4, 5)) == release.answer(("a", "c"), query=np.tri(4, 5))
 
 
 def test_agree_makes_target_marginals_consistent(tmp_path):
