@@ -331,7 +331,6 @@ def _scaled(request: ResidualRequest, factor: float, rows_per_unit: int) -> Resi
     return replace(request, draw=scaled_gaussian(request.draw, factor, sensitivity, rows_per_unit))
 
 
-FINEST = 1 << 20
 ONES, SELECTING = Fraction(3, 10), Fraction(1, 10)  # share of β for the 1-ways, and of a round for its selections
 GRAIN = 0.3  # coarseness of the groups of cells
 FIRST = ("step", "orders")  # fields of the first decision in plan.json; the others follow from the domain
