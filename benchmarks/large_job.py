@@ -72,7 +72,7 @@ def time_answers(place: Path) -> dict[str, float]:
         names = [str(name) for name in random.choice(release.domain.names, 3, replace=False)]
         query = (random.random(release.domain.shape(names)) < 0.3).astype(float)
         start = time.perf_counter()
-        release.answer(names, query)
+        release.answer(names, query=query)
         seconds.append(time.perf_counter() - start)
     took = np.array(seconds) * 1e3
     return {"mean": took.mean(), "median": np.median(took), "95 %": np.quantile(took, 0.95), "largest": took.max()}

@@ -107,7 +107,7 @@ def measured_variance(
         first = {"period": number, "cumulative": 0, "window": max(number + 1 - window, 0)}
         for kind in answers:
             truth = np.sum(exact[first[kind] : number + 1], axis=0)
-            errors[kind].append(squared_error(release.marginal(tuple(sizes), label(number), kind), truth))
+            errors[kind].append(squared_error(release.marginal(tuple(sizes), period=label(number), kind=kind), truth))
     return {kind: float(np.mean(own)) for kind, own in errors.items()}
 
 
@@ -203,7 +203,7 @@ def units(horizon: int = 12) -> None:
         run = growing(folder, COST, 2, horizon, {"answers": ["cumulative"], "max_periods_per_unit": horizon},
                       data=promise)  # fmt: skip
         release, exact = dp.run(run, folder / "run"), [counts(one_frame, ("a", "b"), sizes) for one_frame in frames]
-        errors = [squared_error(release.marginal(("a", "b"), label(number), "cumulative"),
+        errors = [squared_error(release.marginal(("a", "b"), period=label(number), kind="cumulative"),
                                 np.sum(exact[: number + 1], axis=0)) for number in range(horizon)]  # fmt: skip
         flat = float(np.mean(queries_over_time(horizon, ["cumulative"], 0).sum(axis=1))) * horizon
     tree, best = tuned(horizon, whole_cost, 2)

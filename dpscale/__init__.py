@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dpscale.counting import count_marginals
     from dpscale.domain import Attribute, Domain
     from dpscale.domain.columns import bins, dates
-    from dpscale.ledger import Ledger
+    from dpscale.ledger.book import PublicLedger as Ledger
     from dpscale.mechanisms import Plan
     from dpscale.records import Table
     from dpscale.records.sketch import Sketch, sketch_domain
@@ -47,7 +47,7 @@ _HOMES = {
     "Estimate": "dpscale.answers.statistics",
     "InternalError": "dpscale.base.errors",
     "JobError": "dpscale.base.errors",
-    "Ledger": "dpscale.ledger",
+    "Ledger": "dpscale.ledger.book:PublicLedger",
     "Plan": "dpscale.plans.plan",
     "PlanError": "dpscale.base.errors",
     "Release": "dpscale.api.release",
@@ -105,7 +105,8 @@ def __getattr__(name: str) -> Any:
         return import_module("dpscale.privacy")
     if name not in _HOMES:
         raise AttributeError(f"module 'dpscale' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value
 

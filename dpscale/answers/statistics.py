@@ -8,15 +8,17 @@ have cells of their own, do not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpscale.answers.ratios import fieller
 from dpscale.answers.tables import Answered, check_level
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.joint_intervals import half_width
 
@@ -122,6 +124,55 @@ def mean(answered: Answered, name: str, level: float, group: Group = ()) -> Esti
     _, last = _fieller((records, sums[2]), (errors[0], errors[4], errors[5]), width)
     low, high = (float(np.clip(end, lower[0], upper[-1])) for end in sorted((first, last)))
     return Estimate(float(np.clip(estimate, low, high)), low, high)
+
+
+def query_ratio(
+    answered: Answered, names: AttributeSet, numerator: ArrayLike, denominator: ArrayLike, level: float, what: str = ""
+) -> Estimate:
+    """Return the ratio of two linear queries over the cells of a set, with Fieller's interval; see `mean`.
+
+    Raises
+    ------
+    JobError
+        For a query of another shape.
+    TooFewRecords
+        If the denominator is not distinguishable from zero.
+    """
+    check_level(level)
+    shape = tuple(answered.estimates.workload.domain[name].size for name in names)
+    first, second = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
+    if not first.shape == second.shape == shape:
+        raise JobError("query", f"shapes {first.shape} and {second.shape}", f"arrays of shape {shape}",
+                       "use one axis per attribute")  # fmt: skip
+
+    (below, above, _), errors = answered.linear(names, np.stack([second, first, first + second]))
+    width = half_width(level, answered.estimates.noise)
+    check_records("ratio", what or ", ".join(names), below, width * errors[0], ())
+    if not np.isfinite(errors).all():
+        return Estimate.around(float(above / below), math.nan)
+    low, high = _fieller((below, above), (errors[0], errors[1], errors[2]), width)
+    return Estimate(float(above / below), low, high)
+
+
+def cells_of(attribute: Attribute, value: Any) -> list[int]:
+    """Return the cells of a label, or of several in a list. Raises JobError for a label that no cell has."""
+    values = value if isinstance(value, list | tuple | set) else [value]
+    cells = attribute.cell_of
+    for one in values:
+        if one not in cells:
+            raise JobError("value", f"{safe_repr(one)} of {attribute.name}", "labels of its cells",
+                           nearest(str(one), [str(label) for label in cells]))  # fmt: skip
+    return [cells[one] for one in values]
+
+
+def share(answered: Answered, name: str, cells: Sequence[int], level: float, group: Group = ()) -> Estimate:
+    """Return the share of the records of a group that lie in some cells of an attribute, from 0 to 1."""
+    domain, names = answered.estimates.workload.domain, (name, *(by for by, _ in group))
+    inside, every = np.zeros((2, *(domain[one].size for one in names)))
+    every[(slice(None), *(cell for _, cell in group))] = 1
+    inside[(list(cells), *(cell for _, cell in group))] = 1
+    found = query_ratio(answered, names, inside, every, level, f"the share of {name}")
+    return Estimate(*(float(np.clip(one, 0, 1)) for one in found))
 
 
 def value_sum(answered: Answered, name: str, level: float, group: Group = ()) -> Estimate:

@@ -38,7 +38,7 @@ class ReleaseAnswers(ABC):
         """Return the answers at a period of a growing table."""
 
     def marginal(
-        self, attributes: str | Sequence[str], period: str | int | None = None, kind: str = "period"
+        self, *attributes: str | Sequence[str], period: str | int | None = None, kind: str = "period"
     ) -> NDArray[np.float64]:
         """Return estimated counts of all cells of an attribute set.
 
@@ -47,7 +47,8 @@ class ReleaseAnswers(ABC):
 
         Parameters
         ----------
-        attributes : str or sequence of str
+        *attributes : str or sequence of str
+            Names, or one sequence of names.
         period : str or int, optional
             Period of a growing table; see `at`.
         kind : {"period", "cumulative", "window"}
@@ -67,12 +68,18 @@ class ReleaseAnswers(ABC):
         >>> release.marginal("borough").shape
         (2,)
         """
+        names = tuple(name for one in attributes for name in checked_names(one))
         if period is not None:
-            return self.at(period, kind).marginal(attributes)
-        return self.over(attributes).answered.estimates.marginal(checked_names(attributes))
+            return self.at(period, kind).marginal(names)
+        return self.over(names).answered.estimates.marginal(names)
 
     def answer(
-        self, attributes: str | Sequence[str], query: ArrayLike, period: str | int | None = None, kind: str = "period"
+        self,
+        attributes: str | Sequence[str],
+        *,
+        query: ArrayLike,
+        period: str | int | None = None,
+        kind: str = "period",
     ) -> tuple[float, float]:
         """Return the estimate and the standard error of a linear query.
 
@@ -97,12 +104,12 @@ class ReleaseAnswers(ABC):
 
         Examples
         --------
-        >>> estimate, error = release.answer("borough", [1, -1])  # Bronx less Queens
+        >>> estimate, error = release.answer("borough", query=[1, -1])  # Bronx less Queens
         >>> error > 0
         True
         """
         if period is not None:
-            return self.at(period, kind).answer(attributes, query)
+            return self.at(period, kind).answer(attributes, query=query)
         return self.over(attributes).answered.estimates.answer(checked_names(attributes), query)
 
     def extrapolates(self, attributes: str | Sequence[str]) -> bool:
@@ -130,8 +137,8 @@ class ReleaseAnswers(ABC):
     def table(
         self,
         attributes: str | Sequence[str],
-        family: str | None = None,
         *,
+        family: str | None = None,
         level: float = 0.95,
         joint: bool = False,
         frame: Literal["pandas"] = "pandas",
@@ -143,8 +150,8 @@ class ReleaseAnswers(ABC):
     def table(
         self,
         attributes: str | Sequence[str],
-        family: str | None = None,
         *,
+        family: str | None = None,
         level: float = 0.95,
         joint: bool = False,
         frame: Literal["arrow"],
@@ -156,8 +163,8 @@ class ReleaseAnswers(ABC):
     def table(
         self,
         attributes: str | Sequence[str],
-        family: str | None = None,
         *,
+        family: str | None = None,
         level: float = 0.95,
         joint: bool = False,
         frame: Literal["polars"],
@@ -169,8 +176,8 @@ class ReleaseAnswers(ABC):
     def table(
         self,
         attributes: str | Sequence[str],
-        family: str | None = None,
         *,
+        family: str | None = None,
         level: float = 0.95,
         joint: bool = False,
         frame: str,
@@ -181,8 +188,8 @@ class ReleaseAnswers(ABC):
     def table(
         self,
         attributes: str | Sequence[str],
-        family: str | None = None,
         *,
+        family: str | None = None,
         level: float = 0.95,
         joint: bool = False,
         frame: str = "pandas",
@@ -224,7 +231,7 @@ class ReleaseAnswers(ABC):
         3
         """
         if period is not None:
-            return self.at(period, kind).table(attributes, family, level=level, joint=joint, frame=frame)
+            return self.at(period, kind).table(attributes, family=family, level=level, joint=joint, frame=frame)
         return framed(self.over(attributes).answered.table(attributes, family, level, joint), frame)
 
     @overload

@@ -120,7 +120,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
             return self
         return self.joins[chosen_join(self._run.joins, named_attributes(*names), number)]
 
-    def cut(self, join: str | None = None, level: float = 0.95) -> Estimate:
+    def cut(self, join: str | None = None, *, level: float = 0.95) -> Estimate:
         """Return the share of the rows of a table or join that the bound of a privacy unit cuts.
 
         Rows beyond four times the bound of a unit are not part of the share.

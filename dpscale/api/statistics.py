@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpscale.answers import statistics
 from dpscale.answers.areas import AreaEstimate, area
@@ -53,7 +54,7 @@ class ReleaseStatistics(ABC):
     def over(self, *names: str | Sequence[str] | None, number: bool = False) -> ReleaseStatistics:
         """Return the statistics of the release that answers queries over some attributes."""
 
-    def total(self, level: float = 0.95) -> Estimate:
+    def total(self, *, level: float = 0.95) -> Estimate:
         """Return the estimated number of records.
 
         Parameters
@@ -117,7 +118,7 @@ class ReleaseStatistics(ABC):
         return area(self.answered, nodes, query, level, minus, hierarchy)
 
     def quantile(
-        self, attribute: str, q: float | Sequence[float], by: str | Sequence[str] | None = None, level: float = 0.95
+        self, attribute: str, q: float | Sequence[float], *, by: str | Sequence[str] | None = None, level: float = 0.95
     ) -> Estimate | DataFrame:
         """Return quantiles of a numeric attribute, with test-inversion confidence intervals.
 
@@ -146,7 +147,7 @@ class ReleaseStatistics(ABC):
         (6, 5)
         """
         if (own := self.over(attribute, by)) is not self:
-            return own.quantile(attribute, q, by, level)
+            return own.quantile(attribute, q, by=by, level=level)
         statistic = partial(quantile, self.answered, attribute, level=level)
         if isinstance(q, Sequence | np.ndarray):
             shares = [one.item() if isinstance(one, np.generic) else one for one in q]
@@ -155,7 +156,7 @@ class ReleaseStatistics(ABC):
             return found
         return statistic(q) if by is None else self._each([partial(statistic, q)], by)
 
-    def sum(self, number: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
+    def sum(self, number: str, *, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
         """Return the sum of a number, or of an attribute of numbers, over the records.
 
         For an attribute the estimate uses the midpoints of bins, and the interval covers the noise and any position of
@@ -185,14 +186,14 @@ class ReleaseStatistics(ABC):
         ['borough', 'estimate', 'low', 'high']
         """
         if (own := self.over(number, by, number=True)) is not self:
-            return own.sum(number, by, level)
+            return own.sum(number, by=by, level=level)
         if number not in self.domain.number_names and number in self.domain.names:
             statistic = partial(statistics.value_sum, self.answered, number, level)
             return statistic() if by is None else self._each([statistic], by)
         return self._grouped(partial(sum_table, self.answered, number), by, level)
 
     def ratio(
-        self, number: str, other: str, by: str | Sequence[str] | None = None, level: float = 0.95
+        self, number: str, other: str, *, by: str | Sequence[str] | None = None, level: float = 0.95
     ) -> Estimate | DataFrame:
         """Return the ratio of the sums of two numbers, or of a number and the records.
 
@@ -222,10 +223,84 @@ class ReleaseStatistics(ABC):
         True
         """
         if (own := self.over(number, other, by, number=True)) is not self:
-            return own.ratio(number, other, by, level)
+            return own.ratio(number, other, by=by, level=level)
         return self._grouped(partial(ratio_table, self.answered, number, other), by, level)
 
-    def std(self, number: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
+    def share(
+        self, attribute: str, value: Any, *, by: str | Sequence[str] | None = None, level: float = 0.95
+    ) -> Estimate | DataFrame:
+        """Return the share of the records that have one value of an attribute, or one of several values.
+
+        It is the ratio of two queries (`query_ratio`), so its interval is Fieller's.
+
+        Parameters
+        ----------
+        attribute : str
+        value : object or list of objects
+            Labels of cells.
+        by : str or sequence of str, optional
+            Other attributes; the result then has a row for each combination of their values. A group that cannot be
+            distinguished from an empty one has missing values and a reason in the column `reason`.
+        level : float
+            Probability that the interval covers the share.
+
+        Returns
+        -------
+        Estimate, or pandas.DataFrame with `by`
+
+        Raises
+        ------
+        PlanError
+            If the number of records is not distinguishable from zero.
+        JobError
+            If the attribute has no such value.
+
+        Examples
+        --------
+        >>> share = release.share("borough", "Bronx")
+        >>> 0 <= share.low < share.estimate < share.high <= 1
+        True
+        >>> release.share("borough", "Bronx", by="fare").columns.tolist()[:4]
+        ['fare', 'estimate', 'low', 'high']
+        """
+        if (own := self.over(attribute, by)) is not self:
+            return own.share(attribute, value, by=by, level=level)
+        cells = statistics.cells_of(self.domain[attribute], value)
+        statistic = partial(statistics.share, self.answered, attribute, cells, level)
+        return statistic() if by is None else self._each([statistic], by)
+
+    def query_ratio(
+        self, attributes: str | Sequence[str], *, numerator: ArrayLike, denominator: ArrayLike, level: float = 0.95
+    ) -> Estimate:
+        """Return the ratio of two linear queries over the cells of a set.
+
+        Parameters
+        ----------
+        attributes : str or sequence of str
+        numerator, denominator : array_like, one axis per attribute
+            Coefficient of each cell.
+        level : float
+            Probability that Fieller's interval covers the ratio.
+
+        Returns
+        -------
+        Estimate
+
+        Raises
+        ------
+        PlanError
+            If the denominator is not distinguishable from zero, or a query lies outside the row space of the
+            measurements.
+
+        Examples
+        --------
+        >>> release.query_ratio("borough", numerator=[1, 0], denominator=[0, 1]).estimate > 0
+        True
+        """
+        return statistics.query_ratio(self.over(attributes).answered, checked_names(attributes), numerator, denominator,
+                                      level)  # fmt: skip
+
+    def std(self, number: str, *, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
         """Return the standard deviation of a number.
 
         Parameters
@@ -253,11 +328,11 @@ class ReleaseStatistics(ABC):
         True
         """
         if (own := self.over(number, by, number=True)) is not self:
-            return own.std(number, by, level)
+            return own.std(number, by=by, level=level)
         return self._grouped(partial(deviation_table, self.answered, number), by, level)
 
     def mean(
-        self, attribute: str, by: str | Sequence[str] | None = None, level: float = 0.95, *, bias: str | None = None
+        self, attribute: str, *, by: str | Sequence[str] | None = None, level: float = 0.95, bias: str | None = None
     ) -> Estimate | DataFrame:
         """Return the mean of a number, or of an attribute of numbers.
 
@@ -294,7 +369,7 @@ class ReleaseStatistics(ABC):
         ['Bronx', 'Queens']
         """
         if (own := self.over(attribute, by, number=True)) is not self:
-            return own.mean(attribute, by, level, bias=bias)
+            return own.mean(attribute, by=by, level=level, bias=bias)
         if bias is not None:
             tail = tail_of(self.domain, attribute, bias, self.searched)
             return self._grouped(lambda names, own: tail(mean_table(self.answered, attribute, names, own)), by, level)

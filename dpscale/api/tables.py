@@ -78,7 +78,7 @@ def cut_share(joins: Mapping[str, Any], name: str, level: float) -> Estimate:
         raise PlanError("cut", f"{name!r}", f"a join with measured cuts: {', '.join(measured) or 'none'}",
                         nearest(name, measured) if measured else "set joins.NAME.cut in the job")  # fmt: skip
     first = joins[name].domain.names[:1]
-    return share_beyond(found, joins[name].answer(first, np.ones(joins[name].domain.shape(first))), level)
+    return share_beyond(found, joins[name].answer(first, query=np.ones(joins[name].domain.shape(first))), level)
 
 
 class PairRows:

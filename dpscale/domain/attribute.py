@@ -171,6 +171,11 @@ class Attribute:
             field = f"attributes.{self.name}.kind"
             raise DomainError(field, safe_repr(self.kind), ", ".join(KINDS), nearest(named, KINDS))
 
+    def __dir__(self) -> list[str]:
+        """Return the names on which users rely; the others say how columns are read."""
+        return ["name", "kind", "size", "labels", "low", "high", "values", "edges", "outside", "nulls", "column",
+                "describe"]  # fmt: skip
+
     @property
     def column(self) -> str:
         """Column from which the attribute is read."""

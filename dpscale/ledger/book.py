@@ -37,8 +37,8 @@ from dpscale.privacy.protection import Protection
 ONE_ROW = Protection()
 
 
-class Ledger(LedgerReader):
-    """Open ledger, usable as a context manager. Open it with `Ledger.open`, once in each process.
+class PublicLedger(LedgerReader):
+    """Open ledger that users read and cap, `dp.Ledger`; a context manager. It charges and publishes nothing.
 
     All methods raise BudgetError if the ledger refuses or cannot be trusted, TransientError if the same call may
     succeed later (lock, full disk), and JobError for an invalid ledger, cap or name. After an error the ledger is
@@ -97,6 +97,24 @@ class Ledger(LedgerReader):
         """
         request = CapRequest(dataset, epsilon, delta, currency, protects, period)
         return self._change(request.apply, sound=True)
+
+    def _change(self, act: Callable[[Database], Result], writes: bool = True, sound: bool = False) -> Result:
+        """Return the result of `act` on an open ledger; `act` may run several times but writes only once.
+
+        With `sound`, the ledger is verified first, in the same transaction.
+        """
+
+        def on_open(db: Database) -> Result:
+            transfer.check_open(db, self.path)
+            if sound:
+                self._check_sound(db)
+            return act(db)
+
+        return repeated(lambda: self._within(writes, on_open), self._store.timeout)
+
+
+class Ledger(PublicLedger):
+    """Open ledger to which runs charge their releases. Open it with `Ledger.open`, once in each process."""
 
     def charge(  # noqa: PLR0913
         self,
@@ -247,20 +265,6 @@ class Ledger(LedgerReader):
         """
         self.verify()
         return transfer.move(self._store, lambda: self._transaction(True), resolved(os.getcwd(), target))
-
-    def _change(self, act: Callable[[Database], Result], writes: bool = True, sound: bool = False) -> Result:
-        """Return the result of `act` on an open ledger; `act` may run several times but writes only once.
-
-        With `sound`, the ledger is verified first, in the same transaction.
-        """
-
-        def on_open(db: Database) -> Result:
-            transfer.check_open(db, self.path)
-            if sound:
-                self._check_sound(db)
-            return act(db)
-
-        return repeated(lambda: self._within(writes, on_open), self._store.timeout)
 
     def _advance(self, release: str, before: str, after: str) -> str:
         def act(db: Database) -> str:

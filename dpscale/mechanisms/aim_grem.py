@@ -7,6 +7,7 @@ local maximum entropy, which is much more accurate (docs/mechanisms.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -40,19 +41,6 @@ class Options(AdaptiveOptions):
     published: bool = setting(
         False, "true or false", "true: AIM+GReM as in the paper, with the options allocation and updates only"
     )
-    penalty: float = setting(
-        0.375, "a number from 0 to 100", "multiple of the noise that is subtracted from a set's score", ge=0, le=100
-    )
-    patience: float = setting(
-        0.5,
-        "a number from 0 to 100",
-        "a round that changes estimates by less than this share of its noise is uninformative",
-        ge=0,
-        le=100,
-    )
-    growth: int = setting(
-        2, "a whole number from 1 to 1000", "factor of the budget of a measurement after such a round", ge=1, le=1000
-    )
     rounds: int = setting(
         9, "a whole number from 1 to 10000", "number of rounds that would measure every candidate once", ge=1, le=10_000
     )
@@ -62,9 +50,6 @@ class Options(AdaptiveOptions):
         "attributes of the largest set that is measured; sets beyond pairs need few cells",
         ge=2,
         le=6,
-    )
-    chains: int = setting(
-        1, "a whole number from 0 to 10", "passes in which pairs are compared with chains", ge=0, le=10
     )
     allocation: Literal["conditional", "iid"] = setting(
         "conditional",
@@ -78,6 +63,8 @@ class Options(AdaptiveOptions):
     )
     with_published: ClassVar[tuple[str, ...]] = ("published", "allocation", "updates")
     omitted: ClassVar[tuple[str, ...]] = ("allocation", "updates")
+    fixed: ClassVar[Mapping[str, str]] = {**AdaptiveOptions.fixed, "penalty": "0.375", "patience": "0.5", "growth": "2",
+                                          "chains": "1"}  # fmt: skip
 
     @model_validator(mode="after")
     def _published_only(self) -> Self:
@@ -92,21 +79,13 @@ class Options(AdaptiveOptions):
         """Return the schedule of the options."""
         if self.published:
             return PublishedSchedule(isotropic=self.allocation == "iid")
-        return BatchedSchedule(
-            self.share_of_ones,
-            self.share_of_choices,
-            self.penalty,
-            self.patience,
-            self.growth,
-            self.rounds,
-            self.degree,
-        )
+        return BatchedSchedule(rounds=self.rounds, degree=self.degree)
 
     def estimator(self, rules: tuple[DomainConstraint, ...]) -> Estimator:
         """Return the estimator of the options, for a domain with such constraints."""
         if self.published:
             return GremEstimator(lazy=self.updates == "lazy")
-        return EntropyEstimator(self.grain, self.chains, rules)
+        return EntropyEstimator(rules=rules)
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:

@@ -31,6 +31,9 @@ from pydantic import model_validator
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
 from dpscale.mechanisms.aim.adaptive_plan import (
+    GRAIN,
+    ONES,
+    SELECTING,
     AdaptiveOptions,
     AdaptivePlan,
     follows_from,
@@ -62,20 +65,13 @@ class Options(AdaptiveOptions):
     """Options of the adaptive loop."""
 
     degree: int = setting(3, "a whole number from 2 to 6", "attributes of the largest set that is measured", ge=2, le=6)
-    measured: int = setting(
-        48,
-        "a whole number from 1 to 10000",
-        "number of sets among which the budget is divided at first",
-        ge=1,
-        le=10_000,
-    )
-    batch: int = setting(2, "a whole number from 1 to 1000", "sets selected per round", ge=1, le=1000)
     most_cells: int = setting(1 << 16, "a whole number from 1 to 10^9", "how many cells the model's cliques may have "
                               "together, once all is spent; 6553600 (50 MB) with published = true",
                               ge=1, le=10**9)  # fmt: skip
     published: bool = setting(False, "true or false", "true: AIM+PGM as in the paper, with the option most_cells only")
     with_published: ClassVar[tuple[str, ...]] = ("published", "most_cells")
     omitted: ClassVar[tuple[str, ...]] = ("published",)
+    fixed: ClassVar[Mapping[str, str]] = {**AdaptiveOptions.fixed, "measured": "48", "batch": "2"}
 
     @model_validator(mode="before")
     @classmethod
@@ -87,18 +83,18 @@ class Options(AdaptiveOptions):
         """Return the schedule of the options."""
         if self.published:
             return PublishedSchedule(isotropic=True, rounds_per_attribute=PUBLISHED_ROUNDS, fewer_candidates=FEWER)
-        return AimSchedule(self.share_of_ones, self.share_of_choices, self.degree, self.measured, self.batch)
+        return AimSchedule(self.degree)
 
 
 @dataclass(frozen=True)
 class AimSchedule(EvenSchedule):
     """Schedule of the default: a share for the 1-ways, an even one for `measured` sets, several sets per round."""
 
-    ones: Fraction
-    selecting: Fraction
     degree: int
-    measured: int
-    sets: int
+    ones: Fraction = ONES
+    selecting: Fraction = SELECTING
+    measured: int = 48
+    sets: int = 2
     penalty: float = 1.0
 
     @property
@@ -197,8 +193,8 @@ class GraphicalPlan(AdaptivePlan):
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> GraphicalPlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
-    own = make_setting(problem, options.schedule(), GraphicalEstimator(options.grain, by_cell=options.published))
-    estimating = replace(own, estimator=EntropyEstimator(options.grain, rules=problem.workload.domain.rules))
+    own = make_setting(problem, options.schedule(), GraphicalEstimator(GRAIN, by_cell=options.published))
+    estimating = replace(own, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
     kind = "AIM+PGM as published" if options.published else "graphical models"
     return GraphicalPlan(problem.workload, NAME, own, estimating, kind, options.exact(),
                    most_cells=options.most_cells)  # fmt: skip

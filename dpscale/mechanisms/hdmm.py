@@ -49,7 +49,6 @@ class Options(Settings):
     way: Literal["explicit", "product", "union", "marginals"] | None = setting(
         None, ", ".join(WAYS), "search to run; all by default"
     )
-    seed: int = setting(0, "a whole number, 0 or more", "seed of the restarts of the non-convex searches", ge=0)
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
@@ -114,7 +113,7 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
     workload, noise = problem.workload, problem.noise
     most = MOST_EXPLICIT if options.way == "explicit" else max(EXPLICIT_CELLS, DENSE * (_ways(workload) == WAYS[:1]))
     names, gram = explicit_gram(workload, most)
-    search = partial(optimise_explicit, noise=_noise(problem), seed=options.seed, times=_times_gram(workload, names))
+    search = partial(optimise_explicit, noise=_noise(problem), times=_times_gram(workload, names))
     strategy = next(iter(tools.each(search, [gram])))
     if len(names) > 1:
         block = joint_block(names, workload.domain.shape(names), strategy.matrix, noise)
@@ -140,7 +139,7 @@ def _product(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
         raise PlanError("engine.memory", f"{union.cells} cells for a product over all attributes of the workload",
                         f"at most {tools.most_cells}",
                         "use fewer attributes, or set mechanism query-smasher")  # fmt: skip
-    strategy = optimise_product(union, _noise(problem), tools.each, seed=options.seed)
+    strategy = optimise_product(union, _noise(problem), tools.each)
     yield "product", [product_block(strategy.names, strategy.factors, 1.0, problem.noise)], strategy.bound
 
 
@@ -149,7 +148,7 @@ def _unions(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
     if len(union.products) > MOST_PRODUCTS:
         raise PlanError("workload", f"{len(union.products)} products", f"at most {MOST_PRODUCTS} for a union of them",
                         "use fewer sets, or set mechanism query-smasher")  # fmt: skip
-    union_strategy = optimise_union(union, _noise(problem), tools.each, seed=options.seed)
+    union_strategy = optimise_union(union, _noise(problem), tools.each)
     parts = zip(union_strategy.groups, union_strategy.shares, strict=True)
     yield (
         "union",
@@ -162,12 +161,12 @@ def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Trie
     union, noise = implicit(problem.workload), _noise(problem)
     yield (
         "marginals",
-        _blocks(union, optimise_marginals(union, noise, options.seed), problem.noise),
+        _blocks(union, optimise_marginals(union, noise), problem.noise),
         svd_bound(union).value,
     )
     if any(not (axis.is_identity or axis.is_total) for one in union.products for axis in one.axes):
         factors = attribute_strategies(union, noise, each=tools.each)
-        strategy = optimise_marginals(union, noise, options.seed, factors)
+        strategy = optimise_marginals(union, noise, factors=factors)
         yield "marginals of attribute strategies", _blocks(union, strategy, problem.noise), svd_bound(union).value
 
 

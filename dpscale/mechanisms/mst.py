@@ -23,6 +23,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, NDArray
 from dpscale.mechanisms.aim.adaptive_plan import (
+    GRAIN,
     AdaptiveOptions,
     AdaptivePlan,
     follows_from,
@@ -40,7 +41,7 @@ NAME = "mst"
 
 
 class Options(AdaptiveOptions):
-    """Division of the budget; all selections are one round."""
+    """No options; all selections are one round."""
 
 
 def component_roots(pairs: Sequence[AttributeSet]) -> dict[str, str]:
@@ -110,11 +111,11 @@ class TreePlan(AdaptivePlan):
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> TreePlan:
     """Return the candidates of the tree and their cost; PlanError or JobError for unsupported workloads."""
-    schedule = TreeSchedule(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1, degree=2)
-    own = make_setting(problem, schedule, GraphicalEstimator(options.grain), weighted=False)
+    schedule = TreeSchedule(rounds=1, degree=2)
+    own = make_setting(problem, schedule, GraphicalEstimator(GRAIN), weighted=False)
     heads = component_roots(own.candidates)
     own = replace(own, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))
-    estimating = replace(own, estimator=EntropyEstimator(options.grain, rules=problem.workload.domain.rules))
+    estimating = replace(own, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
     return TreePlan(problem.workload, NAME, own, estimating, "a spanning tree of pairs", options.exact())
 
 

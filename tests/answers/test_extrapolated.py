@@ -53,4 +53,4 @@ def test_maxent_marks_sets_outside_plan_span_as_extrapolated(place):
     assert not release.extrapolates(("sex", "age"))
     assert release.extrapolates(("age", "income"))
     assert release.table(("age", "income"))["extrapolated"].all()
-    assert np.isnan(release.answer(("age", "income"), np.ones((8, 5)))[1])
+    assert np.isnan(release.answer(("age", "income"), query=np.ones((8, 5)))[1])

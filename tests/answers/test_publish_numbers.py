@@ -65,7 +65,7 @@ def read(folder, statistic):
 def test_published_values_equal_those_of_the_release(release, published, statistic, number, by):
     found = read(published, "-".join([statistic, number, *by]))
     if statistic == "variance":
-        expected = release.table(by, "variance-pay")
+        expected = release.table(by, family="variance-pay")
     else:
         expected = getattr(release, statistic)(number, by=by)
     within = expected["std_error"].min() / 100
@@ -90,7 +90,7 @@ def test_published_sums_are_near_the_data(published, frame):
 def test_groups_that_may_be_empty_have_no_mean(release, published):
     """A group is suppressed unless its number of records is 1.96 standard errors above 0; one in 40 empty ones is."""
     means, sums = read(published, "mean-pay-a"), read(published, "sum-pay-a")
-    records, errors = np.array([release.answer(("a",), cell) for cell in np.eye(SIZES["a"])]).T
+    records, errors = np.array([release.answer(("a",), query=cell) for cell in np.eye(SIZES["a"])]).T
     empty = records < 1.959964 * errors
     assert empty[:EMPTY].tolist() == [False] * EMPTY
     assert (means["flag"] == "suppressed").tolist() == empty.tolist()

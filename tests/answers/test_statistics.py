@@ -5,7 +5,7 @@ import pytest
 
 from dpscale.answers import quantiles
 from dpscale.answers.quantiles import quantile
-from dpscale.answers.statistics import mean, total
+from dpscale.answers.statistics import cells_of, mean, query_ratio, share, total
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import DomainError, DpscaleError, JobError, PlanError
 from dpscale.domain import Domain
@@ -71,9 +71,37 @@ def test_statistic_intervals_have_nominal_coverage():
     assert median > 0.87  # conservative: values are whole numbers
 
 
+def test_noiseless_share_equals_ratio_of_counts():
+    older, men = list(range(15, 20)), COUNTS[15:20, :, 1].sum() / COUNTS[:, :, 1].sum()
+    assert share(make_answers(), "age", older, 0.95).estimate == pytest.approx(COUNTS[15:20].sum() / COUNTS.sum())
+    assert share(make_answers(), "age", older, 0.95, (("sex", 1),)).estimate == pytest.approx(men)
+    assert cells_of(AGE, [35, 39]) == [15, 19]
+    assert cells_of(SEX, "M") == [1]
+
+
+def test_interval_of_a_share_is_that_of_a_mean_of_zeros_and_ones():
+    """The mean of an attribute with the values 0 and 1 is the share of the ones; its interval has code of its own."""
+    domain = Domain({"flag": 2, "sex": 2})
+    plan = measurement_plan(domain, [("marginal", ("flag", "sex"))])
+    one = Answered(estimates(plan, np.array([[310.0, 280.0], [120.0, 90.0]]), np.random.default_rng(4)), "release")
+    for group in ((), (("sex", 1),)):
+        np.testing.assert_allclose(share(one, "flag", [1], 0.9, group), mean(one, "flag", 0.9, group), rtol=1e-9)
+
+
+def test_share_intervals_have_nominal_coverage():
+    rng, times, truth = np.random.default_rng(6), 300, COUNTS[15:20].sum() / COUNTS[:20].sum()
+    older, known = np.zeros(22), np.zeros(22)
+    older[15:20], known[:20] = 1, 1
+    found = [query_ratio(make_answers(rng), ("age",), older, known, 0.9) for _ in range(times)]
+    assert 0.84 < np.mean([one.low <= truth <= one.high for one in found]) < 0.95
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
+        (lambda: cells_of(SEX, "W"), "labels of its cells"),
+        (lambda: query_ratio(make_answers(), ("sex",), [1, 0, 0], [1, 1], 0.95), "arrays of shape (2,)"),
+        (lambda: query_ratio(make_answers(), ("sex",), [1, 0], [0, 0], 0.95), "not distinguishable from zero"),
         (lambda: quantile(make_answers(), "sex", 0.5, 0.95), "an attribute of numbers"),
         (lambda: quantile(make_answers(), "age", 1.5, 0.95), "between 0 and 1"),
         (lambda: quantile(make_answers(), "age", 0.5, 95), "such as 0.95"),

@@ -40,13 +40,13 @@ def test_table_errors_equal_single_answers(release):
     for row in (0, 7, 39):
         query = np.zeros(40)
         query[row] = 1
-        estimate, error = release.answer(("age", "income"), query.reshape(8, 5))
+        estimate, error = release.answer(("age", "income"), query=query.reshape(8, 5))
         assert found["estimate"][row] == pytest.approx(estimate)
         assert found["std_error"][row] == pytest.approx(error)
 
 
 def test_range_and_prefix_rows_name_their_cells(release):
-    ranges, counts = release.table(("age",), "range"), release.marginal(("age",))
+    ranges, counts = release.table(("age",), family="range"), release.marginal(("age",))
     for row in ranges.itertuples():
         assert row.estimate == pytest.approx(counts[row.age_from : row.age_to + 1].sum())
     found = release.cumulative("income")
@@ -65,7 +65,7 @@ def test_joint_intervals_are_wider_and_reproducible(release):
     single, joint = release.table(("age", "sex")), release.table(("age", "sex"), joint=True)
     assert (joint["low"] < single["low"]).all()
     assert joint.equals(release.table(("age", "sex"), joint=True))
-    assert release.total(0.99).low < release.total(0.9).low
+    assert release.total(level=0.99).low < release.total(level=0.9).low
 
 
 def test_group_statistics_have_labels(release):

@@ -57,7 +57,7 @@ def test_release_from_a_frame_answers_tables_sums_and_quantiles(data_folder):
     assert most < exact.min()
     assert table["estimate"].to_numpy() == pytest.approx(exact, abs=most)
     assert release.marginal("borough") == pytest.approx(exact, abs=most)
-    assert release.answer("borough", [1, 0])[0] == pytest.approx(exact[0], abs=most)
+    assert release.answer("borough", query=[1, 0])[0] == pytest.approx(exact[0], abs=most)
     assert len(release.quantile("fare", [0.25, 0.5, 0.75], by="borough")) == 6
     sums = release.sum("fare", by="borough")
     assert ((sums["low"] <= (own := frame.groupby("borough")["fare"].sum().to_numpy())) & (own <= sums["high"])).all()

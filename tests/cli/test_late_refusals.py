@@ -22,7 +22,7 @@ def test_invalid_setting_is_refused_without_charge(tmp_path, changes):
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
-@pytest.mark.parametrize("other", [{"ones": 0.3}, {"degree": 2}])
+@pytest.mark.parametrize("other", [{"rounds": 3}, {"degree": 2}])
 def test_option_together_with_published_is_refused_by_name(tmp_path, other):
     [name] = other
     message = (

@@ -94,7 +94,7 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"more": "[mechanism]\nname = 'hdm'"}, "did you mean 'hdmm'"),
     ({"more": "[mechanism]\nname = 'hdmm'\nwy = 'union'"}, "did you mean 'way'"),
     ({"more": "[mechanism]\nname = 'hdmm'\nway = 'unoin'"}, "did you mean 'union'"),
-    ({"more": "[mechanism]\nname = 'aim-grem'\nones = 2.0"}, "a share from 0.01 to 0.99"),
+    ({"more": "[mechanism]\nname = 'aim-grem'\ndegree = 9"}, "a whole number from 2 to 6"),
     ({"more": "[mechanism]\nname = 3"}, "a text"),
     ({"more": "[reconstruct]\nmethod = 'leastsquares'"}, "did you mean 'least-squares'"),
     ({"more": "[reconstruct]\nmetod = 'grem'"}, "reconstruct.metod"),
@@ -294,8 +294,8 @@ def test_table_has_at_least_150_cases():
 def test_release_refuses_invalid_queries(tmp_path):
     release = dp.run(write_job(tmp_path, more="[engine]\nscheduler = 'synchronous'"), tmp_path / "run")
     for call, says in ((lambda: release.marginal("ab"), "no attribute 'ab'"), (release.synthetic, "dpscale rows"),
-                       (lambda: release.answer(("a",), "abc"), "finite numbers"),
-                       (lambda: release.answer(("a",), [np.nan, 0, 0]), "not finite")):  # fmt: skip
+                       (lambda: release.answer(("a",), query="abc"), "finite numbers"),
+                       (lambda: release.answer(("a",), query=[np.nan, 0, 0]), "not finite")):  # fmt: skip
         with pytest.raises(dp.DpscaleError) as refused:
             call()
         assert says in str(refused.value)

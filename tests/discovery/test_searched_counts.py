@@ -62,7 +62,7 @@ def test_estimates_are_the_inverse_variance_means(release):
         mean = (before[cell] / old + found.estimate[label] / search) / (1 / old + 1 / search)
         assert after[cell] == pytest.approx(mean)
         assert table.low[cell] < mean < table.high[cell]
-        _, error = release.answer(name, np.eye(1, len(before), cell)[0])
+        _, error = release.answer(name, query=np.eye(1, len(before), cell)[0])
         assert error == pytest.approx((1 / old + 1 / search) ** -0.5)
 
 

@@ -43,7 +43,7 @@ def test_area_equals_the_single_query(release):
     labels = list(run.domain["place"].labels)
     for name in ("Hall", "Passau", "Luxemburg"):
         query[labels.index(name)] = 1
-    found, (estimate, error) = run.area(["Hall", "Passau", "Luxemburg"]), run.answer(("place",), query)
+    found, (estimate, error) = run.area(["Hall", "Passau", "Luxemburg"]), run.answer(("place",), query=query)
     assert found.estimate == pytest.approx(estimate)
     assert found.std_error == pytest.approx(error)
     assert found.high - found.estimate == pytest.approx(1.959964 * error, rel=1e-5)
@@ -65,7 +65,7 @@ def test_difference_of_areas(release):
     assert both.estimate == pytest.approx(one.estimate - other.estimate)
     query = np.zeros(3)
     query[[list(run.domain["country"].labels).index(name) for name in ("AT", "DE")]] = [1, -1]
-    assert both.std_error == pytest.approx(run.answer(("country",), query)[1])
+    assert both.std_error == pytest.approx(run.answer(("country",), query=query)[1])
     assert run.area(["AT", "Hof"], minus=["Hof"]).estimate == pytest.approx(one.estimate)
     assert run.area(["AT"], minus=["Innsbruck", "Hall", ("region", "Wien")])[:2] == (0, 0)
 

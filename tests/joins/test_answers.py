@@ -114,7 +114,7 @@ def test_unknown_sets_are_refused_with_the_joins_that_exist(tmp_path: Path) -> N
     with pytest.raises(PlanError, match=r"persons.sex in the joins .* name it: release.joins\['orders-persons"):
         release.marginal(("persons.sex",))
     assert release.joins["persons-countries"].marginal(("persons.sex",)).sum() == pytest.approx(300, abs=0.1)
-    estimate, error = release.answer(("persons.sex", "orders.month"), np.ones((2, 3)))
+    estimate, error = release.answer(("persons.sex", "orders.month"), query=np.ones((2, 3)))
     assert estimate == pytest.approx(len(make_frames()["orders"]), abs=1)
     assert 0 < error < 1
     assert list(release.table(("orders.month", "persons.sex")).columns[:2]) == ["orders.month", "persons.sex"]

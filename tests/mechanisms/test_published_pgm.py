@@ -149,9 +149,7 @@ def test_job_passes_audit_and_is_equal_on_threads(tmp_path):
 def test_plan_file_states_option_only_if_it_is_not_the_default(tmp_path):
     problem = make_problem()
     default = aim_pgm.plan(problem, aim_pgm.Options())
-    assert set(default.to_dict()["options"]) == {
-        "ones", "selecting", "grain", "degree", "measured", "batch", "most_cells"
-    }  # fmt: skip
+    assert set(default.to_dict()["options"]) == {"degree", "most_cells"}
     assert default.to_dict()["options"]["most_cells"] == "65536"
     made = make_plan(beta=1.0)
     assert made.most_cells == aim_pgm.PUBLISHED_CELLS
@@ -167,9 +165,9 @@ def test_plan_file_states_option_only_if_it_is_not_the_default(tmp_path):
 
 def test_other_option_together_with_published_is_refused():
     with pytest.raises(
-        dp.JobError, match=r"^mechanism\.batch: given together with published = true; .* leave it out\n"
+        dp.JobError, match=r"^mechanism\.degree: given together with published = true; .* leave it out\n"
     ):
-        checked(aim_pgm.Options, {"published": True, "batch": 1}, "mechanism", "aim-pgm")
+        checked(aim_pgm.Options, {"published": True, "degree": 2}, "mechanism", "aim-pgm")
     with pytest.raises(dp.JobError, match=r"^mechanism\.published: "):
         checked(aim_pgm.Options, {"published": "yes"}, "mechanism", "aim-pgm")
 

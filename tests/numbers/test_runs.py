@@ -53,13 +53,13 @@ def test_statistics_are_near_the_data(release):
 
 def test_answer_files_and_tables_agree(release):
     for family, by in (("sum-pay", ["a"]), ("mean-wait", ["b"]), ("variance-pay", ["a"]), ("mean-wait", [])):
-        table = release.table(by, family)
+        table = release.table(by, family=family)
         files = sorted((release.path / f"answers/{family}-{len(by)}").glob("*.parquet"))
         stored = pd.concat([pq.read_table(path).to_pandas() for path in files])
         mine = stored[(stored.filter(like="attribute_") == by).all(axis=1)] if by else stored
         np.testing.assert_allclose(mine.estimate, table.estimate, rtol=1e-12)
         np.testing.assert_allclose(mine.high, table.high, rtol=1e-9)
-    running = release.table(["a"], "sum-pay-2")
+    running = release.table(["a"], family="sum-pay-2")
     assert running.columns[0] == "a_at_most"
     assert running.estimate.iloc[-1] == pytest.approx(release.sum("pay").estimate)
     described = {name: pq.read_schema(next((release.path / f"answers/{name}").glob("*.parquet"))).field("estimate")
@@ -117,7 +117,7 @@ def test_rows_of_units_are_bounded_before_sums(tmp_path):
     kept = make_frame().groupby("unit").head(2)
     assert abs(one.total().estimate - len(kept)) < 60
     expected = 2 * np.sqrt(one.plan.variance(("pay",), one.domain["pay"].cell_values) / 4.0)
-    assert one.table([], "sum-pay").std_error[0] == pytest.approx(expected, rel=1e-3)
+    assert one.table([], family="sum-pay").std_error[0] == pytest.approx(expected, rel=1e-3)
     exact = rounded(kept.pay.tolist(), NUMBERS["pay"])
     assert abs(one.sum("pay").estimate - float(sum(exact))) < 5 * expected
 
@@ -219,8 +219,8 @@ def test_sets_of_weight_zero_are_not_answered(tmp_path):
     assert "sum-pay by b" not in page
     assert "mean-pay" not in page.partition('id="numbers"')[2].partition("<h2")[0]
     with pytest.raises(JobError, match="a family of the workload"):
-        one.table(["a"], "mean-pay")
-    for statistic in (lambda: one.sum("pay", by="b"), lambda: one.table(["b"], "sum-pay")):
+        one.table(["a"], family="mean-pay")
+    for statistic in (lambda: one.sum("pay", by="b"), lambda: one.table(["b"], family="sum-pay")):
         with pytest.raises((JobError, PlanError)):
             statistic()
 

@@ -40,10 +40,10 @@ def test_errors_have_the_stated_standard_errors(large, kind):
 def test_variances_are_those_of_the_time_plan(large):
     _, opened = large
     plan = opened._run.time_plan
-    first = opened.at(MONTHS[0], "period").answer((), 1.0)[1]
+    first = opened.at(MONTHS[0], "period").answer((), query=1.0)[1]
     for kind in KINDS:
         for number, label in enumerate(MONTHS[:4]):
-            error = opened.at(label, kind).answer((), 1.0)[1]
+            error = opened.at(label, kind).answer((), query=1.0)[1]
             ratio = plan.variance(kind, number) / plan.variance("period", 0)
             assert error**2 == pytest.approx(ratio * first**2, rel=1e-5)
 

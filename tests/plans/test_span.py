@@ -200,7 +200,7 @@ def test_query_outside_span_is_refused_by_every_interface(tmp_path):
     point[1, 1] = 1
     refused = [
         lambda: release.plan.variance(("a1", "a2"), point),
-        lambda: release.answer(("a1", "a2"), point),
+        lambda: release.answer(("a1", "a2"), query=point),
         lambda: release.marginal(("a1", "a2")),
         lambda: release.table(("a1", "a2"), family="marginal"),
         lambda: release.mean("a2", by="a1"),

@@ -7,6 +7,7 @@ import math
 import shutil
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import combinations, product
 from statistics import NormalDist
 
@@ -19,8 +20,10 @@ from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.measurement import MeasurementStore, measurement, measurement_store
 from dpscale.measurement.adaptive import run
+from dpscale.mechanisms import aim_grem
 from dpscale.mechanisms.aim.decision import VERSION
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
+from dpscale.mechanisms.aim.schedule import BatchedSchedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.streams import seeded_secret
 from dpscale.runs.stages import budget, measure
@@ -164,8 +167,8 @@ def test_one_way_rounds_are_charged_once_and_survive_kill(tmp_path, monkeypatch,
     """At a budget too small for pairs, some rounds measure 1-way marginals again: the charge is made once, and the
     bytes equal those of the plain loop, in little memory and after a kill.
     """
-    vainly = {"mechanism": {"name": "aim-grem", "patience": 100}}  # every round is one in vain
-    changes = own | vainly | {"privacy": {"rho": 0.00390625, "dataset": "small"}}
+    monkeypatch.setattr(aim_grem, "BatchedSchedule", partial(BatchedSchedule, patience=100))  # every round is in vain
+    changes = own | {"mechanism": {"name": "aim-grem"}, "privacy": {"rho": 0.00390625, "dataset": "small"}}
     whole = dp.run(write(tmp_path, **changes), tmp_path / "whole")
     expected, measurement_plan = release_bytes(whole.path), TableRun(whole.path).measurement_plan
     rounds = [json.loads(path.read_text()) for path in sorted((whole.path / "measurements").glob("round-*.json"))]
@@ -425,7 +428,7 @@ def test_answers_cover_all_families_and_have_no_standard_errors_on_request(tmp_p
         assert row["rms_error"] is None
     prefix = release.marginal(("a", "b")).cumsum(0).cumsum(1)
     np.testing.assert_allclose(prefix, exact_marginal(("a", "b")).cumsum(0).cumsum(1), atol=20)
-    estimate, error = release.answer(("a",), np.ones(4))
+    estimate, error = release.answer(("a",), query=np.ones(4))
     assert estimate == pytest.approx(400, abs=5)
     assert math.isnan(error)
     page = (release.path / "report.html").read_text()
@@ -478,8 +481,8 @@ def test_maxent_from_planned_measurements(tmp_path):
     assert least.marginal(tuple(SIZES)).min() < 0 < most.marginal(tuple(SIZES)).min()
     errors = [np.abs(one.marginal(tuple(SIZES)) - exact_marginal(tuple(SIZES))).sum() for one in (least, most)]
     assert errors[1] < 0.8 * errors[0]
-    assert least.answer(("a",), [1, 0, 0, 0])[1] > 0
-    assert math.isnan(most.answer(("a",), [1, 0, 0, 0])[1])
+    assert least.answer(("a",), query=[1, 0, 0, 0])[1] > 0
+    assert math.isnan(most.answer(("a",), query=[1, 0, 0, 0])[1])
 
 
 def test_errors_by_default_cover_all_queries_and_are_labelled(tmp_path):
@@ -491,7 +494,7 @@ def test_errors_by_default_cover_all_queries_and_are_labelled(tmp_path):
         table = answers_to(release.path, row)
         assert np.isfinite(table["std_error"].to_numpy()).all()
         assert row["rms_error"] > 0
-    assert release.answer(("a", "c"), np.tri(4, 5))[1] > 0
+    assert release.answer(("a", "c"), query=np.tri(4, 5))[1] > 0
     one, all_of_them = (release.table(("a", "b"), joint=joint, level=0.9) for joint in (False, True))
     widths = [(frame["high"] - frame["low"]) / frame["std_error"] / 2 for frame in (one, all_of_them)]
     assert widths[0].median() == pytest.approx(1.645, abs=1e-3)
@@ -501,7 +504,7 @@ def test_errors_by_default_cover_all_queries_and_are_labelled(tmp_path):
     assert "Every answer is unbiased" not in page
     again = dp.run(job, tmp_path / "again")
     assert answers(again.path) == answers(release.path)
-    assert again.answer(("a", "c"), np.tri(4, 5)) == release.answer(("a", "c"), np.tri(4, 5))
+    assert again.answer(("a", "c"), query=np.tri(4, 5)) == release.answer(("a", "c"), query=np.tri(4, 5))
 
 
 def test_agree_makes_target_marginals_consistent(tmp_path):
@@ -535,7 +538,7 @@ def test_single_attribute_and_tiny_budget(tmp_path):
     [
         ({"mechanism": {"name": "aim-grem", "round": 3}}, ["mechanism.round", "rounds"]),
         ({"mechanism": {"name": "aim-grem", "rounds": 0}}, ["mechanism.rounds", "1 to 10000"]),
-        ({"mechanism": {"name": "aim-grem", "ones": 1.5}}, ["mechanism.ones", "0.99"]),
+        ({"mechanism": {"name": "aim-grem", "degree": 7}}, ["mechanism.degree", "2 to 6"]),
         ({"mechanism": {"name": "aim-grem", "published": 1}}, ["mechanism.published", "true or false"]),
         ({"mechanism": {"name": "aim-grem", "published": True, "rounds": 3}}, ["mechanism.rounds", "leave it out"]),
         ({"privacy": {"epsilon": 1.0}}, ["privacy", "add delta"]),

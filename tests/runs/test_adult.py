@@ -59,7 +59,7 @@ def standardized_errors(adult, release, sets) -> np.ndarray:
         truth = np.bincount(joint, minlength=int(np.prod(shape))).reshape(shape)
         query = np.zeros(shape)
         query[(0,) * len(names)] = 1
-        error = release.answer(names, query)[1]
+        error = release.answer(names, query=query)[1]
         found.append(((release.marginal(names) - truth) / error).reshape(-1))
     return np.concatenate(found)
 

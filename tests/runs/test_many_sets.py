@@ -64,7 +64,7 @@ def test_answers_have_one_schema_and_open_with_one_glob(many_sets_release):
     cells[own.value_1, own.value_2] = own.estimate
     np.testing.assert_allclose(cells, many_sets_release.marginal(("a0003", "a0017")), rtol=1e-12, atol=1e-9)
     assert own.std_error.iloc[0] == pytest.approx(
-        many_sets_release.answer(("a0003", "a0017"), np.eye(16)[5].reshape(4, 4))[1]
+        many_sets_release.answer(("a0003", "a0017"), query=np.eye(16)[5].reshape(4, 4))[1]
     )
 
 

@@ -102,7 +102,7 @@ def assert_least_squares(release, runs, workload):
         query = np.zeros([SIZES[name] for name in names])
         query[(1,) * len(names)] = 1
         marks = np.array([all(cell[NAMES.index(name)] == 1 for name in names) for cell in CELLS], float)
-        assert release.answer(names, query)[1] == pytest.approx((marks @ covariance @ marks) ** 0.5, rel=1e-6)
+        assert release.answer(names, query=query)[1] == pytest.approx((marks @ covariance @ marks) ** 0.5, rel=1e-6)
 
 
 @pytest.mark.parametrize(

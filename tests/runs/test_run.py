@@ -42,7 +42,7 @@ def test_answers_are_near_counts_within_errors(place, mechanism):
     truth = np.zeros((8, 2))
     np.add.at(truth, (frame.age, frame.sex), 1)
     estimate = release.marginal(("age", "sex"))
-    _, error = release.answer(("age", "sex"), np.eye(16).reshape(16, 8, 2)[3])
+    _, error = release.answer(("age", "sex"), query=np.eye(16).reshape(16, 8, 2)[3])
     assert np.abs(estimate - truth).max() < 6 * error
     assert np.abs(estimate - truth).max() > 0
     np.testing.assert_allclose(release.marginal(("sex", "age")), estimate.T)
@@ -78,7 +78,7 @@ def test_answer_files_have_documented_columns(place):
     one = ranged[(ranged.low_1 == "2") & (ranged.high_1 == "5") & (ranged.low_2 == "F") & (ranged.high_2 == "F")]
     query = np.zeros((8, 2))
     query[2:6, 0] = 1
-    estimate, error = release.answer(("age", "sex"), query)
+    estimate, error = release.answer(("age", "sex"), query=query)
     assert one.estimate.item() == pytest.approx(estimate)
     assert one.std_error.item() == pytest.approx(error)
     assert one.high.item() - one.low.item() == pytest.approx(2 * 1.959964 * error, rel=1e-6)
@@ -111,7 +111,7 @@ def test_family_errors_equal_single_query_errors(place, mechanism, workload):
             cells = int(np.prod(shape))
             queries = np.stack([part.answers(attributes, e.reshape(shape)).reshape(-1) for e in np.eye(cells)], axis=1)
             for k in np.linspace(0, len(queries) - 1, 5, dtype=int):
-                estimate, error = release.answer(attributes, queries[k].reshape(shape))
+                estimate, error = release.answer(attributes, query=queries[k].reshape(shape))
                 assert answers[k] == pytest.approx(estimate, abs=1e-6)
                 assert errors[k] == pytest.approx(error, rel=1e-9)
 
@@ -135,7 +135,7 @@ def test_predicates_from_file(place):
     truth = np.zeros((8, 3))
     np.add.at(truth, (frame.age, frame.code), 1)
     for query in queries:
-        estimate, error = release.answer(("age", "code"), query)
+        estimate, error = release.answer(("age", "code"), query=query)
         assert abs(estimate - (query * truth).sum()) < 6 * error
     index = index_of(place / "run")
     found = answers_to(place / "run", index[0])
@@ -148,11 +148,11 @@ def test_partly_measured_marginal_is_refused(place):
         write_job(place, workload=[{"family": "affine", "attributes": [["age", "income"]]}]), place / "run"
     )
     level = np.add.outer(np.arange(8), np.arange(5))
-    assert release.answer(("age", "income"), (level <= 4).astype(float))[1] > 0
+    assert release.answer(("age", "income"), query=(level <= 4).astype(float))[1] > 0
     with pytest.raises(dp.PlanError):
         release.marginal(("age", "income"))
     with pytest.raises(dp.PlanError):
-        release.answer(("age", "income"), np.eye(8, 5))
+        release.answer(("age", "income"), query=np.eye(8, 5))
 
 
 def test_zero_weight_sets_are_not_answered(place):
@@ -167,9 +167,9 @@ def test_zero_weight_sets_are_not_answered(place):
     assert [row["file"] is None for row in rows] == [False, True, False]
     found = answers_to(place / "run", rows[2])
     assert found.estimate.isna().tolist() == [False, True, False]
-    assert release.answer(("age",), np.eye(8)[1])[1] > 0  # it lies in the span of the prefixes all the same
+    assert release.answer(("age",), query=np.eye(8)[1])[1] > 0  # it lies in the span of the prefixes all the same
     with pytest.raises(dp.PlanError):
-        release.answer(("sex",), np.eye(2)[0])
+        release.answer(("sex",), query=np.eye(2)[0])
 
 
 def test_set_above_max_rows_has_no_file(place):
@@ -196,11 +196,11 @@ def test_contribution_bound_scales_noise(place):
     data = {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 3}
     units = dp.run(write_job(place, "units.toml", data=data), place / "units")
     query = np.ones((8, 2))
-    ratio = units.answer(("age", "sex"), query)[1] / plain.answer(("age", "sex"), query)[1]
+    ratio = units.answer(("age", "sex"), query=query)[1] / plain.answer(("age", "sex"), query=query)[1]
     assert ratio == pytest.approx(3, rel=1e-4)
     data["max_rows_per_unit"] = 1
     bounded = dp.run(write_job(place, "bounded.toml", data=data), place / "bounded")
-    total, error = bounded.answer(("age", "sex"), query)
+    total, error = bounded.answer(("age", "sex"), query=query)
     assert abs(total - np.ceil(4000 / 3)) < 6 * error
 
 
@@ -214,7 +214,7 @@ def test_run_without_answer_files_has_report(place, plots):
     release = dp.run(write_job(place, output={"max_rows": 0}), place / "run")
     assert "computes answers on demand" in (release.path / "report.html").read_text()
     assert [path.name for path in (release.path / "answers").rglob("*.parquet")] == ["index.parquet"]
-    assert np.isfinite(release.answer(("age",), np.ones(release.domain.shape(("age",))))).all()
+    assert np.isfinite(release.answer(("age",), query=np.ones(release.domain.shape(("age",))))).all()
 
 
 @pytest.mark.parametrize("edit", ["noise", "kind", "attributes"])

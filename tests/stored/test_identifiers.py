@@ -28,15 +28,14 @@ OPTIONS = {
     "residual-planner": ["objective"],
     "residual-planner-plus": ["bases"],
     "weighted-fourier": [],
-    "hdmm": ["way", "seed"],
+    "hdmm": ["way"],
     "eigen-design": ["design", "separate", "principal", "relative"],
     "identity": [],
     "baseline": ["strategy"],
     "auto": [],
-    "aim-grem": ["ones", "selecting", "grain", "published", "penalty", "patience", "growth", "rounds", "degree",
-                 "chains"],
-    "aim-pgm": ["ones", "selecting", "grain", "degree", "measured", "batch", "most_cells"],
-    "mst": ["ones", "selecting", "grain"],
+    "aim-grem": ["published", "rounds", "degree"],
+    "aim-pgm": ["degree", "most_cells"],
+    "mst": [],
 }  # fmt: skip
 
 

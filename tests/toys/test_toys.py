@@ -69,7 +69,7 @@ def test_toy_options_are_validated(tmp_path):
 def test_toy_reconstruction_is_used(tmp_path):
     release = dp.run(write(tmp_path, **JOBS["one-ways"]), tmp_path / "run")
     assert (release.marginal(("a",)) >= 0).all()
-    assert np.isnan(release.answer(("a",), np.ones(4))[1])
+    assert np.isnan(release.answer(("a",), query=np.ones(4))[1])
     assert "Estimates are cut at zero." in (release.path / "report.html").read_text()
 
 

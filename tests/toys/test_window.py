@@ -118,10 +118,10 @@ def test_singular_windows_do_not_span_the_cells(tmp_path, monkeypatch):
     monkeypatch.delitem(SECTIONS, "largest")
     job = write(tmp_path, workload=WORKLOAD[:1], mechanism={"name": "weighted-residuals"})
     release = dp.run(job, tmp_path / "run")
-    estimate, _ = release.answer(("a",), np.array([1.0, 1, 0, 0]))
+    estimate, _ = release.answer(("a",), query=np.array([1.0, 1, 0, 0]))
     assert np.isfinite(estimate)
     with pytest.raises(dp.PlanError, match="not measured"):
-        release.answer(("a",), np.array([1.0, 0, 0, 0]))
+        release.answer(("a",), query=np.array([1.0, 0, 0, 0]))
     assert "window" in (release.path / "report.html").read_text()
 
 

@@ -15,7 +15,7 @@ from pydantic import model_validator
 from dpscale.base.display import figure
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.base.settings import Settings, setting
+from dpscale.base.settings import Settings
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
 from dpscale.mechanisms.aim.decision import (
@@ -331,7 +331,8 @@ def _scaled(request: ResidualRequest, factor: float, rows_per_unit: int) -> Resi
     return replace(request, draw=scaled_gaussian(request.draw, factor, sensitivity, rows_per_unit))
 
 
-FINEST = 1 << 20
+ONES, SELECTING = Fraction(3, 10), Fraction(1, 10)  # share of β for the 1-ways, and of a round for its selections
+GRAIN = 0.3  # coarseness of the groups of cells
 FIRST = ("step", "orders")  # fields of the first decision in plan.json; the others follow from the domain
 COARSER = "coarser"  # field of plan.json: tables at levels above those of the workload are candidates
 VERSIONS = (VERSION, BY_STRATEGY, BY_QUERIES)
@@ -340,7 +341,7 @@ AnyOptions = TypeVar("AnyOptions", bound="AdaptiveOptions")
 
 
 class AdaptiveOptions(Settings):
-    """Options of the division of the budget and of the grouping of cells.
+    """Options of an adaptive mechanism.
 
     Attributes
     ----------
@@ -348,36 +349,25 @@ class AdaptiveOptions(Settings):
         Options that may be given together with `published = true`, including `published`.
     omitted : tuple of str
         Options that plan.json contains only if they differ from their defaults, since older plans lack them.
+    fixed : mapping of str to str
+        Constants that older plans contain as options.
     """
 
     with_published: ClassVar[tuple[str, ...]] = ("published",)
     omitted: ClassVar[tuple[str, ...]] = ()
-
-    ones: float = setting(0.3, "a share from 0.01 to 0.99", "share of β for the 1-ways", ge=0.01, le=0.99)
-    selecting: float = setting(
-        0.1, "a share from 0.01 to 0.99", "share of a round that pays for its selections", ge=0.01, le=0.99
-    )
-    grain: float = setting(0.3, "a number from 0 to 100", "coarseness of the groups of cells", ge=0, le=100)
-
-    @property
-    def share_of_ones(self) -> Fraction:
-        return _share(self.ones)
-
-    @property
-    def share_of_choices(self) -> Fraction:
-        return _share(self.selecting)
+    fixed: ClassVar[Mapping[str, str]] = {"ones": str(ONES), "selecting": str(SELECTING), "grain": str(GRAIN)}
 
     def exact(self) -> dict[str, str]:
-        """Return the options as written to plan.json, with exact shares."""
-        content = self.model_dump() | {"ones": self.share_of_ones, "selecting": self.share_of_choices}
-        return {name: str(value) for name, value in content.items()
+        """Return the options as written to plan.json."""
+        return {name: str(value) for name, value in self.model_dump().items()
                 if name not in self.omitted or value != type(self).model_fields[name].default}  # fmt: skip
 
     @classmethod
     def from_exact(cls, options: Mapping[str, str]) -> Self:
         """Return the options that were written to plan.json; options that did not exist then have their defaults."""
         published = options.get("published") == str(True)
-        return cls.model_validate({name: _parse_exact(text) for name, text in options.items()
+        given = {name: text for name, text in options.items() if cls.fixed.get(name) != text}
+        return cls.model_validate({name: _parse_exact(text) for name, text in given.items()
                                    if name in cls.with_published or not published})  # fmt: skip
 
     @model_validator(mode="after")
@@ -389,14 +379,8 @@ class AdaptiveOptions(Settings):
         return self
 
 
-def _parse_exact(text: str) -> float | bool | str:
-    if text.isalpha() and text not in ("True", "False"):
-        return text
-    return float(Fraction(text)) if "/" in text else json.loads(text.lower())
-
-
-def _share(value: float) -> Fraction:
-    return Fraction(str(value)).limit_denominator(FINEST)
+def _parse_exact(text: str) -> int | bool | str:
+    return text if text.isalpha() and text not in ("True", "False") else json.loads(text.lower())
 
 
 def make_setting(
@@ -498,5 +482,5 @@ def follows_from(stored: AdaptivePlan, plan: Callable[[], AdaptivePlan]) -> bool
     """Return whether a plan is the one that `plan` returns; fields that an older plan.json lacks are not compared."""
     if stored.stored is None:
         return True
-    expected = plan().to_dict()
-    return all(expected.get(name) == value for name, value in stored.stored.items())
+    expected, recorded = plan().to_dict(), {**stored.stored, "options": dict(stored.options)}
+    return all(expected.get(name) == value for name, value in recorded.items())

@@ -81,7 +81,8 @@ def test_planted_charge_of_cells_is_detected():
 
 
 def test_one_way_decision_round_trips_with_strategies():
-    built = make_plan(beta=Fraction(1, 2000), patience=100)
+    built = make_plan(beta=Fraction(1, 2000))
+    built = replace(built, setting=replace(built.setting, schedule=replace(built.setting.schedule, patience=100)))
     counts, state, number = make_counter(make_records()), None, 0
     decisions = []
 
