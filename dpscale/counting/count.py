@@ -262,11 +262,11 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
     if the domain file drops nothing.
     """
     attributes = [domain[name] for name in names]
-    width, rows = code_type(max(one.code_count for one in attributes)), len(batch[attributes[0].column])
+    width, rows = code_type(max(attribute.code_count for attribute in attributes)), len(batch[attributes[0].column])
     codes = np.empty((len(names), rows), dtype=width)
-    gone = np.zeros(rows, dtype=bool) if any(one.drops for one in attributes) else None
-    for index, one in enumerate(attributes):
-        codes[index] = encode(one, column_of(one, batch), gone)
+    gone = np.zeros(rows, dtype=bool) if any(attribute.drops for attribute in attributes) else None
+    for index, attribute in enumerate(attributes):
+        codes[index] = encode(attribute, column_of(attribute, batch), gone)
     return codes, gone
 
 
@@ -316,7 +316,7 @@ def _check_parts(domain: Domain, names: Sequence[str]) -> None:
         numbers = ", ".join(name for name in names if name in domain.number_names)
         raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",
                           f"at most {MOST_PARTS:,}", "use larger steps, or separate tables")  # fmt: skip
-    if len(totals := [one.name for one in domain.totals if one.name in names]) > 1:
+    if len(totals := [total.name for total in domain.totals if total.name in names]) > 1:
         raise DomainError("numbers", f"{' and '.join(totals)} in one table, both with per_unit = 'total'",
                           "one of them", "use separate tables")  # fmt: skip
 

@@ -73,7 +73,7 @@ class Cover:
 
 def total(savings: Iterable[Saving]) -> Saving:
     """Return the sum of the savings of several passes."""
-    rows = [(one.asked, one.joints, one.planes, one.alone, one.covered) for one in savings]
+    rows = [(saving.asked, saving.joints, saving.planes, saving.alone, saving.covered) for saving in savings]
     return Saving(*(sum(column) for column in zip(*rows, strict=True)))
 
 

@@ -158,7 +158,7 @@ class Program:
             _steps(domain, names, [sets[s] for s in direct], offsets[direct]),
             _folds(cover, np.flatnonzero((owners >= 0) & plain), starts[:-1], offsets) if joints else None,
             _planes(domain, names, [sets[s] for s in planes], offsets[planes]) if len(planes) else None,
-            tuple(_sums(cover, names, numbers, own, offsets) for numbers, own in of_numbers.items()),
+            tuple(_sums(cover, names, numbers, members, offsets) for numbers, members in of_numbers.items()),
         )
 
 
@@ -259,7 +259,7 @@ def _sums(
     direct = _array(s for s in mine if cover.owners[s] < 0 and len(sets[s]) > width)
 
     return NumberSteps(
-        tuple(one for one in domain.numbers if one.name in numbers),
+        tuple(number for number in domain.numbers if number.name in numbers),
         tuple(names.index(name) for name in numbers),
         _steps(domain, names, [joint[:-width] for joint in joints], starts[:-1]),
         _steps(domain, names, [sets[s][:-width] for s in direct], offsets[direct]),
@@ -286,8 +286,8 @@ def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers,
         _array(domain[name].size for joint in joints for name in joint),
         _ends([len(joint) for joint in joints]),
         cover.owners[covered] - first,
-        _array(step for one in strides for step in one),
-        _ends([len(one) for one in strides])[:-1],
+        _array(step for stride in strides for step in stride),
+        _ends([len(stride) for stride in strides])[:-1],
         offsets[covered],
     )
 

@@ -86,9 +86,9 @@ class SumCounter:
         numbers = zip(self._sums.columns, self._sums.numbers, strict=True)
         parts = reduce(_multiply, [number.parts(codes[column]) for column, number in numbers])
         for steps, counters in groups:
-            for one in steps:
-                kernels.add_parts(codes, parts, one.columns, one.sizes, one.starts, one.shared, one.offsets, counters,
-                                  one.levels(BLOCK))  # fmt: skip
+            for step in steps:
+                kernels.add_parts(codes, parts, step.columns, step.sizes, step.starts, step.shared, step.offsets,
+                                  counters, step.levels(BLOCK))  # fmt: skip
 
         total = parts.sum(axis=0)
         for place in self._sums.alone.tolist():

@@ -258,12 +258,14 @@ def fixed_point(
 
 def _step_work(blocks: SymmetryBlocks) -> float:
     """Return the approximate operations of one evaluation: two products of the rows, and eigenvectors."""
-    return sum(4.0 * len(one.rows) ** 2 * one.rows.shape[1] + 10.0 * len(one.rows) ** 3 for one in blocks.blocks)
+    return sum(
+        4.0 * len(block.rows) ** 2 * block.rows.shape[1] + 10.0 * len(block.rows) ** 3 for block in blocks.blocks
+    )
 
 
 def _newton_work(blocks: SymmetryBlocks) -> float:
     """Return the approximate operations of one Newton step of `polish`, if all cells may have positive weight."""
-    return sum(float(one.rows.size) ** 2 for one in blocks.blocks)
+    return sum(float(block.rows.size) ** 2 for block in blocks.blocks)
 
 
 class DualIterate(Protocol):

@@ -97,11 +97,11 @@ def centring_rounder(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[
 
     def rounded(scaled: Floats) -> Factor:
         integers = np.rint(scaled).astype(np.int64).reshape(-1, *shape)
-        for axis, own in enumerate(weights, start=1):
-            if own is not None and len(shape) == 1:
-                integers = nearest_centred(integers, own)
-            elif own is not None:
-                integers = np.moveaxis(centred(np.moveaxis(integers, axis, -1), own), -1, axis)
+        for axis, weight in enumerate(weights, start=1):
+            if weight is not None and len(shape) == 1:
+                integers = nearest_centred(integers, weight)
+            elif weight is not None:
+                integers = np.moveaxis(centred(np.moveaxis(integers, axis, -1), weight), -1, axis)
             else:
                 rest = integers.take(range(1, integers.shape[axis]), axis)
                 integers = np.concatenate([-rest.sum(axis=axis, keepdims=True), rest], axis=axis)
@@ -147,7 +147,7 @@ def bits_for(matrices: int, wider: int = 0) -> int:
 
 def weight_bits(weights: AxisWeights) -> int:
     """Return the bits that weighted centring along several axes adds to every entry; along one axis it is 0."""
-    return sum(sum(own).bit_length() - 1 for own in weights if own is not None) if len(weights) > 1 else 0
+    return sum(sum(weight).bit_length() - 1 for weight in weights if weight is not None) if len(weights) > 1 else 0
 
 
 def bits_of_weights(size: int, axes: int) -> int:

@@ -183,9 +183,9 @@ def _projection(
 
     total = np.zeros((cells, cells), dtype=np.int64)
     for space in spaces:
-        axes = [_axis(n, own, axis in space) for axis, (n, own) in enumerate(zip(shape, weights, strict=True))]
+        axes = [_axis(n, weight, axis in space) for axis, (n, weight) in enumerate(zip(shape, weights, strict=True))]
         total += reduce(np.kron, axes)
-    return total, math.prod(n if own is None else sum(own) for n, own in zip(shape, weights, strict=True))
+    return total, math.prod(n if weight is None else sum(weight) for n, weight in zip(shape, weights, strict=True))
 
 
 def _axis(size: int, weights: Weights | None, whole: bool) -> Integers:

@@ -69,22 +69,22 @@ class _FewCells:
 def grouped_floor(workload: Workload) -> float:
     """Return a lower bound of the sum of weight · variance at unit cost of the joint families of a workload."""
     groups: list[_FewCells] = []
-    sizes = {one.name: one.size for one in workload.domain.axes}
+    sizes = {axis.name: axis.size for axis in workload.domain.axes}
     for number, part in enumerate(workload.parts):
         for names, weight in () if part.factorizes else zip(part.sets, part.weights, strict=True):
             if weight > 0 and math.prod(sizes[name] for name in names) <= GROUP_CELLS:
                 _place(groups, sizes, number, names)
-    return math.fsum(exact_floor(_restricted(workload, own.chosen)) for own in groups)
+    return math.fsum(exact_floor(_restricted(workload, group.chosen)) for group in groups)
 
 
 def _place(groups: list[_FewCells], sizes: Mapping[str, int], number: int, names: AttributeSet) -> None:
     """Add a set to the first group whose attributes then have few cells, or to a new one if there are few groups."""
-    for own in groups:
-        cells = own.cells * math.prod(sizes[name] for name in names if name not in own.attributes)
+    for group in groups:
+        cells = group.cells * math.prod(sizes[name] for name in names if name not in group.attributes)
         if cells <= GROUP_CELLS:
-            own.attributes.update(names)
-            own.cells = cells
-            own.chosen.setdefault(number, []).append(names)
+            group.attributes.update(names)
+            group.cells = cells
+            group.chosen.setdefault(number, []).append(names)
             return
     if len(groups) < MOST_GROUPS:
         groups.append(_FewCells(set(names), math.prod(sizes[name] for name in names), {number: [names]}))
@@ -114,7 +114,9 @@ def floor(workload: Workload, curve: ObjectivePoint) -> float:
     if len(products) == len(workload.parts) and _one_family_an_axis(curve.weighed.demands):
         return _floor(curve)
     families = dict.fromkeys(part.axis_families for part in products)
-    by_family = [_demands(workload, [one for one in products if one.axis_families == own]) for own in families]
+    by_family = [
+        _demands(workload, [product for product in products if product.axis_families == family]) for family in families
+    ]
     return math.fsum(_floor(along_curve(demands)) for demands in by_family if demands)
 
 

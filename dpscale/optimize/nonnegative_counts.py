@@ -99,8 +99,8 @@ class Grids:
             If the cells of a grid are not the pairs of its parts.
         """
         number = 1 + max(int(grids[0].max()), int(grids[1].max()))
-        sides = [np.argsort(own, kind="stable") for own in grids]
-        starts = [_starts(np.bincount(own, minlength=number)) for own in grids]
+        sides = [np.argsort(grid, kind="stable") for grid in grids]
+        starts = [_starts(np.bincount(grid, minlength=number)) for grid in grids]
         rank = np.empty(len(sides[0]), np.int64)
         rank[sides[0]] = np.arange(len(rank))
         order = np.argsort(rank[parts[0]] * len(targets[1]) + parts[1], kind="stable")

@@ -132,7 +132,7 @@ def run_descents(descents: Sequence[Descent], each: ParallelMap) -> None:
     A problem that was solved before is not solved again, whichever descent it belongs to.
     """
     known: dict[bytes, Strategy] = {}
-    while active := [one for one in descents if not one.done]:
+    while active := [descent for descent in descents if not descent.done]:
         check_planning_time()
         sweeps = [one.problems for one in active]
         new = {problem.key: problem for problems in sweeps for problem in problems if problem.key not in known}
@@ -152,7 +152,7 @@ def _solved(new: Mapping[bytes, AttributeProblem], each: ParallelMap) -> dict[by
         first = _run_starts(new, starts, FIRST_STEPS, each)
         continued = {key: promising(own) for key, own in first.items() if not new[key].is_rough}
         ends = first | (_run_starts(new, continued, STEPS, each) if continued else {})
-        found |= {key: with_bound(new[key].gram, best_end(new[key].gram, own)) for key, own in ends.items()}
+        found |= {key: with_bound(new[key].gram, best_end(new[key].gram, end)) for key, end in ends.items()}
 
     return found
 
@@ -183,7 +183,7 @@ def _descents(union: Implicit, noise: Noise, starts: int, seed: int) -> list[Des
 
 
 def _best(union: Implicit, descents: Sequence[Descent]) -> ProductStrategy:
-    found = min((one.strategy for one in descents), key=lambda one: one.error)
+    found = min((descent.strategy for descent in descents), key=lambda one: one.error)
     return replace(found, bound=min(max(svd_bound(union).value, found.bound), found.error))
 
 
@@ -253,7 +253,7 @@ class _SweepDescent:
 
     @property
     def strategy(self) -> ProductStrategy:
-        factors = tuple(one.matrix for one in self.strategies if one is not None)
+        factors = tuple(strategy.matrix for strategy in self.strategies if strategy is not None)
         return ProductStrategy(self.union.names, factors, _total(self.union, self.costs), 0.0)
 
 
@@ -391,8 +391,8 @@ def optimise_union(
     descents = [[_descents(part, noise, STARTS, seed) for part in some] for some in parts]
     run_descents([one for some in descents for own in some for one in own], each)
     strategies = [
-        _of_groups(union, noise, one, tuple(map(_best, some, own)))
-        for one, some, own in zip(tried, parts, descents, strict=True)
+        _of_groups(union, noise, one, tuple(map(_best, some, descent)))
+        for one, some, descent in zip(tried, parts, descents, strict=True)
     ]
 
     return min(strategies, key=lambda strategy: strategy.error)

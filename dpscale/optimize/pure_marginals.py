@@ -137,7 +137,7 @@ class MarginalSearch:
         errors = np.empty(len(lists))
         fit_weights(self.columns, self.spaces.traces, rows, weights, steps, errors)
         self.work += float(steps + 1) * len(self.spaces.traces) * float((rows >= 0).sum()) * 2
-        return [own[: len(one)] for own, (one, _) in zip(weights, lists, strict=True)], errors
+        return [weight[: len(one)] for weight, (one, _) in zip(weights, lists, strict=True)], errors
 
     def _place(self, marginal: int) -> int:
         """Return the row of a marginal in the table of precisions, which grows as needed."""
@@ -198,12 +198,12 @@ class MarginalSearch:
         for first, second in combinations(marginals, 2):
             yield (first, second), first | second
         bits = [1 << i for i in range(len(self.spaces.names))]
-        for one in marginals:
+        for marginal in marginals:
             for bit in bits:
-                yield (one,), one ^ bit
-                yield (), one ^ bit
-                if one & bit:
-                    yield from (((one,), one ^ bit | other) for other in bits if not one & other)
+                yield (marginal,), marginal ^ bit
+                yield (), marginal ^ bit
+                if marginal & bit:
+                    yield from (((marginal,), marginal ^ bit | other) for other in bits if not marginal & other)
 
     def _plain_starts(self) -> Iterator[tuple[int, ...]]:
         """Yield the sets of the workload, all attributes together, and unions of groups of small attributes."""

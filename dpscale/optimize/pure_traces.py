@@ -39,7 +39,7 @@ def plain_traces(workload: Workload) -> ResidualTraces:
     rows = np.repeat(np.arange(len(spaces.ends)), np.diff(spaces.ends, prepend=0))
     members[rows, np.searchsorted(used, spaces.members)] = True
     names = tuple(spaces.names[i] for i in used)
-    traces = np.array([one.scale for one in spaces.classes])[spaces.which]
+    traces = np.array([group_class.scale for group_class in spaces.classes])[spaces.which]
     sizes = np.array(workload.domain.shape(names), np.float64)
 
     return ResidualTraces(names, members, traces, sizes, requested_sets(workload, names))
@@ -62,11 +62,11 @@ class AttributeStrategies:
 
     @property
     def matrices(self) -> dict[str, Floats]:
-        return {name: one.matrix for name, one in zip(self.union.names, self.strategies, strict=True)}
+        return {name: strategy.matrix for name, strategy in zip(self.union.names, self.strategies, strict=True)}
 
     @cached_property
     def lenses(self) -> tuple[Lens, ...]:
-        return tuple(lens_of(inverse_gram(one.matrix)) for one in self.strategies)
+        return tuple(lens_of(inverse_gram(strategy.matrix)) for strategy in self.strategies)
 
     @cached_property
     def _split(self) -> list[dict[str, tuple[float, float]]]:

@@ -236,7 +236,7 @@ def demands_of(workload: Workload) -> Demands:
     invariant = {key for key, family in families.items() if family.invariant}
     invariant |= {part.name for part in workload.parts if part.pooled and part.invariant}
     even = frozenset(
-        number for (size, uses), number in of.items() if size == 1 or {one[0] for one in uses} <= invariant
+        number for (size, uses), number in of.items() if size == 1 or {use[0] for use in uses} <= invariant
     )
     spaces = _Spaces(workload, kind_of)
     found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, families, even)

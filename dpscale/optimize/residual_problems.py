@@ -144,7 +144,7 @@ def problem_of(
 
     if len(rows) < full and (not based or full <= RIDGE_CELLS):
         gram = rows.T @ rows
-        centring = kron([_orthogonal(own, n) for own, n in zip(weights, shape, strict=True)])
+        centring = kron([_orthogonal(weight, n) for weight, n in zip(weights, shape, strict=True)])
         rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
 
     return Problem(key, shape, rows, None, weights, based)
@@ -273,7 +273,7 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested | WidePrefix:
     counts = [1, *(run.count for run in cut.runs)]
     traces = [count * float(np.trace(one)) for count, one in zip(counts, grams, strict=True)]
     weights, keys = _whole_of(gram, cut), ["blocks", *(f"within {run.size}" for run in cut.runs)]
-    levels = [_level(f"{gram.key} {key}", one, own) for key, one, own in zip(keys, grams, weights, strict=True)]
+    levels = [_level(f"{gram.key} {key}", one, weight) for key, one, weight in zip(keys, grams, weights, strict=True)]
 
     return Nested(gram, tuple(levels), tuple(trace / sum(traces) for trace in traces))
 

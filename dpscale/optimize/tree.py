@@ -112,10 +112,10 @@ class NodeClasses:
         A group has the classes of a level with about the same numbers of children and of leaves for each child.
         """
         leaves, found, start = [np.ones(len(self.counts[-1]))], list[Integers](), 0
-        for own in reversed(self.children):
-            leaves.append(own @ leaves[-1])
-        for below, own in zip(reversed(leaves[1:]), self.children, strict=True):
-            number = np.asarray(own.sum(axis=1)).reshape(-1)
+        for child in reversed(self.children):
+            leaves.append(child @ leaves[-1])
+        for below, child in zip(reversed(leaves[1:]), self.children, strict=True):
+            number = np.asarray(child.sum(axis=1)).reshape(-1)
             key = np.rint(OCTAVE * np.log2(np.stack([number, below / number], axis=1)))
             _, group = np.unique(key, axis=0, return_inverse=True)
             found.append(group.reshape(-1) + start)
@@ -125,7 +125,7 @@ class NodeClasses:
 
     def expand(self, values: Sequence[Any]) -> list[Any]:
         """Return the values of all nodes, by level, from the values of the classes."""
-        return [own[classes] for own, classes in zip(values, self.of, strict=True)]
+        return [value[classes] for value, classes in zip(values, self.of, strict=True)]
 
 
 def classes_of(tree: Tree) -> NodeClasses:
@@ -204,7 +204,9 @@ def best_precisions(
     -------
     TreeOptimum
     """
-    problem = _Problem(classes, [weight * own for weight, own in zip(weights, classes.counts, strict=True)], known)
+    problem = _Problem(
+        classes, [weight * number for weight, number in zip(weights, classes.counts, strict=True)], known
+    )
     first = problem.even if start is None else start
     if not len(first):
         return problem.optimum(first)
@@ -229,8 +231,8 @@ def integer_multipliers(classes: NodeClasses, precisions: Sequence[Floats], root
         Whether the root is measured.
     """
     found, left = list[Integers](), np.full(1, 1 << 2 * BITS, np.int64)
-    for level, own in enumerate(precisions[:-1]):
-        share = np.rint(np.sqrt(own) * (1 << BITS)).astype(np.int64) * (root or level > 0)
+    for level, precision in enumerate(precisions[:-1]):
+        share = np.rint(np.sqrt(precision) * (1 << BITS)).astype(np.int64) * (root or level > 0)
         found.append(share)
         left = (left - share**2)[classes.parents[level]]
     found.append(np.maximum(np.sqrt(np.maximum(left, 0)).astype(np.int64), 1))
@@ -279,7 +281,7 @@ class _Problem:
         group, number = self.classes.groups
         precisions, left, shares = self._precisions(logits)
         passes = self.passes(precisions)
-        error = sum(float(own @ found) for own, found in zip(self.weights, passes.variances, strict=True))
+        error = sum(float(weight @ found) for weight, found in zip(self.weights, passes.variances, strict=True))
         slopes = self._slopes(passes)
         found, below = list[Floats](), slopes[-1]
 
@@ -309,8 +311,8 @@ class _Problem:
 
     def _slopes(self, passes: TreePasses) -> list[Floats]:
         """Return the derivative of the error by the precision of every class, by level."""
-        classes, of_variance = self.classes, [own.copy() for own in self.weights]
-        of_below: list[Floats] = [np.zeros(len(own)) for own in self.weights]
+        classes, of_variance = self.classes, [weight.copy() for weight in self.weights]
+        of_below: list[Floats] = [np.zeros(len(weight)) for weight in self.weights]
         of_sum: list[Floats] = [np.zeros(0)] * classes.depth
         first = max(self.known, 0)
 
@@ -380,7 +382,7 @@ def tree_bound(classes: NodeClasses, residuals: Sequence[Sequence[TreeGram]], ro
     for _ in range(rounds):
         value, slope = 0.0, np.zeros(len(counts))
         for terms in residuals:
-            traces = [(one.scale, *_known_trace(classes, one, weights)) for one in terms]
+            traces = [(term.scale, *_known_trace(classes, term, weights)) for term in terms]
             own = math.sqrt(sum(scale * trace**2 for scale, trace, _ in traces))
             value += own
             slope = slope + sum(
@@ -481,7 +483,7 @@ def product_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
     table : ndarray
         Weights t ≥ 0, with an axis over the levels of each tree.
     """
-    if math.prod(one.tree.sizes[-1] for one in classes) <= DENSE:
+    if math.prod(group_class.tree.sizes[-1] for group_class in classes) <= DENSE:
         return _dense_bound(classes, table)
 
     left, total, root = table.copy(), 0.0, (0,) * table.ndim
@@ -490,7 +492,10 @@ def product_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
             break
         sides = _product_below(left, root)
         product = np.asarray(reduce(np.multiply.outer, sides, np.ones(())))
-        bounds = (tree_bound(one, [[TreeGram(tuple(own.tolist()))]]) for one, own in zip(classes, sides, strict=True))
+        bounds = (
+            tree_bound(group_class, [[TreeGram(tuple(side.tolist()))]])
+            for group_class, side in zip(classes, sides, strict=True)
+        )
         excess = max(float(product[root] - left[root]), 0.0)
         total += max(math.sqrt(math.prod(bounds)) - math.sqrt(excess), 0.0) ** 2
         left = np.maximum(left - product, 0.0)
@@ -522,8 +527,11 @@ def _product_below(table: Floats, free: tuple[int, ...]) -> list[Floats]:
 
 def _dense_bound(classes: Sequence[NodeClasses], table: Floats) -> float:
     """Return the bound of few cells, with weights of the cells that are no product."""
-    levels = [[own.T.astype(np.float64) for own in one.tree.sums(np.eye(one.tree.sizes[-1]))] for one in classes]
-    size = math.prod(one.tree.sizes[-1] for one in classes)
+    levels = [
+        [own.T.astype(np.float64) for own in group_class.tree.sums(np.eye(group_class.tree.sizes[-1]))]
+        for group_class in classes
+    ]
+    size = math.prod(group_class.tree.sizes[-1] for group_class in classes)
     gram = np.zeros((size, size))
     for place in np.argwhere(table > 0).tolist():
         rows = kron([own[level] for own, level in zip(levels, place, strict=True)])

@@ -72,7 +72,7 @@ class Accuracy(ABC):
 
     def complete_sets(self) -> Iterator[AttributeSet]:
         """Yield the residuals of which every cell can be estimated."""
-        return (subset for subset, one in self.residuals.items() if one.spans_all)
+        return (subset for subset, residual in self.residuals.items() if residual.spans_all)
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
@@ -82,7 +82,7 @@ class Accuracy(ABC):
     @cached_property
     def profiles(self) -> Mapping[str, Floats]:
         """Distribution of an attribute's total over its cells, for attributes where it is not uniform."""
-        return {name: profile_of(own, len(own)) for name, own in self.weights.items()}
+        return {name: profile_of(weight, len(weight)) for name, weight in self.weights.items()}
 
     def axis_profiles(self, attributes: Sequence[str]) -> dict[int, Floats]:
         """Return the profiles by axis of an array over `attributes`."""

@@ -183,8 +183,10 @@ class Blocks(Sequence[Block]):
     @cached_property
     def unit_variances(self) -> NDArray[np.float64]:
         """Noise variance of one measured number of each block at privacy cost 1, in lattice units."""
-        squared = np.array([float(math.prod(one.squared_l2_sensitivity for one in own)) for own in self.strategies])
-        largest = np.array([float(math.prod(one.l1_sensitivity for one in own)) for own in self.strategies])
+        squared = np.array(
+            [float(math.prod(one.squared_l2_sensitivity for one in strategy)) for strategy in self.strategies]
+        )
+        largest = np.array([float(math.prod(one.l1_sensitivity for one in strategy)) for strategy in self.strategies])
         laplace = 2 * (largest[self.which] / self.share) ** 2
         return np.where(self.noise == NOISES.index(LAPLACE), laplace, squared[self.which] / self.share)
 
@@ -202,7 +204,7 @@ class Blocks(Sequence[Block]):
     def measures_one_residual(self) -> bool:
         """Whether each block measures only the residual of its own set."""
         spaces = (factor.spaces for strategy in self.strategies for factor in strategy)
-        return not self.whole.any() and all(one is None for one in spaces)
+        return not self.whole.any() and all(space is None for space in spaces)
 
     @property
     def kinds(self) -> Iterator[tuple[int, int]]:

@@ -76,7 +76,9 @@ class CoupledResiduals(Accuracy):
 
     @cached_property
     def profiles(self) -> Mapping[str, Floats]:
-        return {name: averaging_profile(one, self.domain[name].size) for name, one in self.averagings.items()}
+        return {
+            name: averaging_profile(averaging, self.domain[name].size) for name, averaging in self.averagings.items()
+        }
 
     def variance_of(self, query: SpannedQuery) -> float:
         return float(self._variances(query.attributes, query.values)[0])

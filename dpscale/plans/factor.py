@@ -70,7 +70,7 @@ class Factor:
             raise ValueError("the matrix of a factor must be int64 of shape (rows, cells) without too large entries")
         if self.weights is not None and (
             self.kind != "matrix"
-            or any(own and len(own) != size for own, size in zip(self.weights, self.shape, strict=True))
+            or any(weight and len(weight) != size for weight, size in zip(self.weights, self.shape, strict=True))
         ):
             raise ValueError("the weights of a factor do not match its axes")
 

@@ -63,8 +63,8 @@ def _check_levels(workload: Workload, blocks: Blocks, mechanism: str) -> None:
         return
 
     used = {name for names in workload.sets for name in names}
-    for one in workload.domain.public_totals:
-        for name in one.names:
+    for total in workload.domain.public_totals:
+        for name in total.names:
             own = workload.domain.hierarchy_of(name)
             other = [] if own is None else [level for level in own.names if level in used and level != name]
             if other:
@@ -74,7 +74,7 @@ def _check_levels(workload: Workload, blocks: Blocks, mechanism: str) -> None:
 
 def _check_totals(domain: Domain, blocks: Blocks) -> None:
     """Raise PlanError for a block that a unit's bounded total of a number does not bound (`dpscale.domain.number`)."""
-    bounded = frozenset(one.name for one in domain.totals)
+    bounded = frozenset(total.name for total in domain.totals)
     for attributes, which in zip(blocks.sets, blocks.which.tolist(), strict=True) if bounded else ():
         own = [axis for axis, name in enumerate(attributes) if name in bounded]
         if len(own) > 1:

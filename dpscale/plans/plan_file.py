@@ -76,13 +76,13 @@ def _shapes(blocks: Blocks, domain: Domain) -> bool:
     """Return whether the axes of every block's strategy have the sizes of its attributes."""
     sizes = np.array(domain.shape(domain.axis_names), np.int64)
     axes = [_axes(strategy) for strategy in blocks.strategies]
-    degrees = np.array([len(one) for one in axes], np.int64)[blocks.which]
+    degrees = np.array([len(axis) for axis in axes], np.int64)[blocks.which]
     if not (degrees == blocks.sets.degrees).all():
         return False
 
     starts = np.cumsum([0, *map(len, axes)])[:-1][blocks.which]
     within = np.arange(int(degrees.sum())) - np.repeat(np.cumsum(degrees) - degrees, degrees)
-    flat: NDArray[np.int64] = np.array([size for one in axes for size in one], np.int64)
+    flat: NDArray[np.int64] = np.array([size for axis in axes for size in axis], np.int64)
     return bool((flat[np.repeat(starts, degrees) + within] == sizes[blocks.sets.members]).all())
 
 
@@ -237,8 +237,8 @@ def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
             yield from _arrays(f"{key}.{number}", part)
     elif isinstance(factor, TreeFactor):
         tree = factor.levels
-        yield from ((f"{tree.digest}.{level}", own) for level, own in enumerate(tree.parents))
-        yield from ((f"{key}.{level}", own) for level, own in enumerate(factor.multipliers))
+        yield from ((f"{tree.digest}.{level}", parent) for level, parent in enumerate(tree.parents))
+        yield from ((f"{key}.{level}", multiplier) for level, multiplier in enumerate(factor.multipliers))
         if factor.spread is not None:
             yield f"{key}.spread", factor.spread
     elif isinstance(factor, ToeplitzFactor):
@@ -263,7 +263,7 @@ def _describe(factor: Factor) -> dict[str, Any]:
     if factor.matrix is not None:
         described["sha256"] = factor.digest
     if factor.weights is not None:
-        described["weights"] = [None if own is None else list(own) for own in factor.weights]
+        described["weights"] = [None if weight is None else list(weight) for weight in factor.weights]
     if factor.spaces is not None:
         described["spaces"] = [list(axes) for axes in factor.spaces]
     return described
@@ -271,7 +271,7 @@ def _describe(factor: Factor) -> dict[str, Any]:
 
 def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) -> Factor:
     weights = described.get("weights")
-    own = None if weights is None else tuple(None if one is None else tuple(one) for one in weights)
+    own = None if weights is None else tuple(None if weight is None else tuple(weight) for weight in weights)
     spaces = described.get("spaces")
     axes_of = None if spaces is None else tuple(tuple(axes) for axes in spaces)
     shape, levels = tuple(described["shape"]), described.get("levels")
@@ -285,7 +285,7 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     elif levels is None:
         factor = Factor(described["kind"], shape, matrices.get(key), own, axes_of)
     else:
-        top, *inner = [_factor(f"{key}.{number}", one, matrices) for number, one in enumerate(levels)]
+        top, *inner = [_factor(f"{key}.{number}", level, matrices) for number, level in enumerate(levels)]
         factor = NestedFactor(described["kind"], shape, weights=own, top=top, inner=tuple(inner))
 
     if _describe(factor) != described:

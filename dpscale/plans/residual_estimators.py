@@ -108,7 +108,7 @@ def spans(factors: Sequence[Factor], query_piece: Floats) -> bool:
     if len(factors) != query_piece.ndim:
         return factors[0].spans(query_piece.reshape(1, -1))
     fibres = (np.moveaxis(query_piece, axis, -1).reshape(-1, size) for axis, size in enumerate(query_piece.shape))
-    return all(factor.spans(own) for factor, own in zip(factors, fibres, strict=True))
+    return all(factor.spans(fibre) for factor, fibre in zip(factors, fibres, strict=True))
 
 
 def residual_estimators(
@@ -199,7 +199,7 @@ class KnownResiduals(Mapping[AttributeSet, ResidualEstimator]):
         return known is not None or residual_set in self._measured
 
     def __iter__(self) -> Iterator[AttributeSet]:
-        totals = (subset for one in self._domain.public_totals for subset in subsets(one.names))
+        totals = (subset for total in self._domain.public_totals for subset in subsets(total.names))
         return iter(dict.fromkeys([*totals, *self._measured]))
 
     def __len__(self) -> int:

@@ -203,7 +203,7 @@ class TreeFactor(Factor):
     @cached_property
     def measured(self) -> tuple[Flags, ...]:
         """Whether each node is measured, by level."""
-        return tuple(own > 0 for own in self.multipliers)
+        return tuple(multiplier > 0 for multiplier in self.multipliers)
 
     @cached_property
     def rows(self) -> int:  # type: ignore[override]
@@ -211,7 +211,7 @@ class TreeFactor(Factor):
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]
-        content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in self.multipliers)
+        content = b"".join(np.ascontiguousarray(multiplier, "<i8").tobytes() for multiplier in self.multipliers)
         if self.spread is not None:
             content += np.ascontiguousarray(self.spread, "<i8").tobytes()
         head = f"{self.kind}{self.centred}{self.levels.digest}{self.known if self.known >= 0 else ''}"
@@ -232,11 +232,15 @@ class TreeFactor(Factor):
     @cached_property
     def squared_l2_sensitivity(self) -> int:  # type: ignore[override]
         """Largest Σ m_v² over a path, exact; with the other nodes if centred."""
-        return self._largest_path([own.astype(object) ** 2 if self.centred else own**2 for own in self.multipliers], 2)
+        return self._largest_path(
+            [multiplier.astype(object) ** 2 if self.centred else multiplier**2 for multiplier in self.multipliers], 2
+        )
 
     @cached_property
     def l1_sensitivity(self) -> int:  # type: ignore[override]
-        return self._largest_path([own.astype(object) if self.centred else own for own in self.multipliers], 1)
+        return self._largest_path(
+            [multiplier.astype(object) if self.centred else multiplier for multiplier in self.multipliers], 1
+        )
 
     def _largest_path(self, values: Sequence[NDArray[Any]], power: int) -> int:
         """Return the largest sum over a path of m^power, times |N − n_v|^power + Σ over the others of n_v^power."""
@@ -254,19 +258,21 @@ class TreeFactor(Factor):
 
     @cached_property
     def largest(self) -> int:  # type: ignore[override]
-        return max(int(own.max()) for own in self.multipliers) * self._unit
+        return max(int(multiplier.max()) for multiplier in self.multipliers) * self._unit
 
     @cached_property
     def largest_row_sum(self) -> int:  # type: ignore[override]
         leaves, whole = self.levels.leaf_counts, self._unit
         if not self.centred:
-            return max(int((own * number).max()) for own, number in zip(self.multipliers, leaves, strict=True))
+            return max(
+                int((multiplier * number).max()) for multiplier, number in zip(self.multipliers, leaves, strict=True)
+            )
 
         rows = [
-            own.astype(object) * (number * (whole - spread) + (self.cells - number) * spread)
-            for own, number, spread in zip(self.multipliers, leaves, self.spreads, strict=True)
+            multiplier.astype(object) * (number * (whole - spread) + (self.cells - number) * spread)
+            for multiplier, number, spread in zip(self.multipliers, leaves, self.spreads, strict=True)
         ]
-        return int(max(one.max() for one in rows))
+        return int(max(row.max() for row in rows))
 
     def explicit(self) -> Integers:
         """Return K as a matrix, shape (rows, cells); for few cells."""
@@ -275,14 +281,14 @@ class TreeFactor(Factor):
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K applied along the leading axis."""
         sums, found = self.levels.sums(values), []
-        for level, (own, known, total) in enumerate(zip(self.multipliers, self.measured, sums, strict=True)):
+        for level, (multiplier, known, total) in enumerate(zip(self.multipliers, self.measured, sums, strict=True)):
             if not known.any():
                 continue
             column = (-1, *[1] * (values.ndim - 1))
             if self.centred:
                 total = total * self._unit - self.spreads[level].reshape(column) * sums[0]
             some = slice(None) if known.all() else known
-            found.append(total[some] * own[some].reshape(column))
+            found.append(total[some] * multiplier[some].reshape(column))
 
         return np.concatenate(found)
 
@@ -290,7 +296,7 @@ class TreeFactor(Factor):
     def passes(self) -> TreePasses:
         """Coefficients of the two passes at unit noise variance."""
         scale = float(self._unit)
-        precisions = [np.asarray((own * scale) ** 2, np.float64) for own in self.multipliers]
+        precisions = [np.asarray((multiplier * scale) ** 2, np.float64) for multiplier in self.multipliers]
         return TreePasses.of(self.levels, precisions, self._first, fixed=self.centred or self.known >= 0)
 
     @property
@@ -368,14 +374,14 @@ class TreeFactor(Factor):
         """Return w_v y_v by level; None for a level that is not measured."""
         scale, column, start = float(self._unit), (-1, *[1] * (values.ndim - 1)), 0
         found: list[Any] = []
-        for own, known in zip(self.multipliers, self.measured, strict=True):
+        for multiplier, known in zip(self.multipliers, self.measured, strict=True):
             number = int(known.sum())
             part, start = values[start : start + number], start + number
-            if number == len(own):
-                found.append(part * (own * scale).reshape(column))
+            if number == len(multiplier):
+                found.append(part * (multiplier * scale).reshape(column))
             elif number:
-                found.append(np.zeros((len(own), *values.shape[1:])))
-                found[-1][known] = part * (own[known] * scale).reshape(column)
+                found.append(np.zeros((len(multiplier), *values.shape[1:])))
+                found[-1][known] = part * (multiplier[known] * scale).reshape(column)
             else:
                 found.append(None)
 
@@ -437,7 +443,7 @@ def split_levels(hierarchies: Sequence[Hierarchy], attributes: Sequence[str]) ->
     """Return the levels and axes of an attribute set with at most one level of each hierarchy."""
     levels, axes = dict[str, int](), dict[str, int]()
     for axis, name in enumerate(attributes):
-        own = next((one for one in hierarchies if name in one.names), None)
+        own = next((hierarchy for hierarchy in hierarchies if name in hierarchy.names), None)
         leaf = name if own is None else own.leaf
         axes[leaf] = axis
         if own is not None:
@@ -448,8 +454,8 @@ def split_levels(hierarchies: Sequence[Hierarchy], attributes: Sequence[str]) ->
 def implied_levels(hierarchies: Sequence[Hierarchy], attributes: Sequence[str]) -> dict[str, str]:
     """Return the levels in a set that follow from a deeper level of their hierarchy, with the deepest one."""
     found = dict[str, str]()
-    for own in hierarchies:
-        levels = [name for name in own.names if name in attributes]
+    for hierarchy in hierarchies:
+        levels = [name for name in hierarchy.names if name in attributes]
         found |= dict.fromkeys(levels[:-1], levels[-1] if levels else "")
     return found
 
@@ -534,7 +540,7 @@ class TreeAccuracy(Accuracy):
     def hierarchies(self) -> tuple[Hierarchy, ...]:
         """Hierarchies of the domain with a measured level, the one that is not centred first."""
         named = {name for names in self.blocks.sets for name in names}
-        used = [one for one in self.domain.hierarchies if named.intersection(one.names)]
+        used = [hierarchy for hierarchy in self.domain.hierarchies if named.intersection(hierarchy.names)]
         return tuple(sorted(used, key=lambda one: one.names[-1] != self.main))
 
     @cached_property
@@ -580,12 +586,12 @@ class TreeAccuracy(Accuracy):
             for chosen in product(*levels):
                 yield self.domain.ordered([*others, *(name for name in chosen if name)])
 
-        known = (subset for one in self.domain.public_totals for subset in subsets(one.names))
+        known = (subset for total in self.domain.public_totals for subset in subsets(total.names))
         yield from dict.fromkeys(subset for subset in known if self.key_of(subset) not in self.by_residual)
 
     def _level_names(self, leaf: str, block: TreeResidualBlock, top: bool) -> list[str]:
         """Return the measured levels of a hierarchy, with "" for its root if `top`."""
-        own = next(one for one in self.hierarchies if one.leaf == leaf)
+        own = next(hierarchy for hierarchy in self.hierarchies if hierarchy.leaf == leaf)
         return [""] * top + list(own.names[: block.levels[leaf]])
 
     @cached_property
@@ -621,7 +627,7 @@ class TreeAccuracy(Accuracy):
     @cached_property
     def _order(self) -> Mapping[str, int]:
         place = {name: number for number, name in enumerate(self.domain.axis_names)}
-        return place | {one.leaf: min(place[name] for name in one.names) for one in self.hierarchies}
+        return place | {hierarchy.leaf: min(place[name] for name in hierarchy.names) for hierarchy in self.hierarchies}
 
     def key_of(self, names: Sequence[str]) -> AttributeSet:
         """Return the residual of a set: its attributes without the level of the hierarchy that is not centred."""
@@ -693,7 +699,7 @@ class TreeAccuracy(Accuracy):
         return found
 
     def _is_leaf(self, name: str) -> bool:
-        return any(name == one.leaf for one in self.hierarchies)
+        return any(name == hierarchy.leaf for hierarchy in self.hierarchies)
 
     def variance_of(self, query: SpannedQuery) -> float:
         split = split_levels(self.hierarchies, query.attributes)
@@ -786,19 +792,19 @@ class TreeAccuracy(Accuracy):
     ) -> list[Floats]:
         """Return the variances of the queries of every axis at scale 1; `below`: see `variances_below`."""
         found = []
-        for (name, family), own in zip(families.items(), query.axes, strict=True):
-            level = query.levels.get(own, 0)
+        for (name, family), axis in zip(families.items(), query.axes, strict=True):
+            level = query.levels.get(axis, 0)
             if level and not family.is_identity:
                 raise levels_only(name)
 
-            factor = block.factors.get(own) if own in residual or own == self.main else None
+            factor = block.factors.get(axis) if axis in residual or axis == self.main else None
             if isinstance(factor, TreeFactor):
                 found.append((factor.passes.below if below else factor.passes.variances)[level])
             elif factor is not None:
                 found.append(factor.quadratics(family))
             else:
                 size = self.domain[name].size
-                found.append(family.answers(self.profile(own, level, size, residual), 0) ** 2)
+                found.append(family.answers(self.profile(axis, level, size, residual), 0) ** 2)
 
         return found
 

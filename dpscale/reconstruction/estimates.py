@@ -77,7 +77,7 @@ class BatchedAnswers:
     @cached_property
     def _by_axis(self) -> NDArray[np.bool_]:
         """Whether each strategy is a product over the axes, shape (strategies,)."""
-        return np.array([all(len(factor.shape) == 1 for factor in one) for one in self.blocks.strategies])
+        return np.array([all(len(factor.shape) == 1 for factor in strategy) for strategy in self.blocks.strategies])
 
     def _places(self, sets: Sequence[AttributeSet], patterns: Sequence[Pattern]) -> Integers:
         """Return the block of every residual of every set, shape (patterns, sets); −1 where there is none."""

@@ -111,7 +111,7 @@ def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
 
 def write_graphical(path: Path, model: GraphicalModel) -> None:
     """Write a model exactly into one file."""
-    index = {"groups": {name: [one.size, *one.starts] for name, one in model.groups.items()},
+    index = {"groups": {name: [group.size, *group.starts] for name, group in model.groups.items()},
              "factors": [list(names) for names in model.factors], "total": model.total, "gap": model.gap}  # fmt: skip
     arrays = {f"factor{i}": table for i, table in enumerate(model.factors.values())}
     arrays |= {f"cells{i}": model.cells[name] for i, name in enumerate(model.groups)}

@@ -135,9 +135,9 @@ class _PairShrinkage:
     def of(
         cls, model: LowOrder, paired: PairArrays, residuals: Sequence[NoisyResidual], rule_tables: Tables
     ) -> _PairShrinkage:
-        flat = np.concatenate([one.values.reshape(-1) for one in residuals])
+        flat = np.concatenate([residual.values.reshape(-1) for residual in residuals])
         own = {names: table for names, table in rule_tables.items() if names in set(paired.names)}
-        return cls(model, paired, flat, np.array([one.deviation for one in residuals]), own)
+        return cls(model, paired, flat, np.array([residual.deviation for residual in residuals]), own)
 
     def alone(self) -> Floats:
         """Shrink towards independence, or towards neighbouring cells where there is no better expectation."""

@@ -144,7 +144,7 @@ def read_model(path: Path, like: LowOrder | None = None) -> LowOrder:
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         if like is not None and "tables" not in index:
-            own = _split(arrays["ones"], [one.shape for one in like.ones.values()])
+            own = _split(arrays["ones"], [one_way.shape for one_way in like.ones.values()])
             every = _split(arrays["cells"], [table.shape for table in like.tables.values()])
             ones, tables = dict(zip(like.ones, own, strict=True)), dict(zip(like.tables, every, strict=True))
             return replace(like, ones=ones, tables=tables, total=index["total"])

@@ -67,8 +67,8 @@ def product_variances(
     """
     cells = model.marginal(names).astype(precision, copy=False)
     counts = cells
-    for axis, own in enumerate(rows):
-        counts = _along(counts, axis, own, None)
+    for axis, row in enumerate(rows):
+        counts = _along(counts, axis, row, None)
     margin = cache(partial(_touched_margin, model, cells, names, rows))
     remainder, share, known = counts.copy(), np.empty_like(counts), dict[AttributeSet, None]()
 

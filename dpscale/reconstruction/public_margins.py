@@ -73,7 +73,7 @@ def fit_margins(table: Floats, margins: list[Margin]) -> Floats:
 
 def _margins(domain: Domain, names: AttributeSet, shape: tuple[int, ...]) -> Iterator[tuple[Integers, Integers]]:
     """Yield the margins of a table that follow from public totals, none inside another one."""
-    found = dict.fromkeys(common_set(domain, names, one.names) for one in domain.public_totals)
+    found = dict.fromkeys(common_set(domain, names, total.names) for total in domain.public_totals)
     for own in found:
         known = domain.known_table(own)
         if known is None or any(set(own) < set(other) for other in found):
@@ -109,8 +109,8 @@ def fit_model(domain: Domain, model: LowOrder) -> LowOrder:
     known = domain.known_table(())
     total = model.total if known is None else float(known)
     scale = total / model.total
-    ones = {name: fit_totals(domain, (name,), own * scale) for name, own in model.ones.items()}
-    ones = {name: np.maximum(own, LEAST) for name, own in ones.items()}
+    ones = {name: fit_totals(domain, (name,), one_way * scale) for name, one_way in model.ones.items()}
+    ones = {name: np.maximum(one_way, LEAST) for name, one_way in ones.items()}
     fitted = replace(model, ones=ones, total=total)
     tables = {names: _fit_groups(domain, fitted, names, table * scale) for names, table in model.tables.items()}
 

@@ -109,10 +109,10 @@ class NoisyTables:
     def of(cls, tables: Sequence[NoisyTable]) -> NoisyTables:
         flat = [
             np.concatenate([array.reshape(-1) for array in arrays])
-            for arrays in zip(*((one.values, one.reference) for one in tables), strict=True)
+            for arrays in zip(*((table.values, table.reference) for table in tables), strict=True)
         ]
-        starts = np.cumsum([0, *(one.values.size for one in tables)])
-        return cls(flat[0], flat[1], np.array([one.deviation for one in tables]), starts)
+        starts = np.cumsum([0, *(table.values.size for table in tables)])
+        return cls(flat[0], flat[1], np.array([table.deviation for table in tables]), starts)
 
     @cached_property
     def steps(self) -> NDArray[np.int64]:
@@ -164,7 +164,7 @@ def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = 
         together.
     """
     best, found = np.full(len(ways[0].deviations), -np.inf), np.empty(len(ways[0].values))
-    for one, law in zip(ways, laws or [learn(one) for one in ways], strict=True):
+    for one, law in zip(ways, laws or [learn(way) for way in ways], strict=True):
         densities, tops, taken = one.sample
         shrinkage_loops.shrink_every(
             one.values, one.reference, one.starts, one.deviations, one.steps, taken, RATIOS, WIDTHS, densities, tops,

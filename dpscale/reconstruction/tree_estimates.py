@@ -67,7 +67,7 @@ class TreeEstimates(LeastSquaresEstimates):
             Over the cells of these attributes.
         """
         split = self.trees.check_spanned(self.plan.domain.ordered((level, *attributes)))
-        own = next(one.leaf for one in self.trees.hierarchies if level in one.names)
+        own = next(hierarchy.leaf for hierarchy in self.trees.hierarchies if level in hierarchy.names)
         rest, estimate, variance = split_levels((), attributes), 0.0, 0.0
 
         for residual in self.trees.known_inside(split):
@@ -160,7 +160,7 @@ class TreeEstimates(LeastSquaresEstimates):
 
     def _known(self, hierarchies: Sequence[Hierarchy], residual: AttributeSet, level: int) -> Floats:
         """Return a known residual by node of a level, shape (nodes, …), with the other attributes in their order."""
-        own = next(one for one in hierarchies if one.leaf == self.trees.main)
+        own = next(hierarchy for hierarchy in hierarchies if hierarchy.leaf == self.trees.main)
         names = self.plan.domain.ordered((own.names[level - 1], *residual)) if level else residual
         table = self.plan.domain.known_table(names)
         assert table is not None

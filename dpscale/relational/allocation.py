@@ -128,7 +128,7 @@ class AllocationProblem:
     @property
     def names(self) -> list[str]:
         """Components in the order of shares."""
-        return [f"tables.{one}" for one in self.tables] + [f"links.{one}" for one in self.links]
+        return [f"tables.{table}" for table in self.tables] + [f"links.{link}" for link in self.links]
 
     def errors(self, shares: Mapping[str, float]) -> dict[str, float]:
         """Return E of every link."""

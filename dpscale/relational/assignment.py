@@ -240,10 +240,13 @@ def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: flo
     expected = now * scale
     cells = [slice(first, last) for first, last in pairwise(starts)]
     carried = np.maximum(expected, 1.0)
-    blocks = [ShrinkageBlock((noisy - expected)[one], carried[one], carried[one], precision**-0.5) for one in cells]
+    blocks = [
+        ShrinkageBlock((noisy - expected)[cell_count], carried[cell_count], carried[cell_count], precision**-0.5)
+        for cell_count in cells
+    ]
     target = expected.copy()
-    for one, ridge in zip(cells, ridges(blocks, PRIOR), strict=True):
-        target[one] += (noisy - expected)[one] * carried[one] / (carried[one] + ridge)
+    for cell_count, ridge in zip(cells, ridges(blocks, PRIOR), strict=True):
+        target[cell_count] += (noisy - expected)[cell_count] * carried[cell_count] / (carried[cell_count] + ridge)
 
     return target / scale
 

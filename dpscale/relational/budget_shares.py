@@ -217,7 +217,7 @@ def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) ->
         max(big_v - h, Fraction(1, 10**9)),
         max(big_u * big_v, Fraction(1, 10**9)),
     ]
-    raw = [Fraction(round(float(w) * DIGITS), DIGITS) / one for w, one in zip(weights, ranges, strict=True)]
+    raw = [Fraction(round(float(w) * DIGITS), DIGITS) / interval for w, interval in zip(weights, ranges, strict=True)]
     if question.known:
         raw[1] = Fraction(0)
     cost = float(squared_distance(question.relation, (big_u, g), (big_v, h), raw))

@@ -75,38 +75,44 @@ class _Parameters:
 
     @property
     def ridge(self) -> Floats:
-        return np.concatenate([np.zeros(int(self.alone)), *(one.ridge.ravel() for one in self.constraints if one)])
+        return np.concatenate(
+            [np.zeros(int(self.alone)), *(constraint.ridge.ravel() for constraint in self.constraints if constraint)]
+        )
 
     @property
     def target(self) -> Floats:
         whole = [np.full(int(self.alone), self.links.links)]
-        return np.concatenate([*whole, *(one.target.ravel() for one in self.constraints if one)])
+        return np.concatenate([*whole, *(constraint.target.ravel() for constraint in self.constraints if constraint)])
 
     @property
     def steps(self) -> Floats:
         """Scale of every parameter."""
         whole = [np.full(int(self.alone), 1 / math.sqrt(self.links.links))]
-        own = [1 / np.sqrt(np.maximum(one.curvature, 1e-6) + one.ridge).ravel() for one in self.constraints if one]
+        own = [
+            1 / np.sqrt(np.maximum(constraint.curvature, 1e-6) + constraint.ridge).ravel()
+            for constraint in self.constraints
+            if constraint
+        ]
         return np.concatenate([*whole, *own])
 
     def energy(self, x: Floats) -> Floats:
         """Return the logits of the parameters, shape (p, q)."""
         at, links = int(self.alone), self.links
         found = np.full((len(links.u), len(links.v)), x[0] if self.alone else 0.0)
-        for number, one in enumerate(self.constraints):
-            if one is not None:
-                own = x[at : at + one.target.size]
-                at += one.target.size
-                found += self._part(number, own.reshape(one.target.shape))
+        for number, constraint in enumerate(self.constraints):
+            if constraint is not None:
+                own = x[at : at + constraint.target.size]
+                at += constraint.target.size
+                found += self._part(number, own.reshape(constraint.target.shape))
         return found
 
     def split(self, x: Floats) -> list[Floats]:
         """Return θ_u, θ_v and Θ of a vector of parameters."""
         at, shapes = int(self.alone), ((self.links.u.shape[1],), (self.links.v.shape[1],))
         found = []
-        for one, shape in zip(self.constraints, (*shapes, (*shapes[0], *shapes[1])), strict=True):
-            size = one.target.size if one else 0
-            found.append(x[at : at + size].reshape(shape) if one else np.zeros(shape))
+        for constraint, shape in zip(self.constraints, (*shapes, (*shapes[0], *shapes[1])), strict=True):
+            size = constraint.target.size if constraint else 0
+            found.append(x[at : at + size].reshape(shape) if constraint else np.zeros(shape))
             at += size
         return found
 
@@ -122,7 +128,10 @@ class _Parameters:
                 lambda: (links.u.T @ weights @ links.v).ravel())  # fmt: skip
         whole = [np.array([weights.sum()])] if self.alone else []
         return np.concatenate(
-            [*whole, *(make() for make, one in zip(made, self.constraints, strict=True) if one is not None)]
+            [
+                *whole,
+                *(make() for make, constraint in zip(made, self.constraints, strict=True) if constraint is not None),
+            ]
         )
 
 

@@ -193,12 +193,12 @@ def estimate_steps(noisy: Floats, now: Floats, tables: HistoryTables, sigma: flo
     """
     weights, cells = tables.weights, [slice(a, b) for a, b in pairwise(tables.starts)]
     blocks = []
-    for weight, one in zip(weights, cells, strict=True):
-        expected = now[one] / weight
+    for weight, cell_count in zip(weights, cells, strict=True):
+        expected = now[cell_count] / weight
         carried = np.maximum(expected, 1.0)
-        blocks.append(ShrinkageBlock(noisy[one] / weight - expected, carried, carried, sigma / weight))
+        blocks.append(ShrinkageBlock(noisy[cell_count] / weight - expected, carried, carried, sigma / weight))
 
-    target = np.concatenate([now[one] / weight for weight, one in zip(weights, cells, strict=True)])
-    for block, one, ridge in zip(blocks, cells, ridges(blocks, PRIOR), strict=True):
-        target[one] += block.departed * block.carried / (block.carried + ridge)
+    target = np.concatenate([now[cell_count] / weight for weight, cell_count in zip(weights, cells, strict=True)])
+    for block, cell_count, ridge in zip(blocks, cells, ridges(blocks, PRIOR), strict=True):
+        target[cell_count] += block.departed * block.carried / (block.carried + ridge)
     return target

@@ -67,7 +67,7 @@ def ridges(blocks: Sequence[ShrinkageBlock], prior: float) -> list[Floats]:
     odds = float(_log_sum(common, 0) - _log_sum(before, 0)) + math.log((1 - NOTHING) / NOTHING)
     something = 1 / (1 + math.exp(-min(max(odds, -50.0), 50.0)))
     weights = np.exp(common - _log_sum(common, 0)) * something
-    return [one.ridge(np.exp(slab - all_) @ weights) for one, slab, all_ in zip(blocks, slabs, likely, strict=True)]
+    return [block.ridge(np.exp(slab - all_) @ weights) for block, slab, all_ in zip(blocks, slabs, likely, strict=True)]
 
 
 def scale_evidence(blocks: Sequence[ShrinkageBlock]) -> Floats:
@@ -79,7 +79,7 @@ def _block_evidence(blocks: Sequence[ShrinkageBlock]) -> tuple[list[Floats], lis
     """Return for each block the evidence of its own and the common scale, (own, common), and that of the common one."""
     near = -0.5 * ((LOGS[:, None] - LOGS) / WIDTH) ** 2
     near -= np.log(np.exp(near).sum(axis=0))
-    slabs = [one.evidence[:, None] + near + math.log(1 - SPIKE) for one in blocks]
+    slabs = [block.evidence[:, None] + near + math.log(1 - SPIKE) for block in blocks]
     return slabs, [np.logaddexp(_log_sum(slab, 0), math.log(SPIKE)) for slab in slabs]
 
 
@@ -328,5 +328,6 @@ def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, stream
     rows = np.argsort(side.of, kind="stable")
     groups = np.split(drawn[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
     return [
-        adjust_total(own.copy(), int(total), len(shares) - 1, stream) for own, total in zip(groups, totals, strict=True)
+        adjust_total(group.copy(), int(total), len(shares) - 1, stream)
+        for group, total in zip(groups, totals, strict=True)
     ]

@@ -102,7 +102,7 @@ class LinkStrength:
 
     def _departure(self, problem: LinkProblem, sides: tuple[Expected, Expected], shares: Shares, scale: float) -> float:
         """Return the expected objective for noise precisions multiplied by `scale`, over quantiles of both scales."""
-        u, v, both = (one * scale for one in shares.precisions)
+        u, v, both = (precision * scale for precision in shares.precisions)
         precisions = u, KNOWN if problem.known else v, both
         nodes = product(_quantiles(self.ones), _quantiles(self.pairs))
         return float(np.mean([objective(*sides, precisions, scales) for scales in nodes]))

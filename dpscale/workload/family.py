@@ -263,7 +263,7 @@ class Family(ProductFamily):
 
         places = np.arange(start, start + run.count * run.size).reshape(run.count, run.size)
         gram = self.gram(cut.size)
-        return np.asarray(np.mean([gram[np.ix_(own, own)] for own in places], axis=0))
+        return np.asarray(np.mean([gram[np.ix_(place, place)] for place in places], axis=0))
 
     def _inner_intervals(self, size: int, start: int, run: BlockRun) -> Floats:
         """Return `inner_gram` from the pieces of intervals: those within a block, and the ends of longer ones."""

@@ -225,7 +225,7 @@ def _family_texts(family: Family, domain: Domain, name: str) -> list[str]:
         return [cell_predicate(attribute, cell) for cell in bounds[0].tolist()]
     if len(bounds) == 1:
         return [range_predicate(attribute, 0, last) for last in bounds[0].tolist()]
-    return [_arc(attribute, first, last) for first, last in zip(*(one.tolist() for one in bounds), strict=True)]
+    return [_arc(attribute, first, last) for first, last in zip(*(bound.tolist() for bound in bounds), strict=True)]
 
 
 def _arc(attribute: Attribute, first: int, last: int) -> str:

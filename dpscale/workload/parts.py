@@ -78,7 +78,7 @@ class _FamilyPart:
     @cached_property
     def counts(self) -> list[int]:
         """Number of queries of each set, computed once for sets with equal kinds of attributes."""
-        kinds = {one.name: (one.size, self.role(one.name)) for one in self.domain.axes}
+        kinds = {axis.name: (axis.size, self.role(axis.name)) for axis in self.domain.axes}
         known: dict[Hashable, int] = {}
         alike = [tuple(map(kinds.__getitem__, names)) for names in self.sets]
         for kind, names in zip(alike, self.sets, strict=True):
@@ -218,7 +218,7 @@ class ArrayQueries:
         return np.asarray(queries.reshape(len(queries), -1) @ marginal.reshape(-1))
 
     def batch_answers(self, attributes: AttributeSet, marginals: Floats) -> Floats:
-        return np.stack([self.answers(attributes, one) for one in marginals])
+        return np.stack([self.answers(attributes, marginal) for marginal in marginals])
 
     def squared_norm(self, attributes: AttributeSet) -> float:
         queries = self.queries(attributes)

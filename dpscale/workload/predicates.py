@@ -241,11 +241,11 @@ class _Cells:
             return min(max(cell + after, 0), self.attribute.listed)
 
         labels = self.attribute.labels[: self.attribute.listed]
-        if isinstance(value, str | datetime) or not all(isinstance(one, int | float) for one in labels):
+        if isinstance(value, str | datetime) or not all(isinstance(label, int | float) for label in labels):
             raise self._error(value, "an order comparison of numbers, bins or dates", "list the labels with in (…)")
         if any(one >= two for one, two in itertools.pairwise(labels)):
             raise self._error(value, "labels in increasing order for a comparison", "list the labels with in (…)")
-        return sum(one <= value if after else one < value for one in labels)
+        return sum(label <= value if after else label < value for label in labels)
 
     def _edge(self, sign: str, value: Literal) -> int:
         edges = self.attribute.edges
@@ -298,7 +298,7 @@ def _listed_range(attribute: Attribute, first: int, last: int) -> str:
         return f"{name} >= {attribute.edges[first]!r} and {name} {below} {attribute.edges[last + 1]!r}"
 
     labels = attribute.labels[first : last + 1]
-    if attribute.kind == "date" or all(isinstance(one, int) and not isinstance(one, bool) for one in labels):
+    if attribute.kind == "date" or all(isinstance(label, int) and not isinstance(label, bool) for label in labels):
         return f"{name} in {_label_text(labels[0])}..{_label_text(labels[-1])}"
     return f"{name} in ({', '.join(map(_label_text, labels))})"
 
@@ -319,7 +319,7 @@ def query_matrix(predicates: Sequence[str], domain: Domain, name: str) -> Floats
     for text in predicates:
         found = read_predicate(text, domain)
         if set(found.attributes) - {name}:
-            others = ", ".join(one for one in found.attributes if one != name)
+            others = ", ".join(attribute for attribute in found.attributes if attribute != name)
             raise JobError(f"{FIELD}.{name}", f"{safe_repr(text)}, which names {others}", f"predicates on {name} alone",
                            "move it to its attribute, or write it as a single count in conditions")  # fmt: skip
         rows.append(np.broadcast_to(found.mask, (domain[name].size,)).astype(np.float64))

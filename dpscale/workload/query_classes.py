@@ -125,7 +125,7 @@ class QueryCandidates:
         return {names: one for names, one in found.items() if one is not None}
 
     def _over(self, names: AttributeSet, groups: tuple[Groups, ...]) -> CellClasses | None:
-        key = names, tuple(one.starts for one in groups)
+        key = names, tuple(group.starts for group in groups)
         if key not in self._known:
             self._known[key] = self._classes(names, groups)
         return self._known[key]
@@ -138,8 +138,8 @@ class QueryCandidates:
 
         products = [(part, own) for part, own in listed if part.families(own)]
         axes = [
-            _labels(one.count, [self._over_groups(part, own, name, one) for part, own in products])
-            for name, one in zip(names, groups, strict=True)
+            _labels(group.count, [self._over_groups(part, own, name, group) for part, own in products])
+            for name, group in zip(names, groups, strict=True)
         ]
         arrays = [_array_over_groups(part, own, names, groups) for part, own in listed if not part.families(own)]
         found = (_joint_labels(axes, arrays),) if arrays else tuple(axes)
@@ -180,9 +180,9 @@ def _mean_columns(queries: Floats, groups: Iterable[Groups]) -> Floats:
 def _labels(count: int, matrices: Iterable[Floats | None]) -> Integers:
     """Return a label for every column, equal for columns that are equal in all matrices; None distinguishes all."""
     columns = list(matrices)
-    if any(one is None for one in columns):
+    if any(column is None for column in columns):
         return np.arange(count)
-    rows = np.concatenate([np.zeros((1, count)), *(one for one in columns if one is not None)])
+    rows = np.concatenate([np.zeros((1, count)), *(column for column in columns if column is not None)])
     return np.asarray(np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
 
@@ -203,6 +203,6 @@ def _array_over_groups(
 def _joint_labels(axes: Iterable[Integers], arrays: Iterable[Floats]) -> Integers:
     """Return a label for every cell in C order, equal for cells that neither products nor arrays distinguish."""
     places = np.stack(np.meshgrid(*axes, indexing="ij"))
-    rows = [places.reshape(len(places), -1).astype(float), *(one.reshape(len(one), -1) for one in arrays)]
+    rows = [places.reshape(len(places), -1).astype(float), *(array.reshape(len(array), -1) for array in arrays)]
     found = np.unique(np.concatenate(rows), axis=1, return_inverse=True)[1]
     return np.asarray(found.reshape(-1), dtype=np.int64)

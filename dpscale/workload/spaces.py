@@ -173,9 +173,10 @@ class RequestedResiduals:
         """
         records = self._records.pop(degree)
         codes, which, values = (
-            np.concatenate([getattr(one, name).reshape(-1) for one in records]) for name in ("codes", "terms", "values")
+            np.concatenate([getattr(record, name).reshape(-1) for record in records])
+            for name in ("codes", "terms", "values")
         )
-        ends = np.cumsum([one.terms.size for one in records])
+        ends = np.cumsum([record.terms.size for record in records])
         kept = np.flatnonzero((which >= 0) & (values > least))
         spaces, space = _places(codes[kept], len(self.names) ** degree)
         keys, first, sums = _sums(space * terms + which[kept], values[kept], len(spaces) * terms)
@@ -200,9 +201,9 @@ def _multiplied(weights: NDArray[np.float64], lefts: list[list[Left]], group: In
 def _turns(records: list[_Records], ends: Integers, at: Integers) -> Integers:
     """Return the turns of records, given by their positions in the concatenation."""
     block, found = np.searchsorted(ends, at, side="right"), np.empty(len(at), np.int64)
-    for number, one in enumerate(records):
+    for number, record in enumerate(records):
         own = block == number
-        found[own] = one.turn(at[own] - (ends[number] - one.terms.size))
+        found[own] = record.turn(at[own] - (ends[number] - record.terms.size))
     return found
 
 

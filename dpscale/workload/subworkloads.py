@@ -152,7 +152,7 @@ class Subworkloads(Sequence[Subworkload]):
         found.classes, found.which = [self.classes[i] for i in used.tolist()], which.astype(np.int64)
         sets = [self._places(i) for i in chosen.tolist()]
         found.members = np.concatenate([np.zeros(0, np.int32), *sets]).astype(np.int32)
-        found.ends = np.cumsum([len(one) for one in sets], dtype=np.int32)
+        found.ends = np.cumsum([len(names) for names in sets], dtype=np.int32)
         found.firsts = [int(np.flatnonzero(which == i)[0]) for i in range(len(used))]
         found.lasts = [int(np.flatnonzero(which == i)[-1]) for i in range(len(used))]
 
@@ -166,7 +166,7 @@ class Subworkloads(Sequence[Subworkload]):
 
     def of_all(self, value_of: Callable[[Subworkload], float]) -> list[float]:
         """Return a number for every subworkload, computed once per class."""
-        own = np.array([value_of(one) for one in self.classes], np.float64)
+        own = np.array([value_of(group_class) for group_class in self.classes], np.float64)
         return cast(list[float], own[self.which].tolist())
 
     def __len__(self) -> int:

@@ -146,7 +146,7 @@ def _listed(rows: Mapping[str, Floats], unit: float = 1.0) -> ValueQueries:
 
 def number_named(domain: Domain, name: Any, field: str) -> Number:
     """Return a number of the domain; raise JobError if the name is not one."""
-    known = [one.name for one in domain.numbers]
+    known = [number.name for number in domain.numbers]
     if name not in known:
         got = "missing" if name is None else f"{name!r}, which is no number of the domain"
         raise JobError(field, got, ", ".join(known) or "a number of the domain file",

@@ -292,7 +292,7 @@ class Workload:
     @property
     def numbers(self) -> tuple[str, ...]:
         """Numbers of which sums or means are asked."""
-        return tuple(one.name for one in self.domain.numbers if any(one.name in names for names in self.sets))
+        return tuple(number.name for number in self.domain.numbers if any(number.name in names for names in self.sets))
 
     @property
     def digest(self) -> str:

@@ -69,7 +69,9 @@ class Observed:
     @property
     def column(self) -> float:
         """Largest squared norm of a column of ⊗ K."""
-        return math.prod(1.0 if one is None else float((one**2).sum(axis=0).max()) for one in self.operators)
+        return math.prod(
+            1.0 if operator is None else float((operator**2).sum(axis=0).max()) for operator in self.operators
+        )
 
     @cached_property
     def total(self) -> tuple[float, float]:
@@ -78,19 +80,21 @@ class Observed:
         The unbiased estimate is c·y, where c is the shortest vector with c (⊗ Kᵢ) = 1ᵀ; its noise variance is |c|² σ².
         """
         coefficients = [_summing(operator) for operator in self._matrices()]
-        if any(one is None for one in coefficients):
+        if any(coefficient is None for coefficient in coefficients):
             return 0.0, 0.0
 
         value, length = np.asarray(self.values).reshape([-1] if self.joint else self.values.shape), 1.0
-        for one in coefficients:
-            assert one is not None
-            value, length = np.tensordot(one, value, axes=(0, 0)), length * float(one @ one)
+        for coefficient in coefficients:
+            assert coefficient is not None
+            value, length = np.tensordot(coefficient, value, axes=(0, 0)), length * float(coefficient @ coefficient)
         return float(value), 1 / (length * self.variance)
 
     def _matrices(self) -> list[Floats]:
         if self.joint:
             return [_explicit(self.operators[0], 0)]
-        return [_explicit(one, grouping.count) for one, grouping in zip(self.operators, self.groups, strict=True)]
+        return [
+            _explicit(operator, grouping.count) for operator, grouping in zip(self.operators, self.groups, strict=True)
+        ]
 
     def apply(self, marginal: Floats, runs: Sequence[Groups]) -> Floats:
         """Apply K to a marginal over finer groups; `runs` are the measurement's groups as runs of them (`runs_of`)."""
@@ -243,7 +247,7 @@ class _Problem:
 
     @cached_property
     def tree(self) -> JunctionTree:
-        return junction_tree({name: one.count for name, one in self.groups.items()}, self.sets)
+        return junction_tree({name: group.count for name, group in self.groups.items()}, self.sets)
 
     @cached_property
     def clique_numbers(self) -> dict[AttributeSet, int]:
@@ -323,7 +327,9 @@ class _Problem:
                 tables[name,] = np.maximum.reduceat(tables[name,], self.groups[name].starts)
 
         _, best = collect_messages(self.tree, assign_factors(self.tree, tables, self.clique_numbers), largest)
-        return max(here + self.total * float(best), 0.0), sum(float((one**2).sum()) for one in deviations) / 2
+        return max(here + self.total * float(best), 0.0), sum(
+            float((deviation**2).sum()) for deviation in deviations
+        ) / 2
 
     def step(self, potentials: Parts, tau: float, inner: int) -> Parts:
         """Return the potentials after one step of mirror descent, the maximum of the dual."""

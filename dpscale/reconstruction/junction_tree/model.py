@@ -106,7 +106,7 @@ class GraphicalModel:
 
     @cached_property
     def tree(self) -> JunctionTree:
-        return junction_tree({name: one.count for name, one in self.groups.items()}, self.factors)
+        return junction_tree({name: group.count for name, group in self.groups.items()}, self.factors)
 
     @cached_property
     def clique_numbers(self) -> dict[AttributeSet, int]:
@@ -238,8 +238,8 @@ class GraphicalModel:
         names = dict(zip(self.sizes, identifiers(self.sizes), strict=True))
         states = {name: identifiers((labels or {}).get(name, range(size))) for name, size in self.sizes.items()}
         lines = ["network dpscale {", "}"]
-        for name, own in states.items():
-            lines += [f"variable {names[name]} {{", f"  type discrete [ {len(own)} ] {{ {', '.join(own)} }};", "}"]
+        for name, state in states.items():
+            lines += [f"variable {names[name]} {{", f"  type discrete [ {len(state)} ] {{ {', '.join(state)} }};", "}"]
         for table in tables:
             lines += table.bif_lines(names, states)
 

@@ -83,7 +83,7 @@ def junction_tree(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> Jun
 
     found = min(
         (_cliques(sizes, graph, price) for price in (_fill(sizes), _weight(sizes))),
-        key=lambda cliques: sum(cells_of(sizes, one) for one in cliques),
+        key=lambda cliques: sum(cells_of(sizes, clique) for clique in cliques),
     )
     return _spanning(sizes, found)
 
@@ -124,10 +124,10 @@ def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[
             maximal.append(frozenset({name, *neighbours}))
         near = set(neighbours)
 
-        for one in neighbours:
-            graph[one] |= neighbours - {one}
-            graph[one].discard(name)
-            near |= graph[one]
+        for neighbour in neighbours:
+            graph[neighbour] |= neighbours - {neighbour}
+            graph[neighbour].discard(name)
+            near |= graph[neighbour]
 
         prices.update({one: price(graph, one) for one in near})
 

@@ -104,16 +104,18 @@ def _sample_population(
     )
     places = {name: place for place, name in enumerate(layout.names)}
     indices = [tuple(places[name] for name in names) for names in sets]
-    starts = np.cumsum([0, *(math.prod(layout.sizes[list(own)].tolist()) for own in indices)])
+    starts = np.cumsum([0, *(math.prod(layout.sizes[list(index)].tolist()) for index in indices)])
 
     counts = np.zeros((2, starts[-1]))
     for _ in range(SWEEPS):
         sweeper.sweep(BETAS[-1])
         columns = np.ascontiguousarray(sweeper.rows.T)
         for half, place in enumerate((slice(len(rows) // 2), slice(len(rows) // 2, None))):
-            for own, first, end in zip(indices, starts, starts[1:], strict=False):
-                one, second, third = (columns[i, place] for i in own)
-                count_triple(one, second, third, layout.sizes[own[1]], layout.sizes[own[2]], counts[half, first:end])
+            for index, first, end in zip(indices, starts, starts[1:], strict=False):
+                one, second, third = (columns[i, place] for i in index)
+                count_triple(
+                    one, second, third, layout.sizes[index[1]], layout.sizes[index[2]], counts[half, first:end]
+                )
 
     return counts
 
