@@ -101,7 +101,7 @@ def chosen_hierarchy(domain: Domain, name: str | None) -> Hierarchy:
         return own
     if name is None and len(domain.hierarchies) == 1:
         return domain.hierarchies[0]
-    leaves = [one.leaf for one in domain.hierarchies]
+    leaves = [hierarchy.leaf for hierarchy in domain.hierarchies]
     got = "none given" if name is None else safe_repr(name)
     takes = f"one of {', '.join(leaves)}" if leaves else "a domain with a hierarchy"
     raise JobError("hierarchy", got, takes, "name the hierarchy by its leaf attribute" if leaves
@@ -200,7 +200,7 @@ def _find(own: Hierarchy, places: Places, label: Any) -> int:
     if levels:
         raise JobError("nodes", f"{label!r}, a label of {' and '.join(levels)}", "labels of one node",
                        f"write a pair, as ({levels[-1]!r}, {label!r})")  # fmt: skip
-    known = (str(one) for cells in places.by_level for one in cells)
+    known = (str(cell) for cells in places.by_level for cell in cells)
     raise JobError("nodes", safe_repr(label), f"labels of {', '.join(own.names)}", nearest(str(label), known))
 
 

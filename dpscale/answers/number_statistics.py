@@ -182,8 +182,10 @@ def _table(answered: Answered, by: Sequence[str], figures: Figures) -> pa.Table:
     domain = answered.estimates.workload.domain
     names = checked_groups(domain, by)
     cells = np.unravel_index(np.arange(domain.cells(names)), domain.shape(names)) if names else ()
-    columns = {label_name(name, STATISTICS): column(domain[name], own) for name, own in zip(names, cells, strict=True)}
-    columns |= {name: np.asarray(own).reshape(-1) for name, own in zip(FIGURES, figures, strict=True)}
+    columns = {
+        label_name(name, STATISTICS): column(domain[name], cell) for name, cell in zip(names, cells, strict=True)
+    }
+    columns |= {name: np.asarray(figure).reshape(-1) for name, figure in zip(FIGURES, figures, strict=True)}
     missing = np.isnan(columns["estimate"])
     if missing.any():
         columns["reason"] = pa.array([REASON if one else None for one in missing.tolist()], pa.string())

@@ -246,7 +246,7 @@ def _file_name(number: int, name: str) -> str:
 
 def codebook(domain: Domain, published: Published) -> pa.Table:
     """Return an Arrow table of every published attribute: kind, cells and labels; and the ranges of numbers."""
-    sets = [*published.tables, *(one.by for one in published.numbers)]
+    sets = [*published.tables, *(number.by for number in published.numbers)]
     names = [name for name in domain.names if any(name in own for own in sets)]
     rows = [(name, domain[name].kind, cell, label) for name in names for cell, label in enumerate(texts(domain[name]))]
     every = [*rows, *codebook_rows(published.numbers)]

@@ -133,7 +133,7 @@ def _published(
     domain = answered.estimates.workload.domain
     number = next(one for one in domain.numbers if one.name in part.extended(by))
     labels = [column for column in found.column_names if column not in STATISTICS]
-    columns = {f"{one}_" if one in COLUMNS else one: found[one] for one in labels}
+    columns = {f"{label}_" if label in COLUMNS else label: found[label] for label in labels}
     if counts is not None:
         columns["count"] = pa.array(counts.reshape(-1))
     value, error, low, high = (found[one].to_numpy() for one in FIGURES)
@@ -169,7 +169,7 @@ def flag_values(one: NumberTable, limit: float) -> pa.Table:
 def codebook_rows(tables: Sequence[NumberTable]) -> list[tuple[str, str, None, str]]:
     """Return the rows of the codebook: name, kind, no cell, and the range and step of each number."""
     rows = list[tuple[str, str, None, str]]()
-    for number in dict.fromkeys(one.number for one in tables):
+    for number in dict.fromkeys(table.number for table in tables):
         low, high = number.ends
         rows.append((number.name, "number", None, f"from {low:g} to {high:g} in steps of {float(number.unit):g}"))
     return rows

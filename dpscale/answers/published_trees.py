@@ -64,7 +64,7 @@ class WholeTables:
 def known_sets(domain: Domain, requested: Sequence[AttributeSet]) -> list[AttributeSet]:
     """Return the sets inside requested ones whose tables follow from public totals."""
     found = (
-        common_set(domain, domain.ordered(names), one.names) for names in requested for one in domain.public_totals
+        common_set(domain, domain.ordered(names), total.names) for names in requested for total in domain.public_totals
     )
     return [names for names in dict.fromkeys(found) if names and domain.known_table(names) is not None]
 
@@ -259,13 +259,13 @@ class _Maker:
         blocks = Lines.of(self.lattice.parts(common, names), np.zeros(self.lattice.domain.cells(common), np.int64))
         if int(np.diff(blocks.starts).max()) > self.most_cells:
             return f"it has {len(margins)} margins, and blocks of more than {self.most_cells:,} cells"
-        parts, (values, variances) = [self.lattice.parts(own, names) for own in margins], estimate
+        parts, (values, variances) = [self.lattice.parts(margin, names) for margin in margins], estimate
         whole = np.zeros(len(values), np.int64)
         for start, end in zip(blocks.starts[:-1], blocks.starts[1:], strict=True):
             cells = blocks.order[start:end]
             groups = []
-            for own, targets in zip(parts, margins.values(), strict=True):
-                used, group = np.unique(own[cells], return_inverse=True)
+            for part, targets in zip(parts, margins.values(), strict=True):
+                used, group = np.unique(part[cells], return_inverse=True)
                 groups.append((group, targets[used]))
             if not groups[0][1].any():
                 continue

@@ -102,7 +102,7 @@ FIGURES_OF = {1: mean_figures, 2: variance_figures}  # by the power of the stati
 
 def _seen(seen: Flags, *figures: Floats) -> Figures:
     """Return figures where groups are distinguished from empty ones, else nan."""
-    return Figures(*(np.where(seen, one, np.nan) for one in figures))
+    return Figures(*(np.where(seen, figure, np.nan) for figure in figures))
 
 
 def covariances(errors: Floats, count: int) -> Floats:

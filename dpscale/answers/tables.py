@@ -126,7 +126,7 @@ class Answered:
         first = self.part(names, family)
         labelled = first.query_texts or any(end.is_text for end in first.ends)
         others = [one for one in self._over(names) if one.name == first.name]
-        alike = [one for one in others if one.factorizes == first.factorizes]
+        alike = [other for other in others if other.factorizes == first.factorizes]
         return alike if labelled else [first]
 
     def listed(self, level: float) -> Iterator[tuple[WorkloadPart, AttributeSet, pa.Table]]:
@@ -143,9 +143,9 @@ class Answered:
         figures = self._figures(part, ordered, level, joint)
         if part.factorizes:
             order = [ordered.index(name) for name in names]
-            figures = Figures(*(one.reshape(one.shape[: len(order)]).transpose(order) for one in figures))
+            figures = Figures(*(figure.reshape(figure.shape[: len(order)]).transpose(order) for figure in figures))
         columns = dict(named(self.estimates.workload.domain, part, names))
-        columns |= {name: one.reshape(-1) for name, one in zip(FIGURES, figures, strict=True)}
+        columns |= {name: figure.reshape(-1) for name, figure in zip(FIGURES, figures, strict=True)}
         extrapolated, rows = self.estimates.extrapolates(part.extended(ordered)), figures.estimates.size
         return pa.table(columns if extrapolated is None else columns | {EXTRAPOLATED: [extrapolated] * rows})
 
@@ -303,7 +303,7 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
         figures = [table[name].to_pylist() for name in FIGURES]
         for at in range(min(len(table), most - len(rows))):
             words = [own[at] for own in texts_of if own[at] != TOTAL] or [TOTAL]
-            estimate, _, _, high = (own[at] for own in figures)
+            estimate, _, _, high = (figure[at] for figure in figures)
             half = high - estimate if np.isfinite(high) else None
             rows.append({"family": part.name, "text": " and ".join(words), "estimate": estimate, "half": half})
     return rows, number
@@ -340,7 +340,9 @@ def sentence(shown: Shown) -> str:
     total = float(shown.values.sum())
     beyond = shown.values if shown.values.ndim == 1 else shown.values - expected(shown.values)
     cell = np.unravel_index(int(np.argmax(beyond)), shown.values.shape)
-    named = " and ".join(f"{name} = {own[at]}" for name, own, at in zip(shown.names, shown.labels, cell, strict=True))
+    named = " and ".join(
+        f"{name} = {label[at]}" for name, label, at in zip(shown.names, shown.labels, cell, strict=True)
+    )
     half = f" ± {whole(float(shown.half[cell]))}" if np.isfinite(shown.half[cell]) else ""
     text = f"{named}: {whole(float(shown.values[cell]))}{half} records"
     if shown.values.ndim == 1:

@@ -29,8 +29,8 @@ def unit_table(domain: Domain, names: AttributeSet, values: Floats, error: float
     noise : {"gaussian", "laplace"}
     """
     places = np.unravel_index(np.arange(len(values)), domain.shape(names)) if names else ()
-    columns = {label_name(name, STATISTICS): column(domain[name], own)
-               for name, own in zip(names, places, strict=True)}  # fmt: skip
+    columns = {label_name(name, STATISTICS): column(domain[name], place)
+               for name, place in zip(names, places, strict=True)}  # fmt: skip
     half = half_width(LEVEL, noise) * error
     figures = values, np.full(len(values), error), values - half, values + half
     return pa.table(columns | dict(zip(FIGURES, figures, strict=True)))

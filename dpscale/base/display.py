@@ -82,8 +82,8 @@ def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         Number of columns at the left that contain text; numbers are aligned to the right.
     """
     styles = [LEFT if place < labels else RIGHT for place in range(len(columns))]
-    head = "".join(f"<th scope='col' {own}>{escape(name)}</th>" for name, own in zip(columns, styles, strict=True))
-    body = ["".join(f"<td {own}>{escape(str(value))}</td>" for value, own in zip(row, styles, strict=True))
+    head = "".join(f"<th scope='col' {style}>{escape(name)}</th>" for name, style in zip(columns, styles, strict=True))
+    body = ["".join(f"<td {style}>{escape(str(value))}</td>" for value, style in zip(row, styles, strict=True))
             for row in rows]  # fmt: skip
     lines = "".join(f"<tr>{line}</tr>" for line in body)
     return (

@@ -57,7 +57,7 @@ class Join:
     @property
     def names(self) -> tuple[str, ...]:
         """Attributes of the join."""
-        return (*self.own, *(name for one in self.lookups for name in one.names))
+        return (*self.own, *(name for lookup in self.lookups for name in lookup.names))
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class JoinedPartition(KeyPartition):
         present = super().columns()
         own = [name for name, source in self.join.own.items()
                if set(self.join.domain[source].columns) <= set(present)]  # fmt: skip
-        others = [name for one in self.join.lookups for name in one.names]
+        others = [name for lookup in self.join.lookups for name in lookup.names]
         return [*present, *own, *others, *([PAIR] if self.join.pair else [])]
 
     def kinds(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
@@ -102,7 +102,7 @@ class JoinedPartition(KeyPartition):
         own = {name: join.domain[join.own[name]] for name in columns if name in join.own}
         plain = [name for name in columns if name not in join.names and name != PAIR]
         read = [*plain, *(column for one in own.values() for column in one.columns)]
-        read += [*(column for one in join.lookups for column in one.at), *(join.pair if PAIR in columns else ())]
+        read += [*(column for lookup in join.lookups for column in lookup.at), *(join.pair if PAIR in columns else ())]
         for batch in super().batches(list(dict.fromkeys(read)), ids if ids in plain else "", join.domain):
             found, stays = self._look_up(batch)
             found |= {name: _cells(one, batch) for name, one in own.items()}
@@ -118,14 +118,14 @@ class JoinedPartition(KeyPartition):
         """Return the codes of all lookups by attribute, and the mask of rows in the join and in the parts."""
         found: dict[str, Any] = {}
         rows = len(next(iter(batch.values())))
-        known = [key_words(dict(batch), one.at, one.nulls) for one in self.join.lookups]
-        parts = [has & in_part(words, part, one.parts)
-                 for one, (words, has), part in zip(self.join.lookups, known, self.part, strict=True)]  # fmt: skip
+        known = [key_words(dict(batch), lookup.at, lookup.nulls) for lookup in self.join.lookups]
+        parts = [has & in_part(words, part, lookup.parts)
+                 for lookup, (words, has), part in zip(self.join.lookups, known, self.part, strict=True)]  # fmt: skip
         mine: Flags = reduce(np.logical_and, parts, np.ones(rows, bool))
         stays = mine.copy()
-        for one, (words, _), part in zip(self.join.lookups, known, self.part, strict=True):
-            codes, there = one.locate(CACHE.keyed(one, part), words, mine)
-            found |= dict(zip(one.names, codes, strict=True))
+        for lookup, (words, _), part in zip(self.join.lookups, known, self.part, strict=True):
+            codes, there = lookup.locate(CACHE.keyed(lookup, part), words, mine)
+            found |= dict(zip(lookup.names, codes, strict=True))
             stays &= there
         return found, stays
 
@@ -148,7 +148,7 @@ def _only(column: Any, stays: Flags) -> Any:
 
 def joined_table(table: Table, join: Join) -> Table:
     """Return a table whose partitions return the columns of the join, each for all parts of the keys."""
-    parts = list(product(*(range(one.parts) for one in join.lookups)))
+    parts = list(product(*(range(lookup.parts) for lookup in join.lookups)))
     base = [{one.name: getattr(partition, one.name) for one in fields(partition)} for partition in table.partitions]
     found = tuple(JoinedPartition(**own, join=join, part=part) for part in parts for own in base)
     return replace(table, partitions=found)

@@ -47,7 +47,7 @@ class KeyPartition(Partition):
     @property
     def ids(self) -> dict[str, Columns]:
         """Columns of each key by the name of its id."""
-        return {column_name(own, self.rule): own for own in self.keys}
+        return {column_name(key, self.rule): key for key in self.keys}
 
     def columns(self) -> list[str]:
         present = super().columns()
@@ -99,13 +99,13 @@ def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True, rule
 
 def with_key_ids(table: Table, *keys: Columns | None, rule: str = "") -> Table:
     """Return a table whose partitions also return the ids of keys of several columns, or of all keys under a rule."""
-    wanted = tuple(own for own in keys if own is not None and (rule or len(own) > 1))
+    wanted = tuple(key for key in keys if key is not None and (rule or len(key) > 1))
     if not wanted:
         return table
     parts = []
-    for one in table.partitions:
-        known = {item.name: getattr(one, item.name) for item in fields(Partition)}
-        earlier = one.keys if isinstance(one, KeyPartition) else ()
+    for partition in table.partitions:
+        known = {item.name: getattr(partition, item.name) for item in fields(Partition)}
+        earlier = partition.keys if isinstance(partition, KeyPartition) else ()
         parts.append(KeyPartition(**known, keys=tuple(dict.fromkeys([*earlier, *wanted])), rule=rule))
     return replace(table, partitions=tuple(parts))
 

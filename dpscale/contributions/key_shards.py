@@ -74,8 +74,8 @@ class KeyedPart:
     @classmethod
     def joined(cls, pieces: Sequence[KeyedPart]) -> KeyedPart:
         """Return the rows of all pieces, in their order."""
-        words = tuple(np.concatenate(own) for own in zip(*(one.words for one in pieces), strict=True))
-        return cls(pieces[0].role, words, np.concatenate([one.codes for one in pieces]))
+        words = tuple(np.concatenate(own) for own in zip(*(piece.words for piece in pieces), strict=True))
+        return cls(pieces[0].role, words, np.concatenate([piece.codes for piece in pieces]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,7 +104,7 @@ class KeyShard:
         codes = self.file.read(places[-1], first * columns, count * columns, self.dealing.width)
         return KeyedPart(
             self.dealing.role,
-            tuple(own.reshape(-1, KEY_WORDS) for own in words),
+            tuple(word.reshape(-1, KEY_WORDS) for word in words),
             codes.reshape(count, columns),
         )
 

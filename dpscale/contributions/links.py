@@ -78,8 +78,8 @@ def coded_rows(
         codes, gone = encode_batch(domain, batch, names) if names else (np.zeros((0, len(known[0][1])), np.uint8), None)
         stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)
         columns = [own for own, _ in known] + ([order_batch(batch, order, partition.format.typed)] if order else [])
-        for kept, own in zip(words, columns, strict=True):
-            kept.append(own[stays])
+        for kept, column in zip(words, columns, strict=True):
+            kept.append(column[stays])
         rows.append(codes.T[stays].astype(np.int32))
     return [np.concatenate(kept) for kept in words], np.concatenate(rows)
 
@@ -102,7 +102,7 @@ def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[t
     """
     rows, found = 0, [[(np.empty((0, 2), np.uint64), np.empty(0, np.bool_))] for _ in keys]
     for batch in partition.batches(
-        list(dict.fromkeys([*(name for own in keys for name in own)])) or partition.columns()
+        list(dict.fromkeys([*(name for key in keys for name in key)])) or partition.columns()
     ):
         rows += len(next(iter(batch.values())))
         for kept, columns in zip(found, keys, strict=True):
@@ -117,7 +117,7 @@ def key_words(
 ) -> tuple[Words, NDArray[np.bool_]]:
     """Return two words per row and the rows that have a key. Raises DataError for a null unless nulls are dropped."""
     parts = [identities(batch[name], name, rule) for name in columns]
-    missing = reduce(np.logical_or, (one.missing for one in parts))
+    missing = reduce(np.logical_or, (part.missing for part in parts))
     if missing.any() and nulls != "drop":
         raise DataError(f"data column {', '.join(columns)}", "a null", "a key in every row",
                         'fill it, or drop such rows with nulls = "drop"')  # fmt: skip
@@ -148,8 +148,8 @@ def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Integers
 def row_words(codes: NDArray[np.int32], *keys: Words) -> Words:
     """Return hashes of the rows' values and `keys`, shape (n, 2); rows that agree in all of them have equal words."""
     words = value_words(codes.T.astype(np.uint32))
-    for own in keys:
-        words = (words ^ own[:, 0]) * ODD + own[:, 1]
+    for key in keys:
+        words = (words ^ key[:, 0]) * ODD + key[:, 1]
     return np.stack([words, words * ODD], axis=1)
 
 

@@ -109,8 +109,8 @@ class RowLookup:
         first = one_a_key(words, values, self.policies[3])
         whole = np.ones(len(first), bool)
         codes = [wanted[:, first]]
-        for one, own in zip(self.onward, references, strict=True):
-            found, there = _looked_up(one, own[0][first], own[1][first])
+        for one, reference in zip(self.onward, references, strict=True):
+            found, there = _looked_up(one, reference[0][first], reference[1][first])
             codes.append(found)
             whole &= there
         return KeyedCodes(words[first], _stacked(codes, len(first)), whole)
@@ -149,8 +149,8 @@ class RowLookup:
                 codes.append(every[taken][:, stays].astype(width))
                 for kept, (found, known) in zip(references, others, strict=True):
                     kept.append((found[stays], known[stays]))
-        joined = [(np.concatenate([one for one, _ in own]), np.concatenate([one for _, one in own]))
-                  for own in references]  # fmt: skip
+        joined = [(np.concatenate([one for one, _ in reference]), np.concatenate([one for _, one in reference]))
+                  for reference in references]  # fmt: skip
         return np.concatenate(words), np.concatenate(values), np.concatenate(codes, axis=1), joined
 
 
@@ -254,8 +254,8 @@ def _no_words() -> Words:
 
 def _stacked(codes: Sequence[Codes], rows: int) -> Codes:
     """Return the codes of several lookups as one array of the largest width."""
-    width = max((one.dtype for one in codes), key=lambda kind: kind.itemsize, default=np.dtype(np.uint8))
-    found: Codes = np.concatenate([np.zeros((0, rows), width), *(one.astype(width) for one in codes)])
+    width = max((code.dtype for code in codes), key=lambda kind: kind.itemsize, default=np.dtype(np.uint8))
+    found: Codes = np.concatenate([np.zeros((0, rows), width), *(code.astype(width) for code in codes)])
     return found
 
 

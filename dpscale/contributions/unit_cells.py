@@ -75,8 +75,8 @@ class UnitCells:
 
 def distinct(parts: Sequence[UnitCells], columns: int) -> UnitCells:
     """Return the distinct rows of several parts."""
-    units = np.concatenate([np.empty((0, 2), np.uint64), *(one.units for one in parts)])
-    cells = np.concatenate([np.empty((0, columns), np.uint32), *(one.cells for one in parts)])
+    units = np.concatenate([np.empty((0, 2), np.uint64), *(part.units for part in parts)])
+    cells = np.concatenate([np.empty((0, columns), np.uint32), *(part.cells for part in parts)])
     order = np.lexsort((*cells.T[::-1], units[:, 1], units[:, 0]))
     units, cells = units[order], cells[order]
     new = first_rows(units)

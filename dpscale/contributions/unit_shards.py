@@ -72,7 +72,9 @@ class UnitMap:
 
     @classmethod
     def joined(cls, pieces: Sequence[UnitMap]) -> UnitMap:
-        return cls(*(np.concatenate(own) for own in ([one.words for one in pieces], [one.units for one in pieces])))
+        return cls(
+            *(np.concatenate(own) for own in ([piece.words for piece in pieces], [piece.units for piece in pieces]))
+        )
 
     def __sizeof__(self) -> int:
         return self.words.nbytes + self.units.nbytes
@@ -179,7 +181,7 @@ class Shard:
     def pieces(self, batch: int) -> list[BucketedRows]:
         """Return the rows of a batch, sorted by bucket, one piece per segment."""
         first, end = batch * self.dealing.together, (batch + 1) * self.dealing.together + 1
-        return [self._piece(one, one.starts[first:end]) for one in self.segments]
+        return [self._piece(segment, segment.starts[first:end]) for segment in self.segments]
 
     def _piece(self, one: Segment, starts: Integers) -> BucketedRows:
         start, count = int(starts[0]), int(starts[-1] - starts[0])
@@ -200,11 +202,11 @@ class Shard:
         bits = [np.zeros(size, np.uint8) if own is None else own for own, size in zip(found, sizes, strict=True)]
         flags, joined, done = np.empty(sum(self.lengths), bool), np.concatenate(bits), 0
         begun, batch = 8 * (np.cumsum(sizes) - sizes), np.arange(self.dealing.buckets) // self.dealing.together
-        for one in self.segments:
-            places = one.starts[:-1] + (begun - one.starts[:-1][:: self.dealing.together])[batch]
-            buckets = self.file.read(one.buckets, 0, one.length, NUMBER)
-            mark(buckets, places, joined, flags[done : done + one.length])
-            begun, done = begun + self._counts(one), done + one.length
+        for segment in self.segments:
+            places = segment.starts[:-1] + (begun - segment.starts[:-1][:: self.dealing.together])[batch]
+            buckets = self.file.read(segment.buckets, 0, segment.length, NUMBER)
+            mark(buckets, places, joined, flags[done : done + segment.length])
+            begun, done = begun + self._counts(segment), done + segment.length
         return flags
 
     def _counts(self, one: Segment | None) -> Integers:

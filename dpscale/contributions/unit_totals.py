@@ -96,7 +96,7 @@ class UnitRows:
         none = cls(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty((0, 2), np.int64),
                    np.empty((0, numbers), np.uint32))  # fmt: skip
         rows = [none, *parts]
-        return cls(*(np.concatenate([getattr(one, name) for one in rows]) for name in ("units", "order", "places",
+        return cls(*(np.concatenate([getattr(row, name) for row in rows]) for name in ("units", "order", "places",
                                                                                       "codes")))  # fmt: skip
 
 
@@ -158,7 +158,7 @@ class ChangedCodes:
 def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> ChangedCodes:
     """Return the changed codes of some ranges of hashes."""
     rows = UnitRows.joined(parts, len(numbers))
-    source = np.repeat(np.arange(len(parts)), [len(one.order) for one in parts])
+    source = np.repeat(np.arange(len(parts)), [len(part.order) for part in parts])
     ranks = np.lexsort((np.arange(len(source)), rows.order, rows.units[:, 1], rows.units[:, 0]))
     rows, source = rows.take(ranks), source[ranks]
     new = first_rows(rows.units)

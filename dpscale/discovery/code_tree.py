@@ -100,10 +100,10 @@ def read_tree(attribute: Attribute) -> CodeTree:
         table = _read_table(search, columns)
     except (OSError, pa.ArrowException):
         raise DomainError(f"{name}.file", "a file that cannot be read", "CSV or Parquet", "convert it") from None
-    if missing := [one for one in columns if one not in table.column_names]:
+    if missing := [column for column in columns if column not in table.column_names]:
         raise DomainError(f"{name}.levels", f"no column {missing[0]!r} in the file", ", ".join(table.column_names),
                           "fix it")  # fmt: skip
-    rows = zip(*(table[one].cast(pa.string()).to_pylist() for one in columns), strict=True)
+    rows = zip(*(table[column].cast(pa.string()).to_pylist() for column in columns), strict=True)
     paths = sorted({_path(row) for row in rows} - {()})
     _check(name, paths)
     return CodeTree(tuple(paths))
@@ -172,6 +172,6 @@ class LeafCounts:
 
     def of(self, nodes: Sequence[CodeNode]) -> Integers:
         """Return the counts of nodes."""
-        starts = np.array([one.start for one in nodes], np.int64)
-        ends = np.array([one.end for one in nodes], np.int64)
+        starts = np.array([node.start for node in nodes], np.int64)
+        ends = np.array([node.end for node in nodes], np.int64)
         return np.asarray(self.sums[ends] - self.sums[starts])

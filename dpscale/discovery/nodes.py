@@ -73,10 +73,10 @@ def find_nodes(
         if not nodes:
             break
         stream = open_stream(
-            key, "noise", {**head, **plan.record, "depth": depth, "nodes": [one.code for one in nodes]}
+            key, "noise", {**head, **plan.record, "depth": depth, "nodes": [node.code for node in nodes]}
         )
         values = (draw.multiplier * count(nodes) + draw.words(stream, len(nodes))) / draw.multiplier
-        new = {one: float(value) for one, value in zip(nodes, values, strict=True) if value >= least}
+        new = {node: float(value) for node, value in zip(nodes, values, strict=True) if value >= least}
         found |= new
         nodes = [child for one in new for child in plan.tree.children(one.start, one.end, depth + 1)]
     return found

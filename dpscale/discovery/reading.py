@@ -81,7 +81,7 @@ def check_columns(partitions: Sequence[Partition], domain: Domain, names: Sequen
     listed = [domain[name] for name in names if isinstance(domain[name].search, ValueSearch | NodeSearch)]
     columns = [one.column for one in listed]
     kinds = [part.kinds(columns) for part in partitions] if listed else []
-    types = {(one.name, text_type(one, own[one.column])) for own in kinds for one in listed}
+    types = {(one.name, text_type(one, kind[one.column])) for kind in kinds for one in listed}
     return Checked(worst_of(partitions, domain, names), tuple(sorted(types)))
 
 

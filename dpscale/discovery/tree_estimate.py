@@ -71,7 +71,7 @@ def estimate_leaves(bits: int, measured: TreeCounts) -> Leaves:
     errors = _errors(precision, split)
     counts = _counts(value, precision, split)
     ends = [first_and_last(bits, level, own[~split[level]]) for level, own in enumerate(index)]
-    first, last = (np.concatenate([one[side] for one in ends]) for side in (0, 1))
+    first, last = (np.concatenate([end[side] for end in ends]) for side in (0, 1))
     order = np.argsort(first)
     found = (np.concatenate([one[~split[level]] for level, one in enumerate(own)])[order] for own in (counts, errors))
     return Leaves(first[order], last[order], *found)
@@ -115,8 +115,8 @@ def _counts(value: Sequence[Floats], precision: Sequence[Floats], split: Sequenc
             else:
                 curves[level].append((np.array([-w * y]), np.zeros(1), 1 / float(w)))
     counts, price = list[Floats](), np.zeros(1)
-    for level, own in enumerate(curves):
-        counts.append(np.array([_along(one, np.array([at]))[0] for one, at in zip(own, price, strict=True)]))
+    for level, curve in enumerate(curves):
+        counts.append(np.array([_along(one, np.array([at]))[0] for one, at in zip(curve, price, strict=True)]))
         price = np.repeat((price - precision[level] * (counts[level] - value[level]))[split[level]], 2)
     return counts
 

@@ -57,8 +57,8 @@ def _shards(words: Words) -> NDArray[np.int64]:
 
 def merge(parts: Sequence[ValueCounts]) -> ValueCounts:
     """Return the sums of counts of equal hashes, sorted by hash."""
-    words = np.concatenate([np.empty((0, 2), np.uint64), *(one.words for one in parts)])
-    counts = np.concatenate([np.empty(0, np.int64), *(one.counts for one in parts)])
+    words = np.concatenate([np.empty((0, 2), np.uint64), *(part.words for part in parts)])
+    counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
     order = np.lexsort((words[:, 1], words[:, 0]))
     words, counts = words[order], counts[order]
     new = np.ones(len(words), dtype=bool)

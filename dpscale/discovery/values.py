@@ -101,7 +101,7 @@ def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple
     """
     search = plan.attribute.search
     assert isinstance(search, ValueSearch)
-    public = [str(one) for one in search.values]
+    public = [str(value) for value in search.values]
     found = sorted(set(counts) - set(public), key=(lambda text: (int(text), text)) if kind == "integer" else None)
     listed = [*public, *found] or ([NONE_FOUND] if kind == "text" else ["0"])
     values = tuple(map(int, listed)) if kind == "integer" else tuple(listed)

@@ -72,7 +72,7 @@ def distinct_pairs(parts: Sequence[UnitValues]) -> UnitValues:
     """Return the distinct pairs of several parts."""
     units, words = (
         np.concatenate([np.empty((0, 2), np.uint64), *own])
-        for own in ([one.units for one in parts], [one.words for one in parts])
+        for own in ([part.units for part in parts], [part.words for part in parts])
     )
     order = np.lexsort((words[:, 1], words[:, 0], units[:, 1], units[:, 0]))
     units, words = units[order], words[order]

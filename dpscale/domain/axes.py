@@ -26,8 +26,8 @@ class AxisIndex:
     def __init__(self, axes: Iterable[Attribute]) -> None:
         """Check names and sizes; the parameters are those of the class."""
         axes = tuple(axes)
-        self.attributes = tuple(one for one in axes if not isinstance(one, Number))
-        self.numbers = tuple(one for one in axes if isinstance(one, Number))
+        self.attributes = tuple(axis for axis in axes if not isinstance(axis, Number))
+        self.numbers = tuple(axis for axis in axes if isinstance(axis, Number))
         self.axes = self.attributes + self.numbers
         if not self.attributes:
             raise DomainError("attributes", "none given", "at least one attribute", "add an [attributes.NAME] table")
@@ -59,7 +59,7 @@ class AxisIndex:
         -------
         bool
         """
-        return sum(column in self.columns([one.name]) for one in self.axes) > 1
+        return sum(column in self.columns([axis.name]) for axis in self.axes) > 1
 
     def columns(self, names: Iterable[str]) -> list[str]:
         """Return the columns from which attributes are read, each once.
@@ -78,8 +78,8 @@ class AxisIndex:
     @cached_property
     def alone(self) -> frozenset[str]:
         """Attributes read from the column of the same name, which no other attribute uses."""
-        read = [column for one in self.axes for column in one.columns]
-        own = [one.name for one in self.axes if one.columns == (one.name,) and one.search is None]
+        read = [column for axis in self.axes for column in axis.columns]
+        own = [axis.name for axis in self.axes if axis.columns == (axis.name,) and axis.search is None]
         return frozenset(name for name in own if read.count(name) == 1)
 
     @cached_property
@@ -90,11 +90,11 @@ class AxisIndex:
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
         """Names of the attributes, then of the numbers: everything that a marginal can have an axis of."""
-        return tuple(one.name for one in self.axes)
+        return tuple(axis.name for axis in self.axes)
 
     @cached_property
     def number_names(self) -> frozenset[str]:
-        return frozenset(one.name for one in self.numbers)
+        return frozenset(number.name for number in self.numbers)
 
     def denominator(self, names: Iterable[str]) -> int:
         """Return the number of parts into which the cells of a marginal divide a record; 1 without numbers.
@@ -201,7 +201,7 @@ class AxisIndex:
     @cached_property
     def searches(self) -> tuple[Attribute, ...]:
         """Attributes and numbers whose cells are assumed, until a search finds them."""
-        return tuple(one for one in self.axes if one.search is not None)
+        return tuple(axis for axis in self.axes if axis.search is not None)
 
     @cached_property
     def hierarchies(self) -> tuple[Hierarchy, ...]:
@@ -219,9 +219,9 @@ class AxisIndex:
         -------
         Hierarchy or None
         """
-        return next((one for one in self.hierarchies if name in one.names), None)
+        return next((hierarchy for hierarchy in self.hierarchies if name in hierarchy.names), None)
 
     @cached_property
     def totals(self) -> tuple[Number, ...]:
         """Numbers whose ends bound the total of a privacy unit."""
-        return tuple(one for one in self.numbers if one.per_unit == TOTAL)
+        return tuple(number for number in self.numbers if number.per_unit == TOTAL)

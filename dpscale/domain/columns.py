@@ -121,7 +121,7 @@ def axes_of(attributes: object, columns: Mapping[str, object]) -> tuple[Attribut
     if isinstance(attributes, Mapping):
         return _named({**attributes, **columns})
     axes = tuple(attributes)
-    if strange := [one for one in axes if not isinstance(one, Attribute)]:
+    if strange := [axis for axis in axes if not isinstance(axis, Attribute)]:
         raise DomainError("attributes", f"an item of type {type(strange[0]).__name__}",
                           "values by name, or attributes", 'write them as {"a": 10}')  # fmt: skip
     return axes + _named(columns)

@@ -52,13 +52,16 @@ def date_pattern(form: str) -> str:
     """
     parts = re.split(r"%(.)", form)
     literals, directives = parts[::2], parts[1::2]
-    if any(one not in DIRECTIVES for one in directives) or any("%" in one for one in literals):
+    if any(directive not in DIRECTIVES for directive in directives) or any("%" in literal for literal in literals):
         raise ValueError(form)
-    groups = [DIRECTIVES[one][4] for one in directives]
+    groups = [DIRECTIVES[directive][4] for directive in directives]
     if len(set(groups)) != len(groups) or "y" not in groups or len({"m", "b"} & set(groups)) != 1:
         raise ValueError(form)
-    written = [re.escape(one).replace(r"\ ", " +") for one in literals]
-    inner = "".join(text + DIRECTIVES[one] for text, one in zip(written, directives, strict=False)) + written[-1]
+    written = [re.escape(literal).replace(r"\ ", " +") for literal in literals]
+    inner = (
+        "".join(text + DIRECTIVES[directive] for text, directive in zip(written, directives, strict=False))
+        + written[-1]
+    )
     return f"^{inner}{TIME}$"
 
 

@@ -74,7 +74,7 @@ class Domain(AxisIndex):
         """Create a domain; the parameters are those of the class."""
         super().__init__(axes_of(attributes, columns))
         self._rules = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
-        check_rules_known(self._rules, [one.name for one in self.axes if one.search is not None])
+        check_rules_known(self._rules, [axis.name for axis in self.axes if axis.search is not None])
         rules_of_file = read_rules(self._rules, self.attribute) + follows(self.attributes)
         check_rules(rules_of_file, self._sizes)
         self.rules = closed(rules_of_file)
@@ -130,7 +130,7 @@ class Domain(AxisIndex):
         trees = {one.name: one for one in self.searches if isinstance(one.search, NodeSearch)}
         if not trees:
             return self
-        found = {name: replace(one, search=located_tree(one, path.parent)) for name, one in trees.items()}
+        found = {name: replace(tree, search=located_tree(tree, path.parent)) for name, tree in trees.items()}
         return self._with(found)
 
     @property
@@ -140,7 +140,7 @@ class Domain(AxisIndex):
 
     def _with(self, changed: Mapping[str, Attribute], **rules: Any) -> Domain:
         """Return the domain with other attributes in the places of some."""
-        axes = [changed.get(one.name, one) for one in self.axes]
+        axes = [changed.get(axis.name, axis) for axis in self.axes]
         return Domain(axes, {**self._rules, **rules}, self.public_totals)
 
     def with_totals(self, tables: Sequence[Mapping[str, Any]], folder: Path | None = None) -> Domain:
@@ -191,7 +191,7 @@ class Domain(AxisIndex):
         for rule in self.rules:
             if name in rule.names:
                 raise DomainError("domain", f"a rule that contains {name!r}", "rules of other attributes", "remove it")
-        return Domain([one for one in self.axes if one.name != name], self._rules, self.public_totals)
+        return Domain([axis for axis in self.axes if axis.name != name], self._rules, self.public_totals)
 
     @cached_property
     def without_totals(self) -> Domain:
@@ -213,7 +213,7 @@ class Domain(AxisIndex):
         if not self.public_totals:
             return None
         if names not in self._known:
-            tables = (coarsen(self, one.counts, one.names, names) for one in self.public_totals)
+            tables = (coarsen(self, total.counts, total.names, names) for total in self.public_totals)
             self._known[names] = next((table for table in tables if table is not None), None)
         return self._known[names]
 
@@ -282,10 +282,18 @@ class Domain(AxisIndex):
         >>> Domain(a=3).to_dict()["attributes"]["a"]["size"]
         3
         """
-        numbers = {"numbers": {one.name: one.describe() for one in self.numbers}} if self.numbers else {}
-        leaves = {one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf}
-        own = [one for one in self.attributes if one.level is None or one.level.is_leaf or one.level.tree not in leaves]
-        totals = {TOTALS: [one.describe() for one in self.public_totals]} if self.public_totals else {}
+        numbers = {"numbers": {number.name: number.describe() for number in self.numbers}} if self.numbers else {}
+        leaves = {
+            attribute.level.tree
+            for attribute in self.attributes
+            if attribute.level is not None and attribute.level.is_leaf
+        }
+        own = [
+            attribute
+            for attribute in self.attributes
+            if attribute.level is None or attribute.level.is_leaf or attribute.level.tree not in leaves
+        ]
+        totals = {TOTALS: [total.describe() for total in self.public_totals]} if self.public_totals else {}
         return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._rules, **totals}
 
     def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:
@@ -321,8 +329,12 @@ class Domain(AxisIndex):
         -------
         dict of str to bytes
         """
-        trees = [one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf]
-        totals = {total_name(one.digest): total_bytes(one, self) for one in self.public_totals}
+        trees = [
+            attribute.level.tree
+            for attribute in self.attributes
+            if attribute.level is not None and attribute.level.is_leaf
+        ]
+        totals = {total_name(total.digest): total_bytes(total, self) for total in self.public_totals}
         return {stored_name(tree.digest): tree_bytes(tree) for tree in trees} | totals
 
     @property
@@ -342,7 +354,7 @@ class Domain(AxisIndex):
         -------
         Domain
         """
-        changed = {one.name: checked_number(replace(one, rows_per_unit=rows)) for one in self.totals}
+        changed = {total.name: checked_number(replace(total, rows_per_unit=rows)) for total in self.totals}
         return self._with(changed) if changed else self
 
     def with_squares(self, names: Iterable[str]) -> Domain:
@@ -362,11 +374,11 @@ class Domain(AxisIndex):
         DomainError
             If a number has too many steps for exact sums of squares.
         """
-        chosen = {one.name for one in self.numbers if not one.squares} & set(names)
+        chosen = {number.name for number in self.numbers if not number.squares} & set(names)
         if not chosen:
             return self
-        return self._with({one.name: checked_number(replace(one, squares=True)) for one in self.numbers
-                           if one.name in chosen})  # fmt: skip
+        return self._with({number.name: checked_number(replace(number, squares=True)) for number in self.numbers
+                           if number.name in chosen})  # fmt: skip
 
     @cached_property
     def digest(self) -> str:
@@ -385,7 +397,7 @@ class Domain(AxisIndex):
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        return self.axes, self.rules, tuple(one.digest for one in self.public_totals)
+        return self.axes, self.rules, tuple(total.digest for total in self.public_totals)
 
     def __hash__(self) -> int:
         return hash(self.axes)
@@ -397,6 +409,6 @@ class Domain(AxisIndex):
         shown = self.attributes[:MOST]
         left = f", of which the first {MOST} are" if len(shown) < len(self) else ""
         rows = [(one.name, one.kind, one.extent, f"{one.size:,}") for one in shown]
-        numbers = [(one.name, one.kind, one.extent, "—") for one in self.numbers[:MOST]]
+        numbers = [(number.name, number.kind, number.extent, "—") for number in self.numbers[:MOST]]
         return html_table(f"Domain of {len(self)} attributes{left}", ("name", "kind", "values", "cells"),
                           rows + numbers, labels=3)  # fmt: skip

@@ -259,7 +259,7 @@ def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
         raise DomainError(field, f"the value {min(taken)}", "a name that is not a value", "rename it")
     groups = tuple(map(tuple, table.values()))
     if length:
-        _check_prefixes(field, [value for own in groups for value in own], length)
+        _check_prefixes(field, [value for group in groups for value in group], length)
     return {"values": tuple(table), "groups": groups}
 
 

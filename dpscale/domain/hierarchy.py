@@ -41,12 +41,18 @@ class Tree:
     def __post_init__(self) -> None:
         """Raise ValueError unless the levels fit together."""
         size = 1
-        for own in self.parents:
-            if own.dtype != np.int64 or own.ndim != 1 or not len(own) or int(own.min()) < 0 or int(own.max()) >= size:
+        for parent in self.parents:
+            if (
+                parent.dtype != np.int64
+                or parent.ndim != 1
+                or not len(parent)
+                or int(parent.min()) < 0
+                or int(parent.max()) >= size
+            ):
                 raise ValueError("the parents of a tree are not nodes of the level above")
-            if np.bincount(own, minlength=size).min() == 0:
+            if np.bincount(parent, minlength=size).min() == 0:
                 raise ValueError("a node above the leaves of a tree has no child")
-            size = len(own)
+            size = len(parent)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the parents alone; everything else follows from them."""
@@ -65,16 +71,16 @@ class Tree:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the parents, in hexadecimal."""
-        content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in self.parents)
+        content = b"".join(np.ascontiguousarray(parent, "<i8").tobytes() for parent in self.parents)
         return hashlib.sha256(str(self.sizes).encode() + content).hexdigest()
 
     @cached_property
     def _segments(self) -> tuple[tuple[Integers | None, Integers], ...]:
         """For each level below the root: the order of its nodes by parent, if not sorted, and the start of each run."""
         found = []
-        for size, own in zip(self.sizes, self.parents, strict=False):
-            order = None if bool((np.diff(own) >= 0).all()) else np.argsort(own, kind="stable")
-            counts = np.bincount(own, minlength=size)
+        for size, parent in zip(self.sizes, self.parents, strict=False):
+            order = None if bool((np.diff(parent) >= 0).all()) else np.argsort(parent, kind="stable")
+            counts = np.bincount(parent, minlength=size)
             found.append((order, np.cumsum(counts) - counts))
         return tuple(found)
 
@@ -93,7 +99,9 @@ class Tree:
     @cached_property
     def child_counts(self) -> tuple[Integers, ...]:
         """Number of children of the nodes of every level above the leaves."""
-        return tuple(np.bincount(own, minlength=size) for size, own in zip(self.sizes, self.parents, strict=False))
+        return tuple(
+            np.bincount(parent, minlength=size) for size, parent in zip(self.sizes, self.parents, strict=False)
+        )
 
     def children_of(self, nodes: Integers, level: int) -> Integers:
         """Return the children, in level + 1, of some nodes of a level, those of one node after those of another."""
@@ -106,8 +114,8 @@ class Tree:
     def ancestors(self, upper: int, lower: int | None = None) -> Integers:
         """Return the node of a level that contains each node of a lower one, by default each leaf."""
         nodes: Integers = np.arange(self.sizes[upper])
-        for own in self.parents[upper:lower]:
-            nodes = nodes[own]
+        for parent in self.parents[upper:lower]:
+            nodes = nodes[parent]
         return nodes
 
     def sum_to(self, values: NDArray[Any], upper: int, lower: int | None = None) -> NDArray[Any]:
@@ -119,8 +127,8 @@ class Tree:
     def lift(self, values: Sequence[Floats]) -> Floats:
         """Return Σ A_lᵀ y_l: for each leaf the sum of the values of the nodes that contain it."""
         total = np.asarray(values[0])
-        for own, level in zip(self.parents, values[1:], strict=True):
-            total = total[own] + level
+        for parent, level in zip(self.parents, values[1:], strict=True):
+            total = total[parent] + level
         return total
 
     @cached_property
@@ -173,7 +181,7 @@ class Hierarchy:
     def tree(self) -> Tree:
         """Tree of the cells; its level i + 1 has the cells of `names[i]`."""
         top = np.zeros(int(self.parents[0].max()) + 1, np.int64)
-        return Tree((top, *(np.asarray(own, np.int64) for own in self.parents)))
+        return Tree((top, *(np.asarray(parent, np.int64) for parent in self.parents)))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -208,9 +216,9 @@ def hierarchies_of(attributes: Sequence[Attribute]) -> tuple[Hierarchy, ...]:
     -------
     tuple of Hierarchy
     """
-    sizes = {one.name: one.size for one in attributes}
-    levels = {one.name: one.level.level for one in attributes if one.level is not None}
-    inner = {one.name for one in attributes if one.level is not None and not one.level.is_leaf}
+    sizes = {attribute.name: attribute.size for attribute in attributes}
+    levels = {attribute.name: attribute.level.level for attribute in attributes if attribute.level is not None}
+    inner = {attribute.name for attribute in attributes if attribute.level is not None and not attribute.level.is_leaf}
     above: dict[str, dict[str, Integers]] = {name: {} for name in sizes}
     for rule in follows(attributes):
         if rule.determinant not in inner and rule.whole and _fills(rule.of, sizes[rule.dependent]):
@@ -231,7 +239,7 @@ def _nested(leaf: str, above: Mapping[str, Integers], sizes: Mapping[str, int], 
     finest = sorted(above, key=lambda name: (-levels.get(name, 0), -sizes[name]))
     chains: dict[str, tuple[str, ...]] = {}
     for name in finest:
-        below = [chains[one] for one in chains if _is_within(above[one], above[name])]
+        below = [chains[chain] for chain in chains if _is_within(above[chain], above[name])]
         chains[name] = (*max(below, key=len, default=()), name)
     names = max(chains.values(), key=len)[::-1]
     cells = [*(above[name] for name in names), np.arange(sizes[leaf])]

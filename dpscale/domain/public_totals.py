@@ -145,7 +145,7 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
 
 def condition_of(totals: Iterable[PublicTotal]) -> str:
     """Return the condition that totals from the same records add to the guarantee; "" if there is none."""
-    named = [" x ".join(one.names) or "all records" for one in totals if one.origin == SAME]
+    named = [" x ".join(total.names) or "all records" for total in totals if total.origin == SAME]
     return f"; the guarantee holds {AGREE} {', '.join(named)}{TWICE}" if named else ""
 
 
@@ -213,7 +213,9 @@ def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, 
 
 def _cells(attribute: Attribute, labels: Sequence[Any], path: str) -> Integers:
     known = attribute.cell_of
-    cells = np.array([attribute.null_cell if one in (None, "") else known.get(one, -1) for one in labels], np.int64)
+    cells = np.array(
+        [attribute.null_cell if label in (None, "") else known.get(label, -1) for label in labels], np.int64
+    )
     if (cells < 0).any():
         strange = labels[int(np.argmax(cells < 0))]
         raise DomainError("totals.path", f"{safe_repr(strange)} in {path}", f"labels of {attribute.name}",
@@ -290,10 +292,11 @@ def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:
 def common_set(domain: TotalsDomain, one: AttributeSet, other: AttributeSet) -> AttributeSet:
     """Return the largest set whose table follows from both sets, in domain order."""
     found = [name for name in one if name in other]
-    for own in domain.hierarchies:
+    for hierarchy in domain.hierarchies:
         levels = [
-            max((own.position(name) for name in names if name in own.names), default=-1) for names in (one, other)
+            max((hierarchy.position(name) for name in names if name in hierarchy.names), default=-1)
+            for names in (one, other)
         ]
         if min(levels) >= 0 and levels[0] != levels[1]:
-            found = [name for name in found if name not in own.names] + [own.names[min(levels)]]
+            found = [name for name in found if name not in hierarchy.names] + [hierarchy.names[min(levels)]]
     return domain.ordered(found)

@@ -95,7 +95,11 @@ def _read_tree(field: str, name: str, table: Mapping[str, Any], assumed: int) ->
         raise DomainError(f"{field}.file", safe_repr(file), "the path of a CSV or Parquet file", "fix it")
     if not isinstance(leaf, str) or not leaf:
         raise DomainError(f"{field}.leaf", safe_repr(leaf), "the column of the codes", "fix it")
-    if not isinstance(levels, list | tuple) or not levels or not all(isinstance(one, str) and one for one in levels):
+    if (
+        not isinstance(levels, list | tuple)
+        or not levels
+        or not all(isinstance(level, str) and level for level in levels)
+    ):
         raise DomainError(f"{field}.levels", safe_repr(levels), "a list of the columns of ancestors, the top first",
                           "add it")  # fmt: skip
     search = NodeSearch(file, leaf, tuple(levels), str(table.get("sha256", "")), assumed)

@@ -227,9 +227,17 @@ def _determined(table: Mapping[str, Any], attribute: Find) -> FunctionalDependen
 
 def follows(attributes: Sequence[Attribute]) -> tuple[FunctionalDependency, ...]:
     """Return the functional dependencies of attributes that group the values of another attribute."""
-    children = {one.column: one for one in reversed(attributes) if not one.groups and one.level is None}
-    found = [(one, children[one.column]) for one in attributes if one.groups and one.column in children]
-    levels = [one for one in attributes if one.level is not None]
+    children = {
+        attribute.column: attribute
+        for attribute in reversed(attributes)
+        if not attribute.groups and attribute.level is None
+    }
+    found = [
+        (attribute, children[attribute.column])
+        for attribute in attributes
+        if attribute.groups and attribute.column in children
+    ]
+    levels = [attribute for attribute in attributes if attribute.level is not None]
     pairs = [(above, below) for above, below in product(levels, repeat=2) if _is_above(above.level, below.level)]
     return (*(_grouped(parent, child) for parent, child in found), *(_of_levels(*pair) for pair in pairs))
 

@@ -53,12 +53,16 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
     """
     field = f"attributes.{name}"
     levels, leaf, key = table["levels"], table.get("leaf", name), table.get("key", KEYS[0])
-    if not isinstance(levels, list | tuple) or not levels or not all(isinstance(one, str) and one for one in levels):
+    if (
+        not isinstance(levels, list | tuple)
+        or not levels
+        or not all(isinstance(level, str) and level for level in levels)
+    ):
         raise DomainError(f"{field}.levels", safe_repr(levels), "a list of the columns of ancestors, the top first",
                           'write levels = ["country", "region"]')  # fmt: skip
     if not isinstance(leaf, str) or not leaf:
         raise DomainError(f"{field}.leaf", safe_repr(leaf), "the column of the leaves", "fix it")
-    if twice := [one for at, one in enumerate(levels) if one in (*levels[:at], leaf, name)]:
+    if twice := [level for at, level in enumerate(levels) if level in (*levels[:at], leaf, name)]:
         raise DomainError(f"{field}.levels", f"the column {twice[0]!r} twice", "distinct columns above the leaf",
                           "drop the repeat")  # fmt: skip
     if not isinstance(key, str) or key not in KEYS:
@@ -82,7 +86,7 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
 
 def _coordinate_columns(field: str, axes: object, others: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of latitudes and longitudes, or none."""
-    given = tuple(axes) if isinstance(axes, list | tuple) and all(isinstance(one, str) for one in axes) else ("",)
+    given = tuple(axes) if isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes) else ("",)
     if len(given) not in (0, 2) or "" in given or len({*given, *others}) < len(given) + len(others):
         raise DomainError(f"{field}.coordinates", safe_repr(axes), "two other columns, of latitudes and longitudes",
                           'write coordinates = ["lat", "lon"]')  # fmt: skip
@@ -123,8 +127,8 @@ def _read(
     except (OSError, pa.ArrowException):
         raise DomainError(f"{field}.file", f"{display_path(path)}, which cannot be read", "CSV in UTF-8, or Parquet",
                           "convert it") from None  # fmt: skip
-    texts = [_text(field, one, table[one].combine_chunks(), path.name.endswith(".csv")) for one in columns]
-    angles = [_angles(field, one, table[one], most) for one, most in zip(axes, LARGEST_ANGLES, strict=False)]
+    texts = [_text(field, column, table[column].combine_chunks(), path.name.endswith(".csv")) for column in columns]
+    angles = [_angles(field, axis, table[axis], most) for axis, most in zip(axes, LARGEST_ANGLES, strict=False)]
     coordinates = np.stack(angles) if angles else None
     return replace(build_tree(field, columns, texts, by_path, unspecified, coordinates), axes=axes, file=file)
 
@@ -209,7 +213,7 @@ def build_tree(
     if not len(texts[0]):
         raise DomainError(f"{field}.file", "no rows", "a row for each leaf", "add them")
     names, numbers = zip(*map(_sorted_names, texts), strict=True)
-    if empty := [one for one, own in zip(columns[:-1], names, strict=False) if not len(own)]:
+    if empty := [column for column, own in zip(columns[:-1], names, strict=False) if not len(own)]:
         raise DomainError(f"{field}.levels", f"the column {empty[0]!r} without any name", "columns with names",
                           "leave it out")  # fmt: skip
     codes = np.stack(numbers)

@@ -177,7 +177,7 @@ class Admission:
         others = {worker: "missing" if isinstance(answer, PackageNotFoundError) else str(answer)
                   for worker, answer in found.items() if answer != here}  # fmt: skip
         if others:
-            return SameVersions().error({worker: f"dpscale {one} (here {here})" for worker, one in others.items()})
+            return SameVersions().error({worker: f"dpscale {other} (here {here})" for worker, other in others.items()})
         return JobError(f"{FIELD}.scheduler", f"worker {workers[0]} cannot run the check ({type(error).__name__})",
                         "the driver's versions", VERSION_REMEDY)  # fmt: skip
 

@@ -119,7 +119,7 @@ def rows_beyond(
         for start in range(0, len(shards), MARKED_AT_ONCE):
             pairs = list(zip(shards, bits, strict=True))[start : start + MARKED_AT_ONCE]
             parts += engine.map(marked, pairs, "mark")
-    return {partition: rows for own in parts for partition, rows in own.items()}
+    return {partition: rows for part in parts for partition, rows in part.items()}
 
 
 def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[tuple[Partition, ...]]:
@@ -255,7 +255,7 @@ def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
     places = {name: place for place, name in enumerate(table.domain.axis_names)}
     ordered = sorted(whole.tallies.items(), key=lambda item: (places[item[0][0]], item[0][1]))
     faults = [_fault_record(table, key, tally) for key, tally in ordered]
-    affected = len({one["column"] for one in faults})
+    affected = len({fault["column"] for fault in faults})
     return {"private": True, "rows": whole.rows, "columns": len(columns), "columns_affected": affected,
             "faults": faults}  # fmt: skip
 

@@ -72,8 +72,8 @@ def frame_table(
     The content is read once for its hash; every later reading must have the same hash.
     """
     has = _names(frame)
-    for one in where.conditions:
-        check_column(one, has, has)
+    for condition in where.conditions:
+        check_column(condition, has, has)
     names = tuple(dict.fromkeys([*columns, *where.columns]))
     for name in columns:
         if name not in _names(frame):

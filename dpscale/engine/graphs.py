@@ -38,7 +38,7 @@ def exchange_graph(
     graph, taking, joining = Graph(), RedactedCall(take), RedactedCall(_ListFunction(join))
     for number in numbers:
         parts = [(key_name("take"), number, i) for i in range(len(handles))]
-        graph |= {part: (taking, one, number) for part, one in zip(parts, handles, strict=True)}
+        graph |= {part: (taking, handle, number) for part, handle in zip(parts, handles, strict=True)}
         graph[key_name("join"), number] = (joining, *parts)
     return graph, [(key_name("join"), number) for number in numbers]
 

@@ -120,7 +120,7 @@ class LocalEngine(Engine):
 
 
 def _join_parts(take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Joined], number: int) -> Joined:
-    return join([take(one, number) for one in handles])
+    return join([take(handle, number) for handle in handles])
 
 
 @contextmanager

@@ -155,11 +155,11 @@ def plots(marginals: Mapping[str, Any], dependence: Mapping[str, Any], curves: C
 
 def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
     """Plot the distances of rows from the data by degree, with those of two halves of the data and of independence."""
-    marginals = {degree: one for degree, one in marginals.items() if one["sets"]}
+    marginals = {degree: marginal for degree, marginal in marginals.items() if marginal["sets"]}
     figure, axes = new_figure(2.8)
     for position, (key, (label, colour)) in enumerate(BARS.items()):
         at = [number + 0.26 * (position - 1) for number in range(len(marginals))]
-        values = [one[key] for one in marginals.values()]
+        values = [marginal[key] for marginal in marginals.values()]
         axes.bar(at, values, width=0.24, color=colour, label=label)
         for where, value in zip(at, values, strict=True):
             axes.text(where, value, f"{value:.3f}" if value else "", ha="center", va="bottom", fontsize=7.5)
@@ -249,7 +249,7 @@ def compare(
     rows = open_rows(run)
     names = names_of(rows)
     paths = [str(one) for one in (data if isinstance(data, list | tuple) else [data])]
-    records = discreetly("comparing", open_data, run, paths, [*names, *(one.name for one in rows.domain.numbers)])
+    records = discreetly("comparing", open_data, run, paths, [*names, *(number.name for number in rows.domain.numbers)])
     predicted = target_of([run.domain[name] for name in names], target)
     with output_folder(out, run.path) as folder:
         engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=progress)
@@ -270,7 +270,7 @@ def _contents(
     distances = score_all(engine, data, rows, all_sets, run.job.engine.bytes, run.manifest["release"])
     marginals = summarise_by_degree(distances, sets)
     dependence = summarise_dependence(
-        [(one.attributes, *one.dependence) for one in distances if len(one.attributes) == 2]
+        [(distance.attributes, *distance.dependence) for distance in distances if len(distance.attributes) == 2]
     )
     names, memory = names_of(rows), run.job.engine.bytes
     chosen = choose_number_sets(run.workload, rows, names, memory)

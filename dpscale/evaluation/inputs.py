@@ -94,11 +94,13 @@ def open_data(run: TableRun, paths: Sequence[str], names: Sequence[str]) -> Comp
 
 def _open_table(label: str, paths: Sequence[Any], run: TableRun, origin: Origin) -> ComparedTable:
     is_rows, files = label == "rows", [str(path) for path in paths]
-    numbers = [one for one in run.domain.numbers if one.name in run.workload.numbers]  # their values may drop rows
+    numbers = [
+        number for number in run.domain.numbers if number.name in run.workload.numbers
+    ]  # their values may drop rows
     attributes = run.domain.attributes
-    domain = Domain([row_attribute(one) for one in attributes] if is_rows else [*attributes, *numbers])
+    domain = Domain([row_attribute(attribute) for attribute in attributes] if is_rows else [*attributes, *numbers])
     table = origin.table(files, domain)
-    if is_rows and (present := [one for one in numbers if one.name in table.partitions[0].types()]):
+    if is_rows and (present := [number for number in numbers if number.name in table.partitions[0].types()]):
         # rows of older versions have no numbers; values of rows are in their range, and null only if nulls are skipped
         table = origin.table(files, Domain([*domain.attributes, *(replace(one, source="") for one in present)]))
     return ComparedTable(label, table, stamps(table))
@@ -167,7 +169,7 @@ def sample(engine: Engine, side: ComparedTable, names: Sequence[str], most: int,
 def least_rows(domain: Domain, parts: Numbered, names: Sequence[str], most: int, release: str) -> Found:
     """Return the rows with the smallest random numbers of some partitions, in the order of the numbers."""
     found: Found = (np.empty(0), np.empty((0, len(names)), np.int32))
-    read = list(dict.fromkeys([*names, *(one.name for one in domain.axes if one.drops)]))
+    read = list(dict.fromkeys([*names, *(axis.name for axis in domain.axes if axis.drops)]))
     for number, partition in parts:
         stream = PublicStream(release, "compared sample", number)
         for batch in partition.batches(domain.columns(read)):

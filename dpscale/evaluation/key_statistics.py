@@ -74,13 +74,13 @@ def _link_statistics(
     has = np.logical_and.reduce([has for _, has in keys]) if link.via else keys[0][1]
     words = [one[has] for one, _ in keys]
     names = (link.parent, link.child) if link.via else (link.parent,)
-    ends = np.stack([places(known[name], one) for name, one in zip(names, words, strict=False)], axis=1)
+    ends = np.stack([places(known[name], word) for name, word in zip(names, words, strict=False)], axis=1)
     there = (ends >= 0).all(axis=1)
     loops = there & (words[0] == words[-1]).all(axis=1) if link.loops is False else np.zeros(len(ends), np.bool_)
     counted = there & ~loops & keys[-1][1][has]  # a row of the root without a key is dropped or refused
     before = int(counted.sum())
     if own:
-        counted[counted] = _first_of_each(np.column_stack([one[counted] for one in words]))
+        counted[counted] = _first_of_each(np.column_stack([word[counted] for word in words]))
     degrees_of = [
         np.bincount(end, minlength=len(known[name])) for end, name in zip(ends[counted].T, names, strict=True)
     ]

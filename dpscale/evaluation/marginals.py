@@ -165,7 +165,7 @@ def _count_table(engine: Engine, side: ComparedTable, one: Pass, ways: int, rele
 def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, release: str) -> list[Integers]:
     """Count some partitions over a program's sets, each row in one of `ways` random parts; return flat arrays."""
     counters = [Counter(program) for _ in range(ways)]
-    names = list(dict.fromkeys([*program.names, *(one.name for one in domain.axes if one.drops)]))
+    names = list(dict.fromkeys([*program.names, *(axis.name for axis in domain.axes if axis.drops)]))
     for number, partition in parts:
         stream = PublicStream(release, "compared halves", number)
         for codes, dropped, *_ in encoded(domain, [partition], names):

@@ -59,7 +59,7 @@ class Classifier:
         from sklearn.ensemble import HistGradientBoostingClassifier
 
         self.attributes, self.classes = attributes, np.unique(labels)
-        kinds = [_nominal(one) for one in attributes]
+        kinds = [_nominal(attribute) for attribute in attributes]
         self._trees = HistGradientBoostingClassifier(
             categorical_features=kinds, early_stopping=False, random_state=SEED
         )
@@ -191,7 +191,7 @@ def target_of(attributes: Sequence[Attribute], requested: str | None) -> Target 
     """
     if requested is not None:
         return Target(_requested_attribute(attributes, requested), "as asked")
-    fit = [one for one in attributes if 2 <= one.listed <= CLASSES]
+    fit = [attribute for attribute in attributes if 2 <= attribute.listed <= CLASSES]
     if not fit or len(attributes) < 2:
         return None
     least = min(one.listed for one in fit)
@@ -200,7 +200,7 @@ def target_of(attributes: Sequence[Attribute], requested: str | None) -> Target 
 
 
 def _requested_attribute(attributes: Sequence[Attribute], requested: str) -> Attribute:
-    names = [one.name for one in attributes]
+    names = [attribute.name for attribute in attributes]
     if requested not in names:
         raise JobError("--target", f"{requested!r}", "an attribute that the rows have", nearest(requested, names))
     found = attributes[names.index(requested)]
@@ -226,12 +226,12 @@ def tstr_scores(
 
     Records whose target is null or outside the domain are left out.
     """
-    inputs = [one for one in attributes if one != target.attribute]
+    inputs = [attribute for attribute in attributes if attribute != target.attribute]
     parts = {name: _split(codes, attributes, target.attribute) for name, codes in trained.items()}
     codes, labels = _split(test, attributes, target.attribute)
     if min(len(labels), *(len(own) for _, own in parts.values())) < LEAST:
         return None
-    performance = {name: Classifier(inputs, *own).evaluate(codes, labels) for name, own in parts.items()}
+    performance = {name: Classifier(inputs, *part).evaluate(codes, labels) for name, part in parts.items()}
     results: dict[str, Any] = {
         name: {"trained_on": len(parts[name][1]), **performance[name].to_dict()} for name in parts
     }

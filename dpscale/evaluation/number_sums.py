@@ -95,7 +95,7 @@ def count_numbers(
     assert isinstance(number, Number)
     used = {one for own in sets.sets for one in own}
     read = [one for one in names if one in used] + [number.name]
-    read += [one.name for one in domain.axes if one.drops and one.name not in read]
+    read += [axis.name for axis in domain.axes if axis.drops and axis.name not in read]
     found = [np.zeros(1 + 2 * sum(groups), np.int64) for _ in range(ways)]
     for place, partition in parts:
         stream = PublicStream(release, "compared halves", place)
@@ -199,7 +199,7 @@ def summarise_number(
     return {
         "low": low, "high": high, "omitted": sets.omitted, "sets": results,
         "values": {"data": _share(first[0] + second[0], first[1] + second[1]), "rows": _share(drawn[0], drawn[1])},
-        "data": [float(one[1]) for one in points], "rows": [float(one[2]) for one in points],
+        "data": [float(point[1]) for point in points], "rows": [float(point[2]) for point in points],
     }  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def _worst_groups(domain: Domain, names: AttributeSet, data: GroupSums, rows: Gr
     labels = [texts(domain[name]) for name in names]
     cells = np.unravel_index(np.argsort(-gaps, kind="stable")[:WORST], shape_of(domain, names))
     return [
-        {"group": [own[at] for own, at in zip(labels, cell, strict=True)], "data": float(data.sums[place]),
+        {"group": [label[at] for label, at in zip(labels, cell, strict=True)], "data": float(data.sums[place]),
          "rows": float(rows.sums[place] * scale), "data_mean": float(data.means[place]),
          "rows_mean": float(rows.means[place])}
         for *cell, place in zip(*cells, np.argsort(-gaps, kind="stable")[:WORST], strict=True)
@@ -238,14 +238,14 @@ def _worst_groups(domain: Domain, names: AttributeSet, data: GroupSums, rows: Gr
 
 def number_plot(numbers: Mapping[str, Any]) -> str:
     """Plot the mean of every group in the rows against that in the data, one panel for each number; "" without any."""
-    panels = {name: one for name, one in numbers.items() if one["data"]}
+    panels = {name: number for name, number in numbers.items() if number["data"]}
     if not panels:
         return ""
     figure, _ = new_figure(3.2, min(len(panels), MOST_PANELS))
-    for axes, (name, one) in zip(figure.axes, panels.items(), strict=False):
-        ends = min(*one["data"], *one["rows"]), max(*one["data"], *one["rows"])
+    for axes, (name, panel) in zip(figure.axes, panels.items(), strict=False):
+        ends = min(*panel["data"], *panel["rows"]), max(*panel["data"], *panel["rows"])
         axes.plot(ends, ends, color="#bbbbbb", linewidth=1, zorder=0)
-        axes.scatter(one["data"], one["rows"], s=14, alpha=0.6, color=COLOURS[0], linewidths=0)
+        axes.scatter(panel["data"], panel["rows"], s=14, alpha=0.6, color=COLOURS[0], linewidths=0)
         axes.set_title(f"mean {name}", fontsize=9, parse_math=False)
         axes.set(xlabel="in the data", ylabel="in the rows")
     return svg(figure)

@@ -41,14 +41,19 @@ def check_sdmetrics() -> None:
 
 def table_metadata(attributes: Sequence[Attribute]) -> dict[str, Any]:
     """Return the metadata of a table for SDMetrics: each attribute is a number, a date, a boolean or a category."""
-    return {"tables": {TABLE: {"columns": {one.name: sdtype_of(one) for one in attributes}}}, "relationships": []}
+    return {
+        "tables": {TABLE: {"columns": {attribute.name: sdtype_of(attribute) for attribute in attributes}}},
+        "relationships": [],
+    }
 
 
 def frame_of(attributes: Sequence[Attribute], codes: Integers32) -> DataFrame:
     """Return compared cells, shape (rows, attributes), as a pandas frame of values."""
     from pandas import DataFrame
 
-    return DataFrame({one.name: _cell_values(one)[codes[:, column]] for column, one in enumerate(attributes)})
+    return DataFrame(
+        {attribute.name: _cell_values(attribute)[codes[:, column]] for column, attribute in enumerate(attributes)}
+    )
 
 
 def _cell_values(attribute: Attribute) -> NDArray[Any]:
@@ -63,7 +68,7 @@ def _cell_values(attribute: Attribute) -> NDArray[Any]:
         days = [first_day(attribute.by, number).isoformat() for number in periods]
         return np.array([*days, "NaT"], dtype="datetime64[s]")
     labels = attribute.labels if is_text(attribute) else [*attribute.labels[: attribute.listed], None]
-    return np.array([one if one is None or kind == "boolean" else str(one) for one in labels], dtype=object)
+    return np.array([label if label is None or kind == "boolean" else str(label) for label in labels], dtype=object)
 
 
 def sdmetrics_scores(attributes: Sequence[Attribute], data: Integers32, rows: Integers32) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def sdmetrics_scores(attributes: Sequence[Attribute], data: Integers32, rows: In
     for report in (quality, diagnostic):
         without_warnings(partial(report.generate, *tables, verbose=False))
     pairs = [{"attributes": [one["Column 1"], one["Column 2"]], **_score(one)} for one in _details(quality, TRENDS)]
-    scored = sorted((one for one in pairs if one["score"] == one["score"]), key=lambda one: float(one["score"]))
+    scored = sorted((pair for pair in pairs if pair["score"] == pair["score"]), key=lambda one: float(one["score"]))
     return {
         "version": version("sdmetrics"),
         "quality": _summary(quality, SHAPES, TRENDS),

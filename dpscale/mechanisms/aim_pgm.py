@@ -152,7 +152,7 @@ def candidates_within(
     """Return the candidates that keep the model small enough or unchanged, and all single attributes."""
     supersets = [set(names) for names in measured_sets]
     return [names for names in candidates
-            if len(names) == 1 or any(set(names) <= one for one in supersets)
+            if len(names) == 1 or any(set(names) <= superset for superset in supersets)
             or model_cells(sizes, [*measured_sets, names]) <= limit]  # fmt: skip
 
 
@@ -172,7 +172,7 @@ class GraphicalPlan(AdaptivePlan):
 
     def _fitting(self, state: AimState, selection: AimSelection) -> ModelSelection:
         """Return the selection restricted by the size of the model; single attributes are always offered."""
-        sizes = {name: one.count for name, one in state.groups.items()}
+        sizes = {name: group.count for name, group in state.groups.items()}
         measured_sets = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
         spent = 1 - (state.left - selection.count * (selection.beta + selection.step)) / state.setting.beta
         limit = int(self.most_cells * spent)

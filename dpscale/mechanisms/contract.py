@@ -167,7 +167,9 @@ class Instalments:
     @classmethod
     def of(cls, releases: Sequence[Mapping[str, Any]], delta: float | None) -> Instalments:
         """Return the costs from records of the releases in a manifest; `delta` is None for pure epsilon."""
-        costs, measured = (tuple(Cost.from_dict(one[name]) for one in releases) for name in ("cost", "measured"))
+        costs, measured = (
+            tuple(Cost.from_dict(release[name]) for release in releases) for name in ("cost", "measured")
+        )
         return cls(costs, measured, delta or 0.0)
 
     @property

@@ -164,7 +164,7 @@ def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Trie
         _blocks(union, optimise_marginals(union, noise), problem.noise),
         svd_bound(union).value,
     )
-    if any(not (axis.is_identity or axis.is_total) for one in union.products for axis in one.axes):
+    if any(not (axis.is_identity or axis.is_total) for product in union.products for axis in product.axes):
         factors = attribute_strategies(union, noise, each=tools.each)
         strategy = optimise_marginals(union, noise, factors=factors)
         yield "marginals of attribute strategies", _blocks(union, strategy, problem.noise), svd_bound(union).value

@@ -129,7 +129,7 @@ def _strategy_plans(
     starts = [one for one in found if all(map(allowed, one.marginals))]
     starts += [WeightedSets((every,), np.ones(1), math.inf)] if allowed(every) else []
     ends = [_alternate(first, MarginalSearch(spaces, allowed).search(starts), allowed)]
-    ends += [_alternate(first, MarginalSearch(spaces, allowed).fitted(one.marginals), allowed) for one in starts]
+    ends += [_alternate(first, MarginalSearch(spaces, allowed).fitted(start.marginals), allowed) for start in starts]
     strategies, measured = min(ends, key=lambda end: end[1].error)
     made = _plan(problem, tools, strategies.traces, measured, strategies.matrices)
     yield "merged marginals of attribute strategies", made
@@ -195,7 +195,7 @@ def _separate_products(problem: PlanningProblem, tools: Tools) -> Plan:
     """Return the plan that measures every set by the optimal product for its queries."""
     union = implicit(problem.workload)
     found = optimise_union(union, "laplace", tools.each, [(product,) for product in union.products])
-    blocks = [product_block(one.names, one.factors, share, LAPLACE)
-              for one, share in zip(found.groups, found.shares, strict=True)]  # fmt: skip
+    blocks = [product_block(group.names, group.factors, share, LAPLACE)
+              for group, share in zip(found.groups, found.shares, strict=True)]  # fmt: skip
     check_cells(blocks, tools, "products of the sets")
     return marginal_plan(problem.workload, NAME, blocks, 0.0)

@@ -52,7 +52,7 @@ class ResidualSolutions:
 
     def of_all(self, error: Callable[[Solution], float]) -> list[float]:
         """Return a number for the solution of every space."""
-        own = np.array([error(one) for one in self.solutions], np.float64)
+        own = np.array([error(solution) for solution in self.solutions], np.float64)
         return cast(list[float], own[self.which].tolist())
 
     def blocks(self, shares: Sequence[float], noise: str) -> Blocks:

@@ -135,8 +135,8 @@ class TreeDemands:
 def uses_levels(workload: Workload) -> bool:
     """Return whether the sets of a workload and the public totals are at several levels of a hierarchy."""
     used = {name for names in workload.sets for name in names}
-    used |= {name for one in workload.domain.public_totals for name in one.names}
-    return any(len(used.intersection(one.names)) > 1 for one in workload.domain.hierarchies)
+    used |= {name for total in workload.domain.public_totals for name in total.names}
+    return any(len(used.intersection(hierarchy.names)) > 1 for hierarchy in workload.domain.hierarchies)
 
 
 def tree_demands(workload: Workload) -> TreeDemands:
@@ -148,7 +148,7 @@ def tree_demands(workload: Workload) -> TreeDemands:
         If queries on a level are not its cells.
     """
     used = {name for names in workload.sets for name in names}
-    chosen = sorted((one for one in workload.domain.hierarchies if used.intersection(one.names)),
+    chosen = sorted((hierarchy for hierarchy in workload.domain.hierarchies if used.intersection(hierarchy.names)),
                     key=lambda one: -len(used.intersection(one.names)))  # fmt: skip
     trees = tuple(one.tree for one in chosen)
     groups = tuple(_groups(workload, chosen))
@@ -176,7 +176,7 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
         own: dict[Levels, list[tuple[AttributeSet, float]]] = {}
         for names, weight in zip(part.sets, part.weights, strict=True):
             split = split_levels(hierarchies, without_implied(hierarchies, names))
-            levels = tuple(split.levels.get(one.leaf, 0) for one in hierarchies)
+            levels = tuple(split.levels.get(hierarchy.leaf, 0) for hierarchy in hierarchies)
             if levels not in found:
                 found[levels] = Workload(workload.domain.without_totals), []
             if any(levels):
@@ -203,7 +203,7 @@ def _count(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names: Attribut
 
 def _check_marginal(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names: AttributeSet) -> None:
     """Raise PlanError if queries of a part on a level are not its cells."""
-    levels = [name for name in names for one in hierarchies if name in one.names]
+    levels = [name for name in names for hierarchy in hierarchies if name in hierarchy.names]
     if not part.factorizes:
         raise levels_only(levels[0])
     families = dict(zip(names, part.families(names), strict=True))
@@ -328,7 +328,7 @@ class _Planner:
     def errors(self, weights: Floats) -> Floats:
         """Return the mean variance of the queries of each group at privacy cost 1."""
         factors = {key: self.trees(key, weights) for key in self.demands.terms}
-        totals = {key: self._totals(key, own, weights) for key, own in factors.items()}
+        totals = {key: self._totals(key, factor, weights) for key, factor in factors.items()}
         shares, _ = allocate([self._weighted(key, totals[key], weights) for key in factors], self.noise)
         found, power = np.zeros(len(weights)), 1 / rooted(self.noise) - 1
         for key, share in zip(factors, shares, strict=True):
@@ -337,7 +337,7 @@ class _Planner:
         return found / np.array([group.weight for group in self.demands.groups])
 
     def _weighted(self, key: Key, totals: Sequence[float], weights: Floats) -> float:
-        return sum(weights[term.group] * own for term, own in zip(self.demands.terms[key], totals, strict=True))
+        return sum(weights[term.group] * total for term, total in zip(self.demands.terms[key], totals, strict=True))
 
     def _totals(self, key: Key, trees: Mapping[int, TreeFactor], weights: Floats) -> list[float]:
         """Return the error of each term at full budget for the trees of its residual."""
@@ -414,9 +414,9 @@ class _Planner:
     def plan(self, name: str, weights: Floats, notes: tuple[str, ...]) -> Plan:
         """Return the plan for given weights of the groups."""
         trees = {key: self.trees(key, weights) for key in self.demands.terms}
-        values = [self._weighted(key, self._totals(key, own, weights), weights) for key, own in trees.items()]
+        values = [self._weighted(key, self._totals(key, tree, weights), weights) for key, tree in trees.items()]
         shares, error = allocate(values, self.noise)
-        made = [self._block(key, own, share) for (key, own), share in zip(trees.items(), shares, strict=True)]
+        made = [self._block(key, tree, share) for (key, tree), share in zip(trees.items(), shares, strict=True)]
         blocks = Blocks.of(self.problem.workload.domain.axis_names, sorted(made, key=lambda one: len(one.attributes)))
         bound, floor = self.bounds(weights) if self.noise == GAUSSIAN else (0.0, 0.0)
         return Plan(self.problem.workload, name, blocks, error, min(bound, error), notes, floor=min(floor, error))
@@ -438,11 +438,13 @@ class _Planner:
         tables = [self._tables(own, weights) for own in names]
         every = [self.tree_classes(place, tree.depth) for place, tree in enumerate(self.demands.trees)]
         if len(every) > 1:
-            single = (sum(product_bound(every, one) for one in own) for own in tables)
+            single = (sum(product_bound(every, one) for one in table) for table in tables)
             return math.fsum(map(math.sqrt, single)) ** 2, 0.0
         known = [self.demands.known.get(own, -1) for own in names]
-        grams = [[TreeGram(tuple(one), known=level) for one in own] for own, level in zip(tables, known, strict=True)]
-        alone = math.fsum(math.sqrt(tree_bound(every[0], [own])) for own in grams) ** 2
+        grams = [
+            [TreeGram(tuple(one), known=level) for one in table] for table, level in zip(tables, known, strict=True)
+        ]
+        alone = math.fsum(math.sqrt(tree_bound(every[0], [gram])) for gram in grams) ** 2
         return alone, min(tree_bound(every[0], grams), alone)
 
     def _tables(self, names: AttributeSet, weights: Floats) -> list[Floats]:
@@ -459,8 +461,8 @@ class _Planner:
 
     def notes(self, errors: Floats) -> tuple[str, ...]:
         """Return the error of every level at privacy cost 1, for the user."""
-        named = [f"{self.level_name(group)} {math.sqrt(own):.4g}"
-                 for group, own in zip(self.demands.groups, errors, strict=True)]  # fmt: skip
+        named = [f"{self.level_name(group)} {math.sqrt(error):.4g}"
+                 for group, error in zip(self.demands.groups, errors, strict=True)]  # fmt: skip
         return (f"root mean square error by level at privacy cost 1: {', '.join(named)}",)
 
     def level_name(self, group: LevelGroup) -> str:
@@ -472,7 +474,9 @@ class _Planner:
 def _on_grid(weights: Sequence[float]) -> Levels:
     """Return the logarithms of level weights relative to the largest, in steps of 1 / GRID; NOWHERE for 0."""
     largest = max(weights)
-    return tuple(max(round(GRID * math.log(own / largest)), NOWHERE + 1) if own > 0 else NOWHERE for own in weights)
+    return tuple(
+        max(round(GRID * math.log(weight / largest)), NOWHERE + 1) if weight > 0 else NOWHERE for weight in weights
+    )
 
 
 def _off_grid(grid: Levels) -> list[float]:
@@ -497,6 +501,6 @@ def _uniform_bound(sub: Subworkload) -> float:
     if any(sub.is_joint(key) for key in sub.terms):
         raise PlanError("workload", f"a joint family over {', '.join(sub.attributes)} at levels of a hierarchy",
                         "product families", "use marginals, prefixes or ranges")  # fmt: skip
-    roots = {key: float(np.linalg.svd(one.rows, compute_uv=False).sum()) / math.sqrt(one.rows.shape[1])
-             for key, one in sub.factors.items()}  # fmt: skip
+    roots = {key: float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])
+             for key, factor in sub.factors.items()}  # fmt: skip
     return math.fsum(weight * math.prod(roots[part] ** 2 for part in key) for key, weight in sub.terms.items())

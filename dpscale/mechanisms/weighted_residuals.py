@@ -118,7 +118,7 @@ def _plan_cumulative(problem: PlanningProblem, tools: Tools, solve: Solve, weigh
 
 def _bounded(problem: PlanningProblem) -> set[str]:
     """Return the numbers of the workload whose totals by unit are bounded; they need residuals by the plain mean."""
-    return {one.name for one in problem.workload.domain.totals}.intersection(problem.workload.numbers)
+    return {total.name for total in problem.workload.domain.totals}.intersection(problem.workload.numbers)
 
 
 def _plan_unweighted(

@@ -57,7 +57,7 @@ class ColumnSummary:
     def add(self, column: pa.Array) -> None:
         """Add the values of a batch."""
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        self.dates = [one for one in self.dates if one.add(column)]
+        self.dates = [date for date in self.dates if date.add(column)]
         self._add_distinct(column)
         parsed = numbers(column)
         if parsed is None:
@@ -87,7 +87,7 @@ class ColumnSummary:
     @property
     def best_dates(self) -> list[DateSummary]:
         """Formats of dates that almost all values have, with the fewest exceptions."""
-        fitting = [one for one in self.dates if one.present and one.foreign <= FEW * one.present]
+        fitting = [date for date in self.dates if date.present and date.foreign <= FEW * date.present]
         fewest = min((one.foreign for one in fitting), default=0)
         return [one for one in fitting if one.foreign == fewest]
 
@@ -221,7 +221,7 @@ def growing_edges(sample: np.ndarray[Any, Any], low: float, high: float) -> list
         series = [
             Fraction(10) ** k * digit for k in range(least, _exponent(Fraction(repr(most))) + 2) for digit in digits
         ]
-        positive = [one for i, one in enumerate(series) if i == 0 or series[i - 1] < Fraction(repr(most))]
+        positive = [value for i, value in enumerate(series) if i == 0 or series[i - 1] < Fraction(repr(most))]
         if len(positive) <= MOST_EDGES:
             break
     above = [one for i, one in enumerate(positive) if high > 0 and (i == 0 or positive[i - 1] < high)]

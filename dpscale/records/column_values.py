@@ -52,9 +52,9 @@ def column_of(attribute: Attribute, batch: Mapping[str, Any]) -> Any:
     if len(attribute.columns) == 1:
         return batch[attribute.column]
     columns = [batch[name] for name in attribute.columns]
-    for name, one in zip(attribute.columns, columns, strict=True):
-        if not tree_cells.is_name(one.type.value_type if pa.types.is_dictionary(one.type) else one.type):
-            raise DataError(f"data column {name!r}", f"type {one.type}", "texts or integers",
+    for name, column in zip(attribute.columns, columns, strict=True):
+        if not tree_cells.is_name(column.type.value_type if pa.types.is_dictionary(column.type) else column.type):
+            raise DataError(f"data column {name!r}", f"type {column.type}", "texts or integers",
                             "convert the column")  # fmt: skip
     return tree_cells.path_texts(columns)
 

@@ -104,13 +104,13 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
     columns = domain.columns(domain.axis_names)
     present = set(partition.columns() if partition.format.lists_columns else columns)
     kinds = partition.kinds([name for name in columns if name in present])
-    for one in domain.axes:
-        absent = next((name for name in one.columns if name not in present), None)
-        fault = _column_fault(kinds, one) if absent is None else _absence(absent, present)
+    for axis in domain.axes:
+        absent = next((name for name in axis.columns if name not in present), None)
+        fault = _column_fault(kinds, axis) if absent is None else _absence(absent, present)
         if fault:
-            found.add((one.name, fault), Tally(files={partition.path}))
+            found.add((axis.name, fault), Tally(files={partition.path}))
         else:
-            sound.append(one)
+            sound.append(axis)
     for batch in partition.batches(domain.columns(one.name for one in sound)) if sound else ():
         found.rows += len(next(iter(batch.values())))
         for one in sound:
@@ -159,6 +159,6 @@ def _examples(column: pa.Array, met: NDArray[np.bool_]) -> set[str]:
     chosen = column.filter(pa.array(met))
     chosen = pc.unique(chosen.dictionary_decode() if pa.types.is_dictionary(chosen.type) else chosen)
     values = (chosen.cast(pa.large_binary()) if is_text(chosen.type) else chosen).to_pylist()
-    texts = {one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values}
+    texts = {value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values}
     texts = {text.replace(SEPARATOR, "/") for text in texts}
     return set(heapq.nsmallest(MOST_EXAMPLES, {text[:LONGEST] for text in texts}))

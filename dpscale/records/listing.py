@@ -133,7 +133,7 @@ def _lake_at(folder: str) -> str:
         if os.path.isdir(os.path.join(folder, log)):
             return kind
     with suppress(OSError), os.scandir(os.path.join(folder, "metadata")) as entries:
-        return "iceberg" if any(one.name.endswith(METADATA) for one in entries) else ""
+        return "iceberg" if any(entry.name.endswith(METADATA) for entry in entries) else ""
     return ""
 
 

@@ -89,8 +89,8 @@ class Origin:
 
 
 def _table(lake: Lake, domain: Domain, dialect: Dialect, where: Where) -> Table:
-    check_formats([one.path for one in lake.files], dialect)
-    parts = [Partition(one.path, one.fixed, (), one.size, absent=lake.columns) for one in lake.files]
+    check_formats([file.path for file in lake.files], dialect)
+    parts = [Partition(file.path, file.fixed, (), file.size, absent=lake.columns) for file in lake.files]
     lake.check(where.columns)
     parts.sort(key=lambda part: part.path)
     return Table(domain, tuple(parts), lake.root, lake).filtered(where).split()

@@ -89,18 +89,23 @@ def _columns_of(asked: _PageRequest) -> Columns:
     names = tuple(name for name in known if plain_type(schema.field(places[name]).type) is not None)
     fields, attributes = [schema.field(places[name]) for name in names], [domain[name] for name in names]
     kinds = tuple(plain_type(field.type) for field in fields)
-    whole = [one.is_whole and types.is_integer(kind) for one, kind in zip(attributes, kinds, strict=True)]
+    whole = [attribute.is_whole and types.is_integer(kind) for attribute, kind in zip(attributes, kinds, strict=True)]
     numbers = [
-        (width_of(kind), fine and types.is_unsigned_integer(kind), one.low if fine else 0, one.high if fine else 0)
-        for one, kind, fine in zip(attributes, kinds, whole, strict=True)
+        (
+            width_of(kind),
+            fine and types.is_unsigned_integer(kind),
+            attribute.low if fine else 0,
+            attribute.high if fine else 0,
+        )
+        for attribute, kind, fine in zip(attributes, kinds, whole, strict=True)
     ]
     return Columns(
         names,
         kinds,
         np.array([places[name] for name in names], np.int64),
         np.array([field.nullable for field in fields], bool),
-        np.array([one.code_count for one in attributes], np.int64),
-        np.array([null_cell(one) for one in attributes], np.int64),
+        np.array([attribute.code_count for attribute in attributes], np.int64),
+        np.array([null_cell(attribute) for attribute in attributes], np.int64),
         np.array(whole, bool),
         np.array(numbers, np.int64).reshape(-1, 4),
     )

@@ -219,7 +219,7 @@ def _sketched(seen: Mapping[str, ColumnSummary], unread: Mapping[str, str]) -> S
     notes = [f"{name!r} has only one value: add its other possible values, or omit it"
              for name in attributes if seen[name].constant]  # fmt: skip
     for name, draft in attributes.items():
-        if draft["kind"] == "date" and len(forms := [one.form for one in seen[name].best_dates]) > 1:
+        if draft["kind"] == "date" and len(forms := [date.form for date in seen[name].best_dates]) > 1:
             notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
     omitted = {name: why for name, why in drafts.items() if isinstance(why, str)} | dict(unread)
     return Sketch(attributes, omitted, tuple(notes), _units(seen))

@@ -297,7 +297,7 @@ class Table:
         if note:
             warnings.warn(note, LeftOutWarning, stacklevel=2)
         table = cls(domain, parts, root).filtered(where)
-        dates = {period, *(one.column for one in domain.attributes if one.kind == "date")}
+        dates = {period, *(attribute.column for attribute in domain.attributes if attribute.kind == "date")}
         whole = tuple(replace(part, fixed=calendar_names(part.fixed, dates)) for part in table.partitions)
         return replace(table, partitions=whole)
 
@@ -328,9 +328,9 @@ class Table:
             )
         first = parts[0]
         known = [*self.domain.axis_names, *dict(first.fixed)]
-        for one in first.where.conditions:
-            check_column(one, [one.column] if first.has(one.column) else (), known)
-            check_type(one, first.kind(one.column))
+        for condition in first.where.conditions:
+            check_column(condition, [condition.column] if first.has(condition.column) else (), known)
+            check_type(condition, first.kind(condition.column))
         return replace(self, partitions=parts)
 
     @cached_property
@@ -387,7 +387,11 @@ class Table:
         first = self.partitions[0]
         listed = first.format.lists_columns
         present = first.types() if listed else dict.fromkeys(self.domain.columns(self.domain.names), "")
-        made = {one.name: "" for one in self.domain.attributes if one.source and one.source in present}
+        made = {
+            attribute.name: ""
+            for attribute in self.domain.attributes
+            if attribute.source and attribute.source in present
+        }
         return {name: kind for name, kind in present.items() if name in self.domain.names} | made
 
     def split(self) -> Table:

@@ -63,7 +63,9 @@ def path_texts(columns: list[Any]) -> Any:
     columns : list of pyarrow.Array
         Texts or integers, which may be dictionary-encoded.
     """
-    decoded = [one.cast(one.type.value_type) if pa.types.is_dictionary(one.type) else one for one in columns]
+    decoded = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column for column in columns
+    ]
     parts = [one.cast(pa.large_string()).fill_null("") for one in decoded]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(SEPARATOR, pa.large_string()))
     empty = pc.equal(joined, SEPARATOR * (len(parts) - 1))

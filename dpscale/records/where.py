@@ -72,7 +72,7 @@ class Where:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that the filter reads."""
-        return tuple(dict.fromkeys(one.column for one in self.conditions))
+        return tuple(dict.fromkeys(condition.column for condition in self.conditions))
 
 
 EVERYTHING = Where()
@@ -125,7 +125,7 @@ def select_rows(
 ) -> Iterator[dict[str, pa.Array]]:
     """Yield the matching rows of batches, in the named columns; batches contain the filter's columns too."""
     for batch in batches:
-        flags = np.logical_and.reduce([matching(one, batch[one.column]) for one in where.conditions])
+        flags = np.logical_and.reduce([matching(condition, batch[condition.column]) for condition in where.conditions])
         if flags.all():
             yield {name: batch[name] for name in names}
         elif flags.any():
@@ -135,12 +135,12 @@ def select_rows(
 
 def reduce_filter(where: Where, fixed: Mapping[str, str | None]) -> Where | None:
     """Return the conditions not decided by the columns that a file's path fixes; None if no row can match."""
-    decided = [one for one in where.conditions if one.column in fixed]
+    decided = [condition for condition in where.conditions if condition.column in fixed]
     if not decided:
         return where
     if not all(_matches_name(one, fixed[one.column]) for one in decided):
         return None
-    rest = tuple(one for one in where.conditions if one.column not in fixed)
+    rest = tuple(condition for condition in where.conditions if condition.column not in fixed)
     return Where(rest) if rest else EVERYTHING
 
 

@@ -224,7 +224,7 @@ def sizes(path: Path) -> dict[Path, int]:
     if is_local(path):
         check_real(path)
         files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
-        return {one: one.stat().st_size for one in files if not one.name.endswith(PARTIAL)}
+        return {file: file.stat().st_size for file in files if not file.name.endswith(PARTIAL)}
     store: Any = path
     root = store.path.rstrip("/")
     with store_errors(path):

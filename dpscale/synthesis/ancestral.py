@@ -139,7 +139,7 @@ def _within(model: GraphicalModel, name: str) -> Integers:
     """Return cumulative shares of all cells; those of group g end in (g, g + 1]."""
     groups, shares = model.groups[name], model.calibrated.within[name]
     parts = np.split(shares, groups.starts[1:])
-    return np.concatenate([_to_steps((np.cumsum(own) / own.sum())[None]) + g * STEPS for g, own in enumerate(parts)])
+    return np.concatenate([_to_steps((np.cumsum(part) / part.sum())[None]) + g * STEPS for g, part in enumerate(parts)])
 
 
 def _to_steps(ends: Floats) -> Integers:

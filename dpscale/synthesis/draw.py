@@ -189,5 +189,5 @@ class PairwiseSampler:
     def weights(self, rows: Integers32, part: RowPart) -> Floats:
         """Return the number of records that each of the part's rows represents, shape (count,)."""
         labels = [self.cells.groups[name].labels for name in self.names]
-        groups = np.stack([own[rows[:, i]] for i, own in enumerate(labels)], axis=1).astype(np.int32)
+        groups = np.stack([label[rows[:, i]] for i, label in enumerate(labels)], axis=1).astype(np.int32)
         return rake_weights(self.model.targets, groups, part, self.total)

@@ -129,10 +129,12 @@ def _signal(one: GroupTargets, whole: GroupTargets) -> float:
 
 def write_number_targets(path: Path, numbers: Sequence[NumberTargets]) -> None:
     """Write targets exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
-    index = [{"name": one.name, "sets": [[own.names, own.sizes, own.width] for own in one.sets]} for one in numbers]
+    index = [
+        {"name": number.name, "sets": [[own.names, own.sizes, own.width] for own in number.sets]} for number in numbers
+    ]
     arrays = {
         f"{i} {j} {field}": getattr(own, field)
-        for i, one in enumerate(numbers) for j, own in enumerate(one.sets) for field in FIELDS
+        for i, number in enumerate(numbers) for j, own in enumerate(number.sets) for field in FIELDS
     }  # fmt: skip
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)

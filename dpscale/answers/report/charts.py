@@ -191,7 +191,9 @@ class PlotAxis:
         if self.whole:
             step = max(math.ceil((self.high - self.low) / 8), 1)
             numbers = np.arange(math.ceil(self.low), math.floor(self.high) + 1, step, dtype=np.float64)
-            return [(f"{one:.0f}", at) for one, at in zip(numbers, (100 * self.places(numbers)).tolist(), strict=True)]
+            return [
+                (f"{number:.0f}", at) for number, at in zip(numbers, (100 * self.places(numbers)).tolist(), strict=True)
+            ]
         if not self.logarithmic:
             return ticks(self.high, self.low)
         low, high = math.log10(self.low), math.log10(self.high)
@@ -225,7 +227,7 @@ class Series:
 
 def logarithmic_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
     """Return a logarithmic axis around positive values."""
-    every = np.concatenate([np.asarray(one, np.float64) for one in values])
+    every = np.concatenate([np.asarray(value, np.float64) for value in values])
     low, high = float(every.min()), float(every.max())
     room = max((LEAST_RATIO * low / high) ** 0.5, (high / low) ** 0.04)
     return PlotAxis(name, low / room, high * room, logarithmic=True)
@@ -233,7 +235,7 @@ def logarithmic_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
 
 def linear_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
     """Return a linear axis around values."""
-    every = np.concatenate([np.asarray(one, np.float64) for one in values])
+    every = np.concatenate([np.asarray(value, np.float64) for value in values])
     low, high = float(every.min()), float(every.max())
     room = 0.05 * (high - low) or 0.5
     return PlotAxis(name, low - room, high + room)
@@ -253,7 +255,7 @@ def plot(x: PlotAxis, y: PlotAxis, series: Sequence[Series], height: int = HEIGH
         A dotted horizontal line.
     """
     bottom = height - BOTTOM
-    drawn = [_path(one, x, y, bottom, number % COLOURS) for number, one in enumerate(series)]
+    drawn = [_path(curve, x, y, bottom, number % COLOURS) for number, curve in enumerate(series)]
     if level is not None:
         at = _y(y, np.array([level]), bottom)[0]
         drawn.insert(0, f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="var(--soft)" stroke-dasharray="2 3"/>')
@@ -274,8 +276,8 @@ def error_plot(errors_by_set: Mapping[str, tuple[Floats, Floats]]) -> str:
         series += [Series(family, queries, errors)] if len(queries) else []
     if not series:
         return ""
-    x = logarithmic_axis("queries of the attribute set", [one.x for one in series])
-    y = logarithmic_axis("standard error (records)", [one.y for one in series])
+    x = logarithmic_axis("queries of the attribute set", [curve.x for curve in series])
+    y = logarithmic_axis("standard error (records)", [curve.y for curve in series])
     return plot(x, y, series)
 
 
@@ -310,7 +312,7 @@ def weight_plot(profiles: Mapping[str, Floats]) -> str:
     if not series:
         return ""
     x = PlotAxis("place on the axis, first cell to last", 0.0, 1.0)
-    y = linear_axis("weight of a cell, in 1/n", [np.ones(1), *(one.y for one in series)])
+    y = linear_axis("weight of a cell, in 1/n", [np.ones(1), *(curve.y for curve in series)])
     return plot(x, y, series, 250, level=1.0)
 
 
@@ -378,11 +380,11 @@ def _frame(x: PlotAxis, y: PlotAxis, bottom: int) -> str:
 def _legend(series: Sequence[Series]) -> str:
     """Return the names of series with their colours, above the axes."""
     rows = []
-    for number, one in enumerate(series):
+    for number, curve in enumerate(series):
         at = 10 + 16 * number
         colour = f'stroke="var(--c{number % COLOURS})" stroke-width="4"'
         rows.append(f'<path d="M{LEFT} {at}h10" {colour}/><text x="{LEFT + 16}" y="{at + 4}" {TEXT}>'
-                    f"{escape(one.name)}</text>")  # fmt: skip
+                    f"{escape(curve.name)}</text>")  # fmt: skip
     return "".join(rows)
 
 

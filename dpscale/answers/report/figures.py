@@ -82,8 +82,8 @@ def new_figure(height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
 
     figure = Figure(figsize=(7, height), layout="constrained")
     axes = figure.subplots(1, columns)
-    for one in figure.axes:
-        one.spines[["top", "right"]].set_visible(False)
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 

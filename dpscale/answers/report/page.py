@@ -125,7 +125,7 @@ def render_sections(
     """
     computed = {name: cache(compute) for name, compute in values.items()}
     parts = [_rendered(section, partial(_html, section, computed, package, run)) for section in sections]
-    rendered = [one for one in parts if one.html.strip()]
+    rendered = [part for part in parts if part.html.strip()]
     return render({**frame, "sections": rendered}), [one for one in rendered if one.failure]
 
 

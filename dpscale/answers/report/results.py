@@ -111,22 +111,22 @@ def hierarchy_results(answered: Answered, index: Sequence[Mapping[str, Any]]) ->
         SVG, or "".
     """
     domain, found = answered.estimates.workload.domain, list[dict[str, Any]]()
-    for own in domain.hierarchies:
-        if not any(set(own.names).intersection(row["attributes"]) for row in index):
+    for hierarchy in domain.hierarchies:
+        if not any(set(hierarchy.names).intersection(row["attributes"]) for row in index):
             continue
-        levels = answered_levels(answered, own)
+        levels = answered_levels(answered, hierarchy)
         nodes, shown = _open_nodes(levels) if levels else ([], 0)
         found.append(
             {
-                "leaf": own.leaf,
-                "levels": _level_rows(own, levels, index),
+                "leaf": hierarchy.leaf,
+                "levels": _level_rows(hierarchy, levels, index),
                 "nodes": nodes,
                 "shown": shown,
-                "total": sum(len(one.values) for one in levels),
+                "total": sum(len(level.values) for level in levels),
                 "most": MOST_CHILDREN,
                 "has_errors": any(node.half is not None for node in nodes),
-                "names": [one.name for one in levels],
-                "map": _map(domain, own, levels) if levels else "",
+                "names": [level.name for level in levels],
+                "map": _map(domain, hierarchy, levels) if levels else "",
             }
         )
     return found
@@ -156,7 +156,7 @@ def _level_rows(
     own: Hierarchy, levels: Sequence[AnsweredLevel], index: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return a row for every level with tables or estimates; None for what is not known."""
-    rows, answered = [], {one.name: one for one in levels}
+    rows, answered = [], {level.name: level for level in levels}
     for place, (name, nodes) in enumerate(zip(own.names, own.sizes, strict=True)):
         deeper = set(own.names[place + 1 :])
         sets = [row for row in index if name in row["attributes"] and not deeper.intersection(row["attributes"])]
@@ -226,7 +226,7 @@ def _mean_coordinates(coordinates: Floats, own: Hierarchy, name: str) -> Floats:
     nodes = own.ancestors(name)[: coordinates.shape[1]]  # the cells of outside values and nulls follow
     known, size = np.isfinite(coordinates).all(axis=0), own.sizes[own.position(name)]
     counts = np.bincount(nodes[known], minlength=size)
-    sums = np.stack([np.bincount(nodes[known], one[known], size) for one in coordinates])
+    sums = np.stack([np.bincount(nodes[known], coordinate[known], size) for coordinate in coordinates])
     return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
 
@@ -303,9 +303,9 @@ def total_results(estimates: Estimates) -> list[dict[str, Any]]:
         information on the total.
     """
     return [
-        {"names": " x ".join(one.names) or "all records", "origin": one.origin, "same": one.origin == SAME,
-         "misfit": misfit_of(estimates, one)}
-        for one in estimates.workload.domain.public_totals
+        {"names": " x ".join(total.names) or "all records", "origin": total.origin, "same": total.origin == SAME,
+         "misfit": misfit_of(estimates, total)}
+        for total in estimates.workload.domain.public_totals
     ]  # fmt: skip
 
 

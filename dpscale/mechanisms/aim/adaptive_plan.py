@@ -278,7 +278,9 @@ class PeriodicPlan(AdaptivePlan):
     def _choose_groups(self, first: AimDecision, values: Sequence[Floats]) -> Mapping[str, Groups]:
         """Return groups for the counts and the noise of cumulative answers after `context.periods` periods."""
         setting, scale = self.setting, self.context.periods / self.context.weight
-        measured = {request.names[0]: request.counts(own) for request, own in zip(first.requests, values, strict=True)}
+        measured = {
+            request.names[0]: request.counts(value) for request, value in zip(first.requests, values, strict=True)
+        }
         counts = {name: NoisyCounts(one.values * scale, one.variance * scale**2) for name, one in measured.items()}
         pairs = [names for names in setting.candidates if len(names) == 2]
         if not pairs:
@@ -431,7 +433,12 @@ def _known(domain: Domain) -> Callable[[AttributeSet], bool]:
 
 def _levels_above(domain: Domain) -> dict[str, AttributeSet]:
     """Return the levels above each level of a hierarchy but the first."""
-    return {name: own.names[:place] for own in domain.hierarchies for place, name in enumerate(own.names) if place}
+    return {
+        name: hierarchy.names[:place]
+        for hierarchy in domain.hierarchies
+        for place, name in enumerate(hierarchy.names)
+        if place
+    }
 
 
 def read_adaptive_plan(

@@ -91,13 +91,13 @@ class EarlierState:
                 precision *= share
             if precision > 0:
                 found.append((names, value, precision))
-        return Residuals({name: one.count for name, one in groups.items()}).updated(found)
+        return Residuals({name: group.count for name, group in groups.items()}).updated(found)
 
     def state(
         self, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None = None
     ) -> AimState:
         """Return the state after the repeated 1-ways; groups are refined here unless `groups` gives stored ones."""
-        again = {one.names[0]: one.counts(value) for one, value in zip(first.requests, values, strict=True)}
+        again = {request.names[0]: request.counts(value) for request, value in zip(first.requests, values, strict=True)}
         counts = {name: noisy.average(again[name]) for name, noisy in self.counts.items()}
         groups = self.refined_groups(counts) if groups is None else groups
         left = self.setting.beta - first.spent
@@ -216,8 +216,8 @@ class ContinuedPooling:
         content = {
             "beta": str(costs.whole.gaussian),
             "counts": {name: state.counts[name].variance for name in names},
-            "strategies": {name: one.digest for name, one in state.setting.strategies.items()},
-            "groups": {name: [one.size, *one.starts] for name, one in state.groups.items()},
+            "strategies": {name: strategy.digest for name, strategy in state.setting.strategies.items()},
+            "groups": {name: [group.size, *group.starts] for name, group in state.groups.items()},
             "residuals": [[list(one), state.residuals.precision(one)] for one in sets],
             "by_cell": sorted(list(one) for one in evidence.by_cell),
         }
@@ -257,7 +257,7 @@ def read_state(folder: Path, setting: Setting) -> EarlierState:
     record = json.loads(read_bytes(folder / STATE))
     with reading(folder / ARRAYS) as file, np.load(file, allow_pickle=False) as stored:
         arrays: Mapping[str, Floats] = dict(stored)
-    if record["strategies"] != {name: one.digest for name, one in setting.strategies.items()}:
+    if record["strategies"] != {name: strategy.digest for name, strategy in setting.strategies.items()}:
         raise JobError("run directory", "1-ways that another version of dpscale measured by other strategies",
                        "a run of this version", "start a new run")  # fmt: skip
     groups = {name: Groups(size, tuple(starts)) for name, (size, *starts) in record["groups"].items()}
@@ -265,7 +265,7 @@ def read_state(folder: Path, setting: Setting) -> EarlierState:
               for number, (name, variance) in enumerate(record["counts"].items())}  # fmt: skip
     measured = [(tuple(names), arrays[f"residual{number}"], precision)
                 for number, (names, precision) in enumerate(record["residuals"])]  # fmt: skip
-    residuals = Residuals({name: one.count for name, one in groups.items()}).updated(measured)
+    residuals = Residuals({name: group.count for name, group in groups.items()}).updated(measured)
     by_cell = frozenset(tuple(names) for names in record["by_cell"])
     return EarlierState(setting, Fraction(record["beta"]), counts, groups, residuals, by_cell)
 

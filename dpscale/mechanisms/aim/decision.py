@@ -381,10 +381,10 @@ def deviation(step: Fraction, rows_per_unit: int) -> float:
 def strategies(workload: Workload) -> Mapping[str, Factor]:
     """Return the strategy of each attribute with cumulative queries only and a suitable number of cells."""
     families_of = _families(workload)
-    sizes = {one.name: one.size for one in workload.domain.attributes}
-    return {name: cumulative_factor(sizes[name], any(own is not None and own.two_sided for own in families))
+    sizes = {attribute.name: attribute.size for attribute in workload.domain.attributes}
+    return {name: cumulative_factor(sizes[name], any(family is not None and family.two_sided for family in families))
             for name, families in families_of.items() if FEWEST <= sizes[name] <= MOST
-            and all(own is not None and own.cumulative for own in families)}  # fmt: skip
+            and all(family is not None and family.cumulative for family in families)}  # fmt: skip
 
 
 def _families(workload: Workload) -> dict[str, set[Family | None]]:

@@ -142,10 +142,10 @@ def stored_first(setting: Setting, record: Mapping[str, Any]) -> AimDecision:
 def _one_way_decision(setting: Setting, number: int, cost: Fraction, groups: Mapping[str, Groups]) -> AimDecision:
     """Return a round that measures all 1-ways over their cells, at a mean β of `cost`."""
     cells = [every_cell(setting.sizes[name]) for name in setting.names]
-    costs = _costs(setting, [one.count for one in cells], cost)
+    costs = _costs(setting, [cell.count for cell in cells], cost)
     requests = tuple(
-        one_way_request((number, rank), name, one, beta, setting.rows_per_unit, setting.strategies.get(name))
-        for rank, (name, one, beta) in enumerate(zip(setting.names, cells, costs, strict=True))
+        one_way_request((number, rank), name, cell, beta, setting.rows_per_unit, setting.strategies.get(name))
+        for rank, (name, cell, beta) in enumerate(zip(setting.names, cells, costs, strict=True))
     )
     return AimDecision(number, tuple((name,) for name in setting.names), Fraction(0), cost, groups, requests)
 

@@ -70,7 +70,7 @@ def _files(table: Any, root: str) -> tuple[File, ...]:
         )
         for row in rows
     )
-    if {plain_path(one.path) for one in files} != {plain_path(one) for one in table.file_uris()}:
+    if {plain_path(file.path) for file in files} != {plain_path(one) for one in table.file_uris()}:
         raise DataError(
             FIELD,
             "a Delta table with files of another table",

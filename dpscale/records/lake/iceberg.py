@@ -34,7 +34,7 @@ def read(path: str, version: int | None) -> Lake:
         raise DataError("data.version", got, "the id of a snapshot", "see the history of the table")
     schema = table.schema() if found.schema_id is None else table.schemas()[found.schema_id]
     unsure = _unsure([one for one in table.metadata.schemas if one.schema_id <= schema.schema_id])
-    columns = tuple(one.name for one in schema.fields if not one.required and one.name not in unsure)
+    columns = tuple(field.name for field in schema.fields if not field.required and field.name not in unsure)
     files = tuple(_file(table, schema, task) for task in table.scan(snapshot_id=found.snapshot_id).plan_files())
     return Lake("iceberg", str(table.metadata.table_uuid), found.snapshot_id, plain_path(found.manifest_list),
                 plain_path(table.location()), files, columns, unsure)  # fmt: skip
@@ -76,7 +76,7 @@ def _unsure(schemas: Sequence[Any]) -> dict[str, str]:
     named: dict[str, set[int]] = {}
     called: dict[int, set[str]] = {}
     unsure = {}
-    for one in (one for schema in schemas for one in schema.fields):
+    for one in (field for schema in schemas for field in schema.fields):
         named.setdefault(one.name, set()).add(one.field_id)
         called.setdefault(one.field_id, set()).add(one.name)
         if one.initial_default is not None:
@@ -96,8 +96,8 @@ def _file(table: Any, schema: Any, task: Any) -> File:
 def _fixed(table: Any, schema: Any, file: Any) -> Fixed:
     """Return the column values fixed by a file's partition; only identity transforms fix a value."""
     spec = table.specs()[file.spec_id]
-    known = [(schema.find_field(one.source_id), file.partition[place]) for place, one in enumerate(spec.fields)
-             if str(one.transform) == "identity" and one.source_id in schema.field_ids]  # fmt: skip
+    known = [(schema.find_field(field.source_id), file.partition[place]) for place, field in enumerate(spec.fields)
+             if str(field.transform) == "identity" and field.source_id in schema.field_ids]  # fmt: skip
     return tuple((one.name, spelled(_value(one.field_type, value))) for one, value in known)
 
 
