@@ -27,22 +27,27 @@ import resource
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import base
 import numpy as np
-import results
-from marginal_tables import DATA, KEPT, LINKED, Names, Table, generate_table, load_table
+from base import DATA, KEPT, LINKED, Names, Table, load_table, write_generated as generate_table
 
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.adaptive import run
 from dpscale.measurement.measurement import measure_block
-from dpscale.mechanisms.aim.estimators import GremEstimator
+from dpscale.mechanisms import aim_grem
+from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
+from dpscale.mechanisms.aim.schedule import BatchedSchedule
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem
@@ -67,6 +72,7 @@ from dpscale.workload.residual.grem import non_negative
 DELTA = 1e-9
 Answers = Callable[[Names], np.ndarray]
 KNOWN = {("adult", 0.1): "AIM+Private-PGM 0.345, 133 s", ("adult", 1.0): "AIM+Private-PGM 0.166, 349 s"}
+SCHEDULE, ESTIMATOR = ("ones", "selecting", "penalty", "patience", "growth"), ("grain", "chains")  # constants
 TRIED: dict[str, dict[str, Any]] = {
     "defaults": {},
     "1-ways 1/5": {"ones": 0.2},
@@ -91,6 +97,25 @@ TRIED: dict[str, dict[str, Any]] = {
 def cost_of(epsilon: float) -> float:
     """Return the squared Gaussian-DP μ of ε."""
     return float(gdp_mu(epsilon, DELTA)) ** 2
+
+
+@contextmanager
+def varied(settings: Mapping[str, Any]) -> Iterator[Options]:
+    """Plan with other constants of the schedule and of the estimator, and yield the options among the settings."""
+    schedule = {name: settings[name] for name in SCHEDULE if name in settings}
+    schedule |= {name: Fraction(str(schedule[name])) for name in ("ones", "selecting") if name in schedule}
+    estimator = {name: settings[name] for name in ESTIMATOR if name in settings}
+    with (
+        mock.patch.object(aim_grem, "BatchedSchedule", partial(BatchedSchedule, **schedule)),
+        mock.patch.object(aim_grem, "EntropyEstimator", partial(EntropyEstimator, **estimator)),
+    ):
+        yield Options(**{name: value for name, value in settings.items() if name not in (*SCHEDULE, *ESTIMATOR)})
+
+
+def varied_answers(table: Table, epsilon: float, seed: int, settings: Mapping[str, Any]) -> Answers:
+    """Return the answers with other constants."""
+    with varied(settings) as options:
+        return run_adaptive(table, epsilon, seed, options).marginal
 
 
 def run_adaptive(
@@ -188,7 +213,7 @@ class Contenders:
             return
         if tried:
             for name, kwargs in TRIED.items():
-                self._add(name, Options(**kwargs))
+                self.made[name] = partial(varied_answers, settings=kwargs)
             return
         self._add("AIM+GReM as published", Options(published=True))
         self._add("product of 1-ways", Options(), alone=True)
@@ -356,7 +381,7 @@ def main() -> None:
         figures = {(name, table, f"{epsilon:g}"): error for table, means in found.items()
                 for name, by_epsilon in means.items() for epsilon, error in by_epsilon.items()
                 if _is_published(name, table, epsilon)}  # fmt: skip
-        results.save("adaptive", {", ".join(key): error for key, error in figures.items()})
+        base.save("adaptive", {", ".join(key): error for key, error in figures.items()})
     if arguments.plot and found:
         plot(found, arguments.plot)
 

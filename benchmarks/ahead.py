@@ -16,10 +16,10 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise, product
 
+import base
 import numpy as np
-import results
 from adaptive import cost_of, load_tables
-from marginal_tables import DATA, KEPT, Table
+from base import DATA, KEPT, Table
 
 from dpscale import Domain, Workload, plan
 from dpscale.measurement.adaptive import run
@@ -91,7 +91,7 @@ def main() -> None:
              for one in compare_mechanisms(table, arguments.epsilons, arguments.seed)]  # fmt: skip
     figures = summarise_by_error(found)
     if arguments.save:
-        results.save("ahead", figures)
+        base.save("ahead", figures)
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import base
 import numpy as np
-import results
 from adaptive import DATA, cost_of, measure_plan, released_answers, run_adaptive
+from base import Names, Table, load_table
 from graphical import run_mechanism
-from marginal_tables import Names, Table, load_table
 
 from dpscale.base.numerics import one_thread
 from dpscale.counting import ExactMarginal
@@ -444,7 +444,7 @@ def main(given: Sequence[str] | None = None) -> None:
         figures |= run_errors(tasks, tables, quick, chosen.long)
     print(REASONS)
     if chosen.save:
-        results.save("aim_grem", figures)
+        base.save("aim_grem", figures)
 
 
 if __name__ == "__main__":

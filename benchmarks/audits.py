@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 
-import results
+import base
 
 from dpscale.audit.adaptive_audit import full_selftest
 
@@ -31,7 +31,7 @@ def main() -> None:
         figures |= {f"{name}, bound": float(found[1]), f"{name}, claim": float(found[2])}
         figures[f"{name}, result"] = "passed" if passed else "failed"
     if arguments.save:
-        results.save("audits", figures)
+        base.save("audits", figures)
 
 
 if __name__ == "__main__":

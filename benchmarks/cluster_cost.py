@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import base
 import psutil
-import results
-from clocks import generate_table
+from base import generate_table
 from commands import BASELINE, ROOT, unpack
 from overhead import start_process
 
@@ -165,7 +165,7 @@ def main() -> None:
     for start, every in (("before, ", before), ("", found)):
         figures |= {f"{start}{name}, {kind}": own for name, one in every.items() for kind, own in one.items()}
     if given.save:
-        results.save("cluster_cost", figures)
+        base.save("cluster_cost", figures)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
+import base
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import results
-from job_time import JOB
-from main_job import write_inputs
-from marginal_tables import DATA
+from base import DATA
+from main_job import JOB, write_inputs
 
 ROOT = Path(__file__).parents[1]
 BASELINE = "2741c547"
@@ -164,7 +163,7 @@ def main() -> None:
             if row in LIMITS:
                 figures[f"{row}, limit"] = LIMITS[row]
     if arguments.save:
-        results.save("commands", figures)
+        base.save("commands", figures)
 
 
 if __name__ == "__main__":

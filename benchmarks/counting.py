@@ -22,9 +22,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import base
 import numpy as np
 import psutil
-import results
 from counting_peers import PEERS, Result
 
 HERE = Path(__file__).resolve()
@@ -228,7 +228,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.place) as folder:
         found = run(Path(folder), wanted, given.rows, given.peers.split(","))
     if given.save:
-        results.save("counting", found)
+        base.save("counting", found)
 
 
 def run(place: Path, wanted: Sequence[str], rows: int, peers: Sequence[str]) -> Result:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 
+import base
 import numpy as np
-import results
 from adaptive import cost_of
-from marginal_tables import Table
+from base import Table
 
 from dpscale import Domain, Workload
 from dpscale.measurement.adaptive import run
@@ -86,7 +86,7 @@ def main() -> None:
             name = f"{order}, {epsilon:g}"
             figures |= {f"{name}, declared": known, f"{name}, not": without, f"{name}, wrong": off}
     if given.save:
-        results.save("declared_parents", figures)
+        base.save("declared_parents", figures)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import base
 import numpy as np
-import results
 from adaptive import cost_of, load_tables
-from marginal_tables import DATA, Table
+from base import DATA, Table
 from rows import MEMORY, draw_rows, row_error
 
 from dpscale import Domain, Workload
@@ -166,7 +166,7 @@ def main() -> None:
                 if (table.name, epsilon) == ("adult", 1.0):
                     figures |= published_figures(name, means)
     if arguments.save:
-        results.save("graphical", figures)
+        base.save("graphical", figures)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import tempfile
 from itertools import combinations, pairwise
 from pathlib import Path
 
+import base
 import numpy as np
-import results
 
 SIZES = {
     "rows": (1_000_000, 10_000_000, 100_000_000),
@@ -131,10 +131,10 @@ def amount(kind: str, size: int) -> float:
 def run_sizes(kind: str, size: int) -> dict[str, dict[str, float]]:
     """Return the figures of one size, and of its peers."""
     if kind != "rows":
-        return {kind: results.run_separately(__file__, [kind, size])}
+        return {kind: base.run_separately(__file__, [kind, size])}
     with tempfile.TemporaryDirectory() as place:
         write_rows(Path(place), size)
-        return {name: results.run_separately(__file__, [name, size, place]) for name in (kind, *PEERS)}
+        return {name: base.run_separately(__file__, [name, size, place]) for name in (kind, *PEERS)}
 
 
 def marginal_costs(found: list[tuple[float, float]]) -> tuple[float, float]:
@@ -175,7 +175,7 @@ def main() -> None:
                 figures[f"{name}, marginal"] = marginal
                 figures[f"{name} {size}, GiB"] = found["peak"]
     if given.save:
-        results.save("growth", figures)
+        base.save("growth", figures)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ import time
 from itertools import combinations
 from typing import Any
 
+import base
 import numpy as np
-import results
 from scipy.optimize import minimize
 
 import dpscale as dp
@@ -156,7 +156,7 @@ def main() -> None:
         print(f"{len(found)} random workloads: at most {figures['random, above']:.5f} times the plan's bound and "
               f"{figures['random, checked']:.5f} times the independent bound")  # fmt: skip
     if arguments.save:
-        results.save("joint_plans", figures)
+        base.save("joint_plans", figures)
 
 
 if __name__ == "__main__":

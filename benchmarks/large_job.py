@@ -16,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import base
 import numpy as np
 import psutil
-import results
 
 HERE = Path(__file__).resolve()
 QUERIES = 1000
@@ -110,7 +110,7 @@ def main() -> None:
         times = "  ".join(f"{name} {value:.2f} ms" for name, value in json.loads(out).items())
         print(f"answers  {QUERIES} random queries: {times} (aim: 5 ms)  {peak:.2f} GiB")
     if given.save:
-        results.save("large_job", figures)
+        base.save("large_job", figures)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 import adaptive
-import results
-from marginal_tables import CONSTRUCTED, KEPT, LINKED, Table, construct_table, load_table
-
-from dpscale.mechanisms.aim_grem import Options
+import base
+from base import CONSTRUCTED, KEPT, LINKED, Table, construct_table, load_table
 
 ROOT = Path(__file__).parents[1]
 BASELINE = "111f38d"
@@ -85,7 +83,8 @@ def error_of(data: Path, setting: str, case: tuple[str, float, int]) -> float:
     name, epsilon, seed = case
     table = load(name, data)
     assert table is not None
-    return table.error(adaptive.released_answers(table, epsilon, seed, Options(**SETTINGS[setting])))
+    with adaptive.varied(SETTINGS[setting]) as options:
+        return table.error(adaptive.released_answers(table, epsilon, seed, options))
 
 
 def baseline_errors(data: Path, cases: Sequence[tuple[str, float, int]]) -> dict[tuple[str, float, int], float]:
@@ -97,7 +96,7 @@ def baseline_errors(data: Path, cases: Sequence[tuple[str, float, int]]) -> dict
         with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
             archive.extractall(place, filter="data")
         (Path(place) / "leave_out_tables.py").write_text(
-            "from pathlib import Path\nfrom marginal_tables import CONSTRUCTED, construct_table, load_table\n"
+            "from pathlib import Path\nfrom base import CONSTRUCTED, construct_table, load_table\n"
             "def load(name, data):\n"
             "    return construct_table(name) if name in CONSTRUCTED else load_table(name, Path(data))\n"
         )
@@ -150,7 +149,7 @@ def run(tables: Sequence[str], epsilons: Sequence[float], seeds: range, data: Pa
                  for name, epsilon in keys}  # fmt: skip
     figures = report(found, names, epsilons)
     if save:
-        results.save("leave_out", figures)
+        base.save("leave_out", figures)
 
 
 def report(found: Mapping[Key, LeftOut], names: Sequence[str], epsilons: Sequence[float]) -> dict[str, float]:

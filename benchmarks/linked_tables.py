@@ -27,8 +27,7 @@ from typing import Any
 
 import dask.dataframe
 import numpy as np
-from linked_data import DATA
-from linked_databases import DATABASES, PIPELINES, Job, make_database
+from linked_data import DATA, DATABASES, PIPELINES, Job, make_database
 
 sys.path.insert(0, str(PIPELINES))
 

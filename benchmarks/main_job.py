@@ -22,8 +22,8 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
+import base
 import pandas as pd
-import results
 
 HERE = Path(__file__).resolve().parents[1]
 PARTITIONS = 8
@@ -165,7 +165,7 @@ def main() -> None:
         found = {name: run_contender(name, place, 1 if name == "groupby" else 2) for name in CONTENDERS}
     report(found)
     if arguments.save:
-        results.save("main_job", figures(found))
+        base.save("main_job", figures(found))
 
 
 def figures(found: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -192,6 +192,52 @@ def report(found: dict[str, dict[str, float]]) -> None:
         print(f"  {label:<35} {own['wall']:8.2f} {own['peak']:6.2f} {own['wall'] / base:8.2f}")
     stages = ", ".join(f"{name} {job[name]:.2f}" for name in ("plan", "measure", "reconstruct", "report"))
     print(f"  stages of the job: {stages}")
+
+
+TURNS = 3
+JOB = """[data]
+path = "data"
+domain = "domain.toml"
+[privacy]
+epsilon = {epsilon}
+delta = 1e-9
+dataset = "adult"
+[[workload]]
+family = "marginal"
+degree = 3
+[mechanism]
+name = "aim-grem"
+[reconstruct]
+errors = "{errors}"
+"""
+
+
+def cpu_seconds(place: Path, epsilon: float, errors: str) -> float:
+    """Return user and system seconds of one job with its workers."""
+    job = place / f"{errors}.toml"
+    job.write_text(JOB.format(epsilon=epsilon, errors=errors))
+    command = [sys.executable, "-m", "dpscale", "run", str(job), "--fresh", "--quiet", "--run-dir"]
+    before = os.times()
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        subprocess.run([*command, str(Path(folder) / "run")], check=True, capture_output=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def compare_jobs(adult: Path) -> dict[str, float]:
+    """Print and return the CPU seconds of jobs of all 3-way marginals, medians of turns, after one that compiles."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        write_inputs(adult, place)
+        cpu_seconds(place, 1.0, "simulated")
+        for epsilon in (0.1, 1.0, 10.0):
+            turns = [[cpu_seconds(place, epsilon, errors) for errors in ("none", "simulated")] for _ in range(TURNS)]
+            without, simulated = (median(one) for one in zip(*turns, strict=True))
+            found |= {f"{epsilon:g}, none": without, f"{epsilon:g}, simulated": simulated}
+            print(f"epsilon {epsilon:g}: {without:.2f} s without errors, {simulated:.2f} s with: "
+                  f"{simulated / without:.2f} times", flush=True)  # fmt: skip
+    return found
 
 
 if __name__ == "__main__":

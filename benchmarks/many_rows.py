@@ -14,11 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import base
 import pyarrow as pa
 import pyarrow.parquet as pq
-import results
 import tomli_w
-from marginal_tables import DATA, Table, load_table
+from base import DATA, Table, load_table
 
 import dpscale as dp
 from dpscale.job.sections import SynthesizeTable
@@ -72,7 +72,7 @@ def main() -> None:
           f"{1e6 * busy / arguments.rows:.2f} CPU µs a row; {size / 2**30:.2f} GiB in {files} files; peak "
           f"{max(peaks):.2f} GiB a worker, {own:.2f} GiB the driver")  # fmt: skip
     if arguments.save:
-        results.save("many_rows", figures)
+        base.save("many_rows", figures)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import base
 import numpy as np
 import psutil
-import results
 
 VALUES, FILES, PAIRS = 4, 2, 200
 STAGES = ("plan", "measure", "reconstruct", "report")
@@ -121,7 +121,7 @@ def main() -> None:
         aim = f"  (aim at 1,000 attributes: {AIMS[name]})" if name in AIMS else ""
         print(f"{name:20} {found[name]:10.4g}{aim}")
     if given.save:
-        results.save("many_sets", {name: found[name] for name in KEPT})
+        base.save("many_sets", {name: found[name] for name in KEPT})
 
 
 if __name__ == "__main__":

@@ -30,11 +30,11 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+import base
 import numpy as np
-import results
 from adaptive import with_pairs
+from base import DATA, Table, load_table
 from intervals import release_errors
-from marginal_tables import DATA, Table, load_table
 from rows import MEMORY, draw_rows
 from scipy.stats import t as student
 
@@ -247,7 +247,7 @@ def main() -> None:
                 own = f"{name}, {epsilon:g}, {kind}"
                 figures |= {f"{own}, coverage": coverage, f"{own}, error": error, f"{own}, width": width}
     if arguments.save:
-        results.save("multiple_tables", figures)
+        base.save("multiple_tables", figures)
 
 
 if __name__ == "__main__":

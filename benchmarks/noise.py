@@ -16,7 +16,6 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
-import results
 
 from dpscale.privacy.noise import discrete_gaussian, discrete_laplace, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
@@ -105,7 +104,7 @@ def main() -> None:
             "numpy": "numpy float normal (not exact)",
             "opendp": "opendp Gaussian on a vector, sigma 2^30",
         }
-        results.save("noise", {label: rates[name] / base for label, name in labels.items()})
+        base.save("noise", {label: rates[name] / base for label, name in labels.items()})
 
 
 if __name__ == "__main__":

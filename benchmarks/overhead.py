@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from clocks import (
+from base import (
     Stream,
     compute_seconds,
+    count_on,
     generate_table,
+    prepare_counting,
     print_efficiency,
     record_tasks,
     task_kind,
@@ -23,9 +30,9 @@ from clocks import (
     time_measure_stage,
     write_job,
 )
-from simulation import FAN_IN, Batch, Costs, simulate
 
 from dpscale.engine.graphs import add_lists
+from dpscale.engine.task_sizing import batch_size, useful_tasks
 
 OVERHEAD = 0.05
 EMPTY = 3000
@@ -197,3 +204,185 @@ def extrapolate(costs: Costs, shards: Callable[[int], int]) -> dict[int, float]:
         text = ", ".join(f"{n:,}: {times:,.1f}" for n, times in found.items())
         print(f"{'simulated speed-up':32} table × {length:,}, workers {text}")
     return found
+
+
+FAN_IN = 8
+BY_ROWS, IN_ROUNDS = ("count", "snapshot"), ("pack", "score-candidates", "measure-marginals")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The tasks of one call: their kind, and the seconds of each."""
+
+    kind: str
+    seconds: list[float]
+
+    def split(self, tasks: int, spread: Sequence[float] = (1.0,)) -> Batch:
+        """Return the same work in `tasks` tasks, whose relative seconds are the quantiles of `spread`."""
+        ordered = sorted(spread)
+        relative = [ordered[place * len(ordered) // tasks] for place in range(tasks)]
+        return replace(self, seconds=[sum(self.seconds) * one / sum(relative) for one in relative])
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of a stage.
+
+    `batches`; `size`: bytes of all counts in 64 bits; `speed`: bytes per second between workers; `adding`: seconds to
+    add a cell to a sum; `each`, `own`: seconds of a task that belong to the scheduler and to the worker; `driver`:
+    seconds of the driver; `spread`: relative seconds of equal tasks.
+    """
+
+    batches: list[Batch]
+    size: float
+    speed: float
+    adding: float
+    each: float
+    own: float
+    driver: float
+    pieces: int = 1
+    spread: Sequence[float] = (1.0,)
+
+    def lengthen(self, times: int) -> Costs:
+        """Return the costs of the same sets on a table `times` as long: tasks that read it grow, and no others."""
+        return self._map_batches(
+            lambda one, _: replace(one, seconds=one.seconds * times) if one.kind in BY_ROWS else one
+        )
+
+    def split_reading(self, workers: int, most: int, pieces: int) -> Costs:
+        """Return the same reading with a task for every useful worker, as partitions are assigned; at most `most`
+        tasks.
+        """
+
+        def task_number(batch: Batch) -> int:
+            calls = len(batch.seconds)
+            if batch.kind == "count":
+                return max(min(workers, useful_tasks(sum(batch.seconds))), min(calls, most // workers * workers))
+            return -(-calls // batch_size(calls, workers, sum(batch.seconds) / calls))
+
+        costs = self._map_batches(
+            lambda one, _: one.split(task_number(one), self.spread) if one.kind in BY_ROWS else one
+        )
+        return replace(costs, pieces=pieces)
+
+    def split_measuring(self, tasks: int) -> Costs:
+        """Return the same measuring of the plan's own sets, in `tasks` tasks."""
+        return self._map_batches(lambda one, number: one.split(tasks, self.spread) if number == self.first else one)
+
+    def split_rounds(self, tasks: int) -> Costs:
+        """Return the same rounds with `tasks` shards."""
+        chosen = [one.kind in IN_ROUNDS and number != self.first for number, one in enumerate(self.batches)]
+        return self._map_batches(lambda one, number: one.split(tasks, self.spread) if chosen[number] else one)
+
+    @property
+    def first(self) -> int:
+        """The index of the batch that measures the sets of the plan."""
+        return next((number for number, one in enumerate(self.batches) if one.kind == "measure-marginals"), -1)
+
+    def _map_batches(self, function: object) -> Costs:
+        assert callable(function)
+        return replace(self, batches=[function(one, number) for number, one in enumerate(self.batches)])
+
+
+class Workers:
+    """Workers, and the scheduler that assigns tasks to them."""
+
+    def __init__(self, count: int, each: float, own: float) -> None:
+        self.free, self.each, self.own, self.clock = [0.0] * count, each, own, 0.0
+        heapify(self.free)
+
+    def run(self, ready: float, seconds: float) -> float:
+        """Return the end of a task that is ready at a time."""
+        self.clock = max(self.clock, ready) + self.each
+        end = max(self.free[0], self.clock) + seconds + self.own
+        heapreplace(self.free, end)
+        return end
+
+
+def simulate(costs: Costs, count: int) -> float:
+    """Return the seconds of the stage on `count` workers."""
+    workers, ready, away = Workers(count, costs.each, costs.own), 0.0, 1 - 1 / count
+    for number, batch in enumerate(costs.batches):
+        share = costs.size / costs.speed * away / len(batch.seconds) if number == costs.first else 0.0
+        ends = [workers.run(ready, seconds + share) for seconds in sorted(batch.seconds, reverse=True)]
+        if batch.kind == "count":
+            ends = [_sum_piece(costs, workers, sorted(ends), away) for _ in range(costs.pieces)]
+        ready = max(ends)
+    return ready + costs.driver
+
+
+def _sum_piece(costs: Costs, workers: Workers, level: list[float], away: float) -> float:
+    """Return the time at which one piece of all partial counts is summed."""
+    if costs.pieces > 1 and len(level) > 1:
+        level = [workers.run(end, 0.0) for end in level]
+    cells, width = costs.size / 8 / costs.pieces, 4
+    while len(level) > 1:
+        groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
+        one = cells * (width / costs.speed * away + costs.adding)
+        level, width = [workers.run(max(group), one * len(group)) for group in groups], 8
+    return level[0]
+
+
+# A death
+
+
+def burn(folder: str, number: int) -> int:
+    """Compute for a fifth of a second, and write a marker file at the start."""
+    Path(folder, f"{number}-{os.getpid()}-{time.time_ns()}").touch()
+    end = time.perf_counter() + 0.2
+    while time.perf_counter() < end:
+        pass
+    return number
+
+
+def run_death(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> dict[str, float]:
+    """Kill one of two workers at a third of a map and during a counting pass."""
+    from dpscale.engine import ClusterEngine
+
+    client, calls = clients[2], 150
+    marks = place / "marks"
+    marks.mkdir()
+    engine = ClusterEngine(client)
+    whole = time_call(lambda: engine.map(burn, [(str(marks), i) for i in range(calls)], "burn"))
+    begun = len(list(marks.iterdir()))
+    engine.progress = WorkerKiller(client, calls // 3)
+    lost = time_call(lambda: engine.map(burn, [(str(marks), i) for i in range(calls)], "burn")) - whole
+    called = again = (len(list(marks.iterdir())) - begun - calls) * 0.2
+    running = engine.progress.running
+    print(f"{'death of 1 of 2 in a map':32} {again:.1f} s of calls were made again, of a task of about a second "
+          f"({again / 1.2:.2f} of the aim); {lost:.1f} s later, {running} tasks were its own")  # fmt: skip
+    client.wait_for_workers(2)
+    table, one = prepare_counting(generate_table(place, "death", given.rows, 20, "2,4,10,50", 32))
+    count_on(table, one, client)
+    engine = ClusterEngine(client)
+    plain = min(time_call(lambda: count_on(table, one, client)) for _ in range(given.turns))
+    hit, stream = record_tasks(client, lambda: count_with_kill(table, one, client, plain / 2))
+    last = {task["key"]: compute_seconds(task) for task in stream}
+    again, own = sum(map(compute_seconds, stream)) - sum(last.values()), max(last.values())
+    print(f"{'death of 1 of 2 in counting':32} {again:.1f} s of ended tasks done again of {sum(last.values()):.1f}; "
+          f"the longest {own:.1f} s; {hit - plain:.1f} s later, {hit / plain:.2f} of an undisturbed pass")  # fmt: skip
+    return {"death, map seconds again": called, "death, counting seconds again": again}
+
+
+class WorkerKiller:
+    """A progress function that kills a worker when a number of tasks are done."""
+
+    def __init__(self, client: Any, at: int) -> None:
+        self.client, self.at, self.running = client, at, 0
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        if done >= self.at and self.at >= 0:
+            self.at = -1
+            workers = self.client.cluster.scheduler.workers
+            victim = max(workers.values(), key=lambda worker: len(worker.processing))
+            self.running = len(victim.processing)
+            os.kill(self.client.cluster.workers[victim.name].pid, signal.SIGKILL)
+
+
+def count_with_kill(table: Any, one: Any, client: Any, after: float) -> None:
+    """Count while a worker is killed after some seconds."""
+    killer = WorkerKiller(client, 0)
+    timer = threading.Timer(after, killer, ("count", 1, 1))
+    timer.start()
+    count_on(table, one, client)
+    timer.join()

@@ -27,10 +27,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import base
 import numpy as np
-import results
 from adaptive import cost_of, load_tables, run_at_cost, with_pairs, with_triples
-from marginal_tables import DATA, Table
+from base import DATA, Table
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.mechanisms.aim_grem import Options
@@ -181,7 +181,7 @@ def main() -> None:
     for key, mean in figures.items():
         print(f"geometric mean over {len(given.tables)} tables: {key}: {mean:.3f}")
     if given.save:
-        results.save("pair_ideas", figures | {"share": given.share})
+        base.save("pair_ideas", figures | {"share": given.share})
 
 
 if __name__ == "__main__":

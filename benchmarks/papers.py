@@ -26,7 +26,7 @@ from itertools import groupby
 from typing import Any
 from unittest import mock
 
-import results
+import base
 
 from dpscale.base.numerics import one_thread
 
@@ -51,7 +51,8 @@ class Item:
     note: str = ""
 
 
-HDMM, QUERY, EIGEN, RELATIONAL = "hdmm_paper", "query_smasher_paper", "eigen_design", "relational_paper"
+HDMM, QUERY, EIGEN, RELATIONAL = "hdmm", "query_smasher", "eigen_design", "relational"
+SAVED = {name: f"{name}_paper" for name in (HDMM, QUERY, RELATIONAL)}  # beside the figures of the scripts
 COVERAGE = (
     Item("hdmm", "table 3", HDMM),
     Item("hdmm", "table 4", HDMM, "4,096 cells: not run; LRM: its code is not ours, its printed figures are shown"),
@@ -125,7 +126,7 @@ def run_paper(paper: str, quick: bool, only: Sequence[str], save: bool) -> None:
         if name and find_spec(name) and hasattr(import_module(name), "print_item"):
             found = run_items(import_module(name), own, quick)
             if save:
-                results.save(name, found)
+                base.save(SAVED.get(name, name), found)
             continue
         print(f"\n## {paper}, {', '.join(item.what for item in own)}", flush=True)
         if not name:

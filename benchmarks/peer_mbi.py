@@ -23,7 +23,7 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_enable_compilation_cache", False)
 import mbi  # noqa: E402
 import numpy as np  # noqa: E402
-from marginal_tables import DATA, Table, load_table, subsets_of  # noqa: E402
+from base import DATA, Table, load_table, subsets_of  # noqa: E402
 
 ROUNDS_PER_ATTRIBUTE, SELECTING, MODEL_MB, STEPS, LAST_STEPS = 16, 0.1, 80, 200, 1000
 ROWS, LAST_ROWS = 100_000, 1_000_000

@@ -19,11 +19,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import results
+import base
+from base import DATA
 from commands import MILLION_ROWS, ROOT
-from job_time import JOB
-from main_job import write_inputs
-from marginal_tables import DATA
+from main_job import JOB, write_inputs
 
 SHOWN = 8
 PROFILED = """import cProfile, sys
@@ -123,7 +122,7 @@ def main() -> None:
           f"limit {OUTSIDE_LIMIT:g}")  # fmt: skip
     figures |= {"rows, µs": whole, "rows, loops µs": inside, "rows, limit": OUTSIDE_LIMIT}
     if given.save:
-        results.save("profiles", figures)
+        base.save("profiles", figures)
 
 
 if __name__ == "__main__":

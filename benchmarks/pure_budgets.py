@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import time
 
+import base
 import numpy as np
-import results
 
 import dpscale as dp
 from dpscale.mechanisms import auto
@@ -97,7 +97,7 @@ def main() -> None:
         print(f"drawn: default over the best of all others {ratios.min():.5f} to {ratios.max():.7f}, geometric mean "
               f"{figures['drawn, mean ratio']:.4f}, at least 3 % below in {below}")  # fmt: skip
     if given.save:
-        results.save("pure_budgets", figures)
+        base.save("pure_budgets", figures)
 
 
 if __name__ == "__main__":

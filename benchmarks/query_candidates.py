@@ -17,7 +17,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from marginal_tables import Names, Table, load_table
+from base import Names, Table, load_table
 
 from dpscale import Domain, Workload
 from dpscale.measurement.adaptive import run

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import base
 import numpy as np
-import results
 
 os.environ["POLARS_MAX_THREADS"] = "1"
 SIZES = [2, 4, 10, 50] * 5
@@ -127,7 +127,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         figures = run(Path(folder).resolve(), given)
     if given.save:
-        results.save("reading", figures)
+        base.save("reading", figures)
 
 
 def run(place: Path, given: argparse.Namespace) -> Figures:

@@ -19,7 +19,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from marginal_tables import DATA, GENERATED, Names, Table, generate_table, load_table
+from base import DATA, GENERATED, Names, Table, load_table, write_generated as generate_table
 
 DELTA = 1e-9
 Answers = Callable[[Names], np.ndarray]

@@ -20,7 +20,7 @@ from rival_case import Answers, Case, run_case
 import mbi
 import numpy as np
 import optax
-from marginal_tables import Names, Table
+from base import Names, Table
 
 JOINT_CELLS, ROWS, TREE_STEPS, RARE = 10_000_000, 500_000, 2_500, 3.0
 MEASUREMENTS, SELECTING, MIXTURE_STEPS, LAST_MIXTURE_STEPS, STEP = 4, 0.1, 300, 1_000, 0.02

@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import results
+import base
 
 from dpscale.privacy import gdp_mu, zcdp_rho
 
@@ -200,4 +200,4 @@ def run(
             figures |= {name: found["error"], f"{name}, seconds": found["seconds"], f"{name}, seeds": found["seeds"]}
         print(f"{name}: {found}", flush=True)
     if save:
-        results.save(save, figures)
+        base.save(save, figures)

@@ -17,10 +17,10 @@ import argparse
 import time
 from itertools import chain, combinations, product
 
+import base
 import numpy as np
-import results
 from adaptive import add_table_options, complete_model, load_tables, run_adaptive
-from marginal_tables import CONSTRUCTED, KEPT, LINKED, Table, construct_table, generate_table
+from base import CONSTRUCTED, KEPT, LINKED, Table, construct_table, write_generated as generate_table
 
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import PublicStream
@@ -182,7 +182,7 @@ def main() -> None:
         )
         figures |= {f"mean ratio, {epsilon:g}": mean, f"largest ratio, {epsilon:g}": largest}
     if arguments.save:
-        results.save("rows", figures)
+        base.save("rows", figures)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import results
-from clocks import (
+import base
+from base import (
     best_times,
     compute_seconds,
     count_on,
@@ -34,8 +34,7 @@ from clocks import (
     time_measure_stage,
     write_job,
 )
-from death import run_death
-from overhead import run_large
+from overhead import run_death, run_large
 
 
 class PlainPool:
@@ -171,7 +170,7 @@ def main() -> None:
             client.close()
             made[n].close()
     if given.save:
-        results.save("scaling", figures)
+        base.save("scaling", figures)
 
 
 if __name__ == "__main__":

@@ -25,11 +25,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import results
-from clocks import Stream, compute_seconds, generate_table, record_tasks, task_kind
+import base
+from base import Stream, compute_seconds, generate_table, record_tasks, task_kind
 from commands import BASELINE, unpack
-from overhead import Pace, estimate_costs
-from simulation import Costs, simulate
+from overhead import Costs, Pace, estimate_costs, simulate
 
 BEFORE = "adaptive"  # the job that runs with the earlier package too
 WORKERS = (10, 100, 1000)
@@ -190,7 +189,7 @@ def main() -> None:
     if given.output:
         given.output.write_text(json.dumps(figures))
     if given.save:
-        results.save("shares", earlier | figures)
+        base.save("shares", earlier | figures)
 
 
 def measured_figures(only: str | None) -> Figures:

@@ -16,32 +16,44 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adaptive_blocks import audits, leave_out, multiple_tables, pair_ideas
-from interval_blocks import intervals
-from linked_blocks import relational
-from paper_blocks import eigen_design, hdmm_paper, query_smasher_paper, relational_paper
-from plan_blocks import joint_plans
-from release_blocks import adaptive, ahead, aim_grem, declared_parents, graphical, rows, usefulness
-from results import load
-from rival_blocks import rivals, wide_rivals
-from rounding import ratio, significant, table, times
-from speed_blocks import (
+from base import load, ratio, significant, table, times
+from blocks import (
+    adaptive,
+    ahead,
+    aim_grem,
+    audits,
     cluster_cost,
     cluster_kills,
     commands,
     counting,
+    declared_parents,
+    eigen_design,
+    graphical,
     growth,
+    hdmm_paper,
+    intervals,
+    joint_plans,
     large_job,
+    leave_out,
     main_job,
     many_rows,
     many_sets,
+    multiple_tables,
     noise,
+    pair_ideas,
     profiles,
+    query_smasher_paper,
     reading,
+    relational,
+    relational_paper,
+    rivals,
+    rows,
     scaling,
     shares,
     units,
+    usefulness,
     wide_adaptive,
+    wide_rivals,
 )
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

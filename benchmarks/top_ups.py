@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
-from marginal_tables import DATA, Table, load_table
+from base import DATA, Table, load_table
 
 import dpscale as dp
 from dpscale.privacy import gdp_mu

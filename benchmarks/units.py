@@ -24,10 +24,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import base
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import results
 
 from dpscale import Domain, Table
 from dpscale.engine import resolve
@@ -107,7 +107,7 @@ def measure_units(place: Path, rows: int, memory: int, degrees: list[int], clien
 def measure_separately(place: Path, rows: int, memory: str, degrees: list[int]) -> dict[str, float]:
     """Measure in a new process, so that peak memory is that of this memory setting."""
     given = [str(place), rows, parse_size(memory), degrees]
-    figures = results.run_separately(__file__, given)
+    figures = base.run_separately(__file__, given)
     ratios = ", ".join(f"{degree}-way {figures[f'{degree}-way ratio']:.2f}" for degree in degrees)
     print(
         f"  {figures['ns a row']:.0f} CPU ns a row, peak {figures['GiB']:.2f} GiB; CPU over no units: {ratios}",
@@ -184,7 +184,7 @@ def main() -> None:
                 found = measure_separately(place, int(args.rows), memory, args.degrees)
                 saved |= {f"{kind}, {memory}, {name}": value for name, value in found.items()}
     if args.save:
-        results.save("units", saved)
+        base.save("units", saved)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import base
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import results
 import tomli_w
-from marginal_tables import DATA, Table, load_table
+from base import DATA, Table, load_table
 
 import dpscale as dp
 from dpscale.engine import LocalEngine
@@ -98,7 +98,7 @@ def main() -> None:
         print(f"epsilon {epsilon:g}, mean: {format_figures(means)}", flush=True)
         saved |= {f"{epsilon:g}, {name}": value for name, value in means.items() if epsilon in SAVED}
     if arguments.save:
-        results.save("usefulness", {name: value for name, value in saved.items() if "seconds" not in name})
+        base.save("usefulness", {name: value for name, value in saved.items() if "seconds" not in name})
 
 
 def format_figures(values: dict[str, float]) -> str:

@@ -14,7 +14,7 @@ import json
 import resource
 import time
 
-import results
+import base
 
 FAMILIES = ("marginal", "prefix", "range", "circular")
 CELLS = (512, 1024, 2048, 10_000, 100_000, 1_000_000)
@@ -55,7 +55,7 @@ def main() -> None:
     for family in FAMILIES:
         for cells in given.cells:
             for mechanism in (one for one in MECHANISMS if is_planned(family, cells, one)):
-                found = results.run_separately(__file__, [cells, family, mechanism])
+                found = base.run_separately(__file__, [cells, family, mechanism])
                 text = f"{found['gap']:9.1e}{found['least']:8.4f}{found['peak']:7.2f}{cells**2 / 2**27:9,.2f}"
                 print(f"{family:9}{cells:9,}  {mechanism:20}{found['seconds']:7.2f}{found['rmse']:9.4f}{text}")
                 if mechanism == MECHANISMS[-1]:
@@ -66,7 +66,7 @@ def main() -> None:
                 elif mechanism == "hdmm":
                     figures |= {f"hdmm {family} {cells}, {name}": found[name] for name in ("seconds", "gap")}
     if given.save:
-        results.save("wide", figures)
+        base.save("wide", figures)
 
 
 if __name__ == "__main__":

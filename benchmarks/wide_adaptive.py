@@ -18,8 +18,8 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-import results
-from clocks import generate_table
+import base
+from base import generate_table
 from commands import BASELINE, ROOT, unpack
 
 LIMIT, STATED = 100.0, 239.0  # CPU seconds on the machine of the limit, where the earlier commit took the second
@@ -82,7 +82,7 @@ def main() -> None:
             print(f"{name}: {found['CPU']:.0f} CPU s{limit}; {stages}", flush=True)
             figures |= {f"{name}, {what}": seconds for what, seconds in found.items()}
     if given.save:
-        results.save("wide_adaptive", figures)
+        base.save("wide_adaptive", figures)
 
 
 if __name__ == "__main__":

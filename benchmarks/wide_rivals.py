@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 import rivals
-from marginal_tables import DATA
+from base import DATA
 
 TABLE, EPSILON, SEED = "census", 1.0, 100
 MECHANISMS = (("dpscale", "aim-grem"), ("dpscale", "aim-grem, rows"), ("mbi", "mixture"))

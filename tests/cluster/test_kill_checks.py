@@ -25,9 +25,9 @@ def checks():
     """The module with the checks, imported from benchmarks."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        import kill_checks
+        import cluster_kills
 
-        yield kill_checks
+        yield cluster_kills
     finally:
         sys.path.remove(str(BENCHMARKS))
 

@@ -74,7 +74,7 @@ def test_design_and_marginal_strategies_equal_explicit_inverses(benchmark):
 
 
 def test_largest_number_of_queries_that_count_a_cell(benchmark):
-    paper, sizes = benchmark("hdmm_paper"), {"a": 3, "b": 4}
+    paper, sizes = benchmark("hdmm"), {"a": 3, "b": 4}
     workload = paper.Workload(paper.Domain(sizes)).add("range", degree=1).add("prefix", degree=2)
     rows = [np.kron(ranges_of(3), np.ones((1, 4))), np.kron(np.ones((1, 3)), ranges_of(4))]
     rows.append(np.kron(np.tri(3), np.tri(4)))
@@ -96,7 +96,7 @@ def small(benchmark):
 @pytest.mark.parametrize("slices", [0, 2])
 def test_published_rounds_fit_exact_marginals_and_noise_spoils_them(benchmark, small, slices):
     """Links join rows of equal first attributes, which the rounds learn with next to no noise, and not with much."""
-    paper = benchmark("relational_paper")
+    paper = benchmark("relational")
     error = paper.make_error(small)
     options = paper.Options(Rounds(6, 2, 0.2), optimised=0, slices=slices)
     exact, noisy = (
@@ -107,9 +107,9 @@ def test_published_rounds_fit_exact_marginals_and_noise_spoils_them(benchmark, s
 
 
 def test_selection_and_noise_have_the_published_scale(benchmark, small):
-    paper = benchmark("relational_paper")
+    paper = benchmark("relational")
     run = paper.PublishedRun(small, (small.one, small.two), 1.0, paper.Options(Rounds(4, 2, 0.25)), 0)
-    squared = paper.gdp_mu(1.0, paper.DELTA) ** 2 / 8
+    squared = paper.gdp_mu(1.0, paper.PAPER_DELTA) ** 2 / 8
     assert (run.selection, run.noise) == pytest.approx((squared / 4, squared * 3 / 4))
     noisy, every = np.zeros((200, run.cross.size)), list(range(len(run.cross.columns)))
     for row in noisy:
@@ -123,7 +123,7 @@ def test_selection_and_noise_have_the_published_scale(benchmark, small):
 
 
 def test_self_links_count_a_row_in_both_roles(benchmark):
-    paper = benchmark("relational_paper")
+    paper = benchmark("relational")
     persons = paper.load_persons()
     assert persons.one is persons.two
     for side in (0, 1):

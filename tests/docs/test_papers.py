@@ -36,7 +36,7 @@ def test_every_table_and_figure_is_covered_once(papers):
 
 
 def test_missing_unknown_and_repeated_items_are_found(papers):
-    planted = (*papers.COVERAGE[1:], papers.Item("hdmm", "table 9", "hdmm_paper"), papers.COVERAGE[1])
+    planted = (*papers.COVERAGE[1:], papers.Item("hdmm", "table 9", "hdmm"), papers.COVERAGE[1])
     missing, unknown, repeated = differences(planted)
     assert (missing, unknown, repeated) == ({("hdmm", "table 3")}, {("hdmm", "table 9")}, {("hdmm", "table 4")})
 
@@ -66,7 +66,7 @@ def test_modules_are_called_by_name_and_others_have_their_reason(papers, monkeyp
             ("one", "figure 3", "", "its data are secret"), ("two", "figure 9", "paper_with_items")]  # fmt: skip
     monkeypatch.setattr(papers, "COVERAGE", [papers.Item(*row) for row in rows])
     saved = {}
-    monkeypatch.setattr(papers.results, "save", saved.__setitem__)
+    monkeypatch.setattr(papers.base, "save", saved.__setitem__)
     papers.run_paper("one", False, [], True)
     shown = capsys.readouterr().out
     assert shown.count("called paper_with_main.py --save") == 1
