@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 project = "dpscale"
-extensions = ["sphinx.ext.napoleon", "myst_nb", "sphinx.ext.autodoc", "sphinx_click", "around", "job_file"]
+extensions = ["sphinx.ext.napoleon", "myst_nb", "sphinx.ext.autodoc", "sphinx_click", "around"]
 
 html_theme = "furo"
 html_title = "dpscale"

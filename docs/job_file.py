@@ -1,42 +1,59 @@
-"""A directive of the site: the reference of the job file, generated from the models that validate a job."""
+"""Write reference/job-file.md, the reference of the job file, from the models that validate a job.
+
+    python docs/job_file.py
+
+`job_keys.toml` says what each key means; types, defaults and options come from the models. A test compares the page.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
-
-from docutils.statemachine import StringList
-from sphinx.util.docutils import SphinxDirective
 
 from dpscale.cli.schema import options_table
 from dpscale.job import TableJob
 from dpscale.job.tables import LinkSection, TableSection
 
-HEAD = ["| key | takes | default |", "| --- | --- | --- |"]
+DOCS = Path(__file__).parent
+PAGE, MEANINGS = DOCS / "reference" / "job-file.md", DOCS / "job_keys.toml"
+START = """# Job file
+
+Every table and key of a job file, generated from the models that validate it (`python docs/job_file.py`).
+Other keys are refused. [Jobs](../jobs.md) explains the work with them, and [databases](../databases.md)
+the keys of several tables. `dpscale job schema` prints the same as JSON Schema, for editors."""
 KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
          "object": "a table", "array": "a list"}  # fmt: skip
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 OWN = {"unit_through"}  # what a job of several tables says to those of its tables
 
 
-def reference() -> Iterator[str]:
-    """Yield Markdown: for every table of a job file its keys, their types and their defaults."""
-    schema = TableJob.model_json_schema()
+def reference() -> str:
+    """Return the page: for every table of a job file its keys, their types, defaults and meanings."""
+    schema, meanings = TableJob.model_json_schema(), tomllib.loads(MEANINGS.read_text())
+    lines = [START]
     for name, described in schema["properties"].items():
         model, many = _resolve_model(described, schema["$defs"])
-        yield from _section(f"[[{name}]]" if many else f"[{name}]", model)
+        lines += _section(f"[[{name}]]" if many else f"[{name}]", model, meanings[name])
     for title, section in (("[tables.NAME]", TableSection), ("[[link]]", LinkSection)):
-        yield from _section(title, section.model_json_schema())
-    yield from ["", "## Options of mechanisms and reconstructions", "", options_table()]
+        lines += _section(title, section.model_json_schema(), {})
+    return "\n".join([*lines, "", "## Options of mechanisms and reconstructions", "", options_table(), ""])
 
 
-def _section(title: str, model: Mapping[str, Any]) -> Iterator[str]:
-    yield from ["", f"## `{title}`", "", model.get("description", "").replace("\n", " "), "", *HEAD]
+def _section(title: str, model: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of one table of a job; keys that only meanings name are parameters of query families."""
+    yield from ["", f"## `{title}`", "", model.get("description", "").replace("\n", " "), ""]
+    head = ("key", "takes", "default", *(["meaning"] if meanings else []))
+    yield from [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
     required = model.get("required", [])
     for key, described in model["properties"].items():
         if key not in OWN:
             default = "required" if key in required else _format_default(described.get("default"))
-            yield f"| `{key}` | {_describe_type(described)} | {default} |"
+            meaning = [meanings[key]] if meanings else []
+            yield f"| {' | '.join([f'`{key}`', _describe_type(described), default, *meaning])} |"
+    for key in sorted(meanings.keys() - model["properties"].keys()):
+        yield f"| `{key}` | | | {meanings[key]} |"
 
 
 def _resolve_model(described: Mapping[str, Any], models: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -68,14 +85,5 @@ def _format_default(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class JobFile(SphinxDirective):
-    """The directive `{job-file}`."""
-
-    def run(self) -> list[Any]:
-        lines = [line for block in reference() for line in block.splitlines() or [""]]
-        return self.parse_text_to_nodes(StringList(lines, "job models"), allow_section_headings=True)
-
-
-def setup(app: Any) -> dict[str, bool]:
-    app.add_directive("job-file", JobFile)
-    return {"parallel_read_safe": True}
+if __name__ == "__main__":
+    PAGE.write_text(reference())

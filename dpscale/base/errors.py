@@ -15,18 +15,19 @@ from traceback import format_exception
 from typing import Any
 
 PAGES = {  # tables of files by the page that lists their keys
-    "jobs": ("data", "time", "privacy", "discover", "units", "totals", "workload", "mechanism", "reconstruct", "engine",
-             "output", "synthesize", "attributes", "numbers"),
+    "reference/job-file": ("data", "time", "privacy", "discover", "units", "totals", "workload", "mechanism",
+                           "reconstruct", "engine", "output", "synthesize"),
+    "domain-file": ("attributes", "numbers"),
     "databases": ("tables", "link", "joins", "allocation"),
 }  # fmt: skip
 SECTIONS = {  # other fields by the section on them
-    "data column": "docs/jobs.md#domain-file", "data columns": "docs/jobs.md#domain-file",
-    "domain": "docs/jobs.md#domain-file", "reviewed": "docs/jobs.md#domain-file",
-    "run directory": "docs/jobs.md#run-directory", "period": "docs/growing.md", "plan": "docs/frames.md",
+    "data column": "docs/domain-file.md", "data columns": "docs/domain-file.md",
+    "domain": "docs/domain-file.md", "reviewed": "docs/domain-file.md",
+    "run directory": "docs/run-directory.md", "period": "docs/growing.md", "plan": "docs/frames.md",
     "run": "docs/frames.md", "bins": "docs/frames.md", "Synthesizer": "docs/frames.md", "frame": "docs/frames.md",
     "client": "docs/cluster.md", "release": "docs/answers.md", "query": "docs/answers.md",
     "impossible": "docs/rows.md#structural-zeros", "cap": "dpscale ledger cap --help",
-    "columns": "dpscale domain sketch --help", "found": "docs/jobs.md#cells-that-are-not-public",
+    "columns": "dpscale domain sketch --help", "found": "docs/domain-file.md#cells-that-are-not-public",
     "scikit": "docs/rows.md", "SDMetrics": "docs/rows.md", "of": "docs/jobs.md#sums-and-means",
     "evidence": "docs/privacy.md#evidence-for-auditors",
 }  # fmt: skip
@@ -126,7 +127,7 @@ class DomainError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "docs/jobs.md#domain-file"
+    topic = "docs/domain-file.md"
 
 
 class DataError(DpscaleError):
@@ -227,5 +228,5 @@ class ReportError(DpscaleError):
         See `DpscaleError`.
     """
 
-    topic = "docs/jobs.md#run-directory"
+    topic = "docs/run-directory.md"
     exit_code = 70  # EX_SOFTWARE of sysexits.h (75 is EX_TEMPFAIL): a fault of dpscale, not of the job

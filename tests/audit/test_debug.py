@@ -151,7 +151,7 @@ def test_command_shows_cause_and_warns_in_debug_mode(place, monkeypatch):
     assert result.exit_code == 70
     assert result.stderr.count("\n") == 1
     assert "secret" not in result.output
-    assert result.stderr.endswith(f"{HINT}; more: docs/jobs.md, engine\n")
+    assert result.stderr.endswith(f"{HINT}; more: docs/reference/job-file.md, engine\n")
     monkeypatch.setenv("DPSCALE_DEBUG", "1")
     result = CliRunner().invoke(main, call)
     assert result.exit_code == 70

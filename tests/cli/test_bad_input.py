@@ -62,7 +62,7 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"workload": [{"family": "predicates", "attributes": [["age"]], "file": "none.npy"}]}, ["none.npy"]),
         ({"workload": []}, ["workload"]),
         ({"mechanism": {"noise": "laplace"}}, ["mechanism.noise", "gap, seconds"]),
-        ({"mechanism": {"name": "hdmm", "each": 1}}, ["mechanism.each", "way, seed"]),
+        ({"mechanism": {"name": "hdmm", "each": 1}}, ["mechanism.each", "expected way"]),
         ({"mechanism": {"name": "query-smash"}}, ["mechanism.name", "'query-smasher'"]),
         ({"privacy": {"epsilon": 0.0, "delta": 1e-9}}, ["privacy.epsilon", "0.0"]),
         ({"privacy": {"epsilon": -1.0, "delta": 1e-9}}, ["privacy.epsilon", "-1.0"]),

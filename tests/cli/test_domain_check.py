@@ -130,7 +130,7 @@ def test_run_names_all_refused_columns_on_every_engine(place, kind, unit):
         assert result.exit_code == 2, result.output
         assert not any(secret in result.output for secret in SECRETS)
         messages.add(result.stderr)
-    assert messages == {f"dpscale: {WANTED}; more: docs/jobs.md#domain-file\n"}
+    assert messages == {f"dpscale: {WANTED}; more: docs/domain-file.md\n"}
 
 
 def test_columns_outside_workload_are_not_named(place):

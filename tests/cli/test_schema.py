@@ -1,5 +1,6 @@
 """The JSON Schema of a job against the job parser, and the option table of the documents against the commands."""
 
+import importlib
 import json
 import tomllib
 from pathlib import Path
@@ -65,9 +66,11 @@ def test_pipeline_jobs_fit_schema(schema_validator, name):
     schema_validator.validate(tomllib.loads((ROOT / "pipelines" / f"{name}.toml").read_text()))
 
 
-def test_documented_options_equal_command_output():
-    printed = CliRunner().invoke(main, ["job", "options"]).stdout.strip()
-    assert printed in (ROOT / "docs" / "jobs.md").read_text(), "put what `dpscale job options` prints into docs/jobs.md"
+def test_reference_of_the_job_file_is_that_of_the_models(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    page = importlib.import_module("job_file")
+    assert page.PAGE.read_text() == page.reference(), "run `python docs/job_file.py`"
+    assert CliRunner().invoke(main, ["job", "options"]).stdout.strip() in page.PAGE.read_text()
 
 
 def test_stages_are_listed_for_schedulers():

@@ -87,7 +87,7 @@ def check_sentence(name, code, text, folder):
     if command := re.fullmatch("dpscale (.*)", more):
         assert CliRunner().invoke(main, command[1].split()).exit_code == 0
         return
-    page, section, key = re.fullmatch(r"(docs/[a-z]+\.md)(?:#([a-z-]+)|, ([a-z_.]+))?", more).groups()
+    page, section, key = re.fullmatch(r"(docs/[a-z/-]+\.md)(?:#([a-z-]+)|, ([a-z_.]+))?", more).groups()
     written = (ROOT / page).read_text()
     headings = re.findall(r"^#+ (.*)$", written, re.MULTILINE)
     assert section is None or section in {one.lower().replace(" ", "-") for one in headings}

@@ -61,7 +61,7 @@ def test_submit_accepts_only_addresses(tmp_path, address):
                                        "--run-dir", str(tmp_path / "run")])  # fmt: skip
     assert result.exit_code == 2
     assert result.stderr == (f"dpscale: engine.scheduler: {address!r}; expected tcp://HOST:PORT or tls://HOST:PORT; "
-                             "fix it; more: docs/jobs.md, engine.scheduler\n")  # fmt: skip
+                             "fix it; more: docs/reference/job-file.md, engine.scheduler\n")  # fmt: skip
 
 
 def test_missing_scheduler_is_reported():

@@ -196,7 +196,7 @@ def test_r_blocks_return_rows(snippet, place):
 
 def test_every_job_key_is_documented():
     """Each key of the models is on one of the pages that explain them."""
-    pages = "".join((ROOT / "docs" / name).read_text() for name in ("jobs.md", "databases.md"))
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("reference/job-file.md", "databases.md"))
     models = [Data, Privacy, Part, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection, JoinPart,
               JoinSection]  # fmt: skip
     keys = {key for model in models for key in model.model_fields} - {"unit_through"}  # of several tables' own jobs

@@ -113,7 +113,7 @@ def test_changed_data_are_refused_with_difference(tmp_path, finished_job, change
     message = run_command(2, "run", finished_job, "--run-dir", tmp_path / "run")
     assert "done on 20" in message
     assert f"from other data ({what}); nothing spent" in message
-    assert message.endswith("--fresh starts a new release; more: docs/jobs.md, data.path\n")
+    assert message.endswith("--fresh starts a new release; more: docs/reference/job-file.md, data.path\n")
     with pytest.raises(dp.DataError, match="from other data"):
         dp.run(finished_job, tmp_path / "run")
     assert (measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)) == before
