@@ -3,12 +3,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs audit airflow nightly papers bench clean
+.PHONY: demo test test-all check docs audit airflow nightly papers bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dpscale demo
 
 test: $(VENV)/.test
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m "not (slow or airflow or rest)"
+
+test-all: $(VENV)/.test
 	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 check: $(VENV)/.test

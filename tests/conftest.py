@@ -51,9 +51,13 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark cases of tests with `sampled(step)` as slow, except the first of each `step`."""
-    seen = Counter()
+    """Mark cases of tests with `sampled(step)` as slow, except the first of each `step`, and tests in rest.txt."""
+    from tests.default_set import rest, without_case
+
+    seen, outside = Counter(), rest()
     for item in items:
+        if without_case(item.nodeid) in outside:
+            item.add_marker(pytest.mark.rest)
         mark = item.get_closest_marker("sampled")
         if mark and not item.get_closest_marker("slow"):
             test = item.nodeid.split("[")[0]
