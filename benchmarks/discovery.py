@@ -47,7 +47,7 @@ import pyarrow.parquet as pq
 import dpscale as dp
 from dpscale.discovery.dyadic_bins import dyadic_bins
 from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
-from dpscale.discovery.end_choice import choose_ends
+from dpscale.discovery.ends import choose_ends
 from dpscale.domain import Domain
 from dpscale.privacy import gdp_mu
 
@@ -400,7 +400,7 @@ def skewed_column(name: str, rows: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 def _tails_line(name: str, rows: int, epsilon: float) -> str:
     from dpscale.answers.ratios import mean_figures
-    from dpscale.discovery.end_choice import GROUP
+    from dpscale.discovery.ends import GROUP
     from dpscale.workload.query_family import Statistic
 
     mu, bins = gdp_mu(epsilon, 1e-6), dyadic_bins()

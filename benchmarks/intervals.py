@@ -1,7 +1,7 @@
 """Coverage of 95 % intervals of an adaptive release, by kind of query, table and ε, with weights of other tables.
 
     python benchmarks/intervals.py [--tables adult acs …] [--epsilons 0.1 1 10] [--seeds 3] [--first-seed 500]
-        --fit        fit the weights of `error_calibration` to all tables, and print them
+        --fit        fit the weights of `simulated_errors` to all tables, and print them
         --leave-out  report every table with weights that were fitted to the other tables
         --cpu        only the CPU time of `dpscale run` on Adult, with errors and without
         --save       save the figures and this CPU time in results/
@@ -16,7 +16,7 @@ summarized with the number of cases that meet the requirement in brackets:
     joint      share of sets of which all queries are inside simultaneous 95 % intervals (.92 to 1)
     width      mean half width of these intervals over the root mean square error, sums over sets (at most 4)
 
-Real tables are in ../shared/data and are not part of dpscale. The weights in `error_calibration` were fitted to all
+Real tables are in ../shared/data and are not part of dpscale. The weights in `simulated_errors` were fitted to all
 tables, seeds 500 to 502, and rounded. Only the weights are left out: the form of the components and the constants of
 simultaneous intervals were chosen on all tables.
 """
@@ -41,16 +41,17 @@ from scipy.optimize import minimize
 
 from dpscale import Domain, Workload
 from dpscale.mechanisms.aim_grem import Options
-from dpscale.reconstruction.departures import Departures
-from dpscale.reconstruction.error_calibration import (
+from dpscale.reconstruction.simulated_errors import (
     CALIBRATION,
     Calibration,
+    Departures,
     ErrorComponents,
     SetKind,
+    SimulatedErrors,
+    simulate_errors,
     simultaneous_widths,
     weighted,
 )
-from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 from dpscale.workload import WorkloadPart
 
 SETS, MOST_CELLS, MOST_SUMS = {1: 100, 2: 40, 3: 30}, 20_000, 2_000

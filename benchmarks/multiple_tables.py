@@ -9,7 +9,7 @@ codes of attributes. Three kinds of 95 % intervals are compared:
 
 Combining rule: centre q̄ = mean of the M coefficients, variance T = (1 + 1/M) B with their variance B, and quantiles of
 Student's t with M − 1 degrees of freedom. B contains the noise, the shrinkage, and unmeasured interactions, because the
-perturbation of a pair has the variances of `error_calibration`. Its direction is random among those that keep the
+perturbation of a pair has the variances of `simulated_errors`. Its direction is random among those that keep the
 1-ways. The perturbed tables are fitted to perturbed 1-ways; all pairs are targets of the rows.
 
 Printed: coverage, and the root mean square error of the centre over that of `single`, and the mean half width over the

@@ -5,7 +5,7 @@ A linear query has estimate ± w · standard error. A mean is c + h · t/n with 
 bounded if n is more than w standard errors above 0. Where it is not, the group cannot be distinguished from an empty
 one and the mean is missing. Its standard error is that of the first order, h √Var(t − r n)/n. A mean lies within c ± h,
 since every value does. If a search has found the range, upper limits of the parts of a mean that are clipped
-(`dpscale.discovery.end_choice`) extend its interval. A variance is h² (q/n − (t/n)²) with its error of the first order;
+(`dpscale.discovery.ends`) extend its interval. A variance is h² (q/n − (t/n)²) with its error of the first order;
 it lies within 0 … h².
 
 References

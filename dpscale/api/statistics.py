@@ -122,7 +122,7 @@ class ReleaseStatistics(ABC):
     ) -> Estimate | DataFrame:
         """Return quantiles of a numeric attribute, with test-inversion confidence intervals.
 
-        In a wide bin at the end of the records, a fitted tail gives estimate and interval (`answers.tail_quantiles`).
+        In a wide bin at the end of the records, a fitted tail gives estimate and interval.
         An estimate whose interval is wider than twice its value is missing there.
 
         Parameters

@@ -1,4 +1,16 @@
-"""Search for the ends of a number's range (kind "ends"): a noisy histogram of the column, and a choice from it."""
+"""Search for the ends of a number's range (kind "ends"): a noisy histogram of the column, and a choice from it.
+
+For a range L … H, the mean of a group of n records has noise of standard deviation e/n · sqrt(h² + o²), where h is half
+of the range, o the distance of the mean from the centre, and 1/e² the precision of the count and of the centred sum in
+units of h. Its bias is the clipped part: E max(v - H, 0) above and E max(L - v, 0) below. Upper limits a and b of both
+follow from the histogram and its noise. They hold with about 95 % each for a column whose octaves beyond the last one
+seen fall by at least `MOST_RATIO`. A group may be clipped more than the column: the interval of its mean has GROUP
+times a and b. The range has the least root of (WIDTH · noise)² + (BIAS · (a + b))² among the ranges that clip at most
+MOST_CLIPPED of the records. Nothing is known about single groups, so the rule takes the quantiles of a lognormal
+distribution as their sizes. Of a total, n is the number of all records: it has a larger range than means of groups.
+
+Nothing seen is not taken for nothing there: if no bin beside 0 is significant, there is no range.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.errors import DomainError
-from dpscale.base.numerics import Integers
-from dpscale.discovery.end_choice import GROUP, ChosenEnds, choose_ends
+from dpscale.base.numerics import Flags, Floats, Integers, special
+from dpscale.discovery.dyadic_bins import DyadicBins, Histogram, dyadic_bins, estimate_histogram
 from dpscale.discovery.threshold import search_draw
 from dpscale.domain import MOST_PARTS, Number
 from dpscale.domain.attribute import EXACT
@@ -25,7 +37,200 @@ from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import SecretFile
 from dpscale.privacy.streams import open_stream
 
-LARGEST = 10**40  # ratio of steps
+SIZE_SPREAD, SIZE_POINTS, LEAST_SIZE = 1.5, 15, 50
+REACH = 1.3  # of ranges beyond the bins with records
+MOST_CLIPPED = 0.5
+LARGEST = (1 << 63) - 1
+WIDTH = 1.645  # standard deviations of one-sided limits, and of the noise in the expected half width
+BIAS, BIAS_OF_TOTAL = 1.5, 0.5  # weights of the clipped part in the choice of a range
+GROUP = 1.25  # clipped part of the mean of a group, in clipped parts of that of the column
+
+
+@dataclass(frozen=True)
+class ChosenEnds:
+    """Range of a number, in steps, and estimates about the records beyond it.
+
+    Attributes
+    ----------
+    low, high : int
+    clipped : float
+        Share of the records beyond the range.
+    below, above : float
+        Means of max(low - v, 0) and of max(v - high, 0) over all records.
+    mean : float
+        Mean of the clipped column.
+    records : float
+        Number of records with a value.
+    clipped_limit, below_limit, above_limit : float
+        Upper limits of `clipped`, `below` and `above`.
+    """
+
+    low: int
+    high: int
+    clipped: float
+    below: float
+    above: float
+    mean: float
+    records: float
+    clipped_limit: float
+    below_limit: float
+    above_limit: float
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """Estimated distribution of a column over the parts of bins.
+
+    Attributes
+    ----------
+    bins : DyadicBins
+    values : ndarray of float64, shape (parts,)
+        Middles of the parts, clipped to the public ends.
+    records : float
+    shares, limits : ndarray of float64, shape (parts,)
+        Estimated shares of the records, and those with tails from an upper limit.
+    doubtful : ndarray of bool, shape (bins,)
+        Bins whose noise enters limits.
+    error : float
+        Standard deviation of the count of a bin, as a share of the records.
+    """
+
+    bins: DyadicBins
+    values: Floats
+    records: float
+    shares: Floats
+    limits: Floats
+    doubtful: Flags
+    error: float
+
+    @classmethod
+    def of(cls, bins: DyadicBins, found: Histogram, error: float, low: int | None, high: int | None) -> Column:
+        """Return the column of an estimated histogram."""
+        records = max(float(found.counts.sum()), 1.0)
+        values = bins.middle if low is None and high is None else np.clip(bins.middle, low, high)
+        shares, limits = (bins.divided(counts) / records for counts in (found.counts, found.limits))
+        return cls(bins, values, records, shares, limits, found.doubtful, error / records)
+
+    def expected(self, parts: Floats) -> tuple[Floats, Floats]:
+        """Return means over the records of statistics of the parts, shape (m, parts), and their upper limits."""
+        mean_of_bin = np.add.reduceat(parts, np.flatnonzero(np.diff(self.bins.bin_of, prepend=-1)), axis=1)
+        mean_of_bin /= np.bincount(self.bins.bin_of)
+        noise = self.error * np.sqrt(mean_of_bin**2 @ self.doubtful)
+        return parts @ self.shares, np.maximum(parts @ self.limits, 0) + WIDTH * noise
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Candidate ranges: pairs (lows[i], highs[j])."""
+
+    lows: Integers
+    highs: Integers
+    i: Integers
+    j: Integers
+
+    @property
+    def half(self) -> Floats:
+        return (self.highs.astype(float)[self.j] - self.lows.astype(float)[self.i]) / 2
+
+    @property
+    def centre(self) -> Floats:
+        return (self.highs.astype(float)[self.j] + self.lows.astype(float)[self.i]) / 2
+
+    def tails(self, column: Column) -> tuple[Floats, Floats]:
+        """Return the means of the parts above and below each range with upper limits, shape (2, ranges) each."""
+        above = column.expected(np.maximum(column.values - self.highs.astype(float)[:, None], 0))
+        below = column.expected(np.maximum(self.lows.astype(float)[:, None] - column.values, 0))
+        return np.array(above)[:, self.j], np.array(below)[:, self.i]
+
+    def clipped(self, column: Column) -> Floats:
+        """Return the share of the records beyond each range with an upper limit, shape (2, ranges)."""
+        above = column.expected((column.values > self.highs.astype(float)[:, None]).astype(float))
+        below = column.expected((column.values < self.lows.astype(float)[:, None]).astype(float))
+        return np.asarray(np.minimum(np.array(above)[:, self.j] + np.array(below)[:, self.i], 1))
+
+
+def choose_ends(
+    noisy: Floats,
+    error: float,
+    groups: int,
+    precision: float,
+    low: int | None = None,
+    high: int | None = None,
+    limit: int = LARGEST,
+) -> ChosenEnds | None:
+    """Return the range with the least expected half width of the intervals of means; None if no values are seen.
+
+    Parameters
+    ----------
+    noisy : ndarray of float64, shape (bins,)
+        Noisy counts of `dyadic_bins`.
+    error : float
+        Standard deviation of each.
+    groups : int
+        Number of groups by which the number is summed.
+    precision : float
+        1/variance of the count of a group, and of its centred sum in units of half the range.
+    low, high : int, optional
+        Public ends.
+    limit : int
+        Largest absolute value of an end.
+    """
+    bins = dyadic_bins()
+    inside = np.ones(len(noisy), bool)  # values are clipped to public ends, so bins beyond them have noise only
+    inside &= True if low is None else bins.last >= low
+    inside &= True if high is None else bins.first <= high
+    found = estimate_histogram(np.where(inside, noisy, 0.0), error, WIDTH)
+    if not found.found.any():
+        return None
+    column = Column.of(bins, found, error, low, high)
+    ranges = _ranges(bins, found.counts > 0, low, high, limit)
+    above, below = ranges.tails(column)
+    clipped = ranges.clipped(column)
+    costs = _costs(column, ranges, above, below, groups, precision)
+    best = int(np.where(clipped[0] <= max(MOST_CLIPPED, clipped[0].min()), costs, np.inf).argmin())
+    mean = float(column.shares @ column.values - above[0, best] + below[0, best])
+    return ChosenEnds(int(ranges.lows[ranges.i[best]]), int(ranges.highs[ranges.j[best]]), float(clipped[0, best]),
+                      float(below[0, best]), float(above[0, best]), mean, column.records, float(clipped[1, best]),
+                      float(below[1, best]), float(above[1, best]))  # fmt: skip
+
+
+def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, limit: int) -> Ranges:
+    """Return all ranges within the support and a little beyond it."""
+    used = np.flatnonzero(seen)
+    least, most = float(bins.first[used[0]]) - 1, float(bins.last[used[-1]]) + 1
+    least, most = least * REACH if least < 0 else least / REACH, most * REACH if most > 0 else most / REACH
+    inside = bins.ends[(bins.ends >= max(least, -limit)) & (bins.ends <= min(most, limit))]
+    lows = inside if low is None else np.array([low], np.int64)
+    highs = inside if high is None else np.array([high], np.int64)
+    i, j = np.nonzero(lows[:, None] < highs[None, :])
+    if not len(i):  # all records lie beyond the largest ends
+        widest = (-limit if low is None else low), (limit if high is None else high)
+        return Ranges(
+            np.array([widest[0]]), np.array([max(widest[1], widest[0] + 1)]), np.zeros(1, int), np.zeros(1, int)
+        )
+    return Ranges(lows, highs, i, j)
+
+
+def _costs(column: Column, ranges: Ranges, above: Floats, below: Floats, groups: int, precision: float) -> Floats:
+    """Return a cost of each range: the root of squared noise and squared bias, averaged over sizes of groups."""
+    noise = WIDTH / np.sqrt(precision)
+    offset = column.shares @ column.values - above[0] + below[0] - ranges.centre
+    sizes = np.maximum(_sizes(column.records, groups), 2 / np.sqrt(precision))  # no smaller count divides a sum
+    bias = (BIAS_OF_TOTAL if groups == 1 else BIAS) * (above[1] + below[1])
+    return np.asarray(np.hypot(noise / sizes[:, None] * np.hypot(ranges.half, offset), bias).mean(axis=0))
+
+
+def _sizes(records: float, groups: int) -> Floats:
+    """Return quantiles of the sizes of groups; only sizes of at least LEAST_SIZE, if there are any."""
+    if groups == 1:
+        return np.array([records])
+    quantiles = np.exp(SIZE_SPREAD * special.ndtri((np.arange(SIZE_POINTS) + 0.5) / SIZE_POINTS))
+    sizes = np.asarray(quantiles / quantiles.mean() * records / max(groups, 1))
+    large = sizes[sizes >= LEAST_SIZE]
+    return large if len(large) else sizes[-1:]
+
+
+LARGEST_RATIO = 10**40  # ratio of steps
 
 
 @dataclass(frozen=True)
@@ -129,7 +334,7 @@ def _closed(plan: EndPlan, least: int, largest: int) -> Number:
     most = (math.isqrt(MOST_PARTS) if number.squares else MOST_PARTS) // 4  # rounder ends may be further apart
     factor, last = 1, False
     while not last:
-        last = factor >= LARGEST or any((one or 0) % (10 * factor) for one in (search.low, search.high))
+        last = factor >= LARGEST_RATIO or any((one or 0) % (10 * factor) for one in (search.low, search.high))
         low, high = least // factor, -(-largest // factor)
         if high - low > most - 2 and last:
             low, high = (high - most, high) if search.high is not None else (low, low + most)

@@ -3,8 +3,8 @@
 The count of every value is measured with Gaussian noise, and the values above the threshold are cells
 (`dpscale.discovery.threshold`). One row changes one count by one, so a unit of k rows costs k² times the squared mu of
 one row. The found cells are measured again with the rest of the budget, so their answers need no correction for the
-selection. With `count = "units"` the votes of units are measured instead (`dpscale.discovery.votes`), whose sensitivity
-does not grow with k.
+selection. With `count = "units"` the votes of units are measured instead (`dpscale.discovery.value_counts`), whose
+sensitivity does not grow with k.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Division of the budget of a job over its tables and links, before they are planned.
 
 A first measurement at a small part of the budget has the number of rows of every private table, the number of links,
-and sums of features over rows and over links. The expected errors of all tables and links follow from it
-(`relational.link_strength`), and the shares minimise the errors of linked rows (`relational.allocation`). A link whose
+and sums of features over rows and over links. The expected errors of all tables and links follow from it,
+and the shares minimise the errors of linked rows (`relational.allocation`). A link whose
 share is 0 is not measured: its links are random. Without the first measurement the same is planned for usual numbers of
 rows and usual associations.
 """
@@ -26,8 +26,15 @@ from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.protected_unit import side_tables
 from dpscale.job.sections import AllocationTable
 from dpscale.job.tables import CompositeJob, LinkSection
-from dpscale.relational.allocation import AllocationProblem, LinkErrors, TableErrors, allocate, cross_cells
-from dpscale.relational.link_strength import LinkStrength, even_side
+from dpscale.relational.allocation import (
+    AllocationProblem,
+    LinkErrors,
+    LinkStrength,
+    TableErrors,
+    allocate,
+    cross_cells,
+    even_side,
+)
 from dpscale.storage.files import read_text
 
 FILE = "allocation/allocation.json"

@@ -7,7 +7,7 @@ used, and these random streams are not part of any privacy argument.
 
 Simulated errors of models have too few draws for this. With m queries each interval covers with probability
 1 − (1 − level)/m, so all cover together under any dependence (Bonferroni), if their distribution is normal;
-`error_calibration` handles the heavier tail.
+`simulated_errors` handles the heavier tail.
 """
 
 from __future__ import annotations

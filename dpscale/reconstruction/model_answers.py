@@ -21,12 +21,11 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import restored
 from dpscale.reconstruction.base import Estimates, Evidence
-from dpscale.reconstruction.departures import Departures
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import simultaneous_width
 from dpscale.reconstruction.public_margins import fit_totals
-from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, SimulatedErrors
+from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, Departures, SimulatedErrors
 from dpscale.storage.files import reading, write_whole, writing
 from dpscale.workload import WorkloadPart
 from dpscale.workload.residual.grem import Residuals

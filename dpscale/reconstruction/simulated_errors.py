@@ -9,7 +9,7 @@ choice of measurements are fixed. The model is not exactly true, so further comp
   excess of squared error.
 - U, chance: unmeasured tables depart from the model. Records drawn from the model would depart with the variance of
   `model_variance`, real records with a multiple that follows from the departures of measured sets
-  (`departures`).
+  (`Departures`).
 - H, hidden departures, which were measured but are small against the noise. A departure of variance φU under noise of
   variance s² is known except for a share (1 − w), w = φU/(φU + s²). Replicas of a model that shrank it away do not have
   it. With U₀ the variance of a query if only the 1-ways had been measured, H = (1 − w)(U₀ − U), with the mean w of the
@@ -17,14 +17,35 @@ choice of measurements are fixed. The model is not exactly true, so further comp
 - completion and association: what the released model adds to the tables of the measurements, and what chains add to
   independence for a pair that was not measured, are uncertain in proportion.
 
-`error_calibration` weighs the components. All of this is post-processing: these random streams are not part of any
-privacy argument.
+All of this is post-processing: these random streams are not part of any privacy argument.
+
+*Departures.*
+A measured pair is predicted by its strongest chain of other pairs, a larger measured set by the pairs inside it. The
+squared distance D of the measurement from the prediction, less its noise, is compared with the variance U that records
+drawn from the prediction would have. D / U is 1 if records follow the prediction, and more if attributes interact.
+
+*Weights.*
+The error of an answer has parts that no release shows completely, so their weights are calibrated on public tables,
+whose exact counts are known (`python benchmarks/intervals.py`, which also reports every table with the weights that the
+other tables give). Nothing about the data of a release enters the weights.
+
+    variance = max(a s, h H) + f (U + U/(U/r² + 1)) + c C + d A + l r²
+
+with the spread s of replicas, the variance U of records given the measured sets, the variance H of departures that
+were measured but may be hidden by the noise, the squared change C of the estimate by a model of all pairs, the squared
+association A that chains imply for a pair that was not measured, and the largest entry r of the query. The
+overdispersion f grows with the departures of measured sets (`Departures`). U counts at most twice for cells with few
+records, where records that depart come together.
+
+Simultaneous intervals have half widths q √(variance + k² r² V), V the mean of variance / r² over the set, because
+unexpected records may be in any cell. The quantile q is Bonferroni's for the number n of queries that do not overlap,
+times 1 + (d − 1)(0.18 + 0.06 log n) for d attributes, whose errors have a longer tail than normal ones if d > 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -32,29 +53,248 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map, special
 from dpscale.reconstruction import model_variance
-from dpscale.reconstruction.departures import Departures, chance_variances
 from dpscale.reconstruction.entropy import LowOrder, along, product_of
-from dpscale.reconstruction.error_calibration import (
-    CALIBRATION,
-    Calibration,
-    ErrorComponents,
-    SetKind,
-    simultaneous_widths,
-)
+from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.set_arrays import stacks
+from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks, stacks
 from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import coarsened, expanded
+
+FEW, FEW_LARGER = 8, 5  # fewest predicted sets for an estimate
+LEAST = 1e-9
+QUANTILE = 0.25  # of the pairs: those that are selected interact more than those that are not
+LEAST_LARGER, MOST_LARGER = 0.1, 1e3
+
+
+@dataclass(frozen=True)
+class Departures:
+    """Ratios D / U of a release.
+
+    Attributes
+    ----------
+    pairs : float
+        Lower quartile of the measured pairs, at least 1; 1 if too few can be predicted.
+    larger : float or None
+        Median of the measured sets of three or more attributes; None if there are too few.
+    """
+
+    pairs: float = 1.0
+    larger: float | None = None
+
+    @classmethod
+    def of(cls, model: LowOrder, residuals: Residuals) -> Departures:
+        """Return the departures of a model that was built from these residuals."""
+        pairs_only = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
+        pairs, larger = _pair_ratios(pairs_only, residuals), list(_larger_ratios(pairs_only, residuals))
+        own = max(1.0, float(np.quantile(pairs, QUANTILE))) if len(pairs) >= FEW else 1.0
+        if len(larger) < FEW_LARGER:
+            return cls(own)
+        return cls(own, min(max(float(np.median(larger)), LEAST_LARGER), MOST_LARGER))
+
+
+def _pair_ratios(pairs_only: LowOrder, residuals: Residuals) -> list[float]:
+    """Return D / U of the measured pairs that a chain predicts."""
+    chains = _strongest_chains(pairs_only, [names for names in residuals.values if len(names) == 2])
+    ratios = list[float]()
+    for some, expected in stacks(chains, chains):
+        noise = math.prod(size - 1 for size in expected[0].shape) / np.array(list(map(residuals.precision, some)))
+        measured = np.array([residuals.values[names] for names in some])
+        excess = ((center(expected, (1, 2)) - measured) ** 2).sum(axis=(1, 2)) - noise
+        ratios += (excess / chance_variances(expected)).tolist()
+    return ratios
+
+
+def _larger_ratios(pairs_only: LowOrder, residuals: Residuals) -> Iterator[float]:
+    """Yield D / U of the larger measured sets."""
+    for names, residual in residuals.values.items():
+        if len(names) > 2:
+            inside = [subset for subset in pairs_only.tables if set(subset) < set(names)]
+            expected = pairs_only.coarse_marginal(names)
+            noise = math.prod(size - 1 for size in residual.shape) / residuals.precision(names)
+            excess = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
+            within = [tuple(names.index(name) for name in subset) for subset in inside]
+            yield excess / float(chance_variances(expected[None], within)[0])
+
+
+def _strongest_chains(pairs_only: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
+    """Return the strongest chain of measured pairs that implies each pair."""
+    ones = OneWayArrays.of(pairs_only.coarse, pairs_only.total)
+    known = PairArrays(ones, [names for names in pairs_only.tables if names in pairs_only.measured])
+    tables = [np.zeros(0), *(pairs_only.tables[names].reshape(-1) for names in known.names)]
+    return PairLinks.of(known, np.concatenate(tables)).strongest(PairArrays(ones, sets))
+
+
+def chance_variances(expected: Floats, inside: Sequence[tuple[int, ...]] = ()) -> Floats:
+    """Return Σ μ̂ Π (1 − μ̂/margin) over the 1-ways and the axes `inside`, as in `model_variance`.
+
+    Parameters
+    ----------
+    expected : ndarray, shape (tables, *shape)
+    inside : sequence of tuple of int
+        Axes of the known sets of two or more attributes inside each table.
+    """
+    unmeasured, axes = expected.copy(), range(1, expected.ndim)
+    for subset in [*inside, *((axis,) for axis in range(expected.ndim - 1))]:
+        others = tuple(axis for axis in axes if axis - 1 not in subset)
+        unmeasured *= 1 - expected / np.maximum(expected.sum(axis=others, keepdims=True), LEAST)
+    return np.asarray(np.maximum(np.maximum(unmeasured, 0).sum(axis=tuple(axes)), LEAST))
+
+
+@dataclass(frozen=True)
+class SetKind:
+    """What the weights of a set depend on.
+
+    Attributes
+    ----------
+    degree : int
+        Number of attributes.
+    measured : bool
+        Whether the set itself was measured.
+    covered : bool
+        Whether all pairs inside were measured.
+    """
+
+    degree: int
+    measured: bool
+    covered: bool
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorComponents:
+    """Parts of the squared errors of the queries over one set, in the shape of the answers.
+
+    Attributes
+    ----------
+    kind : SetKind
+    spread : ndarray
+        Mean squared distance of replicas.
+    chance, hidden : ndarray
+        U and H; 0 for single attributes.
+    completion : ndarray
+        C.
+    association : ndarray
+        A; 0 unless the set is a pair that was not measured.
+    reach : ndarray or float
+        r.
+    """
+
+    kind: SetKind
+    spread: Floats
+    chance: Floats
+    hidden: Floats
+    completion: Floats
+    association: Floats
+    reach: Floats | float
+
+    def in_order(self) -> Iterator[Floats | float]:
+        """Yield the components in the order of `Calibration.weights`."""
+        scale = max(self.reach**2, TINY) if isinstance(self.reach, float) else np.maximum(self.reach**2, TINY)
+        sparse = self.chance / (self.chance / scale + 1)
+        yield from (self.spread, self.hidden, self.chance + sparse, self.completion, self.association, scale)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Weights of the components.
+
+    Attributes
+    ----------
+    one_way, measured_pair, other_pair, larger : float
+        a of single attributes, measured pairs, other pairs, and larger sets.
+    hidden : float
+        h.
+    pair_level, pair_slope : float
+        f = level · (pairs of the departures)^slope, unless the set is larger, its pairs were measured, and it was not.
+    larger_level, larger_slope : float
+        f of these sets, by the departures of larger sets.
+    completion : float
+        c.
+    association : float
+        d.
+    """
+
+    one_way: float
+    measured_pair: float
+    other_pair: float
+    larger: float
+    hidden: float
+    pair_level: float
+    pair_slope: float
+    larger_level: float
+    larger_slope: float
+    completion: float
+    association: float
+
+    def weights(self, kind: SetKind, departures: Departures, widening: float) -> tuple[float, ...]:
+        """Return the weights of `ErrorComponents.in_order` for a kind of sets.
+
+        Parameters
+        ----------
+        kind : SetKind
+        departures : Departures
+        widening : float
+            λ, at least 1.
+        """
+        if kind.degree == 1:
+            return self.one_way, 0.0, 0.0, 0.0, 0.0, LEAST_SPREAD
+        pair = self.pair_level * departures.pairs**self.pair_slope
+        larger = self.larger_level * (1.0 if departures.larger is None else departures.larger) ** self.larger_slope
+        level = larger if kind.degree > 2 and kind.covered and not kind.measured else pair
+        spread = self.larger if kind.degree > 2 else self.measured_pair if kind.measured else self.other_pair
+        return math.sqrt(widening) * spread, self.hidden, level, self.completion, self.association, LEAST_SPREAD
+
+    def variances(self, parts: ErrorComponents, departures: Departures, widening: float) -> Floats:
+        """Return the variances of the answers; the arguments are those of `weights`."""
+        return weighted(self.weights(parts.kind, departures, widening), parts.in_order())
+
+
+def weighted(weights: Sequence[Floats | float], parts: Iterable[Floats | float]) -> Floats:
+    """Return the larger one of the first two components with their weights, plus the others."""
+    spread, hidden, *others = zip(weights, parts, strict=True)
+    total = np.maximum(spread[0] * spread[1], hidden[0] * hidden[1])
+    for weight, part in others:
+        if np.any(weight):
+            total += weight * part
+    return np.asarray(total)
+
+
+LEAST_SPREAD, TINY = 0.05, 1e-12
+EVEN = 0.7  # k
+TAIL, LONGER = 0.18, 0.06  # longer tail of the errors of pairs, and twice this of sets of three
+CALIBRATION = Calibration(1.29, 1.26, 1.67, 1.73, 0.66, 0.93, 0.71, 1.04, 0.31, 0.44, 0.0037)
+
+
+def simultaneous_widths(errors: Floats, reach: Floats, degree: int, disjoint: float, level: float) -> Floats:
+    """Return half widths of simultaneous intervals.
+
+    Parameters
+    ----------
+    errors : ndarray
+        Standard errors of all queries over a set.
+    reach : ndarray
+        Largest entry of each query, in the same shape.
+    degree : int
+        Number of attributes.
+    disjoint : float
+        Number of queries that do not overlap: their number times the total, by the sum of their answers.
+    level : float
+        Probability that all intervals cover.
+    """
+    count = min(max(disjoint, 1.0), float(errors.size))
+    tail = (degree - 1) * (TAIL + LONGER * math.log(count))
+    scaled = errors / np.maximum(reach, TINY)
+    mean = np.sort(scaled**2, axis=None).mean()  # sorted, so that the order of the queries does not change the last bit
+    return np.asarray(bonferroni(level, count) * (1 + tail) * reach * np.sqrt(scaled**2 + EVEN**2 * mean))
+
 
 Answers = Callable[[Floats], Floats]
 Rest = Callable[[Collection[AttributeSet]], Floats | float]
 DRAWS, FEWEST_DRAWS = 20, 8
 MOST_REBUILT = 10**6  # measured tables in all draws, above which there are fewer draws
 MOST_ENTRIES = 1 << 24
-LEAST = 1e-9
 NOTHING = np.zeros(0)
 SIMULATION_NOTE = (
     "Approximate, by simulation: the noise and the shrinkage of all measurements, widened by the observed departure of "

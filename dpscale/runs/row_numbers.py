@@ -24,14 +24,15 @@ from dpscale.runs.estimates import estimates_of
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis.draw import RowPart, RowSampler
-from dpscale.synthesis.number_targets import (
+from dpscale.synthesis.number_values import (
     GroupTargets,
     NumberTargets,
+    RowGroups,
+    draw_steps,
     read_number_targets,
     select_sets,
     write_number_targets,
 )
-from dpscale.synthesis.number_values import RowGroups, draw_steps
 from dpscale.workload import part_of
 from dpscale.workload.residual import subsets
 from dpscale.workload.sums import MeanQueries, VarianceQueries, number_named

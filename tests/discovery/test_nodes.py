@@ -9,7 +9,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DomainError
-from dpscale.discovery.code_tree import LeafCounts, read_tree
+from dpscale.discovery.nodes import LeafCounts, read_tree
 from dpscale.domain import Domain
 from tests.discovery.small import write_frame
 

@@ -8,9 +8,8 @@ from scipy.optimize import nnls
 
 from dpscale.base.errors import BudgetError
 from dpscale.discovery import edges
+from dpscale.discovery.dyadic_tree import Leaves, TreeCounts, TreePolicy, estimate_leaves, on_grid
 from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, join_leaves, measure_tree
-from dpscale.discovery.tree_estimate import Leaves, TreeCounts, estimate_leaves
-from dpscale.discovery.tree_policy import TreePolicy, on_grid
 from dpscale.domain import Domain
 
 SHARE = Fraction(1, 1000)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpscale.answers.publish import publish
-from dpscale.answers.published_trees import CONTRADICTION
-from dpscale.answers.table_lattice import TableLattice
+from dpscale.answers.published_trees import CONTRADICTION, TableLattice
 from dpscale.answers.tables import Answered
 from dpscale.domain import Domain
 from dpscale.domain.structural_zeros import possible

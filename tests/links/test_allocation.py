@@ -23,7 +23,7 @@ from dpscale.job.allocation import Allocation, Divisible, KnownSizes, likely_row
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.privacy.draws import SMOOTHING, GaussianDraw
-from dpscale.relational.degree_bounds import degree_histogram
+from dpscale.relational.degrees import degree_histogram
 from dpscale.relational.features import BITS, Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import first_measurement, measuring

@@ -30,7 +30,7 @@ from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_
 from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
-from dpscale.relational.degree_bounds import degree_histogram
+from dpscale.relational.degrees import degree_histogram
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import link_data
 from dpscale.runs.links.first_measurement import end_of

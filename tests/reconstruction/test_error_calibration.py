@@ -6,14 +6,14 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from dpscale.reconstruction.departures import Departures
-from dpscale.reconstruction.error_calibration import (
+from dpscale.reconstruction.simulated_errors import (
     CALIBRATION,
     EVEN,
-    LEAST,
+    LEAST_SPREAD,
     LONGER,
     TAIL,
     Calibration,
+    Departures,
     ErrorComponents,
     SetKind,
     simultaneous_widths,
@@ -34,12 +34,12 @@ def components(kind, spread=10.0, hidden=0.0, chance=2.0, completion=8.0, associ
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (SetKind(1, False, False), 2 * 10 + LEAST),
-        (SetKind(2, True, True), 2 * 3 * 10 + 4.5 * (2 + 2 / 3) + 2 + 2 + LEAST),
-        (SetKind(2, False, False), 2 * 5 * 10 + 4.5 * (2 + 2 / 3) + 2 + 2 + LEAST),
-        (SetKind(3, False, True), 2 * 7 * 10 + 36 * (2 + 2 / 3) + 2 + 2 + LEAST),
-        (SetKind(3, False, False), 2 * 7 * 10 + 4.5 * (2 + 2 / 3) + 2 + 2 + LEAST),
-        (SetKind(3, True, True), 2 * 7 * 10 + 4.5 * (2 + 2 / 3) + 2 + 2 + LEAST),
+        (SetKind(1, False, False), 2 * 10 + LEAST_SPREAD),
+        (SetKind(2, True, True), 2 * 3 * 10 + 4.5 * (2 + 2 / 3) + 2 + 2 + LEAST_SPREAD),
+        (SetKind(2, False, False), 2 * 5 * 10 + 4.5 * (2 + 2 / 3) + 2 + 2 + LEAST_SPREAD),
+        (SetKind(3, False, True), 2 * 7 * 10 + 36 * (2 + 2 / 3) + 2 + 2 + LEAST_SPREAD),
+        (SetKind(3, False, False), 2 * 7 * 10 + 4.5 * (2 + 2 / 3) + 2 + 2 + LEAST_SPREAD),
+        (SetKind(3, True, True), 2 * 7 * 10 + 4.5 * (2 + 2 / 3) + 2 + 2 + LEAST_SPREAD),
     ],
 )
 def test_variance_is_the_printed_sum(kind, expected):

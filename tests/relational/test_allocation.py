@@ -8,11 +8,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpscale.relational.allocation import LEAST, AllocationProblem, LinkErrors, TableErrors, allocate, cross_cells
+from dpscale.relational.allocation import (
+    LEAST,
+    AllocationProblem,
+    LinkErrors,
+    LinkStrength,
+    NoisySums,
+    TableErrors,
+    allocate,
+    cross_cells,
+    even_side,
+    one_way_blocks,
+    pair_blocks,
+)
 from dpscale.relational.budget_shares import Expected, LinkProblem
 from dpscale.relational.degrees import _bounded_binomial, distribution, shrink_degrees
 from dpscale.relational.features import Features
-from dpscale.relational.link_strength import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
 
 SIZES = ((4, 3), (5, 2, 3))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.relational.degree_bounds import CUT, bucket_starts, cut_share, degree_histogram, proposed_bound
+from dpscale.relational.degrees import CUT, bucket_starts, cut_share, degree_histogram, proposed_bound
 
 
 def test_a_row_is_in_one_bucket() -> None:

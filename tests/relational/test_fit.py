@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpscale.relational.features import STEP, Features, Side
-from dpscale.relational.fit import Constraint, Links, many_to_many, one_to_many
+from dpscale.relational.link_estimation import Constraint, Links, many_to_many, one_to_many
 
 U_SIZES, V_SIZES = (2, 3), (4, 2)
 

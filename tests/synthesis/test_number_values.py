@@ -10,14 +10,15 @@ from dpscale.domain import Domain
 from dpscale.privacy.streams import PublicStream
 from dpscale.synthesis import number_values
 from dpscale.synthesis.decode import number_column, number_values as values_of
-from dpscale.synthesis.number_targets import (
+from dpscale.synthesis.number_values import (
     GroupTargets,
     NumberTargets,
+    RowGroups,
+    draw_steps,
     read_number_targets,
     select_sets,
     write_number_targets,
 )
-from dpscale.synthesis.number_values import RowGroups, draw_steps
 
 SIZES = {"a": 4, "b": 3}
 STEPS = 200
@@ -200,7 +201,7 @@ def test_targets_are_stored_exactly_and_selected_by_signal(tmp_path, monkeypatch
     for one, other in zip(read.sets, targets.sets, strict=True):
         assert (one.sums.tobytes(), one.width, one.sizes) == (other.sums.tobytes(), other.width, other.sizes)
     flat = targets_of(cells, np.full(len(cells), 0.5), sets=(("b",),)).sets[0]
-    monkeypatch.setattr("dpscale.synthesis.number_targets.MOST_SETS", 1)
+    monkeypatch.setattr("dpscale.synthesis.number_values.MOST_SETS", 1)
     chosen = select_sets([targets.sets[3], flat, targets.sets[1]], 100)
     assert [one.names for one in chosen] == [("a",), ()]
     assert [one.names for one in select_sets(targets.sets, 2)] == [()]

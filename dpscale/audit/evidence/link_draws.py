@@ -21,7 +21,7 @@ from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.relational import assignment, budget_shares, features, published, rounding
-from dpscale.relational.degree_bounds import bucket_starts
+from dpscale.relational.degrees import bucket_starts
 from dpscale.relational.features import Features
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import Run

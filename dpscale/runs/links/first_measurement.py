@@ -46,10 +46,10 @@ from dpscale.measurement.measurement import LinkRecords
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.secret import snapshot_tag
+from dpscale.relational.allocation import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
 from dpscale.relational.budget_shares import Expected, LinkProblem, Shares, Split, first_shares
-from dpscale.relational.degree_bounds import cut_share, proposed_bound
+from dpscale.relational.degrees import cut_share, proposed_bound
 from dpscale.relational.features import BITS, STEP, Features, Side
-from dpscale.relational.link_strength import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.joint_parts import protection_fields
 from dpscale.runs.links.link_data import ExactLinks

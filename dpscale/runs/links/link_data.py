@@ -32,8 +32,7 @@ from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
-from dpscale.relational.degree_bounds import degree_histogram
-from dpscale.relational.degrees import bucket, buckets
+from dpscale.relational.degrees import bucket, buckets, degree_histogram
 from dpscale.relational.features import FEW_CELLS, Features, Side, distinct
 from dpscale.relational.rounding import Cross
 from dpscale.runs.composite import NO_DOMAIN, Files, open_table

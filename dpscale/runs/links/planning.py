@@ -27,10 +27,10 @@ from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk
+from dpscale.relational.allocation import even_side
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP
-from dpscale.relational.link_strength import even_side
 from dpscale.runs.links.report import describe_neighbours
 from dpscale.runs.stages.plan import make_plan
 

@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrow import pa
-from dpscale.discovery.code_tree import LeafCounts, LeafRequest, count_leaves, read_tree
-from dpscale.discovery.nodes import NodePlan, find_nodes, found_nodes, plan_nodes
+from dpscale.discovery.nodes import (
+    LeafCounts,
+    LeafRequest,
+    NodePlan,
+    count_leaves,
+    find_nodes,
+    found_nodes,
+    plan_nodes,
+    read_tree,
+)
 from dpscale.domain.attribute import Attribute
 from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
 

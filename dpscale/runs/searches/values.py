@@ -15,16 +15,20 @@ from dpscale.discovery.value_counts import (
     ENTRY_BYTES,
     LEAST_MERGED,
     MOST_MERGED,
+    PAIR_BYTES,
     SHARDS,
     Passing,
     ValueRequest,
+    VoteRequest,
     count_values,
+    count_votes,
     find_texts,
     measure_shard,
+    take_pairs,
     take_shard,
+    unit_values,
 )
 from dpscale.discovery.values import ValuePlan, found_values, plan_values
-from dpscale.discovery.votes import PAIR_BYTES, VoteRequest, count_votes, take_pairs, unit_values
 from dpscale.domain.attribute import Attribute
 from dpscale.records.table import Partition
 from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
