@@ -78,6 +78,7 @@ def area(
     one, other = (_union(own, places, labels) for labels in (nodes, minus))
     name, place, weights = _difference(own, one, other)
     attributes, values = _other_query(domain, own, query)
+
     if isinstance(answered.estimates, TreeEstimates):
         found = answered.estimates.combination(name, place, weights, attributes, values)
     else:
@@ -85,6 +86,7 @@ def area(
         every[place] = weights
         array = np.multiply.outer(every, values)
         found = answered.estimates.answer(ordered, np.moveaxis(array, 0, ordered.index(name)))
+
     half = half_width(level, answered.estimates.noise) * found[1]
     return AreaEstimate(found[0], found[1], found[0] - half, found[0] + half)
 
@@ -101,6 +103,7 @@ def chosen_hierarchy(domain: Domain, name: str | None) -> Hierarchy:
         return own
     if name is None and len(domain.hierarchies) == 1:
         return domain.hierarchies[0]
+
     leaves = [hierarchy.leaf for hierarchy in domain.hierarchies]
     got = "none given" if name is None else safe_repr(name)
     takes = f"one of {', '.join(leaves)}" if leaves else "a domain with a hierarchy"
@@ -115,6 +118,7 @@ def _union(own: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
     """Return the union of labelled nodes, as nodes of the deepest level of one of them."""
     if isinstance(nodes, str):
         raise JobError("nodes", safe_repr(nodes), "a list of labels", f"write [{safe_repr(nodes)}]")
+
     labels = list(nodes)
     found = np.array([places.alone.get(label, -1) if label.__hash__ else -1 for label in labels], np.int64)
     for unknown in np.flatnonzero(found < 0).tolist():
@@ -122,6 +126,7 @@ def _union(own: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
     levels, cells = found >> LEVEL, found & ((1 << LEVEL) - 1)
     deepest = int(levels.max(initial=1))
     parts = [_descend(own, (level, cells[levels == level]), deepest) for level in np.unique(levels).tolist()]
+
     return deepest, np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
@@ -143,6 +148,7 @@ def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers
     weights = np.bincount(place, signs, minlength=len(nodes))
     nodes, weights = nodes[weights != 0], weights[weights != 0]
     tree = own.tree
+
     while level > 1:
         above, first, place, number = np.unique(
             tree.parents[level - 1][nodes], return_index=True, return_inverse=True, return_counts=True
@@ -151,6 +157,7 @@ def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers
         if not whole.all() or (weights != weights[first][place]).any():
             break
         nodes, weights, level = above, weights[first], level - 1
+
     return own.names[level - 1], nodes, weights
 
 
@@ -180,6 +187,7 @@ def _places(domain: Domain, own: Hierarchy) -> Places:
         codes = [(depth + 1 << LEVEL) + cell for cell in range(domain[name].size)]
         labels = list(domain[name].labels)
         found.append(dict(zip(map(str, labels), codes, strict=True)) | dict(zip(labels, codes, strict=True)))
+
     alone: dict[Any, int] = {}
     several: set[Any] = set()
     for codes_of in found:
@@ -187,6 +195,7 @@ def _places(domain: Domain, own: Hierarchy) -> Places:
             if _leaves(own, alone[label]) != _leaves(own, codes_of[label]):
                 several.add(label)
         alone |= codes_of
+
     return Places(tuple(found), {label: code for label, code in alone.items() if label not in several})
 
 
@@ -196,10 +205,12 @@ def _find(own: Hierarchy, places: Places, label: Any) -> int:
         cells = places.by_level[own.position(label[0])]
         if label[1] in cells:
             return cells[label[1]]
+
     levels = [name for name, cells in zip(own.names, places.by_level, strict=True) if label.__hash__ and label in cells]
     if levels:
         raise JobError("nodes", f"{label!r}, a label of {' and '.join(levels)}", "labels of one node",
                        f"write a pair, as ({levels[-1]!r}, {label!r})")  # fmt: skip
+
     known = (str(cell) for cells in places.by_level for cell in cells)
     raise JobError("nodes", safe_repr(label), f"labels of {', '.join(own.names)}", nearest(str(label), known))
 
@@ -213,6 +224,7 @@ def _other_query(domain: Domain, own: Hierarchy, query: Any) -> tuple[AttributeS
     """Return the attributes of a query on records and its values over their cells."""
     if query is None:
         return (), np.ones(())
+
     if isinstance(query, str):
         found = read_predicate(query, domain)
         attributes, values = found.attributes, found.mask.astype(np.float64)
@@ -224,6 +236,7 @@ def _other_query(domain: Domain, own: Hierarchy, query: Any) -> tuple[AttributeS
             values = np.multiply.outer(values, mask)
     else:
         raise JobError("query", safe_repr(query), "a predicate, as \"sex = 'f'\", or values by attribute", "fix it")
+
     if levels := [name for name in attributes if name in own.names]:
         raise JobError("query", f"a condition on {levels[0]}, a level of the area", "conditions on other attributes",
                        "choose the nodes of the area instead")  # fmt: skip
@@ -236,7 +249,9 @@ def _mask(domain: Domain, name: str, values: Any) -> Floats:
     found = np.zeros(attribute.size)
     for value in listed:
         if value not in attribute.cell_of:
-            raise JobError(f"query.{name}", safe_repr(value), f"values of {name}",
-                           nearest(str(value), map(str, attribute.labels)))  # fmt: skip
+            raise JobError(
+                f"query.{name}", safe_repr(value), f"values of {name}", nearest(str(value), map(str, attribute.labels))
+            )
         found[attribute.cell_of[value]] = 1.0
+
     return found

@@ -63,6 +63,7 @@ def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) 
             table = table * np.divide(target, sums, out=np.zeros(len(target)), where=sums > 0)[group]
         if off < CLOSE:
             break
+
     return table.reshape(estimate.shape)
 
 
@@ -86,6 +87,7 @@ def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: 
     found = optimize.milp(cost, integrality=integral, bounds=bounds, constraints=margins, options={"node_limit": NODES})
     if found.x is None:
         return None
+
     whole = np.rint(found.x).astype(np.int64)
     return whole.reshape(fitted.shape) if (matrix @ whole == wanted).all() else None
 

@@ -57,7 +57,9 @@ def share_beyond(
     if rows <= width * second**0.5:
         raise TooFewRecords("cut", "a number of rows that is not distinguishable from zero", "more rows than noise",
                             "increase the budget")  # fmt: skip
-    ends = fieller((np.asarray(beyond), np.asarray(rows)), (np.asarray(first), np.asarray(second), np.asarray(first)),
-                   width)  # fmt: skip
+
+    ends = fieller(
+        (np.asarray(beyond), np.asarray(rows)), (np.asarray(first), np.asarray(second), np.asarray(first)), width
+    )
     low, high = (float(np.clip(end, 0, 1)) for end in ends)
     return Estimate(float(np.clip(beyond / rows, 0, 1)), low, high)

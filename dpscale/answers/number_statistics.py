@@ -54,6 +54,7 @@ def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -
     if name not in searched or name not in domain.number_names:
         raise JobError("bias", f"'tail' for {name}, whose range is public", "a number with a private end",
                        "leave it out: nothing is known about values beyond the range")  # fmt: skip
+
     (low, high), found = domain[name].ends, searched[name]  # type: ignore[attr-defined]
     up = found["above"] / max(found["clipped_mean"] - low, 1e-9)
     down = found["below"] / max(high - found["clipped_mean"], 1e-9)
@@ -85,14 +86,17 @@ def ratio_table(answered: Answered, name: str, other: str, by: Sequence[str], le
         number_named(domain, one, "ratio")
     if name == other:
         raise JobError("ratio", f"{name!r} twice", f"two numbers, or a number and {RECORDS!r}", "name another one")
+
     names = checked_groups(domain, by)
     groups = domain.cells(names)
     if groups > MOST_GROUPS:
         raise PlanError("by", f"{groups:,} groups", f"at most {MOST_GROUPS:,}", "use fewer attributes")
+
     both = domain.ordered([*names, *({name, other} - {RECORDS})])
     pairs = [_ratio_answers(answered, both, names, (name, other), cells) for cells in np.ndindex(domain.shape(names))]
     answers, errors = (np.array(one) for one in zip(*pairs, strict=True))
     width = half_width(level, answered.estimates.noise)
+
     return _table(answered, names, _ratio_figures(answers, errors, width))
 
 
@@ -119,6 +123,7 @@ def _sum_query(domain: Domain, both: AttributeSet, by: AttributeSet, name: str, 
         elif own == name:
             axis = number_named(domain, name, "ratio").cell_values
         query = np.multiply.outer(query, axis)
+
     return query
 
 
@@ -139,12 +144,15 @@ def _figures(
     domain = answered.estimates.workload.domain
     number = number_named(domain, name, family.name)
     if family.needs_squares and not number.squares:
-        raise PlanError("of", f"squares of {name}", "variances of the workload",
-                        f'add family = "{family.name}" with of = "{name}"')  # fmt: skip
+        raise PlanError(
+            "of", f"squares of {name}", "variances of the workload", f'add family = "{family.name}" with of = "{name}"'
+        )
+
     names = (*checked_groups(domain, by), name)
     part = part_of(family, domain, (names,), (1.0,))
     check_measured(answered, part, names)
     answers, errors = answered.estimates.part_answers(part.linear, names)
+
     return figures_of(part, answers, errors, half_width(level, answered.estimates.noise))
 
 
@@ -157,6 +165,7 @@ def check_measured(answered: Answered, part: WorkloadPart, names: AttributeSet) 
     domain, generic = answered.estimates.workload.domain, np.random.default_rng(0)
     groups = generic.uniform(0.5, 1.5, domain.shape(names[:-1]))
     *_, family = part.linear.families(names)
+
     try:
         for row in family.matrix(domain[names[-1]].size):
             answered.estimates.answer(names, np.multiply.outer(groups, row))
@@ -189,4 +198,5 @@ def _table(answered: Answered, by: Sequence[str], figures: Figures) -> pa.Table:
     missing = np.isnan(columns["estimate"])
     if missing.any():
         columns["reason"] = pa.array([REASON if one else None for one in missing.tolist()], pa.string())
+
     return pa.table(columns)

@@ -82,6 +82,7 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
     whole: dict[AttributeSet, Integers] = {(): np.array(total)}
     errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     domain = answered.estimates.workload.domain
+
     for names in closed([*requested, *known_sets(domain, requested)]):
         if (known := domain.known_table(names)) is not None:
             whole[names], errors[names] = known, np.zeros(known.shape)
@@ -89,11 +90,13 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
         if domain.cells(names) > most_cells:
             left[names] = f"it has more than {most_cells:,} cells"
             continue
+
         try:
             estimate, errors[names] = answered.cells(names)
         except PlanError:
             left[names] = UNDETERMINED
             continue
+
         found = adjust_to_constraints(
             estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names))
         )
@@ -101,6 +104,7 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
             left[names] = CONTRADICTION
         else:
             whole[names] = found
+
     tables = {names: whole[names] for names in requested if names in whole and names}
     return WholeTables(tables, errors, {names: why for names, why in left.items() if names in requested})
 
@@ -149,8 +153,9 @@ def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None
     named = list(dict.fromkeys(named))
     most = {names: MOST_TREE_CELLS if names_levels(answered, [names]) else MOST_CELLS for names in named}
     fit = sum(domain.cells(names) <= most[names] for names in named)
-    has_totals = degree is None and any(names and not set(names) - domain.number_names
-                                        for names in answered.estimates.workload.sets)  # fmt: skip
+    has_totals = degree is None and any(
+        names and not set(names) - domain.number_names for names in answered.estimates.workload.sets
+    )
     if not (fit or (has_totals and not named)) or len(named) > MOST_SETS:
         got = f"{len(named):,} sets, {fit:,} of them of up to {max(most.values(), default=MOST_CELLS):,} cells"
         raise JobError("publish", got, f"1 to {MOST_SETS:,} sets", "select some with --set age,sex or --degree 2")
@@ -165,8 +170,10 @@ def _counted_sets(answered: Answered) -> list[AttributeSet]:
 
 
 README, CODEBOOK, BOOK = "README.txt", "codebook.csv", "tables.xlsx"
-DESCRIPTION = ("Post-processing of a differentially private release: computed from its noisy answers alone, without the"
-               " data and without further privacy cost. Counts are estimates, not the true numbers.")  # fmt: skip
+DESCRIPTION = (
+    "Post-processing of a differentially private release: computed from its noisy answers alone, without the"
+    " data and without further privacy cost. Counts are estimates, not the true numbers."
+)
 MOST_NAME = 60
 MOST_ROWS = 1_048_576  # of a sheet of Excel, with the header
 
@@ -199,6 +206,7 @@ def write_published(
     files = _files(folder)
     described = croissant.describe(folder, files, tables, release, description)
     write_whole(folder / croissant.FILE, json.dumps(described, indent=1, ensure_ascii=False).encode())
+
     return _files(folder)
 
 
@@ -264,6 +272,7 @@ def readme(
     numbers = column_notes(limit) if published.numbers else []
     if any(table.size >= MOST_ROWS for table in published.tables.values()):
         out.append(f"  tables of {MOST_ROWS:,} rows or more: in {BOOK} only, because no sheet has more rows")
+
     return "\n".join([
         f"Tables of release {release}", "", description, "",
         f"Total: {published.total:,}. All counts are non-negative integers, and tables add up: common margins of two",
@@ -289,11 +298,13 @@ def _emptied(folder: Path) -> None:
     """Create the folder, or remove an older publication in it. Raises JobError for any other folder with files."""
     if folder.is_symlink():
         raise JobError("--out", f"{folder} is a symbolic link", "a real folder", "name the folder that it points to")
+
     if folder.exists() and any(folder.iterdir()):
         if not (folder / README).is_file() or not (folder / CODEBOOK).is_file():
             raise JobError("--out", f"{folder} contains other files", "a new or empty folder, or an older publication",
                            "choose another folder")  # fmt: skip
         shutil.rmtree(folder)
+
     folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -323,6 +334,7 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, descripti
     except ImportError:
         raise JobError("--format", "xlsx, without openpyxl", "csv or parquet, or the extra dpscale[excel]",
                        "pip install 'dpscale[excel]'") from None  # fmt: skip
+
     book = Workbook(write_only=True)
     first = book.create_sheet("about")
     about = [f"{name}: {_statistic(table)}" if _statistic(table) else name for name, table in tables.items()]
@@ -330,11 +342,13 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, descripti
     about += [f"{name}: omitted here, because a sheet has at most {MOST_ROWS:,} rows" for name in long]
     for line in (f"Tables of release {release}", description, *about):
         first.append([_as_xml(line)])
+
     for name, table in ((name, table) for name, table in tables.items() if name not in long):
         sheet = book.create_sheet(name[:31])
         plain = without_dictionaries(_escaped(table))
         for row in (plain.column_names, *zip(*plain.to_pydict().values(), strict=True)):
             sheet.append([_as_xml(one) if isinstance(one, str) else one for one in row])
+
     out = io.BytesIO()
     book.save(out)
     write_whole(folder / BOOK, out.getvalue())

@@ -86,6 +86,7 @@ def number_tables(
         by = part.shown(names)
         if (by and by not in requested) or part.count(names) > most_groups:
             continue
+
         (name,) = set(names) - set(by)
         for statistic, table_of in _statistics(part).items():
             if (key := (statistic, name, by)) not in done:
@@ -144,6 +145,7 @@ def _published(
     title = f"{name} of {number.name}" if _has_cells(part) else name
     title += f" by {', '.join(by)}" if by else ""
     unit = number.name if name in STATISTIC_TABLES else part.unit(part.extended(by))
+
     return NumberTable(title, unit, by, number, pa.table(columns))
 
 

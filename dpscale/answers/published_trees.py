@@ -106,12 +106,14 @@ class TableLattice:
             common = {self.common(one, other) for one, other in combinations(list(found), 2)}
             fresh = sorted(common - set(found), key=lambda names: (self.rank(names), names))
             found.update(dict.fromkeys(fresh))
+
         found.update(dict.fromkeys((name,) for names in list(found) for name in names))
         waiting = list(found)
         while waiting:
             above = [names for names in self.raised(waiting.pop()) if names not in found]
             found.update(dict.fromkeys(above))
             waiting += above
+
         return sorted((names for names in found if names), key=lambda names: (self.rank(names), names))
 
     def sources(self, closed: Sequence[AttributeSet]) -> list[dict[AttributeSet, AttributeSet | None]]:
@@ -131,15 +133,19 @@ class TableLattice:
             largest = [set(one) for one in self._largest(sets)]
             fitted = {*map(frozenset, largest), *([frozenset(levels)] if len(levels) == 1 else [])}
             fresh = set(fitted)
+
             while fresh and len(fitted) <= MOST_COMMON:
                 fresh = {one & other for one in fresh for other in fitted} - fitted
                 fitted |= fresh
+
             kept = [names for names in sets if frozenset(names) in fitted or len(names) == 1]
             found: dict[AttributeSet, AttributeSet | None] = dict.fromkeys(kept)
             for names in sets:
                 if names not in found:
                     found[names] = next(self.domain.ordered(one) for one in largest if one >= set(names))
+
             every.append(found)
+
         return every
 
     @staticmethod
@@ -157,6 +163,7 @@ class TableLattice:
         shape, found = self.domain.shape(lower), np.zeros(1, np.int64)
         axes = {self._levels.get(name, (name, 1))[0]: axis for axis, name in enumerate(lower)}
         total: Integers = found.reshape([1] * len(lower))
+
         for name in upper:
             axis = axes[self._levels.get(name, (name, 1))[0]]
             cells = self._ancestors(name, lower[axis]).reshape([-1 if i == axis else 1 for i in range(len(lower))])
@@ -253,6 +260,7 @@ def tree_tables(answered: Answered, requested: Sequence[AttributeSet], total: in
     tables, errors, left = dict[AttributeSet, Integers](), dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     maker = _Maker(answered, TableLattice(domain), total, most_cells)
     reduced = {names: without_implied(domain.hierarchies, names) for names in requested}
+
     for names in requested:
         if refusal := maker.refusal(names):
             left[names] = refusal
@@ -261,12 +269,14 @@ def tree_tables(answered: Answered, requested: Sequence[AttributeSet], total: in
             errors[names] = with_implied(domain, answered.cells(reduced[names])[1], names)
         except PlanError:
             left[names] = UNDETERMINED
+
     while True:
         wanted = [names for names in requested if names not in left and names]
         made, why = maker.make([reduced[names] for names in wanted])
         left |= {names: why[reduced[names]] for names in wanted if reduced[names] in why}
         if all(reduced[names] in made or names in left for names in wanted):
             break  # otherwise a set was to be the sum of one that failed
+
     for names in (names for names in wanted if reduced[names] in made):
         tables[names] = np.asarray(with_implied(domain, made[reduced[names]], names))  # type: ignore[arg-type]
     return WholeTables(tables, {names: errors[names] for names in tables}, left)
@@ -286,6 +296,7 @@ class _Maker:
             return f"it has more than {self.most_cells:,} cells" if cells > self.most_cells else ""
         if cells <= MOST_TREE_CELLS:
             return ""
+
         reduced = without_implied(self.lattice.domain.hierarchies, names)
         if reduced != names and self.lattice.domain.cells(reduced) <= MOST_TREE_CELLS:
             return f"it has more than {MOST_TREE_CELLS:,} cells; publish {', '.join(reduced)}, which determines it"
@@ -299,6 +310,7 @@ class _Maker:
         whole: dict[AttributeSet, Integers] = {(): np.array(self.total)}
         why = dict[AttributeSet, str]()
         known = known_sets(self.lattice.domain, wanted)
+
         for group in self.lattice.sources(self.lattice.closed([*wanted, *known])):
             whole |= self._known(group)
             made, failed = self._together(group, whole, wanted)
@@ -307,6 +319,7 @@ class _Maker:
                 if len(other) > len(made):
                     made, failed = other, other_failed
             whole, why = made, why | failed
+
         return whole, {names: reason for names, reason in why.items() if names not in whole}
 
     def _known(self, group: Iterable[AttributeSet]) -> dict[AttributeSet, Integers]:
@@ -348,6 +361,7 @@ class _Maker:
                 for part in group:
                     if part not in made and self.lattice.is_sum(part, names):
                         made[part] = self.lattice.summed(made[names], names, part)
+
         return made, failed
 
     def _add(
@@ -381,11 +395,13 @@ class _Maker:
         estimate = self._estimate(names, wanted)
         if estimate is None:
             return UNDETERMINED
+
         values, variances = estimate
         above = lattice.maximal(own for own in whole if own != names and lattice.is_sum(own, names))
         margins = {own: whole[own].reshape(-1) for own in above}
         allowed = lattice.allowed(names, wanted)
         found = None
+
         if len(above) == 1:
             ((own, targets),) = margins.items()
             lines = Lines.of(lattice.parts(own, names), targets)
@@ -397,6 +413,7 @@ class _Maker:
             found = grids.round(grids.fit(values, variances, allowed), allowed)
         else:
             return self._by_blocks(names, margins, estimate, allowed)
+
         return CONTRADICTION if found is None else found.reshape(shape)
 
     def _grids(self, names: AttributeSet, margins: Mapping[AttributeSet, Integers]) -> Grids:
@@ -417,6 +434,7 @@ class _Maker:
         blocks = Lines.of(self.lattice.parts(common, names), np.zeros(self.lattice.domain.cells(common), np.int64))
         if int(np.diff(blocks.starts).max()) > self.most_cells:
             return f"it has {len(margins)} margins, and blocks of more than {self.most_cells:,} cells"
+
         parts, (values, variances) = [self.lattice.parts(margin, names) for margin in margins], estimate
         whole = np.zeros(len(values), np.int64)
         for start, end in zip(blocks.starts[:-1], blocks.starts[1:], strict=True):
@@ -425,13 +443,16 @@ class _Maker:
             for part, targets in zip(parts, margins.values(), strict=True):
                 used, group = np.unique(part[cells], return_inverse=True)
                 groups.append((group, targets[used]))
+
             if not groups[0][1].any():
                 continue
+
             fitted = fit_partitions(values[cells], variances[cells], allowed[cells], groups)
             found = round_to_groups(fitted, groups, allowed[cells])
             if found is None:
                 return CONTRADICTION
             whole[cells] = found
+
         return whole.reshape(self.lattice.domain.shape(names))
 
     def _estimate(self, names: AttributeSet, wanted: Sequence[AttributeSet]) -> tuple[Floats, Floats] | None:
@@ -448,6 +469,7 @@ class _Maker:
                 return None
             values, variances = (self.lattice.summed(one, below, names).reshape(-1) for one in found)
             return values, variances
+
         estimates = self.answered.estimates
         if isinstance(estimates, TreeEstimates):
             shape = self.lattice.domain.shape(names)

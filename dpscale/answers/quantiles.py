@@ -92,6 +92,7 @@ def tail_quantile(edges: Floats, above: Floats, error: float, records: float, wa
     """
     if len(edges) < LEAST_EDGES or wanted <= 0:
         return np.full(3, np.nan)
+
     x, t = np.log(edges), -np.log(above)
     errors = np.sqrt((error / above) ** 2 + 1 / (records * above) + MODEL_ERROR**2)
     beyond = np.sqrt((error / above[-1]) ** 2 + max(1 / wanted - 1 / above[-1], 0) / records)
@@ -100,6 +101,7 @@ def tail_quantile(edges: Floats, above: Floats, error: float, records: float, wa
     best = int(misfit.argmin())
     likely = misfit <= misfit[best] + width**2
     low, high = estimate - width * deviation, estimate + width * deviation
+
     return np.exp(np.array([estimate[best], low[likely].min(), high[likely].max()]))
 
 
@@ -116,6 +118,7 @@ def _line(
     local = slope * power * t ** (power - 1)
     misfit = float(weights @ (rest / np.maximum(np.abs(local), 1e-9)) ** 2)
     of_slope = np.sqrt(weights @ (centred * local) ** 2) / precision
+
     return (
         misfit,
         x[-1] + slope * reach,
@@ -166,6 +169,7 @@ class CumulativeCounts:
         n = len(self.counts)
         if len(some) == n:
             return np.asarray(some)
+
         padded = np.concatenate([some[:1], some, some[-1:]])
         near = np.lib.stride_tricks.sliding_window_view(padded, 4).max(axis=1)
         interval = np.searchsorted(self.places, np.arange(n), side="right") - 1
@@ -178,6 +182,7 @@ class CumulativeCounts:
         estimate = value_of(self.attribute, cell, within)
         if not np.isfinite(errors).all():
             return self._in_tail(q, cell, math.nan, width) or Estimate.around(estimate, math.nan)
+
         first, last = _possible(values, width * errors, cell)
         found = Estimate(estimate, value_of(self.attribute, first, 0.0), value_of(self.attribute, last, 1.0))
         return self._in_tail(q, cell, float(errors.max()), width, found) or found
@@ -194,6 +199,7 @@ class CumulativeCounts:
         """
         if self.attribute.kind != "bins" or self.counts[-1] <= 0:
             return None
+
         edges, share = np.asarray(self.attribute.edges), np.concatenate([[0.0], self.monotone / self.monotone[-1]])
         upper, records = edges[cell] > 0, float(self.counts[-1])
         if not upper:  # a lower tail is the upper one of the mirrored attribute
@@ -203,6 +209,7 @@ class CumulativeCounts:
         at_end = is_wide(edges, cell) and not above[cell + 1] > width * error
         if edges[cell] <= 0 or above[cell] > FROM or not (wide or at_end):
             return None
+
         chosen = tail_edges(edges, above, cell)
         noise = 0.0 if math.isnan(error) else error
         value, low, high = np.minimum(
@@ -212,6 +219,7 @@ class CumulativeCounts:
             raise WideInterval("quantile", f"{self.attribute.name}: its interval is wider than twice its value",
                                "a quantile that more bins or more records determine",
                                "use a less extreme one, or increase the budget")  # fmt: skip
+
         if math.isnan(error):
             low = high = math.nan
         return (

@@ -63,10 +63,12 @@ def mean_figures(statistic: Statistic, answers: Floats, errors: Floats, width: f
     (t, n), moments, limit = np.moveaxis(answers[..., :2], -1, 0), covariances(errors, 2), statistic.limit
     first, second, covariance = moments[..., 0, 0], moments[..., 1, 1], moments[..., 0, 1]
     seen = n > width * np.sqrt(second)
+
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.clip(t / n, -limit, limit)
         deviation = np.sqrt(np.maximum(first - 2 * share * covariance + share**2 * second, 0)) / n
         low, high = fieller((t, n), (first, second, covariance), width)
+
     return _seen(
         seen,
         statistic.centre + statistic.half_range * share,
@@ -92,6 +94,7 @@ def variance_figures(statistic: Statistic, answers: Floats, errors: Floats, widt
         mean, square = t / n, q / n
         slope = np.stack([np.ones_like(mean), -2 * mean, 2 * mean**2 - square], axis=-1)
         deviation = np.sqrt(np.maximum(np.einsum("...i,...ij,...j->...", slope, moments, slope), 0)) / n
+
     value, scale = square - mean**2, statistic.half_range**2
     low, high = (scale * np.clip(value + sign * width * deviation, 0, 1) for sign in (-1, 1))
     return _seen(seen, scale * np.clip(value, 0, 1), scale * deviation, low, high)

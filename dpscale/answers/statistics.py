@@ -120,6 +120,7 @@ def mean(answered: Answered, name: str, level: float, group: Group = ()) -> Esti
     estimate = summed / records
     if not np.isfinite(errors).all():
         return Estimate.around(float(np.clip(estimate, lower[0], upper[-1])), math.nan)
+
     first, _ = _fieller((records, sums[0]), (errors[0], errors[2], errors[3]), width)
     _, last = _fieller((records, sums[2]), (errors[0], errors[4], errors[5]), width)
     low, high = (float(np.clip(end, lower[0], upper[-1])) for end in sorted((first, last)))
@@ -150,6 +151,7 @@ def query_ratio(
     check_records("ratio", what or ", ".join(names), below, width * errors[0], ())
     if not np.isfinite(errors).all():
         return Estimate.around(float(above / below), math.nan)
+
     low, high = _fieller((below, above), (errors[0], errors[1], errors[2]), width)
     return Estimate(float(above / below), low, high)
 
@@ -257,10 +259,12 @@ def cramers_v(counts: Integers) -> float:
     (rows, columns), total = table.shape, table.sum()
     if min(rows, columns) < 2:
         return 0.0 if total else math.nan
+
     expected = np.outer(table.sum(1), table.sum(0)) / total
     squared = float(((table - expected) ** 2 / expected).sum() / total)
     squared = max(squared - (rows - 1) * (columns - 1) / (total - 1), 0.0)
     least = min(size - (size - 1) ** 2 / (total - 1) for size in (rows, columns)) - 1
+
     return min(math.sqrt(squared / least), 1.0) if least > 0 else math.nan
 
 

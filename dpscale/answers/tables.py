@@ -64,9 +64,11 @@ def named(domain: Domain, part: WorkloadPart, attributes: Sequence[str]) -> Iter
         numbers = np.arange(part.count(part.domain.ordered(attributes)))
         yield "query", _texts(part.query_texts, numbers) if part.query_texts else _arrow(numbers)
         return
+
     attributes = part.shown(tuple(attributes))
     families = part.label_families(attributes)
     counts = [family.count(domain[name].size) for family, name in zip(families, attributes, strict=True)]
+
     for axis, (name, family) in enumerate(zip(attributes, families, strict=True)):
         before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
         for title, end, cells in zip(_ends(name, family), family.ends, family.bounds(domain[name].size), strict=True):
@@ -118,6 +120,7 @@ class Answered:
         if joint and len(parts) > 1:
             raise JobError("joint", f"{len(parts)} parts named {parts[0].name!r} over {', '.join(ordered)}", "one part",
                            "leave it out, or give the parts different labels")  # fmt: skip
+
         tables = [self._part_table(part, ordered, names, level, joint) for part in parts]
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 
@@ -144,6 +147,7 @@ class Answered:
         if part.factorizes:
             order = [ordered.index(name) for name in names]
             figures = Figures(*(figure.reshape(figure.shape[: len(order)]).transpose(order) for figure in figures))
+
         columns = dict(named(self.estimates.workload.domain, part, names))
         columns |= {name: figure.reshape(-1) for name, figure in zip(FIGURES, figures, strict=True)}
         extrapolated, rows = self.estimates.extrapolates(part.extended(ordered)), figures.estimates.size
@@ -157,6 +161,7 @@ class Answered:
             return Figures(answers, errors, answers - half, answers + half)
         if joint:
             raise JobError("joint", part.name, "linear queries", "leave it out")
+
         check_level(level)
         return figures_of(part, answers, errors, half_width(level, self.estimates.noise))
 
@@ -229,6 +234,7 @@ class Answered:
         if simulated and queries.size > MOST_ENTRIES:  # simulated errors of many queries exist one by one only
             pairs = np.array([self.estimates.answer(names, query) for query in queries])
             return pairs[:, 0], pairs[:, 1]
+
         turned = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))
         return self.estimates.part_answers(ExplicitPart(domain, ordered, turned, np.ones(len(turned))), ordered)
 
@@ -306,6 +312,7 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
             estimate, _, _, high = (figure[at] for figure in figures)
             half = high - estimate if np.isfinite(high) else None
             rows.append({"family": part.name, "text": " and ".join(words), "estimate": estimate, "half": half})
+
     return rows, number
 
 

@@ -29,8 +29,9 @@ def unit_table(domain: Domain, names: AttributeSet, values: Floats, error: float
     noise : {"gaussian", "laplace"}
     """
     places = np.unravel_index(np.arange(len(values)), domain.shape(names)) if names else ()
-    columns = {label_name(name, STATISTICS): column(domain[name], place)
-               for name, place in zip(names, places, strict=True)}  # fmt: skip
+    columns = {
+        label_name(name, STATISTICS): column(domain[name], place) for name, place in zip(names, places, strict=True)
+    }
     half = half_width(LEVEL, noise) * error
     figures = values, np.full(len(values), error), values - half, values + half
     return pa.table(columns | dict(zip(FIGURES, figures, strict=True)))
@@ -65,4 +66,5 @@ def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]
             bars = single(names, (texts(attribute),), estimate, (high - low) / 2, attribute, "units")
         total = None if names else (float(estimate[0]), float(high[0] - estimate[0]))
         found.append({"name": ", ".join(names), "bars": bars, "total": total})
+
     return found

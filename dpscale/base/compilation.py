@@ -94,6 +94,7 @@ def _compile_named(function: Any) -> None:
         for name in names:
             if isinstance(found := space.get(name), Kernel):
                 space[name] = found.dispatcher
+
     for cell in function.__closure__ or ():
         if isinstance(cell.cell_contents, Kernel):
             cell.cell_contents = cell.cell_contents.dispatcher

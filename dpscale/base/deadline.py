@@ -45,8 +45,9 @@ def check_planning_time() -> None:
 def too_long(seconds: float, why: str) -> PlanningTimeError:
     """Return the error for planning that takes longer than the setting."""
     remedy = "raise it, ask for fewer or smaller sets, or set mechanism weighted-residuals"
-    return PlanningTimeError("engine.planning_seconds", f"{seconds:g}, and {why}", "a workload that is planned in time",
-                             remedy)  # fmt: skip
+    return PlanningTimeError(
+        "engine.planning_seconds", f"{seconds:g}, and {why}", "a workload that is planned in time", remedy
+    )
 
 
 @dataclass(frozen=True)

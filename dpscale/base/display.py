@@ -63,8 +63,10 @@ LEFT, RIGHT = f"style='{PADDED} left'", f"style='{PADDED} right'"
 def glance(title: str, facts: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
     """Return an HTML heading and a table of the first facts."""
     pairs = list(facts.items() if isinstance(facts, Mapping) else facts)
-    rows = [f"<tr><th scope='row' {LEFT}>{escape(name)}</th><td {LEFT}>{escape(value)}</td></tr>"
-            for name, value in pairs[:MOST]]  # fmt: skip
+    rows = [
+        f"<tr><th scope='row' {LEFT}>{escape(name)}</th><td {LEFT}>{escape(value)}</td></tr>"
+        for name, value in pairs[:MOST]
+    ]
     more = [f"<tr><td colspan='2'>and {len(pairs) - MOST:,} more</td></tr>"] if len(pairs) > MOST else []
     return f"<strong>{escape(title)}</strong><table {SPACED}>{''.join(rows + more)}</table>"
 
@@ -83,9 +85,12 @@ def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     """
     styles = [LEFT if place < labels else RIGHT for place in range(len(columns))]
     head = "".join(f"<th scope='col' {style}>{escape(name)}</th>" for name, style in zip(columns, styles, strict=True))
-    body = ["".join(f"<td {style}>{escape(str(value))}</td>" for value, style in zip(row, styles, strict=True))
-            for row in rows]  # fmt: skip
+    body = [
+        "".join(f"<td {style}>{escape(str(value))}</td>" for value, style in zip(row, styles, strict=True))
+        for row in rows
+    ]
     lines = "".join(f"<tr>{line}</tr>" for line in body)
+
     return (
         f"<strong>{escape(title)}</strong><table {SPACED}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
     )

@@ -77,6 +77,7 @@ class RedactedCall:
         found = [argument for argument in arguments if isinstance(argument, ReturnedError)]
         if found:
             return _first(found)
+
         try:
             return self.function(*arguments)
         except DpscaleError as error:
@@ -87,6 +88,7 @@ class RedactedCall:
         except Exception as error:
             redacted = _redacted(error, f"task {self.__name__}").with_traceback(error.__traceback__)
             redacted = with_cause(redacted, error)
+
         raise redacted
 
     def __repr__(self) -> str:

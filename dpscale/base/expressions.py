@@ -127,6 +127,7 @@ class ExpressionReader:
             return self._number(token)
         if token.kind == "date":
             return self._date(token)
+
         if token.kind != "word" or token.text.lower() not in ("true", "false"):
             self.refuse(token, "a number, a 'text', a date such as 2025-01-31, true or false")
         return token.text.lower() == "true"

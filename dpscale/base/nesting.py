@@ -14,8 +14,10 @@ def is_too_deep(content: Any) -> bool:
     for _ in range(MOST_LEVELS + 1):
         lists = [one.values() if isinstance(one, Mapping) else one for one in level
                  if isinstance(one, Mapping | list | tuple)]  # fmt: skip
-        level = list({id(inner): inner for one in lists for inner in one
-                      if isinstance(inner, Mapping | list | tuple)}.values())  # fmt: skip
+        level = list(
+            {id(inner): inner for one in lists for inner in one if isinstance(inner, Mapping | list | tuple)}.values()
+        )
         if not level:
             return False
+
     return True

@@ -55,14 +55,17 @@ def load(group: str, own: Mapping[str, str], name: str, attribute: str, field: s
     """
     if name in own:
         return getattr(import_module(own[name]), attribute)
+
     names = list(all_names(group, own))
     if name not in names:
         raise JobError(field, f"{name!r}", ", ".join(names), nearest(name, names))
+
     try:
         found = installed(group)[name].load()
     except Exception as error:
         problem = f"{name!r} of {distribution_of(group, own, name)}, which fails to import ({type(error).__name__})"
         raise JobError(field, problem, "an installed plug-in", "fix or remove that distribution") from None
+
     if getattr(found, "name", None) != name:
         problem = f"{name!r} of {distribution_of(group, own, name)}, which is not a plug-in with this name"
         raise JobError(field, problem, f"an object whose name is {name!r}", "fix or remove that distribution")

@@ -68,6 +68,7 @@ def checked(model: type[Model], given: Mapping[str, Any], table: str, whose: str
             raise JobError(
                 f"{table}.{name}", f"given for {whose}", takes, nearest(name, known) if known else "remove it"
             )
+
     try:
         return model.model_validate(dict(given))
     except ValidationError as error:

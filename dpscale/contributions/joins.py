@@ -83,8 +83,7 @@ class JoinedPartition(KeyPartition):
 
     def columns(self) -> list[str]:
         present = super().columns()
-        own = [name for name, source in self.join.own.items()
-               if set(self.join.domain[source].columns) <= set(present)]  # fmt: skip
+        own = [name for name, source in self.join.own.items() if set(self.join.domain[source].columns) <= set(present)]
         others = [name for lookup in self.join.lookups for name in lookup.names]
         return [*present, *own, *others, *([PAIR] if self.join.pair else [])]
 
@@ -103,6 +102,7 @@ class JoinedPartition(KeyPartition):
         plain = [name for name in columns if name not in join.names and name != PAIR]
         read = [*plain, *(column for one in own.values() for column in one.columns)]
         read += [*(column for lookup in join.lookups for column in lookup.at), *(join.pair if PAIR in columns else ())]
+
         for batch in super().batches(list(dict.fromkeys(read)), ids if ids in plain else "", join.domain):
             found, stays = self._look_up(batch)
             found |= {name: _cells(one, batch) for name, one in own.items()}
@@ -119,14 +119,18 @@ class JoinedPartition(KeyPartition):
         found: dict[str, Any] = {}
         rows = len(next(iter(batch.values())))
         known = [key_words(dict(batch), lookup.at, lookup.nulls) for lookup in self.join.lookups]
-        parts = [has & in_part(words, part, lookup.parts)
-                 for lookup, (words, has), part in zip(self.join.lookups, known, self.part, strict=True)]  # fmt: skip
+        parts = [
+            has & in_part(words, part, lookup.parts)
+            for lookup, (words, has), part in zip(self.join.lookups, known, self.part, strict=True)
+        ]
         mine: Flags = reduce(np.logical_and, parts, np.ones(rows, bool))
         stays = mine.copy()
+
         for lookup, (words, _), part in zip(self.join.lookups, known, self.part, strict=True):
             codes, there = lookup.locate(CACHE.keyed(lookup, part), words, mine)
             found |= dict(zip(lookup.names, codes, strict=True))
             stays &= there
+
         return found, stays
 
 

@@ -66,6 +66,7 @@ class KeyPartition(Partition):
         if not made:
             yield from super().batches(columns, ids, domain)
             return
+
         plain = [name for name in columns if name not in made]
         read = list(dict.fromkeys([*plain, *(name for own in made.values() for name in own)]))
         for batch in super().batches(read, ids if ids in plain else ""):
@@ -94,6 +95,7 @@ def key_ids(batch: Mapping[str, Any], columns: Columns, nulls: bool = True, rule
         pa.binary(letters.shape[1]), len(words), [None, pa.py_buffer(np.ascontiguousarray(letters).tobytes())]
     )
     found = texts.cast(pa.large_binary()).cast(pa.large_string())
+
     return found if not nulls or has.all() else pa.compute.if_else(pa.array(has), found, None)
 
 
@@ -102,6 +104,7 @@ def with_key_ids(table: Table, *keys: Columns | None, rule: str = "") -> Table:
     wanted = tuple(key for key in keys if key is not None and (rule or len(key) > 1))
     if not wanted:
         return table
+
     parts = []
     for partition in table.partitions:
         known = {item.name: getattr(partition, item.name) for item in fields(Partition)}

@@ -115,8 +115,9 @@ class KeyShard:
         return "KeyShard(hidden)"
 
 
-def deal_keys(dealing: KeyDealing, partitions: Sequence[Partition], file: ArrayStore, through: UnitMap | None = None
-              ) -> KeyShard:  # fmt: skip
+def deal_keys(
+    dealing: KeyDealing, partitions: Sequence[Partition], file: ArrayStore, through: UnitMap | None = None
+) -> KeyShard:
     """Read partitions and divide their rows by a key, or by the unit to which `through` maps it."""
     segments = []
     for partition in partitions:
@@ -127,6 +128,7 @@ def deal_keys(dealing: KeyDealing, partitions: Sequence[Partition], file: ArrayS
         starts = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=dealing.parts))])
         stored = [file.append(own[order]) for own in (*words, codes.astype(dealing.width))]
         segments.append((tuple(stored), starts))
+
     return KeyShard(dealing, file, tuple(segments))
 
 

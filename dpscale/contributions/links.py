@@ -71,6 +71,7 @@ def coded_rows(
     words: list[list[NDArray[Any]]] = [[np.empty((0, 2), np.uint64)] for _ in keys]
     words += [[np.empty((0, len(order)))]] if order else []
     rows = [np.empty((0, len(names)), np.int32)]
+
     for batch in partition.batches(
         list(dict.fromkeys([*(name for own, _ in keys for name in own), *domain.columns(names), *order]))
     ):
@@ -81,6 +82,7 @@ def coded_rows(
         for kept, column in zip(words, columns, strict=True):
             kept.append(column[stays])
         rows.append(codes.T[stays].astype(np.int32))
+
     return [np.concatenate(kept) for kept in words], np.concatenate(rows)
 
 
@@ -107,6 +109,7 @@ def key_rows(partition: Partition, keys: Sequence[Columns]) -> tuple[int, list[t
         rows += len(next(iter(batch.values())))
         for kept, columns in zip(found, keys, strict=True):
             kept.append(key_words(batch, columns, "drop"))
+
     return rows, [
         (np.concatenate(words), np.concatenate(has)) for words, has in (zip(*own, strict=True) for own in found)
     ]
@@ -174,4 +177,5 @@ def at_most(parents: Words, ends: Words, bound: int) -> NDArray[np.bool_]:
     first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
     stays = np.zeros(len(order), np.bool_)
     stays[order] = np.arange(len(order)) - first < bound
+
     return stays

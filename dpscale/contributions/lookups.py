@@ -109,6 +109,7 @@ class RowLookup:
         first = one_a_key(words, values, self.policies[3])
         whole = np.ones(len(first), bool)
         codes = [wanted[:, first]]
+
         for one, reference in zip(self.onward, references, strict=True):
             found, there = _looked_up(one, reference[0][first], reference[1][first])
             codes.append(found)
@@ -120,6 +121,7 @@ class RowLookup:
         if self.policies[1] != "drop" and (mine & (at < 0)).any():
             raise DataError(f"link {self.link}", "a key without a row", "the key of a row at both ends",
                             'fix the data, or set dangling = "drop"')  # fmt: skip
+
         there = mine & (at >= 0)
         there[there] = keyed.whole[at[there]]
         if not len(keyed.words):
@@ -136,6 +138,7 @@ class RowLookup:
         columns = [*self.key, *(name for one in self.onward for name in one.at), *domain.columns(names)]
         words, values, codes = [_no_words()], [_no_words()], [np.zeros((len(taken), 0), width)]
         references: list[list[tuple[Words, Flags]]] = [[(_no_words(), np.ones(0, bool))] for _ in self.onward]
+
         for partition in self.table.partitions:
             for batch in partition.batches(list(dict.fromkeys(columns))):
                 own, has = key_words(batch, self.key, self.policies[2])
@@ -149,8 +152,11 @@ class RowLookup:
                 codes.append(every[taken][:, stays].astype(width))
                 for kept, (found, known) in zip(references, others, strict=True):
                     kept.append((found[stays], known[stays]))
-        joined = [(np.concatenate([one for one, _ in reference]), np.concatenate([one for _, one in reference]))
-                  for reference in references]  # fmt: skip
+
+        joined = [
+            (np.concatenate([one for one, _ in reference]), np.concatenate([one for _, one in reference]))
+            for reference in references
+        ]
         return np.concatenate(words), np.concatenate(values), np.concatenate(codes, axis=1), joined
 
 
@@ -205,6 +211,7 @@ class CountLookup:
         dropping = [name for name in domain.names if domain[name].drops and domain[name].search is None]
         columns = [*self.key, *(name for one in self.far for name in one.at), *domain.columns(dropping)]
         hops = composed([_hop(*one) for one in self.through]) if self.through else None
+
         for partition in self.table.partitions:
             for batch in partition.batches(list(dict.fromkeys(columns))):
                 own, stays = key_words(batch, self.key, self.policies[1])
@@ -212,19 +219,24 @@ class CountLookup:
                 if hops is not None:
                     own, missing = hops(own)
                     stays &= ~missing
+
                 stays &= in_part(own, part, self.parts)
                 if dropping:
                     gone = encode_batch(domain, batch, dropping)[1]
                     stays &= True if gone is None else ~gone
+
                 for one in self.far:
                     words, has = key_words(batch, one.at, one.nulls)
                     stays &= _looked_up(one, words, has)[1]
                     others.append(np.concatenate([near, words], axis=1)[stays])
+
                 found.append(own[stays])
+
         words = np.concatenate(found)
         if self.far:  # a repeated pair is one link
             first = np.unique(np.concatenate(others), axis=0, return_index=True)[1]
             words = words[first]
+
         keys, counts = np.unique(words, axis=0, return_counts=True)
         most = REACH * self.bound
         codes = np.minimum(counts, most).astype(code_type(most + 1))[None]

@@ -31,6 +31,7 @@ def has_counted_row(
                     encode(domain[name], column_of(domain[name], batch), dropped)
             except RefusedValue:
                 return True
+
             if unit is not None:
                 dropped |= identities(batch[unit], unit).missing
             if not dropped.all():

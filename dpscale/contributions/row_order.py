@@ -58,6 +58,7 @@ def order_values(column: pa.Array | pa.ChunkedArray, typed: bool) -> Floats:
         column = column.dictionary_decode()
     if is_text(column.type):
         return np.zeros(len(column)) if typed else _of_texts(column)
+
     if types.is_temporal(column.type):
         column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
     return _with_infinity(column.cast(pa.float64(), safe=False))

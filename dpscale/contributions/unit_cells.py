@@ -99,6 +99,7 @@ def unit_cells(
             many += len(found.units)
             if many > MERGED:
                 waiting, many = [distinct(waiting, len(request.names))], 0
+
     return distinct(waiting, len(request.names))
 
 
@@ -148,4 +149,5 @@ def count_units(
             cell = cell * width + rows.cells[:, column]
         pairs = np.unique(unit * size + cell)
         counts.append(np.bincount(pairs % size, minlength=size) if len(pairs) else np.zeros(size, np.int64))
+
     return UnitCounts(counts)

@@ -34,6 +34,7 @@ def mixed(codes: NDArray[Any]) -> Words:
             for k in range(len(part)):
                 a = (part[k] ^ np.uint64(own[k])) * FACTOR
                 part[k] = a ^ (a >> SHIFT)
+
     return out
 
 
@@ -60,6 +61,7 @@ def plain_words(data: NDArray[np.uint8], offsets: Integers, keys: Words) -> tupl
     rows = len(offsets) - 1
     words, plain = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.bool_)
     held, marks = np.zeros((HELD, LANES), np.uint64), np.empty((2, LANES), np.uint64)
+
     lengths, counts = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     for first in range(0, rows, LANES):
         many = min(LANES, rows - first)
@@ -70,6 +72,7 @@ def plain_words(data: NDArray[np.uint8], offsets: Integers, keys: Words) -> tupl
         if counts[:many].any():
             _ids(held[:most], lengths, counts[:many], keys[0], own[:, 0])
             _ids(held[:most], lengths, counts[:many], keys[1], own[:, 1])
+
     return words, plain
 
 
@@ -128,6 +131,7 @@ def _summarise(
         elif within and _is_whole(data, start, end):
             number = _whole(data, start, end)
             words[lane, 0], words[lane, 1], plain[lane] = _mixed(number), _mixed(number ^ CHANGE), True
+
         if counts[lane] > HELD:
             words[lane, 0], words[lane, 1] = _hashed(data, start, end, keys)
             counts[lane] = 0
@@ -155,10 +159,12 @@ def _is_whole(data: NDArray[np.uint8], start: int, end: int) -> bool:
     """Return whether a text is 0, or an optional minus and up to 18 digits that do not start with 0."""
     if end - start == 1 and data[start] == 48:
         return True
+
     if end > start and data[start] == 45:
         start += 1
     if not 1 <= end - start <= 18 or data[start] == 48:
         return False
+
     digits = True
     for place in range(start, end):
         digits &= 48 <= data[place] <= 57

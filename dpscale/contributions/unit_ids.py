@@ -74,16 +74,19 @@ def family(kind: pa.DataType, unit: str, rule: str = "") -> str:
         return family(kind.value_type, unit, rule)
     if types.is_null(kind):
         return ANY
+
     plain = WHOLE if types.is_integer(kind) or types.is_boolean(kind) else TEXTS if is_text(kind) else ANY
     plain = REAL if types.is_floating(kind) or types.is_decimal(kind) else plain
     if rule and plain:
         return rule
     if plain:
         return plain
+
     if rule or not (types.is_timestamp(kind) or types.is_date(kind)):
         takes = "whole numbers or texts" if rule else "whole numbers, texts, dates or times"
         remedy = "leave out unit_type" if rule else "store the unit as one of these"
         raise DataError(f"data column {unit!r}", f"type {kind}", takes, remedy)
+
     return INSTANT if types.is_timestamp(kind) and kind.tz is not None else LOCAL
 
 
@@ -120,6 +123,7 @@ def identities(column: pa.Array, unit: str, rule: str = "") -> Identities:
     if pa.types.is_dictionary(column.type):
         rows = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         column = pa.concat_arrays([column.dictionary, pa.nulls(1, column.dictionary.type)])  # -1 selects the null
+
     entries = _entries(column, unit, rule)
     return Identities(entries.words[rows], entries.missing[rows])
 
@@ -150,6 +154,7 @@ def _of_plain_texts(column: pa.Array) -> Identities:
         texts = _texts(["" if gone else _float_text(value) for value, gone in zip(values, missing, strict=True)])
     else:
         texts = _spelled(column) if types.is_decimal(column.type) else tidy_texts(column.cast(pa.large_string()))
+
     texts = texts.fill_null("")
     return Identities(_text_words(texts), _flags(pc.equal(texts, "")))
 
@@ -215,6 +220,7 @@ def _of_texts(texts: pa.Array) -> Identities:
         left = texts.filter(pa.array(~plain)).dictionary_encode()
         own, rows = _of_spelled(tidy_texts(left.dictionary)), left.indices.to_numpy()
         words[~plain], missing[~plain] = own.words[rows], own.missing[rows]
+
     return Identities(words, missing)
 
 
@@ -237,8 +243,9 @@ def tidy_texts(texts: pa.Array) -> pa.Array:
     try:
         return _trimmed(texts)
     except pa.ArrowInvalid:  # not UTF-8
-        return _texts([tidy_text(text.decode("utf-8", "surrogateescape")) for text in
-                       texts.cast(pa.large_binary()).to_pylist()])  # fmt: skip
+        return _texts(
+            [tidy_text(text.decode("utf-8", "surrogateescape")) for text in texts.cast(pa.large_binary()).to_pylist()]
+        )
 
 
 def _trimmed(texts: pa.Array) -> pa.Array:
@@ -264,6 +271,7 @@ def canonical_number(spelled: str) -> str:
     digits, sign = (whole + fraction).lstrip("0"), "-" * mantissa.startswith("-")
     if not digits:
         return "0"
+
     short = digits.rstrip("0")
     shift = int(power or 0) - len(fraction) + len(digits) - len(short)
     if shift < 0 or len(short) + shift > LONGEST:

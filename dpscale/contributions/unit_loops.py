@@ -86,6 +86,7 @@ def beyond(rows: Words, bound: int) -> Flags:
         ranks = _ranks(values[start : start + count])
         for k in range(count):
             flags[order[start + k]] = np.int64((ranks >> np.uint64(4 * k)) & np.uint64(15)) >= bound
+
     return flags
 
 
@@ -102,6 +103,7 @@ def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
         start, count = starts[unit], counts[unit]
         if count <= bound and count <= periods:
             continue
+
         ranked = np.argsort(values[start : start + count], kind="mergesort")
         period, number, within = np.int64(-1), 0, 0
         for place in ranked:
@@ -110,6 +112,7 @@ def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
                 period, number, within = own, number + 1, 0
             within += 1
             flags[order[start + place]] = within > bound or number > periods
+
     return flags
 
 
@@ -120,6 +123,7 @@ def _by_unit(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray
     ends, order, values = np.zeros(len(counts), np.int32), np.empty(len(rows), np.int32), np.empty(len(rows), np.uint64)
     ends[1:] = np.cumsum(counts[:-1])
     starts = ends.copy()
+
     for row in range(len(rows)):
         place = ends[units[row]]
         ends[units[row]] = place + 1
@@ -170,6 +174,7 @@ def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]
         capacity *= 2
     slots, last = np.full(capacity, -1, np.int32), np.uint64(capacity - 1)
     firsts, units = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
+
     counts, number = np.zeros(len(rows), np.int32), 0
     for row in range(len(rows)):
         slot = rows[row, 1] & last
@@ -178,11 +183,14 @@ def _distinguish_rows(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32]
             if rows[first, 0] == rows[row, 0] and rows[first, 1] == rows[row, 1]:
                 break
             slot = (slot + np.uint64(1)) & last
+
         if slots[slot] < 0:
             slots[slot], firsts[number] = number, row
             number += 1
+
         units[row] = slots[slot]
         counts[units[row]] += 1
+
     return units, counts[:number]
 
 

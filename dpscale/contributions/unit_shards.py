@@ -97,11 +97,13 @@ def places(known: Words, words: Words) -> Integers:
     """Return the position of each word pair among sorted ones; −1 if absent."""
     if not len(known):
         return np.full(len(words), -1)
+
     first = known[:, 0]
     if (first[1:] != first[:-1]).all():
         at = np.searchsorted(first, words[:, 0])
     else:
         at = np.searchsorted(_pairs(known), _pairs(words))
+
     at = np.minimum(at, len(known) - 1)
     return np.where((known[at] == words).all(axis=1), at, -1)
 
@@ -202,11 +204,13 @@ class Shard:
         bits = [np.zeros(size, np.uint8) if own is None else own for own, size in zip(found, sizes, strict=True)]
         flags, joined, done = np.empty(sum(self.lengths), bool), np.concatenate(bits), 0
         begun, batch = 8 * (np.cumsum(sizes) - sizes), np.arange(self.dealing.buckets) // self.dealing.together
+
         for segment in self.segments:
             places = segment.starts[:-1] + (begun - segment.starts[:-1][:: self.dealing.together])[batch]
             buckets = self.file.read(segment.buckets, 0, segment.length, NUMBER)
             mark(buckets, places, joined, flags[done : done + segment.length])
             begun, done = begun + self._counts(segment), done + segment.length
+
         return flags
 
     def _counts(self, one: Segment | None) -> Integers:
@@ -229,6 +233,7 @@ def deal(dealing: Dealing, partitions: Sequence[Partition], file: ArrayStore) ->
         for batch in _batches(dealing, partition):
             writer.add(batch)
         lengths.append(writer.number - before)
+
     writer.write()
     return Shard(tuple(partitions), tuple(lengths), file, tuple(writer.segments), dealing)
 
@@ -276,6 +281,7 @@ class _Writer:
             buckets = np.concatenate([own for _, own in self._waiting])
             called = self.file.append(rows), self.file.append(buckets)
             self.segments.append(Segment(*called, len(buckets), starts))
+
         self._begin()
 
 
@@ -286,6 +292,7 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
     if (periods := dealing.periods) is not None:
         domain = None if set(columns) & set(periods.columns) else domain
         columns = [*columns, *periods.columns]
+
     for batch in partition.batches(list(dict.fromkeys([unit, *columns])), ids, domain):
         if periods is None:
             codes, gone = encode_batch(dealing.domain, batch, names)
@@ -293,10 +300,12 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         else:
             numbers, later = periods.read(batch)
             codes, gone = encode_present(dealing.domain, batch, names, later)
+
         owners = _owners(batch[unit], unit, dealing.through)
         if (owners.missing & ~later).any() and not dealing.drop:
             raise RefusedValue(f"data column {unit!r}", "a null", "a unit for every row",
                             'fill it, or drop such rows, in a job with unit_nulls = "drop" in [data]')  # fmt: skip
+
         apart = owners.missing.astype(np.uint8)
         if gone is not None:
             apart[gone & ~owners.missing] = 2
@@ -304,6 +313,7 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         if periods is not None:
             apart[later] = 2
             values = _ranked_by_period(values, owners.words[:, 1], numbers)
+
         yield _Batch(owners.words, values, apart)
 
 

@@ -96,8 +96,9 @@ class UnitRows:
         none = cls(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty((0, 2), np.int64),
                    np.empty((0, numbers), np.uint32))  # fmt: skip
         rows = [none, *parts]
-        return cls(*(np.concatenate([getattr(row, name) for row in rows]) for name in ("units", "order", "places",
-                                                                                      "codes")))  # fmt: skip
+        return cls(
+            *(np.concatenate([getattr(row, name) for row in rows]) for name in ("units", "order", "places", "codes"))
+        )
 
 
 def unit_rows(
@@ -123,8 +124,9 @@ def _rows_of(
         counted = _counted(request, units, missing, gone, None if mask is None else mask.within(first, len(units)))
         own = codes[[request.names.index(one.name) for one in request.numbers]]
         places = np.stack([np.full(len(counted), number), first + counted], axis=1)
-        yield UnitRows(units[counted], value_words(codes)[counted] ^ units[counted, 1], places,
-                       own[:, counted].T.astype(np.uint32))  # fmt: skip
+        yield UnitRows(
+            units[counted], value_words(codes)[counted] ^ units[counted, 1], places, own[:, counted].T.astype(np.uint32)
+        )
         first += codes.shape[1]
 
 
@@ -163,6 +165,7 @@ def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> Changed
     rows, source = rows.take(ranks), source[ranks]
     new = first_rows(rows.units)
     found: list[list[Changes]] = [[] for _ in parts]
+
     for column, number in enumerate(numbers):
         codes = rows.codes[:, column].astype(np.int64)
         wanted = clipped_codes(codes, new, number.high)
@@ -170,6 +173,7 @@ def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> Changed
         for place, own in enumerate(found):
             here = changed & (source == place)
             own.append((rows.places[here], wanted[here].astype(np.uint32)))
+
     return ChangedCodes(found)
 
 

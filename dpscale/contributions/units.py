@@ -107,6 +107,7 @@ def bounded_rows(shard: Shard, batch: int, bound: Bound) -> BoundedRows:
     count = int(ends[-1]) if pieces else 0
     if count <= HEAVY_ROWS:
         return BoundedRows(pieces, count, None)
+
     left = ~_beyond(np.concatenate([rows for rows, _ in pieces]), bound)
     own = zip(pieces, np.split(left, ends[:-1]), strict=True)
     return BoundedRows([_only(piece, flags) for piece, flags in own], count, np.flatnonzero(left))
@@ -140,6 +141,7 @@ def _removed_rows(pieces: Sequence[BucketedRows], bound: Bound) -> list[Flags]:
     flags, ends = [np.empty(len(words), bool) for words, _ in pieces], starts[:-1].copy()
     for (_, own), out in zip(pieces, flags, strict=True):
         returned(gone, own, ends, out)
+
     return flags
 
 

@@ -81,8 +81,10 @@ def _mirrored(edges: list[int]) -> tuple[Integers, Integers]:
     first, last = edges[:-1], [edge - 1 for edge in edges[1:]]
     below = [-integer for integer in reversed(last)]
     below[0] = -(1 << BITS)  # the only integer without a mirror image
-    return (np.array([*below, 0, *first], np.int64),
-            np.array([*(-integer for integer in reversed(first)), 0, *last], np.int64))  # fmt: skip
+    return (
+        np.array([*below, 0, *first], np.int64),
+        np.array([*(-integer for integer in reversed(first)), 0, *last], np.int64),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +132,7 @@ def estimate_histogram(noisy: Floats, error: float, width: float = 0.0) -> Histo
             _add_limits(limits[::step], counts[::step], found[::step], error, width)
         places = np.flatnonzero(found)
         doubtful[max(places[0] - 1, 0) : places[-1] + 2] = True
+
     return Histogram(counts, found, limits, doubtful)
 
 
@@ -139,6 +142,7 @@ def significant_bins(noisy: Floats, error: float) -> Flags:
     beside = noisy.copy()
     beside[len(noisy) // 2] = 0.0
     _accept_windows(beside, error, FAR, found)
+
     if found.any():
         _accept_windows(beside, error, NEAR, found)
         for step in (1, -1):
@@ -179,12 +183,14 @@ def _add_tail(counts: Floats, noisy: Floats, found: Flags, error: float) -> None
     top, zero = int(np.flatnonzero(found).max()), len(noisy) // 2
     if top - zero < LEAST_TAIL:
         return
+
     last, before = counts[top], counts[top - 1]
     guess = last * min(last / max(before, last, 1.0), MOST_RATIO)
     trust = guess**2 / (guess**2 + error**2)
     amount = min(max(guess + trust * (noisy[top + 1 : top + 2].sum() - guess), 0), 2 * guess)
     if amount <= 0:
         return
+
     ratio = min(amount / max(last, 1e-9), MOST_RATIO)
     room = counts[top + 1 : top + 1 + TAIL_OCTAVES]
     room[:] = amount * ratio ** np.arange(len(room))

@@ -87,6 +87,7 @@ class TreePolicy:
             gain = variance / (2 * variance + known)
             count = count + gain * (above - np.repeat(value.reshape(-1, 2).sum(1), 2))
             variance, spent = variance - variance * gain, spent + self._of_parent(self.spent)
+
         for store, new in zip((self.count, self.variance, self.spent), (count, variance, spent), strict=True):
             store.append(new)
         self.index.append(index)
@@ -121,6 +122,7 @@ class TreePolicy:
         split = (count >= self.least) & (needed > 0) & self._divisible
         self.split.append(split)
         children = self.index[-1][split] << np.uint64(1)
+
         return np.stack([children, children + np.uint64(1)], 1).ravel(), np.repeat(needed[split], 2)
 
     def last_round(self) -> list[tuple[int, Words, Floats]]:
@@ -140,17 +142,21 @@ class TreePolicy:
         rows, variance = [one.copy() for one in self.count], [one.copy() for one in self.variance]
         room, wish = [self.budget - one for one in self.spent], [np.full(1, 1e-3)] * depth
         total = [np.zeros(0)] * depth
+
         for level in reversed(range(depth)):
             split = self.split[level]
             if split.any():
                 rows[level][split], variance[level][split] = _pairs(rows, level).sum(1), _pairs(variance, level).sum(1)
                 room[level][split] = _pairs(room, level).min(1)
+
             if level:
                 seen = np.where(rows[level] > np.sqrt(variance[level]), rows[level], UNSEEN)
                 wish[level] = np.sqrt(seen.reshape(-1, 2)[:, ::-1].ravel())
+
             total[level] = wish[level].copy()
             if split.any():
                 total[level][split] += np.sqrt((_pairs(total, level) ** 2).sum(1))
+
         return wish, total, room
 
 
@@ -224,6 +230,7 @@ def estimate_leaves(bits: int, measured: TreeCounts) -> Leaves:
     first, last = (np.concatenate([end[side] for end in ends]) for side in (0, 1))
     order = np.argsort(first)
     found = (np.concatenate([one[~split[level]] for level, one in enumerate(own)])[order] for own in (counts, errors))
+
     return Leaves(first[order], last[order], *found)
 
 
@@ -247,11 +254,13 @@ def _errors(precision: Sequence[Floats], split: Sequence[Flags]) -> list[Floats]
         if (own := split[level]).any():
             below[level][own] = up[level + 1].reshape(-1, 2).sum(1)
             up[level][own] = 1 / (precision[level][own] + 1 / below[level][own])
+
     variance = [up[0]]
     for level in range(depth - 1):
         own = split[level]
         gain = up[level + 1] / np.repeat(below[level][own], 2)
         variance.append(up[level + 1] * (1 - gain) + gain**2 * np.repeat(variance[level][own], 2))
+
     return [np.sqrt(one) for one in variance]
 
 
@@ -264,10 +273,12 @@ def _counts(value: Sequence[Floats], precision: Sequence[Floats], split: Sequenc
                 curves[level].append(_joined(next(children), next(children), float(y), float(w)))
             else:
                 curves[level].append((np.array([-w * y]), np.zeros(1), 1 / float(w)))
+
     counts, price = list[Floats](), np.zeros(1)
     for level, curve in enumerate(curves):
         counts.append(np.array([_along(one, np.array([at]))[0] for one, at in zip(curve, price, strict=True)]))
         price = np.repeat((price - precision[level] * (counts[level] - value[level]))[split[level]], 2)
+
     return counts
 
 

@@ -97,6 +97,7 @@ class TreeMeasurement:
         for (level, index, precision), own in zip(nodes, draws, strict=True):
             for place, one in zip(index.tolist(), precision.tolist(), strict=True):
                 self._spend(level, place, own[one])
+
         if self.dearest > self.plan.share:
             raise BudgetError("privacy", "a path of a tree beyond its share of the budget", "at most the charge",
                               "report this as a fault of dpscale")  # fmt: skip
@@ -111,9 +112,12 @@ class TreeMeasurement:
             own = precision == one
             value[own] = self._noisy(level, index[own], counts[own], draw)
             noise = [str(draw.multiplier), str(draw.variance)]
-            self.nodes += [[level, str(place), *noise, float(one)]
-                           for place, one in zip(index[own].tolist(), value[own], strict=True)]  # fmt: skip
+            self.nodes += [
+                [level, str(place), *noise, float(one)]
+                for place, one in zip(index[own].tolist(), value[own], strict=True)
+            ]
             exact_precision[own] = 1 / draw.lattice_variance
+
         self.parts.append(TreeCounts(np.full(len(index), level), index, value, exact_precision))
         return value
 
@@ -145,12 +149,14 @@ def measure_tree(measurement: TreeMeasurement) -> Leaves:
     bits = plan.search.axis[1]
     policy, level = TreePolicy(bits, float(plan.share) / plan.rows_per_unit**2), 0
     index, precision = policy.first()
+
     while len(index):
         [value] = measurement.measure([(level, index, precision)])
         again, more = policy.look(index, precision, value)
         [value] = measurement.measure([(level, again, more)])
         index, precision = policy.look_again(more, value)
         level += 1
+
     measurement.measure(policy.last_round())
     parts = measurement.parts
     return estimate_leaves(bits, TreeCounts(np.concatenate([one.level for one in parts]),
@@ -168,6 +174,7 @@ def found_edges(plan: EdgePlan, leaves: Leaves) -> tuple[Attribute, dict[str, An
     if len(edges) < 3:  # an attribute has two cells or more
         edges.insert(1, (edges[0] + edges[1]) / 2)
         counts, errors = np.repeat(counts / 2, 2), np.repeat(errors, 2)
+
     closed = replace(plan.attribute, edges=tuple(edges), search=None)
     return closed, {"edges": edges, "counts": counts.tolist(), "errors": errors.tolist()}
 
@@ -190,6 +197,7 @@ def _within(plan: EdgePlan, leaves: Leaves) -> Leaves:
     chosen = np.flatnonzero(kept)
     groups = np.searchsorted(chosen, np.arange(len(starts)), side="right") - 1
     counts, variances = (np.bincount(groups, own) for own in (leaves.counts, leaves.errors**2))
+
     return Leaves(leaves.first[chosen], leaves.last[chosen], np.asarray(counts, np.float64), np.sqrt(variances))
 
 
@@ -198,8 +206,10 @@ def join_leaves(leaves: Leaves, most: int | None) -> tuple[Words, Floats, Floats
 
     Of more bins, the two neighbours with the smallest sum are joined.
     """
-    bins = [[int(first), float(count), float(error) ** 2]
-            for first, count, error in zip(leaves.first, leaves.counts, leaves.errors, strict=True)]  # fmt: skip
+    bins = [
+        [int(first), float(count), float(error) ** 2]
+        for first, count, error in zip(leaves.first, leaves.counts, leaves.errors, strict=True)
+    ]
     joined = bins[:1]
     for one in bins[1:]:
         empty = all(own[1] <= EMPTY_ERRORS * own[2] ** 0.5 for own in (joined[-1], one))
@@ -207,9 +217,11 @@ def join_leaves(leaves: Leaves, most: int | None) -> tuple[Words, Floats, Floats
             joined[-1] = [joined[-1][0], joined[-1][1] + one[1], joined[-1][2] + one[2]]
         else:
             joined.append(one)
+
     while most is not None and len(joined) > most:
         at = min(range(len(joined) - 1), key=lambda place: joined[place][1] + joined[place + 1][1])
         one, other = joined[at : at + 2]
         joined[at : at + 2] = [[one[0], one[1] + other[1], one[2] + other[2]]]
+
     firsts = np.array([one[0] for one in joined], np.uint64)
     return firsts, np.array([one[1] for one in joined]), np.sqrt([one[2] for one in joined])

@@ -182,6 +182,7 @@ def choose_ends(
     found = estimate_histogram(np.where(inside, noisy, 0.0), error, WIDTH)
     if not found.found.any():
         return None
+
     column = Column.of(bins, found, error, low, high)
     ranges = _ranges(bins, found.counts > 0, low, high, limit)
     above, below = ranges.tails(column)
@@ -189,6 +190,7 @@ def choose_ends(
     costs = _costs(column, ranges, above, below, groups, precision)
     best = int(np.where(clipped[0] <= max(MOST_CLIPPED, clipped[0].min()), costs, np.inf).argmin())
     mean = float(column.shares @ column.values - above[0, best] + below[0, best])
+
     return ChosenEnds(int(ranges.lows[ranges.i[best]]), int(ranges.highs[ranges.j[best]]), float(clipped[0, best]),
                       float(below[0, best]), float(above[0, best]), mean, column.records, float(clipped[1, best]),
                       float(below[1, best]), float(above[1, best]))  # fmt: skip
@@ -306,15 +308,19 @@ def found_ends(plan: EndPlan, ends: ChosenEnds | None) -> tuple[Number, dict[str
     number, fallback = plan.number, plan.search.fallback
     if ends is None and fallback is None:
         end = plan.search.searched[-1]
-        raise DomainError(f"numbers.{number.name}.{end}", f'"{PRIVATE}", but no values beside 0 are seen in the noise'
-                          " of the search", "a public number, or a fallback that is used in this case",
-                          "state one of them, or increase discover.share. The rest of the budget is not"
-                          " charged")  # fmt: skip
+        raise DomainError(
+            f"numbers.{number.name}.{end}",
+            f'"{PRIVATE}", but no values beside 0 are seen in the noise of the search',
+            "a public number, or a fallback that is used in this case",
+            "state one of them, or increase discover.share. The rest of the budget is not charged",
+        )
+
     if ends is None:
         assert fallback is not None
         closed = _closed(plan, *fallback)
         return closed, {"ends": list(closed.ends), "fallback": True, "clipped": None, "records": None,
                         "step": float(closed.unit)}  # fmt: skip
+
     closed, step = _closed(plan, ends.low, ends.high), float(number.unit)
     limits = (GROUP * ends.below_limit * step, GROUP * ends.above_limit * step)
     return replace(closed, clipped=limits), {
@@ -333,6 +339,7 @@ def _closed(plan: EndPlan, least: int, largest: int) -> Number:
     number, search = plan.number, plan.search
     most = (math.isqrt(MOST_PARTS) if number.squares else MOST_PARTS) // 4  # rounder ends may be further apart
     factor, last = 1, False
+
     while not last:
         last = factor >= LARGEST_RATIO or any((one or 0) % (10 * factor) for one in (search.low, search.high))
         low, high = least // factor, -(-largest // factor)
@@ -343,8 +350,10 @@ def _closed(plan: EndPlan, least: int, largest: int) -> Number:
             if (found := _readable(closed, search)) is not None:
                 return found
         factor *= 10
-    raise DomainError(f"numbers.{number.name}", "a range that no domain file can state", "a step of fewer digits",
-                      "change the step")  # fmt: skip
+
+    raise DomainError(
+        f"numbers.{number.name}", "a range that no domain file can state", "a step of fewer digits", "change the step"
+    )
 
 
 def _readable(number: Number, search: EndSearch) -> Number | None:

@@ -109,13 +109,17 @@ def read_tree(attribute: Attribute) -> CodeTree:
     search, name = attribute.search, f"attributes.{attribute.name}"
     assert isinstance(search, NodeSearch)
     columns = [*search.levels, search.leaf]
+
     try:
         table = _read_table(search, columns)
     except (OSError, pa.ArrowException):
         raise DomainError(f"{name}.file", "a file that cannot be read", "CSV or Parquet", "convert it") from None
+
     if missing := [column for column in columns if column not in table.column_names]:
-        raise DomainError(f"{name}.levels", f"no column {missing[0]!r} in the file", ", ".join(table.column_names),
-                          "fix it")  # fmt: skip
+        raise DomainError(
+            f"{name}.levels", f"no column {missing[0]!r} in the file", ", ".join(table.column_names), "fix it"
+        )
+
     rows = zip(*(table[column].cast(pa.string()).to_pylist() for column in columns), strict=True)
     paths = sorted({_path(row) for row in rows} - {()})
     _check(name, paths)
@@ -130,6 +134,7 @@ def _read_table(search: NodeSearch, columns: Sequence[str]) -> pa.Table:
         raise OSError("changed since the domain was read")
     if search.file.endswith(".parquet"):
         return pq.read_table(pa.BufferReader(content))
+
     texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=False)
     return arrow_csv.read_csv(pa.BufferReader(content), convert_options=texts)
 
@@ -145,8 +150,10 @@ def _check(name: str, paths: Sequence[Path]) -> None:
     for path in paths:
         for depth in range(1, len(path) + 1):
             if parents.setdefault(path[depth - 1], path[:depth]) != path[:depth]:
-                raise DomainError(f"{name}.file", f"the name {path[depth - 1]!r} of two nodes", "distinct names",
-                                  "rename one")  # fmt: skip
+                raise DomainError(
+                    f"{name}.file", f"the name {path[depth - 1]!r} of two nodes", "distinct names", "rename one"
+                )
+
     leaves = {path[-1] for path in paths}
     if len(leaves) < len(paths) or any(one in leaves for path in paths for one in path[:-1]) or not paths:
         raise DomainError(f"{name}.file", "a code twice, or a code that is an ancestor of another", "one row for each"
@@ -235,6 +242,7 @@ def find_nodes(
     found: dict[CodeNode, float] = {}
     draw, nodes, key = plan.draw, plan.tree.children(0, len(plan.tree.paths), 1), secret.read()
     least = FOUND * draw.lattice_variance**0.5
+
     for depth in range(1, plan.tree.depth + 1):
         if not nodes:
             break
@@ -245,6 +253,7 @@ def find_nodes(
         new = {node: float(value) for node, value in zip(nodes, values, strict=True) if value >= least}
         found |= new
         nodes = [child for one in new for child in plan.tree.children(one.start, one.end, depth + 1)]
+
     return found
 
 
@@ -257,6 +266,7 @@ def found_nodes(plan: NodePlan, found: Mapping[CodeNode, float]) -> tuple[Attrib
     for code, above in zip(plan.tree.codes, owner, strict=True):
         if above is not None:
             codes.setdefault(above.code, []).append(code)
+
     codes = codes or {NONE_FOUND: [NONE_FOUND]}
     closed = replace(plan.attribute, values=tuple(codes), groups=tuple(map(tuple, codes.values())), search=None)
     measured = [{"code": one.code, "depth": one.depth, "count": count} for one, count in found.items()]

@@ -83,9 +83,11 @@ def shifted(values: Words, bits: int) -> Words:
 
 
 def count_steps(
-    request: BinRequest | NodeRequest, partitions: Sequence[Partition], bounded: Sequence[Partition] = (),
+    request: BinRequest | NodeRequest,
+    partitions: Sequence[Partition],
+    bounded: Sequence[Partition] = (),
     *dropped: RowMask,
-) -> list[Integers]:  # fmt: skip
+) -> list[Integers]:
     """Return the counts of a request in some partitions, as a list of one array."""
     total: Integers | int = 0
     for steps in _steps(request.rows, request.attribute, partitions, dict(zip(bounded, dropped, strict=True))):

@@ -105,6 +105,7 @@ def delta_of(threshold: int, draw: GaussianDraw, rows_per_unit: int) -> float:
     passing = [tail_bound(threshold - draw.multiplier * rows, draw.variance) for rows in numbers]
     if max(passing) >= 1:
         return 1.0
+
     losses = -np.log1p(-np.array(passing))
     if many:  # of r rows between two numbers of the grid, the loss is at most that of the larger one
         least = np.array([1, *(one + 1 for one in numbers[:-1])])
@@ -197,7 +198,9 @@ def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int, votes
     while loss(low + step, draw, rows_per_unit) > most:
         low, step = low + step, 2 * step
     high = low + step
+
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if loss(middle, draw, rows_per_unit) <= most else (middle, high)
+
     return Threshold(draw, high, Fraction(loss(high, draw, rows_per_unit)), steps)

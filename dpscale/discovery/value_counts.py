@@ -84,6 +84,7 @@ def merge(parts: Sequence[ValueCounts]) -> ValueCounts:
     new = np.ones(len(words), dtype=bool)
     new[1:] = (words[1:] != words[:-1]).any(axis=1)
     starts = np.flatnonzero(new)
+
     return ValueCounts(words[starts], np.add.reduceat(counts, starts) if len(starts) else counts)
 
 
@@ -177,10 +178,12 @@ def measure_shard(
     whole = merge(parts)
     if not len(whole.counts):
         return Passing(whole.words, whole.counts)
+
     label = {**record, **draw.noise_spec, "multiplier": str(draw.multiplier), "shard": int(_shards(whole.words[:1])[0])}
     noise = draw.words(open_stream(secret.read(), "noise", label), len(whole.counts))
     values = draw.multiplier * whole.counts + noise
     chosen = values >= threshold
+
     return Passing(whole.words[chosen], values[chosen])
 
 
@@ -246,6 +249,7 @@ def distinct_pairs(parts: Sequence[UnitValues]) -> UnitValues:
     units, words = units[order], words[order]
     new = first_rows(units)
     new[1:] |= (words[1:] != words[:-1]).any(axis=1)
+
     return UnitValues(units[new], words[new])
 
 
@@ -273,6 +277,7 @@ def _pairs(request: VoteRequest, column: Any, ids: Any, kept: Any, lookup: UnitM
     rows = np.flatnonzero(kept & ~missing & has_value & within_ranges(units, request.ranges))
     if not len(rows):
         return UnitValues(np.empty((0, 2), np.uint64), np.empty((0, 2), np.uint64))
+
     words = text_words(*buffers_of(found.texts), request.values.keys)
     return distinct_pairs([UnitValues(units[rows], words[found.rows[rows]])])
 

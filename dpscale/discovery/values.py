@@ -110,6 +110,7 @@ def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple
     measured = [{"value": one, "count": counts[one] / steps} for one in found]
     closed = replace(plan.attribute, values=_padded(plan.attribute, values), search=None)
     error = threshold.draw.lattice_variance**0.5 / threshold.steps
+
     return closed, {"found": measured, "public": public, "error": error, "threshold": threshold.records}
 
 

@@ -70,6 +70,7 @@ def read_period(by: str, value: object) -> int:
     """Return the number of a period given by its name or one of its days. Raises ValueError otherwise."""
     if isinstance(value, date):
         return number_of(by, date(value.year, value.month, value.day))
+
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     own, day = re.fullmatch(NAMES[by][0], text), re.fullmatch(NAMES["day"][0], text)
     if own is None and day is None:
@@ -267,10 +268,12 @@ class Attribute:
     def _listed_labels(self) -> list[Any]:
         if self.values:
             return list(self.values)
+
         if self.kind == "bins":
             ends = [")"] * (self.listed - 1) + ["]"]
             edges = [_short(edge) for edge in self.edges]
             return [f"[{a}, {b}{end}" for a, b, end in zip(edges, edges[1:], ends, strict=False)]
+
         if self.kind == "date":
             return [name_of(self.by, number) for number in range(self.low, self.high + 1)]
         return list(range(self.low, self.high + 1, self.step))
@@ -282,6 +285,7 @@ class Attribute:
             return "found by a private search"
         if self.values:
             return ", ".join(map(str, self.values[:FEW])) + (", …" if len(self.values) > FEW else "")
+
         ends: tuple[object, object] = self.low, self.high
         if self.kind == "bins":
             ends = _short(self.edges[0]), _short(self.edges[-1])
@@ -315,13 +319,16 @@ class Attribute:
             return {}
         if self.level is not None:
             return self.level.describe(self.name)
+
         if self.values and self.kind != "boolean":
             size = {"length": self.length} if self.length else {}
             groups = zip(self.values, map(list, self.groups), strict=False)
             return {**size, **({"map": dict(groups)} if self.groups else {"values": list(self.values)})}
+
         if self.kind == "date":
             more = {key: value for key, value in (("zone", self.zone), ("format", self.format)) if value}
             return {"by": self.by, "low": name_of(self.by, self.low), "high": name_of(self.by, self.high), **more}
+
         rounded = {"round": self.step} if self.step > 1 else {}
         kinds: dict[str, dict[str, Any]] = {"bins": {"edges": list(self.edges)}, "coded": {"size": self.listed}}
         return kinds.get(self.kind, {} if self.values else {"low": self.low, "high": self.high, **rounded})

@@ -31,6 +31,7 @@ class AxisIndex:
         self.axes = self.attributes + self.numbers
         if not self.attributes:
             raise DomainError("attributes", "none given", "at least one attribute", "add an [attributes.NAME] table")
+
         self._by_name = {a.name: a for a in self.axes}
         self._sizes = {a.name: a.size for a in self.axes}
         self._position = {a.name: i for i, a in enumerate(self.axes)}
@@ -42,8 +43,9 @@ class AxisIndex:
         try:
             return self._by_name[name]
         except KeyError:
-            raise DomainError("attributes", f"no attribute {name!r}", "a name of the domain",
-                              nearest(name, self.axis_names)) from None  # fmt: skip
+            raise DomainError(
+                "attributes", f"no attribute {name!r}", "a name of the domain", nearest(name, self.axis_names)
+            ) from None
 
     def __len__(self) -> int:
         return len(self.attributes)

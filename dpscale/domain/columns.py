@@ -60,14 +60,17 @@ def bins(low: float, high: float, width: float, outside: str = "reject", nulls: 
     for name, value in {"low": low, "high": high, "width": width}.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) < float("inf"):
             raise DomainError(f"bins.{name}", safe_repr(value), "a finite number", "write dp.bins(0, 100, 5)")
+
     first, last, step = (Fraction(str(value)) for value in (low, high, width))
     if last <= first or step <= 0:
         raise DomainError("bins", f"low {low:g}, high {high:g}, width {width:g}", "low below high and a width above 0",
                           "write dp.bins(0, 100, 5)")  # fmt: skip
+
     count = (last - first) / step
     if count.denominator != 1 or count > MOST_BINS:
         raise DomainError("bins.width", f"{width:g}", f"a part of {high - low:g}, the distance from low to high",
                           "change high or width")  # fmt: skip
+
     edges = [first + step * i for i in range(count.numerator + 1)]
     numbers = [int(edge) if edge.denominator == 1 else float(edge) for edge in edges]
     return {"kind": "bins", "edges": numbers, **_policies(outside, nulls)}
@@ -120,6 +123,7 @@ def axes_of(attributes: object, columns: Mapping[str, object]) -> tuple[Attribut
                           'write dp.Domain(a=10, b=["x", "y"]), or read a file: Domain.read(path)')  # fmt: skip
     if isinstance(attributes, Mapping):
         return _named({**attributes, **columns})
+
     axes = tuple(attributes)
     if strange := [axis for axis in axes if not isinstance(axis, Attribute)]:
         raise DomainError("attributes", f"an item of type {type(strange[0]).__name__}",

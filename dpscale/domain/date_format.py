@@ -19,8 +19,10 @@ DIRECTIVES = {
     "B": r"(?P<b>[A-Za-z]{3,9})\.?",
     "d": r"(?P<d>\d{1,2})",
 }
-TIME = (r"(?:[T, ]+(?P<h>\d{1,2}):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?"
-        r"(?: ?[AaPp]\.?[Mm]\.?|(?P<z>[Zz]|[+-]\d\d:?\d\d))?)?")  # fmt: skip
+TIME = (
+    r"(?:[T, ]+(?P<h>\d{1,2}):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?"
+    r"(?: ?[AaPp]\.?[Mm]\.?|(?P<z>[Zz]|[+-]\d\d:?\d\d))?)?"
+)
 CENTURY = 69  # two digits from 69 are years of the 20th century, as in POSIX
 MONTH_NAMES = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
                "november", "december")  # fmt: skip
@@ -54,9 +56,11 @@ def date_pattern(form: str) -> str:
     literals, directives = parts[::2], parts[1::2]
     if any(directive not in DIRECTIVES for directive in directives) or any("%" in literal for literal in literals):
         raise ValueError(form)
+
     groups = [DIRECTIVES[directive][4] for directive in directives]
     if len(set(groups)) != len(groups) or "y" not in groups or len({"m", "b"} & set(groups)) != 1:
         raise ValueError(form)
+
     written = [re.escape(literal).replace(r"\ ", " +") for literal in literals]
     inner = (
         "".join(text + DIRECTIVES[directive] for text, directive in zip(written, directives, strict=False))

@@ -110,6 +110,7 @@ class Domain(AxisIndex):
         """
         if not is_path(path):
             raise DomainError("domain", safe_repr(path), "the path of a domain file", "pass one")
+
         try:
             content = tomllib.loads(read_text(place(path, "domain")))
         except OSError as error:
@@ -119,9 +120,11 @@ class Domain(AxisIndex):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             got = f"{display_path(path)} is not TOML{toml_fault(error)}"
             raise DomainError("domain", got, "a domain file", "fix the syntax") from None
+
         if is_too_deep(content):
             got = f"{display_path(path)} has more than {MOST_LEVELS} nested levels"
             raise DomainError("domain", got, "a domain file", "check its brackets")
+
         where = place(path, "domain")
         return cls.from_dict(content, where.parent)._located(where)
 
@@ -263,10 +266,13 @@ class Domain(AxisIndex):
         if content.get(REVIEWED, True) is not True:
             known = "true, after public bounds have replaced those that `dpscale domain sketch` took from the records"
             raise DomainError(REVIEWED, safe_repr(content[REVIEWED]), known, "review the file, then set it")
+
         tables = content.get("attributes", {})
         if not isinstance(tables, Mapping):
-            raise DomainError("attributes", "not a table", "tables [attributes.NAME]",
-                              f"such as [attributes.age] with {EXAMPLE}")  # fmt: skip
+            raise DomainError(
+                "attributes", "not a table", "tables [attributes.NAME]", f"such as [attributes.age] with {EXAMPLE}"
+            )
+
         made = cls([*from_tables(tables, folder), *read_numbers(content.get("numbers", {}))], content)
         return made.with_totals(content.get(TOTALS, []), folder)
 
@@ -294,6 +300,7 @@ class Domain(AxisIndex):
             if attribute.level is None or attribute.level.is_leaf or attribute.level.tree not in leaves
         ]
         totals = {TOTALS: [total.describe() for total in self.public_totals]} if self.public_totals else {}
+
         return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._rules, **totals}
 
     def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:
@@ -387,6 +394,7 @@ class Domain(AxisIndex):
         for table in content["attributes"].values():
             if table["kind"] == "hierarchy":
                 table.pop("file")
+
         for table in content.get(TOTALS, ()):
             table.pop("path")
         text = json.dumps(content, sort_keys=False, default=str)
@@ -410,5 +418,6 @@ class Domain(AxisIndex):
         left = f", of which the first {MOST} are" if len(shown) < len(self) else ""
         rows = [(one.name, one.kind, one.extent, f"{one.size:,}") for one in shown]
         numbers = [(number.name, number.kind, number.extent, "—") for number in self.numbers[:MOST]]
-        return html_table(f"Domain of {len(self)} attributes{left}", ("name", "kind", "values", "cells"),
-                          rows + numbers, labels=3)  # fmt: skip
+        return html_table(
+            f"Domain of {len(self)} attributes{left}", ("name", "kind", "values", "cells"), rows + numbers, labels=3
+        )

@@ -96,8 +96,10 @@ def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
                               "write a table for each attribute")  # fmt: skip
         if twice := [one for one in alike if one in found or one in tables or alike.count(one) > 1]:
             raise DomainError(field, f"{twice[0]!r}, which has a table already", "each attribute once", "remove it")
+
         own = {key: value for key, value in table.items() if key != ALSO} if alike else table
         found |= dict.fromkeys((name, *alike), own)
+
     return found
 
 
@@ -105,6 +107,7 @@ def _family(name: str, table: Any, folder: Path | None) -> list[Attribute]:
     kind = table.get("kind") if isinstance(table, Mapping) else None
     if isinstance(kind, str) and kind == "hierarchy":
         return _levels(name, table, folder)
+
     parents = table.get("parent", {}) if isinstance(table, Mapping) else {}
     own = from_table(name, {key: value for key, value in table.items() if key != "parent"} if parents else table)
     if not isinstance(parents, Mapping):
@@ -117,13 +120,15 @@ def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[At
     """Return the attribute of the leaves of a public tree, followed by those of its other levels, the top first."""
     field = f"attributes.{name}"
     _kind(name, table)
-    policies: dict[str, Any] = {key: read_policy(field, key, table[key], HIERARCHY_POLICIES[key])
-                                for key in HIERARCHY_POLICIES if key in table}  # fmt: skip
+    policies: dict[str, Any] = {
+        key: read_policy(field, key, table[key], HIERARCHY_POLICIES[key]) for key in HIERARCHY_POLICIES if key in table
+    }
     source, tree = read_source(field, name, table), read_hierarchy(name, table, folder)
 
     def made(own: str, level: int, column: str) -> Attribute:
-        return Attribute(own, "hierarchy", values=tree.labels(level), level=TreeLevel(tree, level), source=column,
-                         **policies)  # fmt: skip
+        return Attribute(
+            own, "hierarchy", values=tree.labels(level), level=TreeLevel(tree, level), source=column, **policies
+        )
 
     above = [made(own, level, source or name) for level, own in enumerate(tree.columns[:-1])]
     return [made(name, tree.leaf, source), *above]
@@ -138,8 +143,10 @@ def _parent(child: Attribute, name: str, groups: object) -> Attribute:
             field, f"given for {kind}", "kinds that list values", "group the values of the column with map"
         )
     if child.outside == "clip":
-        raise DomainError(field, 'given with outside = "clip"', "reject, category or drop",
-                          "a clipped value has no parent")  # fmt: skip
+        raise DomainError(
+            field, 'given with outside = "clip"', "reject, category or drop", "a clipped value has no parent"
+        )
+
     read = _read_map(field, groups, child.length)
     listed = child.values or tuple(range(child.low, child.high + 1, child.step))
     known, own = set(chain(*read["groups"])), set(listed)
@@ -151,6 +158,7 @@ def _parent(child: Attribute, name: str, groups: object) -> Attribute:
         raise DomainError(
             field, safe_repr(strange[0]), f"values of {child.name}", nearest(str(strange[0]), map(str, listed))
         )
+
     kind = "text-prefix" if child.length else "categories"
     return Attribute(name, kind, **read, outside=child.outside, nulls=child.nulls, unparsable=child.unparsable,
                      length=child.length, source=child.column)  # fmt: skip
@@ -160,18 +168,22 @@ def from_table(name: str, table: object) -> Attribute:
     """Return the attribute of a table of the domain file. Raises DomainError that names the invalid field."""
     if not isinstance(table, Mapping):
         raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", f"such as {EXAMPLE}")
+
     kind = _kind(name, table)
     field = f"attributes.{name}"
     policies: dict[str, Any] = {
         key: read_policy(field, key, table[key], POLICIES[key]) for key in POLICIES if key in table
     }
     if kind == "discover" and "outside" in table:
-        raise DomainError(f"{field}.outside", safe_repr(table["outside"]), "other = true or false, for kind discover",
-                          "leave it out")  # fmt: skip
+        raise DomainError(
+            f"{field}.outside", safe_repr(table["outside"]), "other = true or false, for kind discover", "leave it out"
+        )
+
     read = _READ[kind](name, table)
     if read.get("values") and policies.get("outside") == "clip":
         raise DomainError(f"attributes.{name}.outside", "'clip'", f"reject, category or drop, for {kind}",
                           "listed values have no nearest value")  # fmt: skip
+
     own = "categories" if kind == "discover" else kind
     attribute = replace(Attribute(name, own, **read, **policies), source=read_source(field, name, table))
     if attribute.unparsable and attribute.of_texts:
@@ -186,6 +198,7 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
         text = kind if isinstance(kind, str) else ""
         got = "missing" if "kind" not in table else safe_repr(kind)
         raise DomainError(f"attributes.{name}.kind", got, ", ".join(KINDS), nearest(text, KINDS))
+
     more = MORE.get(kind, set())
     policies = HIERARCHY_POLICIES if kind == "hierarchy" else POLICIES
     check_keys(table, {"kind", "from", ALSO, *policies} | KINDS[kind] | more, f"attributes.{name}")
@@ -233,6 +246,7 @@ def _read_boolean(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if "map" in table:
         return _read_map(f"attributes.{name}.map", table["map"], 0)
+
     values, field = table["values"], f"attributes.{name}.values"
     check_values(field, values)
     for label, policy in ((OUTSIDE_LABEL, "outside"), (NULL_LABEL, "nulls")):
@@ -240,6 +254,7 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
             what = "values outside the domain" if policy == "outside" else "nulls"
             raise DomainError(field, f"the value {label}, which is the label of {what} here", "values with other names",
                               f"represent it by another name in a map, or change {policy}")  # fmt: skip
+
     return {"values": tuple(values)}
 
 
@@ -254,9 +269,11 @@ def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
         )
     if empty := [name for name, values in table.items() if not values]:
         raise DomainError(f"{field}.{empty[0]}", "an empty list", "original values", "fill it, or remove it")
+
     check_values(field, [value for values in table.values() for value in values])
     if taken := {OUTSIDE_LABEL, NULL_LABEL} & set(table):
         raise DomainError(field, f"the value {min(taken)}", "a name that is not a value", "rename it")
+
     groups = tuple(map(tuple, table.values()))
     if length:
         _check_prefixes(field, [value for group in groups for value in group], length)
@@ -285,10 +302,12 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if edges == PRIVATE:
         return read_private_edges(name, table)
     if given := sorted(BIN_KEYS & set(table)):
-        raise DomainError(f"attributes.{name}.{given[0]}", "given with public edges", f'edges = "{PRIVATE}" only',
-                          "remove it")  # fmt: skip
+        raise DomainError(
+            f"attributes.{name}.{given[0]}", "given with public edges", f'edges = "{PRIVATE}" only', "remove it"
+        )
     if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
         raise DomainError(field, "not a list of numbers", f'finite numbers, or "{PRIVATE}"', "fix it")
+
     edges = [_raised(name, table["log"], edge) if "log" in table else float(edge) for edge in edges]
     if any(b <= a for a, b in pairwise(edges)) or len(edges) < 2:
         raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them and remove repeats")
@@ -299,10 +318,12 @@ def _raised(name: str, base: object, edge: float) -> float:
     """Return the number whose logarithm is `edge`: bins of logarithms are bins of numbers."""
     if not _is_finite(base) or base <= 1:
         raise DomainError(f"attributes.{name}.log", safe_repr(base), "a base above 1, such as 10", "fix it")
+
     with suppress(OverflowError):
         power = float(base) ** edge
         if 0 < power < math.inf:
             return power
+
     raise DomainError(
         f"attributes.{name}.edges",
         f"{edge:g}, a logarithm to base {base:g}",
@@ -320,9 +341,11 @@ def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(by, str) or by not in PERIODS:
         text = by if isinstance(by, str) else ""
         raise DomainError(f"attributes.{name}.by", safe_repr(by), ", ".join(PERIODS), nearest(text, PERIODS))
+
     low, high = (_period(name, by, key, table[key]) for key in ("low", "high"))
     if high < low:
         raise DomainError(f"attributes.{name}.high", "before low", "a period at or after low", "swap them")
+
     zone, form = _zone(name, table.get("zone", "")), _date_format(name, by, table.get("format", ""))
     return {"by": by, "low": low, "high": high, "zone": zone, "format": form}
 
@@ -337,6 +360,7 @@ def _date_format(name: str, by: str, form: Any) -> str:
                     field, safe_repr(form), f"a format with %d, for dates by {by}", 'add %d, or set by = "month"'
                 )
             return form or ""
+
     raise DomainError(field, safe_repr(form), EXPECTED, "fix it, or leave it out for dates such as 2025-01-31")
 
 
@@ -345,8 +369,7 @@ def _period(name: str, by: str, key: str, value: object) -> int:
         return read_period(by, value)
     except ValueError as error:
         takes = str(error) if str(error).startswith("a ") else "a date of the calendar"
-        raise DomainError(f"attributes.{name}.{key}", safe_repr(value), takes,
-                          "fix it") from None  # fmt: skip
+        raise DomainError(f"attributes.{name}.{key}", safe_repr(value), takes, "fix it") from None
 
 
 def _zone(name: str, zone: Any) -> str:

@@ -220,6 +220,7 @@ def hierarchies_of(attributes: Sequence[Attribute]) -> tuple[Hierarchy, ...]:
     levels = {attribute.name: attribute.level.level for attribute in attributes if attribute.level is not None}
     inner = {attribute.name for attribute in attributes if attribute.level is not None and not attribute.level.is_leaf}
     above: dict[str, dict[str, Integers]] = {name: {} for name in sizes}
+
     for rule in follows(attributes):
         if rule.determinant not in inner and rule.whole and _fills(rule.of, sizes[rule.dependent]):
             above[rule.determinant][rule.dependent] = rule.of
@@ -241,6 +242,7 @@ def _nested(leaf: str, above: Mapping[str, Integers], sizes: Mapping[str, int], 
     for name in finest:
         below = [chains[chain] for chain in chains if _is_within(above[chain], above[name])]
         chains[name] = (*max(below, key=len, default=()), name)
+
     names = max(chains.values(), key=len)[::-1]
     cells = [*(above[name] for name in names), np.arange(sizes[leaf])]
     parents = [_parents(upper, lower) for upper, lower in pairwise(cells)]

@@ -184,9 +184,11 @@ class Number(Attribute):
         else:
             parts[:, 1] = self.high_part(steps, 1)
             parts[:, 0] = total - parts[:, 1]
+
         if self.null_cell >= 0:
             parts[nulls] = 0
             parts[nulls, self.null_cell] = self.denominator
+
         return parts
 
     def high_part(self, steps: Integers, records: Integers | int) -> Integers:
@@ -222,6 +224,7 @@ class Number(Attribute):
             "fallback": [shown(end * self.unit) for name, end in zip(("low", "high"), given, strict=True)
                          if name in self.search.searched]
         }  # fmt: skip
+
         return {**ends, "step": shown(self.unit), **({"squares": True} if self.squares else {}), **fallback}
 
 
@@ -244,6 +247,7 @@ def _read_number(name: str, table: Any) -> Number:
         raise DomainError(field, f"the name {name!r}", "another name", "rename it, and set from to the column")
     if not isinstance(table, Mapping):
         raise DomainError(field, "not a table", "a table with low and high", "such as low = 0 and high = 100")
+
     check_keys(table, KEYS | MORE, field)
     bound = _read_unit_bound(field, table)
     if bound and "low" not in table and isinstance(table.get("high"), int | float):
@@ -257,6 +261,7 @@ def _read_number(name: str, table: Any) -> Number:
         raise DomainError(f"{field}.fallback", "given with public ends", "a private end", "remove it")
     if not isinstance(table.get("squares", False), bool):
         raise DomainError(f"{field}.squares", safe_repr(table["squares"]), "true or false", "fix it")
+
     policies: dict[str, Any] = {
         key: read_policy(field, key, table[key], POLICIES[key]) for key in POLICIES if key in table
     }
@@ -285,6 +290,7 @@ def _read_unit_bound(field: str, table: Mapping[str, Any]) -> dict[str, Any]:
         if "rows_per_unit" in table:
             raise DomainError(f"{field}.rows_per_unit", "a bound without per_unit", f'per_unit = "{TOTAL}"', "add it")
         return {}
+
     rows = table.get("rows_per_unit", 1)
     if table["per_unit"] != TOTAL:
         raise DomainError(f"{field}.per_unit", safe_repr(table["per_unit"]), f'"{TOTAL}"', "fix it, or leave it out")
@@ -301,26 +307,31 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
     step = read_exact(f"{field}.step", table.get("step", 1))
     if step <= 0:
         raise DomainError(f"{field}.step", safe_repr(table["step"]), "a number above 0", "fix it")
+
     hidden = [key for key in ("low", "high") if table[key] == PRIVATE]
     ends = {key: read_exact(f"{field}.{key}", table[key]) / step for key in ("low", "high") if key not in hidden}
     if not hidden and ends["high"] <= ends["low"]:
-        raise DomainError(f"{field}.high", safe_repr(table["high"]), f"more than low = {shown(ends['low'] * step)}",
-                          "swap them")  # fmt: skip
+        raise DomainError(
+            f"{field}.high", safe_repr(table["high"]), f"more than low = {shown(ends['low'] * step)}", "swap them"
+        )
     if any(end.denominator != 1 for end in ends.values()):
         raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "a number of which low and high are"
                           " multiples", "change low, high or step")  # fmt: skip
     if max(map(abs, ends.values()), default=0) >= EXACT:
-        raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "ends of less than 2^53 steps",
-                          "use a larger step")  # fmt: skip
+        raise DomainError(
+            f"{field}.step", safe_repr(table.get("step", 1)), "ends of less than 2^53 steps", "use a larger step"
+        )
     if not hidden:
         return int(ends["low"]), int(ends["high"]), step, None
     if table.get("outside", "clip") != "clip":
         raise DomainError(f"{field}.outside", safe_repr(table["outside"]), "clip, with a private end", "leave it out")
+
     known = {key: int(end) for key, end in ends.items()}
     search = EndSearch(known.get("low"), known.get("high"))
     low = known.get("low", known.get("high", 0) - ASSUMED_STEPS if "high" in known else -ASSUMED_STEPS // 2)
     if "fallback" in table:
         search = replace(search, fallback=_read_fallback(f"{field}.fallback", table["fallback"], search, step))
+
     return low, known.get("high", low + ASSUMED_STEPS), step, search
 
 
@@ -329,9 +340,11 @@ def _read_fallback(field: str, given: object, search: EndSearch, step: Fraction)
     takes = f"a list with a public number for {' and '.join(search.searched)}"
     if not isinstance(given, list | tuple) or len(given) != len(search.searched):
         raise DomainError(field, safe_repr(given), takes, "fix it")
+
     ends = {name: read_exact(field, end) / step for name, end in zip(search.searched, given, strict=True)}
     if any(end.denominator != 1 or abs(end) >= EXACT for end in ends.values()):
         raise DomainError(field, safe_repr(given), "multiples of step, of less than 2^53 steps", "change it or step")
+
     low, high = (int(ends[name]) if name in ends else getattr(search, name) for name in ("low", "high"))
     if low >= high:
         raise DomainError(field, safe_repr(given), "an upper end above the lower one", "fix it")

@@ -117,11 +117,13 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
     if not isinstance(table, Mapping) or not KEYS.issuperset(table):
         unknown = "not a table" if not isinstance(table, Mapping) else f"the key {sorted(set(table) - KEYS)[0]!r}"
         raise DomainError("totals", unknown, ", ".join(sorted(KEYS)), "fix it")
+
     path, given = table.get("path"), table.get("attributes")
     if not isinstance(path, str) or not path.endswith((".csv", ".parquet")):
         raise DomainError("totals.path", safe_repr(path), "the path of a CSV or Parquet file", "fix it")
     if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
         raise DomainError("totals.attributes", safe_repr(given), "a list of attributes", "fix it")
+
     names = domain.ordered(given)
     for name in names:
         domain.attribute(name)
@@ -133,6 +135,7 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
         raise DomainError("totals.count", safe_repr(counted), " or ".join(COUNTED), "fix it")
     if domain.cells(names) > MOST_CELLS:
         raise DomainError("totals.attributes", f"{domain.cells(names):,} cells", f"at most {MOST_CELLS:,}", "use fewer")
+
     where = place(path if folder is None or "://" in path else folder / path, "totals.path")
     column = table.get("column", "count")
     counts = _counts(_read(where), names, column, domain, display_path(where))
@@ -184,8 +187,9 @@ def _read(path: Path) -> Any:
         texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False)
         return arrow_csv.read_csv(content, convert_options=texts)
     except (OSError, pa.ArrowException):
-        raise DomainError("totals.path", f"cannot read {display_path(path)}", "a CSV or Parquet file",
-                          "check the path") from None  # fmt: skip
+        raise DomainError(
+            "totals.path", f"cannot read {display_path(path)}", "a CSV or Parquet file", "check the path"
+        ) from None
 
 
 def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, path: str) -> Integers:
@@ -193,6 +197,7 @@ def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, 
     if missing := [one for one in (*names, column) if one not in table.column_names]:
         raise DomainError("totals.path", f"no column {missing[0]!r} in {path}", ", ".join(table.column_names),
                           nearest(str(missing[0]), table.column_names))  # fmt: skip
+
     shape = domain.shape(names)
     cells = np.zeros(table.num_rows, np.int64)
     for name, size in zip(names, shape, strict=True):
@@ -204,6 +209,7 @@ def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, 
         raise _wrong_cell("two counts of", int(np.argmax(number > 1)), names, domain, path)
     if ((number == 0) & allowed).any():
         raise _wrong_cell("no count of", int(np.argmax((number == 0) & allowed)), names, domain, path)
+
     counts = np.zeros(len(number), np.int64)
     counts[cells] = values
     if (counts[~allowed] > 0).any():
@@ -227,8 +233,10 @@ def _integers(values: Sequence[Any], path: str) -> Integers:
     try:
         found = np.array([int(str(value)) for value in values], np.int64)
     except (ValueError, OverflowError):
-        raise DomainError("totals.path", f"a count in {path} that is no whole number", "whole numbers of at least 0",
-                          "fix it") from None  # fmt: skip
+        raise DomainError(
+            "totals.path", f"a count in {path} that is no whole number", "whole numbers of at least 0", "fix it"
+        ) from None
+
     if len(found) and int(found.min()) < 0:
         raise DomainError("totals.path", f"the count {int(found.min())} in {path}", "counts of at least 0", "fix it")
     return found
@@ -262,6 +270,7 @@ def coarsen(domain: TotalsDomain, counts: Integers, names: AttributeSet, wanted:
         axis, own = axes.index(name), domain.hierarchy_of(name)
         if name in wanted:
             continue
+
         upper = [] if own is None else [one for one in own.names[: own.position(name)] if one in wanted]
         if own is not None and upper and upper[-1] not in axes:
             levels = own.position(upper[-1]) + 1, own.position(name) + 1
@@ -270,6 +279,7 @@ def coarsen(domain: TotalsDomain, counts: Integers, names: AttributeSet, wanted:
         else:
             table = table.sum(axis=axis)
             axes.pop(axis)
+
     if set(axes) != set(wanted):
         return None
     return np.asarray(table.transpose([axes.index(name) for name in wanted]))

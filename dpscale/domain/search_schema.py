@@ -34,9 +34,11 @@ def read_private_edges(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     field = f"attributes.{name}"
     if "log" in table:
         raise DomainError(f"{field}.log", "given with private edges", "edges that are found on the values", "remove it")
+
     step = read_exact(f"{field}.step", table.get("step", 1))
     if step <= 0:
         raise DomainError(f"{field}.step", safe_repr(table["step"]), "a number above 0", "fix it")
+
     assumed = read_assumed(field, table, EdgeSearch.assumed)
     bins = read_count(f"{field}.bins", table["bins"], 2, 1 << 16) if "bins" in table else None
     if ("low" in table) != ("high" in table):
@@ -44,6 +46,7 @@ def read_private_edges(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if "low" not in table:
         search = EdgeSearch(unit=step, assumed=assumed, bins=bins)
         return {"edges": search.assumed_edges, "search": search}
+
     low, high = (read_exact(f"{field}.{key}", table[key]) / step for key in ("low", "high"))
     if low.denominator != 1 or high.denominator != 1:
         raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "a number of which low and high are"
@@ -51,6 +54,7 @@ def read_private_edges(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if high - low < 2 or max(abs(low), abs(high)) >= EXACT:
         raise DomainError(f"{field}.high", safe_repr(table["high"]), "two steps or more above low, and less than 2^53"
                           " steps", "change low, high or step")  # fmt: skip
+
     search = EdgeSearch(int(low), int(high), step, assumed, bins)
     return {"edges": search.assumed_edges, "search": search}
 
@@ -63,6 +67,7 @@ def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         return _read_tree(field, name, table, assumed)
     if given := sorted({"leaf", "levels", "sha256"} & set(table)):
         raise DomainError(f"{field}.{given[0]}", "given without file", "the file of a tree of codes", "add file")
+
     longest = read_count(f"{field}.max_length", table.get("max_length", ValueSearch.max_length), 1, LONGEST)
     values = table.get("values", [])
     if values:
@@ -71,14 +76,18 @@ def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
             raise DomainError(f"{field}.values", safe_repr(values[0]), "texts or integers", "fix it")
     elif not isinstance(values, list | tuple):
         raise DomainError(f"{field}.values", "not a list of texts or numbers", "a list of public values", "fix it")
+
     if taken := {OUTSIDE_LABEL, NULL_LABEL}.intersection(map(str, values)):
         raise DomainError(f"{field}.values", f"the value {min(taken)}", "a name that is not a value", "remove it")
+
     other = table.get("other", True)
     if not isinstance(other, bool):
         raise DomainError(f"{field}.other", safe_repr(other), "true or false", "fix it")
+
     count = table.get("count", ValueSearch.count)
     if count not in COUNTS:
         raise DomainError(f"{field}.count", safe_repr(count), " or ".join(COUNTS), "fix it")
+
     search = ValueSearch(longest, tuple(values), other, assumed, count)
     return {"values": assumed_values(assumed, search.values), "outside": "category" if other else "drop",
             "search": search}  # fmt: skip
@@ -90,6 +99,7 @@ def _read_tree(field: str, name: str, table: Mapping[str, Any], assumed: int) ->
         raise DomainError(
             f"{field}.{given[0]}", "given with the file of a tree", "a tree alone, or values", "remove it"
         )
+
     file, leaf, levels = table["file"], table.get("leaf", name), table.get("levels")
     if not isinstance(file, str) or not file:
         raise DomainError(f"{field}.file", safe_repr(file), "the path of a CSV or Parquet file", "fix it")
@@ -100,8 +110,10 @@ def _read_tree(field: str, name: str, table: Mapping[str, Any], assumed: int) ->
         or not levels
         or not all(isinstance(level, str) and level for level in levels)
     ):
-        raise DomainError(f"{field}.levels", safe_repr(levels), "a list of the columns of ancestors, the top first",
-                          "add it")  # fmt: skip
+        raise DomainError(
+            f"{field}.levels", safe_repr(levels), "a list of the columns of ancestors, the top first", "add it"
+        )
+
     search = NodeSearch(file, leaf, tuple(levels), str(table.get("sha256", "")), assumed)
     return {"values": assumed_values(assumed), "outside": "category", "search": search}
 
@@ -115,13 +127,16 @@ def located_tree(attribute: Attribute, folder: Path) -> NodeSearch:
     assert isinstance(search, NodeSearch)
     if not search.file.endswith(SUFFIXES):
         raise DomainError(field, safe_repr(search.file), "a CSV or Parquet file", "convert it")
+
     path = place(search.file, "file") if "://" in search.file else place(folder / search.file, "file")
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         reason = error.strerror or "unreadable"
-        raise DomainError(field, f"cannot read {display_path(path)} ({reason})", "the file of a tree of codes",
-                          "check the path") from None  # fmt: skip
+        raise DomainError(
+            field, f"cannot read {display_path(path)} ({reason})", "the file of a tree of codes", "check the path"
+        ) from None
+
     if search.digest not in ("", digest):
         raise DomainError(field, f"{display_path(path)}, which was changed", "the file as the domain was written with",
                           "restore it, or remove sha256")  # fmt: skip
@@ -134,5 +149,6 @@ def check_rules_known(rules: Mapping[str, Any], names: Sequence[str]) -> None:
         listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list | tuple) else []
         used = {str(key) for table in listed for key in (*table, table.get("attribute"), table.get("by"))}
         if met := sorted(used.intersection(names)):
-            raise DomainError(rule, f"the attribute {met[0]!r}, whose values are not known", "public attributes",
-                              "remove the rule")  # fmt: skip
+            raise DomainError(
+                rule, f"the attribute {met[0]!r}, whose values are not known", "public attributes", "remove the rule"
+            )

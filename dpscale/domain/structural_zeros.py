@@ -175,8 +175,10 @@ def possible(rules: Iterable[DomainConstraint], names: Sequence[str], shape: Seq
 
 def read_rules(content: Mapping[str, Any], attribute: Find) -> tuple[DomainConstraint, ...]:
     """Parse the constraints of a domain file. Raises DomainError that names the fault."""
-    return (*(_impossible(table, attribute) for table in _tables(content, "impossible")),
-            *(_determined(table, attribute) for table in _tables(content, "determined")))  # fmt: skip
+    return (
+        *(_impossible(table, attribute) for table in _tables(content, "impossible")),
+        *(_determined(table, attribute) for table in _tables(content, "determined")),
+    )
 
 
 def _tables(content: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
@@ -200,8 +202,10 @@ def listed(table: Mapping[str, Any], attribute: Find) -> dict[str, Any]:
     TOML writes lists before tables, so a range that is followed by a list is replaced by a list of its values.
     """
     last = max((place for place, values in enumerate(table.values()) if not isinstance(values, Mapping)), default=-1)
-    return {name: _normalised(attribute(name), values) if place < last else values
-            for place, (name, values) in enumerate(table.items())}  # fmt: skip
+    return {
+        name: _normalised(attribute(name), values) if place < last else values
+        for place, (name, values) in enumerate(table.items())
+    }
 
 
 def _normalised(attribute: Attribute, values: object) -> object:
@@ -214,14 +218,17 @@ def _determined(table: Mapping[str, Any], attribute: Find) -> FunctionalDependen
     if set(table) != {"attribute", "by", "map"} or not isinstance(table["map"], Mapping):
         raise DomainError("determined", f"the keys {', '.join(map(str, table))}", "attribute, by and a table map",
                           "name attributes and values in each rule")  # fmt: skip
+
     for key in ("attribute", "by"):
         if not isinstance(table[key], str):
             raise DomainError(f"determined.{key}", safe_repr(table[key]), "the name of an attribute", "name one")
+
     what, by = attribute(table["attribute"]), attribute(table["by"])
     of = [-1] * by.size
     for value, result in table["map"].items():
         for cell in _cells(by, [value], "determined.map"):
             of[cell] = min(_cells(what, [result], "determined.map"))
+
     return FunctionalDependency(by.name, what.name, np.array(of))
 
 
@@ -239,6 +246,7 @@ def follows(attributes: Sequence[Attribute]) -> tuple[FunctionalDependency, ...]
     ]
     levels = [attribute for attribute in attributes if attribute.level is not None]
     pairs = [(above, below) for above, below in product(levels, repeat=2) if _is_above(above.level, below.level)]
+
     return (*(_grouped(parent, child) for parent, child in found), *(_of_levels(*pair) for pair in pairs))
 
 
@@ -267,9 +275,11 @@ def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
         for value in group:
             if value in place:
                 of[place[value]] = cell
+
     for own, other in ((child.outside_cell, parent.outside_cell), (child.null_cell, parent.null_cell)):
         if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
             of[own] = other
+
     return FunctionalDependency(child.name, parent.name, np.array(of))
 
 
@@ -319,6 +329,7 @@ def _between(attribute: Attribute, bounds: Mapping[str, Any], field: str) -> fro
     numbers = all(isinstance(end, int | float) for end in (low, high))
     if not set(bounds) <= {"low", "high"} or not numbers or attribute.values or attribute.by:
         raise DomainError(field, f"{dict(bounds)}", "numbers low and high of a numeric attribute", "fix the bounds")
+
     if attribute.kind == "bins":
         inside = [low <= a and b <= high for a, b in zip(attribute.edges, attribute.edges[1:], strict=False)]
     else:

@@ -205,6 +205,7 @@ class LevelTree:
         texts = self.texts.take(pa.array(places))
         if repeated.any():
             texts = pc.replace_with_mask(texts, pa.array(repeated), self.paths(starts[repeated], levels[repeated]))
+
         return Labels(_distinct(texts, repeated))
 
     @cached_property
@@ -228,6 +229,7 @@ def _distinct(texts: Any, repeated: Flags) -> Any:
     distinct = texts.dictionary_encode().dictionary
     if len(distinct) == len(texts) and not pc.any(pc.is_in(distinct, pa.array(RESERVED, pa.large_string()))).as_py():
         return texts
+
     found, seen = texts.to_pylist(), set(RESERVED)
     taken = {*found, *RESERVED}
     for place in np.argsort(repeated, kind="stable").tolist():
@@ -238,6 +240,7 @@ def _distinct(texts: Any, repeated: Flags) -> Any:
                 taken.add(numbered)
             number += 1
         seen.add(found[place])
+
     return pa.array(found, pa.large_string())
 
 

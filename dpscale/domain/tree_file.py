@@ -63,14 +63,18 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
     if not isinstance(leaf, str) or not leaf:
         raise DomainError(f"{field}.leaf", safe_repr(leaf), "the column of the leaves", "fix it")
     if twice := [level for at, level in enumerate(levels) if level in (*levels[:at], leaf, name)]:
-        raise DomainError(f"{field}.levels", f"the column {twice[0]!r} twice", "distinct columns above the leaf",
-                          "drop the repeat")  # fmt: skip
+        raise DomainError(
+            f"{field}.levels", f"the column {twice[0]!r} twice", "distinct columns above the leaf", "drop the repeat"
+        )
     if not isinstance(key, str) or key not in KEYS:
-        raise DomainError(f"{field}.key", safe_repr(key), " or ".join(KEYS),
-                          nearest(key, KEYS) if isinstance(key, str) else "fix it")  # fmt: skip
+        raise DomainError(
+            f"{field}.key", safe_repr(key), " or ".join(KEYS), nearest(key, KEYS) if isinstance(key, str) else "fix it"
+        )
+
     unspecified = table.get("unspecified", False)
     if not isinstance(unspecified, bool):
         raise DomainError(f"{field}.unspecified", safe_repr(unspecified), "true or false", "fix it")
+
     axes = _coordinate_columns(field, table.get("coordinates", ()), (*levels, leaf))
     path = _path(field, table["file"], folder)
     tree = _read(field, str(path), (*levels, leaf), key == "path", unspecified, axes, _file_digest(field, path))
@@ -106,8 +110,9 @@ def _file_digest(field: str, path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         reason = error.strerror or "unreadable"
-        raise DomainError(f"{field}.file", f"cannot read {display_path(path)} ({reason})", "the file of a hierarchy",
-                          "check the path") from None  # fmt: skip
+        raise DomainError(
+            f"{field}.file", f"cannot read {display_path(path)} ({reason})", "the file of a hierarchy", "check the path"
+        ) from None
 
 
 @lru_cache(maxsize=4)
@@ -125,8 +130,10 @@ def _read(
     try:
         table = _table(field, path, columns, axes)
     except (OSError, pa.ArrowException):
-        raise DomainError(f"{field}.file", f"{display_path(path)}, which cannot be read", "CSV in UTF-8, or Parquet",
-                          "convert it") from None  # fmt: skip
+        raise DomainError(
+            f"{field}.file", f"{display_path(path)}, which cannot be read", "CSV in UTF-8, or Parquet", "convert it"
+        ) from None
+
     texts = [_text(field, column, table[column].combine_chunks(), path.name.endswith(".csv")) for column in columns]
     angles = [_angles(field, axis, table[axis], most) for axis, most in zip(axes, LARGEST_ANGLES, strict=False)]
     coordinates = np.stack(angles) if angles else None
@@ -142,15 +149,19 @@ def _table(field: str, path: Path, columns: Sequence[str], axes: Sequence[str]) 
         content = pa.BufferReader(path.read_bytes())
     else:
         every = pq.read_schema(content).names
+
     if unknown := [one for one in (*columns, *axes) if one not in every]:
         where = "leaf" if unknown[0] == columns[-1] else "levels" if unknown[0] in columns else "coordinates"
         raise DomainError(f"{field}.{where}", f"no column {unknown[0]!r} in {display_path(path)}", ", ".join(every),
                           nearest(unknown[0], every))  # fmt: skip
+
     if csv:
         names = [*columns, *axes]
-        convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), include_columns=names,
-                                           strings_can_be_null=False)  # fmt: skip
+        convert = arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), include_columns=names, strings_can_be_null=False
+        )
         return arrow_csv.read_csv(content, convert_options=convert)
+
     return pq.read_table(content, columns=[*columns, *axes])
 
 
@@ -162,8 +173,10 @@ def _angles(field: str, name: str, column: Any, most: float) -> Floats:
             column = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, trimmed.type), trimmed)
         found = column.cast(pa.float64()).to_numpy()
     except (pa.ArrowException, TypeError):
-        raise DomainError(f"{field}.coordinates", f"a column {name!r} with values that are not numbers", "degrees",
-                          "fix it") from None  # fmt: skip
+        raise DomainError(
+            f"{field}.coordinates", f"a column {name!r} with values that are not numbers", "degrees", "fix it"
+        ) from None
+
     if (np.abs(found) > most).any():
         raise DomainError(f"{field}.coordinates", f"a value of {name!r} beyond {most:g} degrees",
                           "latitudes, then longitudes, in degrees", "convert them or exchange the columns")  # fmt: skip
@@ -212,10 +225,13 @@ def build_tree(
     """
     if not len(texts[0]):
         raise DomainError(f"{field}.file", "no rows", "a row for each leaf", "add them")
+
     names, numbers = zip(*map(_sorted_names, texts), strict=True)
     if empty := [column for column, own in zip(columns[:-1], names, strict=False) if not len(own)]:
-        raise DomainError(f"{field}.levels", f"the column {empty[0]!r} without any name", "columns with names",
-                          "leave it out")  # fmt: skip
+        raise DomainError(
+            f"{field}.levels", f"the column {empty[0]!r} without any name", "columns with names", "leave it out"
+        )
+
     codes = np.stack(numbers)
     _check_names(field, columns, names, codes, by_path)
     chosen = _distinct_rows(codes)
@@ -224,6 +240,7 @@ def build_tree(
     if not by_path:
         _check_parents(field, tree)
         _check_cycles(field, tree)
+
     if unspecified:
         tree = _with_unspecified(field, tree)
     if codes.shape[1] < 2:
@@ -277,6 +294,7 @@ def _check_cycles(field: str, tree: LevelTree) -> None:
     numbers, edges = tree.name_ids, set[tuple[int, int]]()
     inner = np.zeros(len(numbers), np.bool_)
     inner[numbers[: tree.offsets[-1]]] = True
+
     for level in range(tree.leaf):
         rows = tree.starts[level + 1]  # of each node below, one leaf
         rows = rows[tree.codes[level, rows] >= 0]
@@ -284,6 +302,7 @@ def _check_cycles(field: str, tree: LevelTree) -> None:
         lower = numbers[tree.places(rows, tree.levels[level + 1, rows])]
         kept = inner[lower] & (upper != lower)
         edges.update(zip(upper[kept].tolist(), lower[kept].tolist(), strict=True))
+
     if cycle := _cycle(edges):
         texts = tree.texts.dictionary_encode().dictionary
         path = " above ".join(repr(texts[one].as_py()) for one in cycle)
@@ -310,6 +329,7 @@ def _cycle(edges: set[tuple[int, int]]) -> list[int]:
             else:
                 path.append(node)
                 stack.append((node, iter(below.get(node, []))))
+
     return []
 
 
@@ -324,6 +344,7 @@ def _with_unspecified(field: str, tree: LevelTree) -> LevelTree:
     listed, own = chosen < tree.codes.shape[1], tree.coordinates
     if own is not None:
         own = np.concatenate([own, np.full((2, codes.shape[1]), np.nan)], axis=1)[:, chosen]
+
     return replace(tree, codes=every[:, chosen], listed=listed, unspecified=True, coordinates=own)
 
 
@@ -348,13 +369,16 @@ def _stated(field: str, tree: LevelTree, codes: Integers32) -> Flags:
     inner = inner[np.lexsort((levels[inner], numbers[inner]))]
     first = np.append(True, np.diff(numbers[inner]) != 0)[: len(inner)]
     highest = inner[np.maximum.accumulate(np.where(first, np.arange(len(inner)), 0))]
-    below: NDArray[np.bool_] = ((codes[:, highest] == codes[:, inner]) | (np.arange(len(codes))[:, None] >
-                                                                        levels[highest])).all(axis=0)  # fmt: skip
+    below: NDArray[np.bool_] = (
+        (codes[:, highest] == codes[:, inner]) | (np.arange(len(codes))[:, None] > levels[highest])
+    ).all(axis=0)
+
     if not below.all():
         place = np.flatnonzero(~below)[0]
         name = tree.texts.dictionary_encode().dictionary[int(numbers[inner[place]])].as_py()
         raise DomainError(f"{field}.unspecified", f"the name {name!r} of two inner nodes", "distinct names of nodes",
                           'rename one, or set key = "path"')  # fmt: skip
+
     stated = np.zeros(codes.shape[1], np.bool_)
     stated[inner[first]] = True
     return stated
@@ -367,10 +391,13 @@ def stored_name(digest: str) -> str:
 
 def tree_bytes(tree: LevelTree) -> bytes:
     """Return a Parquet file with the leaves of the tree's file, from which the same tree is read."""
-    columns = [names.take(pa.array(np.where(codes < 0, 0, codes), mask=codes < 0))
-               for names, codes in zip(tree.names, tree.codes[:, tree.listed], strict=True)]  # fmt: skip
+    columns = [
+        names.take(pa.array(np.where(codes < 0, 0, codes), mask=codes < 0))
+        for names, codes in zip(tree.names, tree.codes[:, tree.listed], strict=True)
+    ]
     if tree.coordinates is not None:
         columns += [pa.array(own, from_pandas=True) for own in tree.coordinates[:, tree.listed]]
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns, names=[*tree.columns, *tree.axes]), buffer, compression="zstd")
+
     return buffer.getvalue()

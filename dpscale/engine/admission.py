@@ -109,8 +109,10 @@ class Admission:
     def guarded(self, graph: Graph) -> Graph:
         """Return a graph whose tasks run only in admitted processes."""
         calls: dict[int, AdmittedCall] = {}
-        return {key: (calls.setdefault(id(function), AdmittedCall(function, self._mark)), *arguments)
-                for key, (function, *arguments) in graph.items()}  # fmt: skip
+        return {
+            key: (calls.setdefault(id(function), AdmittedCall(function, self._mark)), *arguments)
+            for key, (function, *arguments) in graph.items()
+        }
 
     def require(self, check: Check) -> None:
         """Add a check, which all workers have to pass before they get another task."""
@@ -152,6 +154,7 @@ class Admission:
         """Admit the workers that pass some checks; raise the error of the first check that one does not pass."""
         if not workers:
             return
+
         with ExitStack() as stack:
             try:
                 asked = [(check, one) for check in checks for one in stack.enter_context(check.questions())]
@@ -160,6 +163,7 @@ class Admission:
                                      f"({error.strerror or type(error).__name__})", "", AGAIN) from None  # fmt: skip
             questions = [question for _, question in asked]
             answers = ask(self._client, workers, admit, self._mark, questions, notice=self._notice)
+
         self._note_silent(worker for worker in workers if worker not in answers)
         self._passed |= {worker for worker, answer in answers.items() if answer is None}
         faults = {worker: answer for worker, answer in answers.items() if answer is not None}
@@ -167,6 +171,7 @@ class Admission:
             return
         if broken := sorted(worker for worker, answer in faults.items() if isinstance(answer, BaseException)):
             raise self._unchecked(broken, faults[broken[0]])
+
         first = min(number for number, _ in faults.values())
         raise asked[first][0].error({worker: fault for worker, (number, fault) in faults.items() if number == first})
 
@@ -207,6 +212,7 @@ def ask(
     """
     if not workers:
         return {}
+
     seconds, answers = answer_seconds(), dict[str, Any]()
 
     async def answer(worker: str) -> None:
@@ -224,6 +230,7 @@ def ask(
         run_limited(client, all_answers, 2 * seconds, lambda: notice(len(answers), len(workers)))
         if len(answers) < len(workers):
             scheduler_answer(client, lambda: client.nthreads(asynchronous=True))
+
     return dict(answers)
 
 

@@ -109,6 +109,7 @@ class ClusterEngine(Engine):
         results: list[Any] = [None] * len(arguments)
         batches = Batches(arguments, self.workers, self._paces.get(label))
         flow = self._run_batches(RedactedCall(function), batches, label, memory)
+
         with cluster_errors(self.client, label), _waiting(), closing(flow):
             self._admission.check_present()
             done = 0
@@ -117,6 +118,7 @@ class ClusterEngine(Engine):
                 batches.learn(len(values), seconds)
                 done += len(values)
                 self._report(label, done, len(results))
+
         self._paces[label] = batches.pace
         accepted(results)
         return results
@@ -128,6 +130,7 @@ class ClusterEngine(Engine):
         watch, name, resources = self._watch(), self._key_prefix(label), self._resources(memory)
         window = min(max(LEAST_TASKS, TASKS_PER_THREAD * self.workers), MOST_TASKS)
         pending: dict[Future, int] = {}
+
         try:
             while batches.remaining or pending:
                 while batches.remaining and len(pending) <= window // 2:
@@ -201,6 +204,7 @@ class ClusterEngine(Engine):
                 if not keep:
                     accepted(results[-len(numbers) :])
                 self._report(label, len(results), count)
+
         return results
 
     def _run_exchange(
@@ -378,6 +382,7 @@ def _waiting() -> Iterator[None]:
     except (ValueError, AttributeError, KeyError):  # not in a task, or already released
         yield
         return
+
     try:
         yield
     finally:

@@ -34,6 +34,7 @@ def connect(
     """
     if not _is_address(address):
         raise JobError(SCHEDULER_FIELD, f"{address!r}", expected, "fix it")
+
     from distributed import Client  # imported first: it adds its defaults to Dask's configuration
 
     _check_encryption(address)
@@ -66,6 +67,7 @@ def _is_address(address: str) -> bool:
     matched = ADDRESS.fullmatch(address)
     if matched is None or not 0 < int(matched["port"]) < 2**16:
         return False
+
     try:
         IPv6Address(matched["v6"]) if matched["v6"] else matched["host"].encode("idna")
     except ValueError:
@@ -90,6 +92,7 @@ def _security() -> Security:
     missing = [name for name in where.values() if not dask.config.get(name, None)]
     if missing:
         raise _certificate_error(f"tls:// without {' and '.join(missing)} in Dask's configuration")
+
     try:
         security = Security()
         security.get_connection_args("client")
@@ -97,6 +100,7 @@ def _security() -> Security:
         broken = "unreadable or not a matching pair"
         kind = broken if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or broken
         raise _certificate_error(f"the certificates in Dask's configuration cannot be used ({kind})") from None
+
     return security
 
 
@@ -111,6 +115,7 @@ def _connection_error(address: str, error: BaseException) -> JobError | Transien
         return JobError(SCHEDULER_FIELD, f"{address} and this client do not accept each other's certificates",
                         "certificates of one authority for both",
                         f"use the certificates of this cluster: {CLUSTER_DOCS}")  # fmt: skip
+
     other = "tls://" if address.startswith("tcp://") else "tcp://"
     return TransientError(
         SCHEDULER_FIELD,

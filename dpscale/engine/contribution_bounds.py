@@ -109,6 +109,7 @@ def rows_beyond(
                       bound.weights if isinstance(bound, PeriodBound) else None)  # fmt: skip
     segment_bytes = engine.workers * segment * SEGMENT_BYTES
     in_memory = engine.shares_memory and rows * ROW_BYTES + segment_bytes <= memory * 3 // 4
+
     with engine.scratch() as use:
         items = [(dealing, piece, in_memory, use, *lookup_chunks) for piece in pieces]
         shards = engine.persist(_assign_shard, items, "units")
@@ -119,6 +120,7 @@ def rows_beyond(
         for start in range(0, len(shards), MARKED_AT_ONCE):
             pairs = list(zip(shards, bits, strict=True))[start : start + MARKED_AT_ONCE]
             parts += engine.map(marked, pairs, "mark")
+
     return {partition: rows for part in parts for partition, rows in part.items()}
 
 
@@ -149,6 +151,7 @@ def worker_folder() -> str | None:
     """Return the local directory of this worker for temporary files; None for the system's directory."""
     if "distributed" not in sys.modules:
         return None
+
     from distributed import get_worker
 
     try:
@@ -184,6 +187,7 @@ def clip_unit_totals(
     sent = send_dropped_rows(engine, dropped)
     lookup = engine.scatter(through.cut(KEYS_SENT), "units") if through is not None else []
     found: list[list[Any]] = [[] for _ in groups]
+
     for ranges in hash_passes(rows * TOTAL_BYTES * (1 + len(request.numbers)), memory):
         own = replace(request, ranges=ranges)
         items = [(own, group, *dropped_rows(group, sent), *lookup) for group in groups]
@@ -193,6 +197,7 @@ def clip_unit_totals(
         for changes in engine.exchange(take, handles, join, len(cuts), "bound-totals"):
             for whole, part in zip(found, changes.found, strict=True):
                 whole.append(part)
+
     clipped = dict(dropped)
     for group, changes in zip(groups, found, strict=True):
         clipped |= clipped_rows(group, request.numbers, changes, dropped)
@@ -256,6 +261,7 @@ def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
     ordered = sorted(whole.tallies.items(), key=lambda item: (places[item[0][0]], item[0][1]))
     faults = [_fault_record(table, key, tally) for key, tally in ordered]
     affected = len({fault["column"] for fault in faults})
+
     return {"private": True, "rows": whole.rows, "columns": len(columns), "columns_affected": affected,
             "faults": faults}  # fmt: skip
 

@@ -99,6 +99,7 @@ def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, worke
     groups = _group_sets(sets, domain.cells_each(sets), limit)
     count = max(min(max(SHARDS, workers), 3 * TASKS // (4 * len(groups) * workers) - 1), 1)
     most = max(3 * TASKS // (4 * len(groups) * (count + 1)), 1)
+
     return [
         Pass(_shards(domain, *group, count), spare, min(most, _most_tasks(*group, limit, workers))) for group in groups
     ]
@@ -159,10 +160,12 @@ def counting_cost(
     passes = plan_passes(domain, sets, memory, workers)
     share = ROWS if rows is None else -(-rows // workers)
     covers = [one.cover(share) for one in passes]
+
     tasks = 0
     for one, cover in zip(passes, covers, strict=True):
         counting = min(workers if rows is None else max(workers, _task_count(one, cover, rows)), one.most)
         tasks += counting + _sum_tasks(one, counting) + len(one.shards)
+
     saving, names = total(cover.saving for cover in covers), Layout(domain, tuple(sets)).names
     each = saving.covered / max(share, 1) + READ_NANOSECONDS * len(names) * len(passes)  # nanoseconds a row
     memory_bytes = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
@@ -215,6 +218,7 @@ def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tupl
     sizes = {part: part.size() + 1 for part in partitions}
     groups: list[list[Partition]] = [[] for _ in range(min(workers, len(sizes)))]
     loads = [(0, index) for index in range(len(groups))]
+
     for part in sorted(sizes, key=lambda part: (-sizes[part], *part.order)):
         load, lightest = heappop(loads)
         groups[lightest].append(part)
@@ -263,12 +267,16 @@ def run_pass(
             cover,
             _task_count(one, cover, rows),
         )
+
     if weights is not None:
         items = [(group, replace(request, weights=weights)) for group, request in items]
     shared_requests = {request: engine.broadcast(request, "count") for _, request in items}
-    tasks = [(shared_requests[request], group, tuple(checked), *dropped_rows(group, dropped or {}))
-             for group, request in items]  # fmt: skip
+    tasks = [
+        (shared_requests[request], group, tuple(checked), *dropped_rows(group, dropped or {}))
+        for group, request in items
+    ]
     pieces = [request.range for _, request in items] if disjoint else one.pieces
+
     return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, pieces, disjoint)
 
 
@@ -336,6 +344,7 @@ def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, work
     everything = tuple(part for group in groups for part in group)
     ends = np.cumsum([len(shard.sets) for shard in one.shards])
     cuts = sorted({int(np.searchsorted(ends, ends[-1] * k / workers)) for k in range(workers)})
+
     items: list[Item] = []
     for first, end in pairwise([*cuts, len(one.shards)]):
         shards = one.shards[first:end]
@@ -361,6 +370,7 @@ def count_shards(
         flat = count_by(program, domain, partitions, checked, without)
     else:
         flat = count_weighted(program, domain, partitions, weights, checked, without)
+
     least, most = flat.min(initial=0), flat.max(initial=0)
     if request.partial and least >= -(1 << 31) and most < 1 << 31:  # counts of numbers exceed the number of rows
         flat = flat.astype(np.int32)  # halves the bytes that are sent

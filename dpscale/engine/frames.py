@@ -75,11 +75,15 @@ def frame_table(
     for condition in where.conditions:
         check_column(condition, has, has)
     names = tuple(dict.fromkeys([*columns, *where.columns]))
+
     for name in columns:
         if name not in _names(frame):
             raise DataError(FIELD, f"no column {name!r}", "a column for every attribute used", "rename or add it")
-    parts = [FramePartition(f"partition {number:09} of the frame", names=names, held=held)
-             for number, held in enumerate(_in_memory_parts(frame, names, engine))]  # fmt: skip
+
+    parts = [
+        FramePartition(f"partition {number:09} of the frame", names=names, held=held)
+        for number, held in enumerate(_in_memory_parts(frame, names, engine))
+    ]
     seen: list[Seen] = engine.map(FramePartition.look, [(part,) for part in parts], "snapshot")
     known = [replace(part, seen=one, share=one.size) for part, one in zip(parts, seen, strict=True)]
     return Table(domain, tuple(known), "").filtered(where)

@@ -73,6 +73,7 @@ def reduction_graph(
             total, before = _add_piece(graph, call_keys, piece, number, key_name, len(pieces) > 1)
         graph |= {(key_name("part"), part): (TAKE, total, part - before) for part in piece}
         roots += [(key_name("part"), part) for part in piece]
+
     return graph, call_keys, roots
 
 

@@ -170,12 +170,15 @@ def resolve(
         return _with_checked_workers(ClusterEngine(_usable_client(client), progress, priority=priority))
     if scheduler in LOCAL:
         return LocalEngine(scheduler or "threads", progress=progress)
+
     if scheduler is not None:
         from dpscale.engine.connect import ADDRESSES, CONNECT_SECONDS, connect
 
-        new_client = connect(scheduler, CONNECT_SECONDS, f"{', '.join(LOCAL)}, {ADDRESSES}",
-                             lambda: progress("connect", 0, 1))  # fmt: skip
+        new_client = connect(
+            scheduler, CONNECT_SECONDS, f"{', '.join(LOCAL)}, {ADDRESSES}", lambda: progress("connect", 0, 1)
+        )
         return _with_checked_workers(ClusterEngine(new_client, progress, owned=True, priority=priority))
+
     ambient = _ambient_client()
     if ambient is None:
         return LocalEngine(progress=progress)
@@ -221,6 +224,7 @@ def _ambient_client() -> Client | None:
     """Return the open ambient client; None if there is none or `distributed` is not imported."""
     if "distributed" not in sys.modules:
         return None
+
     from distributed import get_client
 
     try:

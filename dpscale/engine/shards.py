@@ -77,16 +77,20 @@ class Shards:
     ) -> Iterator[Distances]:
         """Yield the distances of sets from their current estimates; those in `classes` on sums over classes."""
         for shards in self._shards_with(sets):
-            items = [(handle, estimates_of(mine), mine, {names: classes[names] for names in mine if names in classes})
-                     for handle, mine in shards]  # fmt: skip
+            items = [
+                (handle, estimates_of(mine), mine, {names: classes[names] for names in mine if names in classes})
+                for handle, mine in shards
+            ]
             yield from self.engine.map(score_shard, items, "score-candidates")
 
     def measure(self, wanted: Sequence[Measurements], place: SecretFile) -> None:
         """Make measurements, each written to its durable file; shards that share a file write a piece of it each."""
         sources = list(dict.fromkeys(names for one in wanted for names in one.sources))
         for shards in self._shards_with(sources):
-            items = [(handle, [piece for one in wanted for piece in one.within(frozenset(mine))], place)
-                     for handle, mine in shards]  # fmt: skip
+            items = [
+                (handle, [piece for one in wanted for piece in one.within(frozenset(mine))], place)
+                for handle, mine in shards
+            ]
             self.engine.map(measure_shard, items, "measure-marginals")
 
     def _shards_with(self, sets: Sequence[AttributeSet]) -> Iterator[list[ShardRequest]]:
@@ -114,11 +118,13 @@ class Shards:
         wanted, items = set(sets), []
         shards = shards_of(len(wanted.intersection(one.sets)), one.cells, self.engine.workers)
         many = -(-len(handles) // shards)
+
         for start in range(0, len(handles), many):
             layouts, flats = one.shards[start : start + many], handles[start : start + many]
             mine = [names for layout in layouts for names in layout.sets if names in wanted]
             whole = self.whole.intersection(mine)
             items.append((layouts, mine, self.groups, self.rows, whole, *flats))
+
         packed = self.engine.persist(pack, items, "pack")
         return [(handle, mine) for handle, (_, mine, *_) in zip(packed, items, strict=True)]
 

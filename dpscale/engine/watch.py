@@ -167,17 +167,20 @@ class Watch:
             raise lost_scheduler()
         if monotonic() - self._checked < POLL_SECONDS:
             return
+
         present = None
         if self._client.status == "running":
             present = self._present()
             self._connected = monotonic()
         elif monotonic() - self._connected > MISSES * answer_seconds():  # Dask waits for a greeting without limit
             raise lost_scheduler()
+
         self._checked = monotonic()
         self._review(present, monotonic() - self._last)
         if present is None or present:
             self._without_workers = None
             return
+
         self._without_workers = self._without_workers or monotonic()
         if monotonic() - self._without_workers > self._patience:
             raise no_workers(self._patience)

@@ -120,6 +120,7 @@ def _written_token(folder: Path, content: bytes) -> Iterator[Path]:
             write_whole(token, content)
             yield token
             return
+
         _remove_tokens(folder)
         descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -161,6 +162,7 @@ def file_fingerprint(file: str, key: bytes) -> bytes:
             hasher.update(opened.read(ENDS))
     except (OSError, DpscaleError):
         return b""
+
     return hasher.digest()
 
 
@@ -186,13 +188,16 @@ def worker_problem(token: str, content: bytes, fingerprints: Mapping[str, bytes]
         return f"see {folder}"
     except Exception as error:  # error of a store's client, whose text may contain keys
         return f"reach {folder} ({type(error).__name__})"
+
     if is_local(path) and not os.access(folder, os.W_OK | os.X_OK):
         return f"write in {folder}"
+
     for file, expected in fingerprints.items():
         if not is_url(file) and not os.access(file, os.R_OK):
             return f"{FILE_PROBLEMS[0]} {file}"
         if file_fingerprint(file, content) != expected:
             return f"{FILE_PROBLEMS[1]} {file} as the driver sees it"
+
     return ""
 
 
@@ -205,6 +210,7 @@ def check_worker_memory(workers: Workers, needed: int, what: str) -> None:
     }
     if not capacities:
         return
+
     smallest = min(capacities, key=lambda worker: capacities[worker])
     if needed > capacities[smallest]:
         raise PlanError(

@@ -58,6 +58,7 @@ def check_output(out: str | Path, run: Path) -> Path:
     located = place(checked_path(out, FIELD), FIELD)
     if not is_local(located):
         raise _refusal(f"{out}, in an object store", "name a local folder")
+
     folder = Path(os.path.realpath(located))
     for above in (folder, *folder.parents):
         if _is_run(above) or _same(above, run):
@@ -66,8 +67,10 @@ def check_output(out: str | Path, run: Path) -> Path:
                 f"{out}, which {where} the run directory {above}",
                 "choose a folder outside of it, because run directories may be published",
             )
+
     if os.path.lexists(folder) and not folder.is_dir():
         raise _refusal(f"{out}, which is not a folder", "choose another name")
+
     _check_empty(folder, out)
     return folder
 
@@ -163,6 +166,7 @@ def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
         axes.bar(at, values, width=0.24, color=colour, label=label)
         for where, value in zip(at, values, strict=True):
             axes.text(where, value, f"{value:.3f}" if value else "", ha="center", va="bottom", fontsize=7.5)
+
     axes.set_xticks(range(len(marginals)), [f"{degree}-way" for degree in marginals])
     axes.set(ylabel="L1 distance of shares")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
@@ -173,12 +177,15 @@ def dependence_plot(dependence: Mapping[str, Any]) -> str:
     """Plot the dependence of every pair of attributes in the rows against that in the data; "" without pairs."""
     if not dependence["pairs"]:
         return ""
+
     figure, axes = new_figure(4.2)
     axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=0)
     axes.scatter(dependence["data"], dependence["rows"], s=16, alpha=0.7, color=COLOURS[0], linewidths=0)
+
     for one in dependence["worst"][:3]:
         axes.annotate(" × ".join(one["attributes"]), (one["data"], one["rows"]), (4, -3), textcoords="offset points",
                       fontsize=7.5, color="#555", parse_math=False)  # fmt: skip
+
     axes.set(xlabel="Cramér's V in the data", ylabel="in the rows", xlim=(-0.02, 1.05), ylim=(-0.02, 1.05))
     axes.set_box_aspect(0.7)
     return svg(figure)
@@ -190,6 +197,7 @@ def curve_plot(curves: Curves) -> str:
     panels = {title: panel for title, panel in defined.items() if panel}
     if not panels:
         return ""
+
     figure, _ = new_figure(3.2, len(panels))
     for axes, (title, panel) in zip(figure.axes, panels.items(), strict=True):
         axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1)
@@ -199,6 +207,7 @@ def curve_plot(curves: Curves) -> str:
         axes.set(xlabel="false alarms", ylabel="true alarms", aspect="equal")
         if len(panel) > 1:
             axes.legend(frameon=False, fontsize=8, loc="lower right")
+
     return svg(figure)
 
 
@@ -251,6 +260,7 @@ def compare(
     paths = [str(one) for one in (data if isinstance(data, list | tuple) else [data])]
     records = discreetly("comparing", open_data, run, paths, [*names, *(number.name for number in rows.domain.numbers)])
     predicted = target_of([run.domain[name] for name in names], target)
+
     with output_folder(out, run.path) as folder:
         engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=progress)
         try:
@@ -258,6 +268,7 @@ def compare(
         finally:
             engine.close()
         write(folder, contents)
+
     return folder / PAGE
 
 
@@ -283,6 +294,7 @@ def _contents(
         content["numbers"] = numbers
     drawn = plots(marginals, dependence, curves) | {"number_plot": number_plot(numbers)}
     page = render({"c": content, "job": run.job, **drawn}, __package__, PAGE)
+
     return {PAGE: page, FIGURES: json.dumps(_finite(content), indent=1, ensure_ascii=False) + "\n"}
 
 
@@ -294,6 +306,7 @@ def _evaluate_models(
     records, drawn = (sample(engine, side, names, MOST, run.manifest["release"]) for side in (data, rows))
     if not len(records):
         raise DataError("DATA", "no record", "at least one record", "name files with records")
+
     attributes = [run.domain[name] for name in names]
     evaluations = {
         "propensity": propensity(attributes, records, drawn),
@@ -303,6 +316,7 @@ def _evaluate_models(
     if sdmetrics:
         results["sdmetrics"] = sdmetrics_scores(attributes, records, drawn)
     curves = {evaluation.title: evaluation.curves for evaluation in evaluations.values() if evaluation}
+
     return {**results, "sampled": {"data": len(records), "rows": len(drawn)}}, curves
 
 

@@ -69,6 +69,7 @@ def open_rows(run: TableRun) -> ComparedTable:
     if not run.done("synthesize"):
         raise JobError("run directory", f"{run.path} has no synthetic rows", "a run with synthetic rows",
                        f"draw them: dpscale rows {run.path}")  # fmt: skip
+
     check_output(run.path, "synthesize", run.manifest["stages"]["synthesize"])
     index = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     if index["weights"]:
@@ -103,6 +104,7 @@ def _open_table(label: str, paths: Sequence[Any], run: TableRun, origin: Origin)
     if is_rows and (present := [number for number in numbers if number.name in table.partitions[0].types()]):
         # rows of older versions have no numbers; values of rows are in their range, and null only if nulls are skipped
         table = origin.table(files, Domain([*domain.attributes, *(replace(one, source="") for one in present)]))
+
     return ComparedTable(label, table, stamps(table))
 
 
@@ -123,6 +125,7 @@ def row_attribute(attribute: Attribute) -> Attribute:
         attribute = replace(attribute, nulls="category")
     if not attribute.values and attribute.outside in ("reject", "drop"):
         attribute = replace(attribute, outside="clip")
+
     return attribute
 
 

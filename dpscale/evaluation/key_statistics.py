@@ -36,6 +36,7 @@ def check_keys(job: CompositeJob, engine: Engine) -> dict[str, Any]:
     for name in job.tables:
         statistics, known[name] = _table_statistics(job, name, engine)
         tables.append(statistics)
+
     return {
         "private": True,
         "tables": tables,
@@ -58,6 +59,7 @@ def _table_statistics(job: CompositeJob, name: str, engine: Engine) -> tuple[dic
     statistics = {"name": name, "public": one.public, "rows": rows, "null_keys": None, "duplicate_keys": None}
     if not key:
         return statistics, np.empty((0, 2), np.uint64)
+
     [(words, has)] = keys
     distinct = np.unique(words[has], axis=0)
     return {**statistics, "null_keys": int((~has).sum()), "duplicate_keys": int(has.sum()) - len(distinct)}, distinct
@@ -88,6 +90,7 @@ def _link_statistics(
     statistics = {"name": link.called, "rows": rows, **{name: int(mask.sum()) for name, mask in faults.items()},
                   "repeated": before - links, "links": links}  # fmt: skip
     sides = {side: _degrees(one) for side, one in zip(("parent", "child"), degrees_of, strict=False)}
+
     return {**statistics, "degrees": sides, "max_degree": link.bound, **_beyond(link, degrees_of, protects)}
 
 
@@ -115,4 +118,5 @@ def _beyond(link: LinkSection, degrees_of: Sequence[NDArray[np.int64]], protects
         "links_beyond": sum(int(one.sum()) for one in over),
     }
     treatment = "refused" if protects.replaces else "cut" if bounded else "any number"
+
     return {**beyond, "beyond_is": treatment}

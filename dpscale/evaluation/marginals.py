@@ -132,6 +132,7 @@ def summarise_by_degree(found: Sequence[SetDistances], sets: dict[int, ComparedS
             "independent": _mean([one.independent for one in mine]), "halves": _mean([one.halves for one in mine]),
             "worst": [{"attributes": list(one.attributes), "apart": one.rows, "halves": one.halves} for one in worst],
         }  # fmt: skip
+
     return summary
 
 

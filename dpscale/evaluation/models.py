@@ -36,8 +36,9 @@ def check_learner() -> None:
     try:
         import sklearn.ensemble  # noqa: F401
     except ImportError:
-        raise JobError("scikit-learn", "not installed", "version 1.4 or later",
-                       "pip install 'dpscale[compare]'") from None  # fmt: skip
+        raise JobError(
+            "scikit-learn", "not installed", "version 1.4 or later", "pip install 'dpscale[compare]'"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -154,10 +155,12 @@ def propensity(attributes: Sequence[Attribute], data: Integers32, rows: Integers
     count = min(len(data), len(rows))
     if count < 2 * LEAST:
         return None
+
     train, test = (_stack(data[half], rows[half]) for half in (slice(count // 2), slice(count // 2, count)))
     model = Classifier(attributes, *train)
     performance = model.evaluate(*test)
     results = {"trained_on": len(train[1]), "tested_on": len(test[1]), **performance.to_dict()}
+
     return Evaluation(
         "rows or data", results | {"telling": permutation_importance(model, *test)}, {"rows or data": performance.curve}
     )
@@ -172,12 +175,14 @@ def permutation_importance(model: Classifier, codes: Integers32, labels: NDArray
     order = PublicStream("compared", "telling").permutation(len(codes))[:SHUFFLED]
     codes, labels = codes[order], labels[order]
     whole, found = auc(model.probabilities(codes)[:, 1], labels == 1), []
+
     for column, attribute in enumerate(model.attributes):
         shuffled = codes.copy()
         shuffled[:, column] = np.roll(codes[:, column], 1)  # the rows are in random order
         found.append(
             {"attribute": attribute.name, "drop": whole - auc(model.probabilities(shuffled)[:, 1], labels == 1)}
         )
+
     return sorted(found, key=lambda one: -float(str(one["drop"])))[:MOST_IMPORTANT]
 
 
@@ -191,9 +196,11 @@ def target_of(attributes: Sequence[Attribute], requested: str | None) -> Target 
     """
     if requested is not None:
         return Target(_requested_attribute(attributes, requested), "as asked")
+
     fit = [attribute for attribute in attributes if 2 <= attribute.listed <= CLASSES]
     if not fit or len(attributes) < 2:
         return None
+
     least = min(one.listed for one in fit)
     last = [one for one in fit if one.listed == least][-1]
     return Target(last, f"the last attribute of {least} values; --target names another")
@@ -203,6 +210,7 @@ def _requested_attribute(attributes: Sequence[Attribute], requested: str) -> Att
     names = [attribute.name for attribute in attributes]
     if requested not in names:
         raise JobError("--target", f"{requested!r}", "an attribute that the rows have", nearest(requested, names))
+
     found = attributes[names.index(requested)]
     if not 2 <= found.listed <= CLASSES or len(names) < 2:
         raise JobError("--target", f"{requested!r}, of {found.listed} values",
@@ -231,6 +239,7 @@ def tstr_scores(
     codes, labels = _split(test, attributes, target.attribute)
     if min(len(labels), *(len(own) for _, own in parts.values())) < LEAST:
         return None
+
     performance = {name: Classifier(inputs, *part).evaluate(codes, labels) for name, part in parts.items()}
     results: dict[str, Any] = {
         name: {"trained_on": len(parts[name][1]), **performance[name].to_dict()} for name in parts
@@ -239,6 +248,7 @@ def tstr_scores(
     results |= {"attribute": target.attribute.name, "why": target.why}
     results |= {"tested_on": len(labels), "classes": len(np.unique(labels))}
     curves = {f"trained on {name}": one.curve for name, one in performance.items()}
+
     return Evaluation(f"predicting {target.attribute.name}", results, curves)
 
 

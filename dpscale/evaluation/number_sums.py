@@ -60,12 +60,14 @@ def choose_number_sets(workload: Workload, rows: ComparedTable, names: Sequence[
     for number in rows.domain.numbers:
         requested = {()} | {
             tuple(one for one in own if one not in workload.domain.number_names)
-            for own in workload.sets if number.name in own
-        }  # fmt: skip
+            for own in workload.sets
+            if number.name in own
+        }
         ordered = sorted((own for own in requested if set(own) <= set(names)), key=lambda own: (len(own), own))
         sizes = np.cumsum([np.prod(shape_of(rows.domain, own), dtype=np.float64) for own in ordered])
         fit = tuple(own for own, size in zip(ordered[:MOST], sizes, strict=False) if size <= most)
         chosen.append(NumberSets(number, fit, len(ordered) - len(fit)))
+
     return chosen
 
 
@@ -97,6 +99,7 @@ def count_numbers(
     read = [one for one in names if one in used] + [number.name]
     read += [axis.name for axis in domain.axes if axis.drops and axis.name not in read]
     found = [np.zeros(1 + 2 * sum(groups), np.int64) for _ in range(ways)]
+
     for place, partition in parts:
         stream = PublicStream(release, "compared halves", place)
         for codes, dropped, *_ in encoded(domain, [partition], read):
@@ -107,6 +110,7 @@ def count_numbers(
                 flat[0] += mine.sum()
                 mine &= steps <= number.steps
                 _add(domain, sets.sets, flat[1:], {one: codes[at, mine] for at, one in enumerate(read)}, steps[mine])
+
     return found
 
 
@@ -195,6 +199,7 @@ def summarise_number(
         })  # fmt: skip
         both = np.flatnonzero((data.records > 0) & (rows.records > 0))
         points += zip(data.records[both], data.means[both], rows.means[both], strict=True)
+
     points = sorted(points, reverse=True)[:MOST_POINTS]
     return {
         "low": low, "high": high, "omitted": sets.omitted, "sets": results,
@@ -225,6 +230,7 @@ def _worst_groups(domain: Domain, names: AttributeSet, data: GroupSums, rows: Gr
     """Return the groups whose sums differ most, with sums of rows scaled to the data; none for all records."""
     if not names:
         return []
+
     gaps, scale = np.abs(rows.shares - data.shares), data.total / max(rows.total, 1)
     labels = [texts(domain[name]) for name in names]
     cells = np.unravel_index(np.argsort(-gaps, kind="stable")[:WORST], shape_of(domain, names))
@@ -241,6 +247,7 @@ def number_plot(numbers: Mapping[str, Any]) -> str:
     panels = {name: number for name, number in numbers.items() if number["data"]}
     if not panels:
         return ""
+
     figure, _ = new_figure(3.2, min(len(panels), MOST_PANELS))
     for axes, (name, panel) in zip(figure.axes, panels.items(), strict=False):
         ends = min(*panel["data"], *panel["rows"]), max(*panel["data"], *panel["rows"])
@@ -248,4 +255,5 @@ def number_plot(numbers: Mapping[str, Any]) -> str:
         axes.scatter(panel["data"], panel["rows"], s=14, alpha=0.6, color=COLOURS[0], linewidths=0)
         axes.set_title(f"mean {name}", fontsize=9, parse_math=False)
         axes.set(xlabel="in the data", ylabel="in the rows")
+
     return svg(figure)

@@ -35,8 +35,9 @@ def check_sdmetrics() -> None:
     try:
         from sdmetrics.reports import DiagnosticReport, QualityReport  # noqa: F401
     except ImportError:
-        raise JobError("SDMetrics", "not installed", "version 0.29 or later",
-                       "pip install 'dpscale[sdmetrics]'") from None  # fmt: skip
+        raise JobError(
+            "SDMetrics", "not installed", "version 0.29 or later", "pip install 'dpscale[sdmetrics]'"
+        ) from None
 
 
 def table_metadata(attributes: Sequence[Attribute]) -> dict[str, Any]:
@@ -63,10 +64,12 @@ def _cell_values(attribute: Attribute) -> NDArray[Any]:
         edges = np.asarray(attribute.edges)
         steps = attribute.low + attribute.step * np.arange(attribute.listed, dtype=float)
         return np.append((edges[:-1] + edges[1:]) / 2 if len(edges) else steps, np.nan)
+
     if kind == "datetime":
         periods = range(attribute.low, attribute.low + attribute.listed)
         days = [first_day(attribute.by, number).isoformat() for number in periods]
         return np.array([*days, "NaT"], dtype="datetime64[s]")
+
     labels = attribute.labels if is_text(attribute) else [*attribute.labels[: attribute.listed], None]
     return np.array([label if label is None or kind == "boolean" else str(label) for label in labels], dtype=object)
 
@@ -96,6 +99,7 @@ def sdmetrics_scores(attributes: Sequence[Attribute], data: Integers32, rows: In
         without_warnings(partial(report.generate, *tables, verbose=False))
     pairs = [{"attributes": [one["Column 1"], one["Column 2"]], **_score(one)} for one in _details(quality, TRENDS)]
     scored = sorted((pair for pair in pairs if pair["score"] == pair["score"]), key=lambda one: float(one["score"]))
+
     return {
         "version": version("sdmetrics"),
         "quality": _summary(quality, SHAPES, TRENDS),

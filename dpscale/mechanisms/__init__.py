@@ -107,9 +107,11 @@ def plan(
     if not isinstance(workload, Workload):
         raise JobError("workload", safe_repr(workload), "a Workload", "plan a job file with `dpscale plan JOB.toml`,"
                        ' run it with dp.run(path), or write dp.Workload(domain).add("marginal", degree=2)')  # fmt: skip
+
     named = _data_independent(mechanism)
     if noise not in (GAUSSIAN, LAPLACE):
         raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "fix it, or leave it out")
+
     problem, given = (
         PlanningProblem(workload, Budget(noise, 1.0)),
         checked(named.Options, options, "mechanism", mechanism),
@@ -140,6 +142,7 @@ def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, 
         numbers = ", ".join(problem.workload.numbers)
         raise PlanError("workload.of", f"sums or means of {numbers} by {named.name}",
                         "a mechanism with a fixed plan", f"use {DEFAULT}, or ask for counts only")  # fmt: skip
+
     try:
         with one_thread():
             return named.plan(problem, options, tools)

@@ -98,6 +98,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = EntropyEstimator(rules=rules)
     entropy = replace(setting_of, schedule=BatchedSchedule(), estimator=own) if options.published else setting_of
+
     return AdaptivePlan(problem.workload, NAME, setting_of, entropy, kind, options.exact())
 
 

@@ -182,6 +182,7 @@ class GraphicalPlan(AdaptivePlan):
         )
         mine = {field.name: getattr(selection, field.name) for field in fields(AimSelection)}
         mine |= {"candidates": offered, "count": count, **self._steps(state, selection, count)}
+
         return ModelSelection(**mine, sizes=sizes, measured_sets=measured_sets, limit=limit)
 
     def _steps(self, state: AimState, selection: AimSelection, count: int) -> dict[str, Fraction]:
@@ -196,8 +197,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     own = make_setting(problem, options.schedule(), GraphicalEstimator(GRAIN, by_cell=options.published))
     estimating = replace(own, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
     kind = "AIM+PGM as published" if options.published else "graphical models"
-    return GraphicalPlan(problem.workload, NAME, own, estimating, kind, options.exact(),
-                   most_cells=options.most_cells)  # fmt: skip
+    return GraphicalPlan(problem.workload, NAME, own, estimating, kind, options.exact(), most_cells=options.most_cells)
 
 
 def read(folder: Path, problem: PlanningProblem, options: Options) -> GraphicalPlan:

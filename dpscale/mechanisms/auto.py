@@ -54,12 +54,15 @@ def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, too
             continue
         assert isinstance(candidate, FixedPlan)
         plans[name] = candidate.plan
+
     if not plans:
         raise next(iter(refused.values()))
+
     chosen = min(plans, key=lambda name: plans[name].error)
     tried_all = [f"{name} {made.rmse():.6g}" for name, made in plans.items()]
     tried_all += [f"{name} does not take it ({error})" for name, error in refused.items()]
     note = f"chosen by auto for the least root mean square error at privacy cost 1: {'; '.join(tried_all)}"
+
     return replace(plans[chosen], notes=(*plans[chosen].notes, note))
 
 

@@ -40,9 +40,9 @@ CUBE = "data-cube"
 class Options(Settings):
     """Options of the mechanism."""
 
-    strategy: Literal[
-        "workload", "identity", "wavelet", "hierarchical", "hb", "greedy-h", "fourier", "data-cube"
-    ] = setting("identity", ", ".join([*AXIS, CUBE]), "strategy of every set in the workload")  # fmt: skip
+    strategy: Literal["workload", "identity", "wavelet", "hierarchical", "hb", "greedy-h", "fourier", "data-cube"] = (
+        setting("identity", ", ".join([*AXIS, CUBE]), "strategy of every set in the workload")
+    )
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
@@ -61,6 +61,7 @@ def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise:
             if not axis.is_total and axis.key not in strategies:
                 matrix = baselines.scaled(make(axis, noise), noise)
                 strategies[axis.key] = (matrix, error_of(axis.gram, matrix, noise))
+
     axes_of = [[strategies[axis.key] for axis in product.axes if not axis.is_total] for product in union.products]
     errors = [
         product.weight * math.prod(error for _, error in axes)

@@ -72,6 +72,7 @@ def user_store() -> PlanStore | None:
     named = os.environ.get(VARIABLE)
     if named == "off":
         return None
+
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # no home directory
@@ -193,14 +194,18 @@ class Instalments:
 
     def card(self, own: Cost) -> tuple[str, str]:
         """Return the epsilon of all releases with its description, for the report."""
-        return (figure(self.epsilon(own)),
-                f"ε of all {len(self.costs) + 1} releases of these records at δ = {self.delta:g}")  # fmt: skip
+        return (
+            figure(self.epsilon(own)),
+            f"ε of all {len(self.costs) + 1} releases of these records at δ = {self.delta:g}",
+        )
 
     def sentence(self, own: Cost) -> str:
         """Return what all releases cost together."""
         rule = "squared mu adds, epsilon does not" if own.gaussian else "epsilon adds"
-        return (f"all {len(self.costs) + 1} releases of these records together: epsilon {self.epsilon(own):.3f} at"
-                f" delta {self.delta:g}; {rule}")  # fmt: skip
+        return (
+            f"all {len(self.costs) + 1} releases of these records together: epsilon {self.epsilon(own):.3f} at"
+            f" delta {self.delta:g}; {rule}"
+        )
 
 
 class Pooling(Protocol):

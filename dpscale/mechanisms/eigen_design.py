@@ -99,9 +99,11 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     names = workload.domain.ordered({name for names in workload.sets for name in names})
     if (cells := workload.domain.cells(names)) <= EXPLICIT_CELLS:
         return DENSE_SECONDS * (cells / 1024) ** 3
+
     sizes = workload.domain.shape(names)
     if max(sizes, default=0) > EXPLICIT_CELLS:
         return 0.0  # refused at once
+
     dense = sum(DENSE_SECONDS * (size / 1024) ** 3 for size in sizes)
     return dense + 2 * seconds_of_products(workload, workload.most_subsets)
 
@@ -111,12 +113,14 @@ def _solve(options: Options, gram: Floats) -> DesignChoice:
     make = DESIGNS[options.design]
     if not options.named:
         return choose_design(gram)
+
     if make is not None:
         strategy = eigen_design(gram, make(len(gram)))
     elif options.separate is not None:
         strategy = separated_design(gram, options.separate)
     else:
         strategy = principal_design(gram, options.principal) if options.principal is not None else eigen_design(gram)
+
     return DesignChoice(strategy, strategy, FULL, {})
 
 
@@ -125,6 +129,7 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     names, gram = explicit_gram(workload, EXPLICIT_CELLS, relative)
     (choice,) = tools.each(partial(_solve, options), [gram])
     strategy = choice.best
+
     if len(names) > 1:
         block = joint_block(names, workload.domain.shape(names), strategy.matrix, problem.noise)
     else:
@@ -150,12 +155,14 @@ def _by_attribute(problem: PlanningProblem, options: Options, tools: Tools) -> P
             for names, w in weights.items()
         ]
         check_cells(blocks, tools, NAME)
+
         return _joint_plan(workload, blocks, 0.0 if relative else svd_bound(union).value, notes)
 
     full = weigh_marginals([choice.full.matrix for choice in choices])
     notes = _remarks([(name,) for name in union.names], choices)
     if not notes:
         return full
+
     best = weigh_marginals([choice.best.matrix for choice in choices], notes)
     return best if best.error < (1 - GAIN) * full.error else full
 

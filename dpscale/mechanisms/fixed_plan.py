@@ -176,6 +176,7 @@ class FixedPlan:
                 f"{(1 + gap) ** 0.5:.3g} ×",
                 f"the lower bound on the root mean square error of any strategy ({bound})",
             )
+
         least = "the minimum over all plans of this kind"
         return percent(gap), f"certified: the squared error is at most this far above {least}"
 

@@ -62,6 +62,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
                 plans[label] = marginal_plan(problem.workload, NAME, blocks, bound)
         except PlanError as error:
             refused.append(error)
+
     if not plans:
         raise refused[0]
     return _best(problem.workload, plans)
@@ -79,6 +80,7 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     dense = (cells / 1024) ** 3 if "explicit" in ways and cells <= most else 0.0
     if max(sizes, default=0) > DENSE:
         return DENSE_SECONDS * dense  # the other searches are refused at once
+
     dense += sum((size / 1024) ** 3 for size in sizes)
     products = len(workload.sets)
     union = seconds_of_products(workload, products) if "union" in ways and products <= MOST_PRODUCTS else 0.0
@@ -98,6 +100,7 @@ def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
     plan, bound = plans[chosen], max(made.bound for made in plans.values())
     tried = "; ".join(f"{label} {made.rmse():.6g}" for label, made in plans.items())
     notes: tuple[str, ...] = (f"{chosen} is the best of (root mean square error at privacy cost 1): {tried}",)
+
     if bound > 0:
         notes += (
             f"root mean square error over the least that any strategy can have: {(plan.error / bound) ** 0.5:.6g}",
@@ -115,10 +118,12 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
     names, gram = explicit_gram(workload, most)
     search = partial(optimise_explicit, noise=_noise(problem), times=_times_gram(workload, names))
     strategy = next(iter(tools.each(search, [gram])))
+
     if len(names) > 1:
         block = joint_block(names, workload.domain.shape(names), strategy.matrix, noise)
     else:
         block = product_block(names, [strategy.matrix] * len(names), 1.0, noise)
+
     certified = strategy.error <= strategy.bound * (1 + CERTIFIED)
     yield "explicit", [block], strategy.bound if certified else max(strategy.bound, svd_of_gram(gram))
 
@@ -148,6 +153,7 @@ def _unions(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
     if len(union.products) > MOST_PRODUCTS:
         raise PlanError("workload", f"{len(union.products)} products", f"at most {MOST_PRODUCTS} for a union of them",
                         "use fewer sets, or set mechanism query-smasher")  # fmt: skip
+
     union_strategy = optimise_union(union, _noise(problem), tools.each)
     parts = zip(union_strategy.groups, union_strategy.shares, strict=True)
     yield (

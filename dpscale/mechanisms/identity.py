@@ -28,6 +28,7 @@ def plan(problem: PlanningProblem, options: NoOptions, tools: Tools) -> Plan:
         Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, noise)
         for names, share in zip(energies, shares, strict=True)
     )
+
     return marginal_plan(workload, NAME, blocks, bound=0.0)
 
 

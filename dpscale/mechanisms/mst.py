@@ -101,10 +101,12 @@ class TreePlan(AdaptivePlan):
     def next_selection(self, state: AimState) -> AimSelection | None:
         if state.done:
             return None
+
         setting = state.setting
         count = len(component_roots(setting.candidates)) - len(set(component_roots(setting.candidates).values()))
         step = state.left / count
         cost = setting.schedule.selecting * step
+
         return TreeSelection(state.measured + 1, setting.candidates, dict.fromkeys(setting.candidates, 1), state.groups,
                         count, cost, step - cost, 0.0, setting.rows_per_unit)  # fmt: skip
 

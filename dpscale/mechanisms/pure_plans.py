@@ -79,6 +79,7 @@ def whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
         for label, made, sets in _marginal_plans(problem, tools):
             found.append(sets)
             yield label, made
+
     with suppress(PlanError):
         yield from _strategy_plans(problem, tools, found)
     yield from _hdmm_plans(problem, tools)
@@ -103,6 +104,7 @@ def _marginal_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[st
     spaces = plain_traces(problem.workload)
     if len(spaces.traces) * len(spaces.sets) > MOST_WORK:
         return
+
     allowed = _limits(problem, tools, spaces)
     starts = list[WeightedSets]()
     if len(spaces.names) <= MOST_MARGINALS:
@@ -110,6 +112,7 @@ def _marginal_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[st
             own = hdmm.plan(problem, hdmm.Options(way="marginals"), tools)
             yield "hdmm marginals", own, (start := _sets_of(own, spaces))
             starts += [start] if all(map(allowed, start.marginals)) else []
+
     measured = MarginalSearch(spaces, allowed).search(starts)
     yield "merged marginals", _plan(problem, tools, spaces, measured, None), measured
 
@@ -121,9 +124,11 @@ def _strategy_plans(
     attributes = {name for names in problem.workload.sets for name in names}
     if len(attributes) < 2 or max(problem.workload.domain.shape(sorted(attributes))) > WIDEST:
         return
+
     first = first_strategies(problem.workload)
     if first is None:
         return
+
     spaces = first.traces
     allowed, every = _limits(problem, tools, spaces), (1 << len(spaces.names)) - 1
     starts = [one for one in found if all(map(allowed, one.marginals))]
@@ -174,6 +179,7 @@ def _plan(
         else:
             factors = tuple(map(identity_factor, problem.workload.domain.shape(names)))
             blocks.append(Block(names, factors, weight * BELOW_ONE, True, LAPLACE))
+
     check_cells(blocks, tools, "merged marginals")
     return marginal_plan(problem.workload, NAME, blocks, 0.0)
 
@@ -186,6 +192,7 @@ def _hdmm_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
     if workload.domain.cells(attributes) <= (FEW_CELLS if plain else hdmm.EXPLICIT_CELLS):
         with suppress(PlanError):
             yield "hdmm explicit", hdmm.plan(problem, hdmm.Options(way="explicit"), tools)
+
     if not plain and sum(len(part.sets) for part in workload.parts) <= hdmm.MOST_PRODUCTS and len(attributes) > 1:
         with suppress(PlanError):
             yield "a product for each set", _separate_products(problem, tools)
@@ -195,7 +202,10 @@ def _separate_products(problem: PlanningProblem, tools: Tools) -> Plan:
     """Return the plan that measures every set by the optimal product for its queries."""
     union = implicit(problem.workload)
     found = optimise_union(union, "laplace", tools.each, [(product,) for product in union.products])
-    blocks = [product_block(group.names, group.factors, share, LAPLACE)
-              for group, share in zip(found.groups, found.shares, strict=True)]  # fmt: skip
+    blocks = [
+        product_block(group.names, group.factors, share, LAPLACE)
+        for group, share in zip(found.groups, found.shares, strict=True)
+    ]
     check_cells(blocks, tools, "products of the sets")
+
     return marginal_plan(problem.workload, NAME, blocks, 0.0)

@@ -94,8 +94,9 @@ class RefinedPlan(FixedPlan):
 
     def expected_errors(self, budget: Budget, most: int) -> list[Mapping[str, Any]]:
         pooled = FixedPlan(self.pool.plan, replace(self.problem, rows_per_unit=1))  # the variances are those of a unit
-        return pooled.expected_errors(replace(budget, amount=self.pool.budget ** (0.5 if self.noise == LAPLACE else 1)),
-                                      most)  # fmt: skip
+        return pooled.expected_errors(
+            replace(budget, amount=self.pool.budget ** (0.5 if self.noise == LAPLACE else 1)), most
+        )
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         cost, error, *others = super().cards(budget)
@@ -143,6 +144,7 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     made = Plan(target.workload, target.mechanism, measured, target.error, 0.0, target.notes)
     new = make_schedule(made, budget, problem.rows_per_unit).draws.variances
     pool = pool_residual_plans(earlier.plan, earlier.variances, made, new)
+
     return replace(made, error=pool.plan.error / pool.budget * budget / problem.rows_per_unit**2)
 
 
@@ -193,15 +195,18 @@ class FixedPooling:
         own = evidence.plan
         packed = Plan(workload, own.mechanism, own.blocks, own.error, 0.0, own.notes)
         values = np.concatenate([np.asarray(evidence.read(index)).reshape(-1) for index in range(len(own.blocks))])
+
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             write_plan(folder, packed)
             np.save(folder / VALUES, values)
             np.save(folder / VARIANCES, np.asarray(evidence.variances))
             files = {one: (folder / one).read_bytes() for one in (*PLAN_FILES, VALUES, VARIANCES)}
+
         if plan is not None:
             source = plan / TARGET if present(plan / TARGET / PLAN) else plan
             files |= {f"{TARGET}/{one}": read_bytes(source / one) for one in PLAN_FILES}
+
         return files
 
     def plan(

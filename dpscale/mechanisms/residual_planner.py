@@ -48,11 +48,13 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     sets = AttributeSets(subs.names, subs.members, subs.ends)
     shares, _ = allocate(coefficients, noise)
     notes: tuple[str, ...] = ()
+
     if options.objective == "max":
         if noise != GAUSSIAN:
             raise JobError("mechanism.objective", "max under Laplace noise", "sum", "give delta, or leave it out")
         shares, note = least_maximum(workload, list(sets))
         notes = (note,)
+
     error = total_error(coefficients, shares, noise)
     solutions = [Solution(tuple(map(center_factor, sub.sizes)), 0.0, 0.0) for sub in subs.classes]
     blocks = ResidualSolutions(sets, subs.which, solutions).blocks(shares, noise)

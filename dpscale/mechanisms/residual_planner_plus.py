@@ -44,10 +44,11 @@ class Options(Settings):
     """Base strategies by attribute."""
 
     bases: dict[str, Any] = setting(
-        {}, 'a base for each of some attributes, as {age = "hb"}',
+        {},
+        'a base for each of some attributes, as {age = "hb"}',
         "a base strategy for some attributes: identity, prefix, wavelet, hierarchical, hb or a matrix of rows × cells; "
-        "the best named one for the others"
-    )  # fmt: skip
+        "the best named one for the others",
+    )
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
@@ -65,6 +66,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         for sub, share in zip(subs, shares, strict=True)
     )
     blocks = Blocks.of(workload.domain.axis_names, made)
+
     return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise))
 
 
@@ -75,12 +77,15 @@ def _matrix(domain: Domain, name: str, base: Any) -> Floats:
         if base not in BASES:
             raise JobError(field, f"{base!r}", f"{', '.join(BASES)} or a matrix", nearest(base, BASES))
         return BASES[base](size)
+
     try:
         matrix = np.asarray(base, dtype=np.float64)
     except (TypeError, ValueError):
         matrix = np.zeros(0)
+
     if matrix.ndim != 2 or matrix.shape[1] != size or not np.isfinite(matrix).all():
         raise JobError(field, f"shape {matrix.shape}", f"rows of {size} finite numbers", "give a row for each query")
+
     values = np.linalg.svd(_centred(matrix), compute_uv=False)
     if (values > values[0] * FULL_RANK).sum() < size - 1:
         raise JobError(field, "rows of insufficient rank", f"rank {size - 1} without the total", "add rows")
@@ -144,11 +149,13 @@ def _trace(sub: Subworkload, key: tuple[str, ...], bases: list[Factor], traces: 
         for axis, factor in enumerate(bases, start=1):
             turned = np.moveaxis(np.tensordot(turned, factor.inverse, axes=(axis, 0)), -1, axis)
         return float((turned**2).sum())
+
     value = 1.0
     for name, part, factor in zip(sub.attributes, key, bases, strict=True):
         if (name, part) not in traces:
             traces[name, part] = float(((sub.factors[part].rows @ factor.inverse) ** 2).sum())
         value *= traces[name, part]
+
     return value
 
 

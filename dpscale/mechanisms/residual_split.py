@@ -63,6 +63,7 @@ class ResidualSolutions:
         for one in classes[np.argsort(first)].tolist():  # numbered in order of first use
             factors = self.solutions[one].factors
             of[one] = strategies.setdefault(tuple(map(id, factors)), (len(strategies), factors))[0]
+
         number, used = len(self.which), tuple(one for _, one in strategies.values())
         return Blocks(self.sets, used, of[self.which], np.array(shares, np.float64), np.zeros(number, np.bool_),
                       np.full(number, NOISES.index(noise), np.int8))  # fmt: skip
@@ -109,15 +110,19 @@ def solve_residuals(
     single: dict[str, AnyProblem] = {}
     problems = {key: problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
-    tasks = [*(partial(part.solved, solve) for part in single.values()),
-             *(partial(solve_product, sub, solve, problem.noise) for sub in rest.values())]  # fmt: skip
+    tasks = [
+        *(partial(part.solved, solve) for part in single.values()),
+        *(partial(solve_product, sub, solve, problem.noise) for sub in rest.values()),
+    ]
     results = list(tools.each(_run, tasks))
     optima = dict(zip(single, results, strict=False))
     solved = dict(zip(rest, results[len(single) :], strict=True))
     rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, problem.noise, tools)
+
     for key, parts in problems.items():
         if key not in solved:
             solved[key] = assemble_solution(parts, optima, rounded, problem.noise)
+
     solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs.classes, strict=True)]
     sets = AttributeSets(subs.names, subs.members, subs.ends)
     return ResidualSolutions(sets, subs.which, solutions), _remarks(list(optima.values()))

@@ -124,8 +124,9 @@ class TreeDemands:
 
     def whole_terms(self, names: AttributeSet) -> list[TreeTerm]:
         """Return one term of each group with a residual of the other attributes: that with all levels of its sets."""
-        return [term for (own, _), terms in self.terms.items() if own == names
-                for term in terms if not any(term.spread)]  # fmt: skip
+        return [
+            term for (own, _), terms in self.terms.items() if own == names for term in terms if not any(term.spread)
+        ]
 
     def depths(self, key: tuple[AttributeSet, Levels]) -> Levels:
         """Return the deepest level of every hierarchy at which a residual is needed."""
@@ -148,10 +149,13 @@ def tree_demands(workload: Workload) -> TreeDemands:
         If queries on a level are not its cells.
     """
     used = {name for names in workload.sets for name in names}
-    chosen = sorted((hierarchy for hierarchy in workload.domain.hierarchies if used.intersection(hierarchy.names)),
-                    key=lambda one: -len(used.intersection(one.names)))  # fmt: skip
+    chosen = sorted(
+        (hierarchy for hierarchy in workload.domain.hierarchies if used.intersection(hierarchy.names)),
+        key=lambda one: -len(used.intersection(one.names)),
+    )
     trees = tuple(one.tree for one in chosen)
     groups = tuple(_groups(workload, chosen))
+
     terms: dict[tuple[AttributeSet, Levels], list[TreeTerm]] = {}
     for number, group in enumerate(groups):
         others = [place for place, level in enumerate(group.levels) if place and level]
@@ -162,10 +166,12 @@ def tree_demands(workload: Workload) -> TreeDemands:
                 spread = tuple(level * (not known) for level, known in zip(group.levels, inside, strict=True))
                 own = terms.setdefault((sub.attributes, centred), [])
                 own.append(TreeTerm(number, levels, sub, spread))
+
     known = {names: level for names, _ in terms if (level := known_level(workload.domain, chosen[0], names)) >= 0}
     if len(chosen) > 1 and workload.domain.public_totals:
         raise PlanError("totals", "given for a workload over several hierarchies", "totals over one hierarchy",
                         "leave out the totals, or the levels of all hierarchies but one")  # fmt: skip
+
     left = {key: [term for term in own if term.levels[0] > known.get(key[0], -1)] for key, own in terms.items()}
     return TreeDemands(tuple(chosen), trees, groups, {key: own for key, own in left.items() if own}, known)
 
@@ -184,9 +190,11 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
             rest = tuple(name for name in split.axes if name not in split.levels)
             own.setdefault(levels, []).append((rest, float(weight)))
             found[levels][1].append(float(weight) * _count(part, hierarchies, names))
+
         for levels, pairs in own.items():
             sets, weights = zip(*pairs, strict=True)
             found[levels][0].parts.append(_restricted(part, sets, weights) if part.factorizes else part)
+
     groups = (LevelGroup(levels, own, math.fsum(weights)) for levels, (own, weights) in sorted(found.items()))
     return (group for group in groups if group.weight > 0)
 
@@ -243,9 +251,11 @@ def plan_trees(problem: PlanningProblem, tools: Tools, solve: Solve, name: str, 
     weights = np.array([1 / group.weight for group in demands.groups])
     if not demands.terms:  # everything follows from public totals, which the plan refuses
         return Plan(problem.workload, name, Blocks.of(problem.workload.domain.axis_names, ()), 0.0, 0.0)
+
     scale = problem.workload.query_count
     if not balance:
         return planner.plan(name, np.ones(len(demands.groups)), ())
+
     for _ in range(BALANCES):
         errors = planner.errors(weights)
         weighed = weights * np.array([group.weight for group in demands.groups])
@@ -255,6 +265,7 @@ def plan_trees(problem: PlanningProblem, tools: Tools, solve: Solve, name: str, 
         if needed.max() <= mean * (1 + EVEN) or len(demands.groups) == 1:
             break
         weights = weights * _moves(demands, np.where(errors > 0, errors / mean, 1.0))
+
     weighed = weights * np.array([group.weight for group in demands.groups])
     return planner.plan(name, weights * scale / weighed.sum(), planner.notes(planner.errors(weights)))
 
@@ -281,6 +292,7 @@ def _solutions(
         nodes = math.prod(tree.sizes[level] for tree, level in zip(demands.trees, group.levels, strict=True))
         scaled = (_scaled_part(part, nodes / group.weight) for part in group.workload.parts)
         merged.parts.extend(scaled)
+
     solved, _ = solve_residuals(replace(problem, workload=merged), tools, solve)
     found = {}
     for sub in decompose(merged):
@@ -290,6 +302,7 @@ def _solutions(
             product = solve_product(sub, solve, problem.noise)
             own = Solution(product.factors, product.coefficient * sub.scale, product.bound * sub.scale)
         found[sub.attributes] = own, sub
+
     return found
 
 
@@ -330,6 +343,7 @@ class _Planner:
         factors = {key: self.trees(key, weights) for key in self.demands.terms}
         totals = {key: self._totals(key, factor, weights) for key, factor in factors.items()}
         shares, _ = allocate([self._weighted(key, totals[key], weights) for key in factors], self.noise)
+
         found, power = np.zeros(len(weights)), 1 / rooted(self.noise) - 1
         for key, share in zip(factors, shares, strict=True):
             for term, total in zip(self.demands.terms[key], totals[key], strict=True):
@@ -357,6 +371,7 @@ class _Planner:
                 levels = self._level_weights(key, place, found, weights)
                 known = -1 if place else self.demands.known.get(key[0], -1)
                 found[place] = self._tree(place, depths[place], levels, spread, known)
+
         return found
 
     def _level_weights(self, key: Key, place: int, others: Mapping[int, TreeFactor], weights: Floats) -> list[float]:
@@ -383,11 +398,13 @@ class _Planner:
             nodes = (tree.sizes[level] for tree, level in zip(self.demands.trees, term.levels, strict=True))
             rest = math.prod(nodes) / self.demands.trees[place].sizes[term.levels[place]]
             levels[term.levels[place]] += weights[term.group] * self._coefficient(names, term) * rest
+
         grid = _on_grid(levels)
         if (place, grid) not in self.shares:
             classes = self.tree_classes(place, len(grid) - 1)
             own = best_precisions(classes, _off_grid(grid), self.starts.get((place, len(grid) - 1)))
             self.shares[place, grid] = classes.tree.sums(spread_of(classes, own))
+
         return self.shares[place, grid]
 
     def _tree(
@@ -400,8 +417,10 @@ class _Planner:
             found = best_precisions(classes, _off_grid(grid), self.starts.get((place, depth)), known)
             self.starts[place, depth] = found.logits
             own = tuple(integer_multipliers(classes, found.precisions, root=not place))
-            self.known[key] = TreeFactor("tree", classes.tree.sizes[-1:], tree=classes.tree, multipliers=own,
-                                         spread=spread, known=known)  # fmt: skip
+            self.known[key] = TreeFactor(
+                "tree", classes.tree.sizes[-1:], tree=classes.tree, multipliers=own, spread=spread, known=known
+            )
+
         return self.known[key]
 
     def tree_classes(self, place: int, depth: int) -> NodeClasses:
@@ -440,6 +459,7 @@ class _Planner:
         if len(every) > 1:
             single = (sum(product_bound(every, one) for one in table) for table in tables)
             return math.fsum(map(math.sqrt, single)) ** 2, 0.0
+
         known = [self.demands.known.get(own, -1) for own in names]
         grams = [
             [TreeGram(tuple(one), known=level) for one in table] for table, level in zip(tables, known, strict=True)
@@ -461,8 +481,10 @@ class _Planner:
 
     def notes(self, errors: Floats) -> tuple[str, ...]:
         """Return the error of every level at privacy cost 1, for the user."""
-        named = [f"{self.level_name(group)} {math.sqrt(error):.4g}"
-                 for group, error in zip(self.demands.groups, errors, strict=True)]  # fmt: skip
+        named = [
+            f"{self.level_name(group)} {math.sqrt(error):.4g}"
+            for group, error in zip(self.demands.groups, errors, strict=True)
+        ]
         return (f"root mean square error by level at privacy cost 1: {', '.join(named)}",)
 
     def level_name(self, group: LevelGroup) -> str:
@@ -501,6 +523,9 @@ def _uniform_bound(sub: Subworkload) -> float:
     if any(sub.is_joint(key) for key in sub.terms):
         raise PlanError("workload", f"a joint family over {', '.join(sub.attributes)} at levels of a hierarchy",
                         "product families", "use marginals, prefixes or ranges")  # fmt: skip
-    roots = {key: float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])
-             for key, factor in sub.factors.items()}  # fmt: skip
+
+    roots = {
+        key: float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])
+        for key, factor in sub.factors.items()
+    }
     return math.fsum(weight * math.prod(roots[part] ** 2 for part in key) for key, weight in sub.terms.items())

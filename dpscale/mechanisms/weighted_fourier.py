@@ -36,6 +36,7 @@ def solve_circulant(key: str | None, rows: Floats, shape: tuple[int, ...], toler
     spectrum = cells * roots / roots.sum()
     dual = float(np.linalg.svd(rows, compute_uv=False).sum() ** 2 / cells)
     primal = float(roots.sum() ** 2 / cells)
+
     return Optimum(root_of(_circulant(spectrum)), primal, min(dual, primal), np.full(cells, 1 / cells))
 
 

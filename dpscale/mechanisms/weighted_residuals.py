@@ -72,20 +72,24 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     if uses_levels(problem.workload):
         return plan_trees(problem, tools, solve, NAME, options.balance == "levels")
+
     demands = demands_of(problem.workload)
     separate = _bounded(problem) or problem.workload.domain.public_totals
     cumulative = {} if separate or problem.noise == LAPLACE else _cumulative(problem.workload)
     if cumulative and len(cumulative) == len(demands.kind_of) == 1:
         return _plan_cumulative(problem, tools, solve, cumulative)
+
     sets = [] if separate else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
         return _plan_unweighted(problem, tools, solve, sets, options.seconds)
+
     searched = _search_weights(problem, demands, options.seconds, tools.store)
     weights = {name: own for name, own in _weights(demands, searched).items() if name not in _bounded(problem)}
     plans, large = list[Plan](), _has_large_sum(demands)
     if weights:
         with suppress(PlanError):  # strategies of integers may not have these weights
             plans.append(_plan_weights(problem, tools, solve, weights, sets))
+
     if not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
         plans.append(_plan_weights(problem, tools, solve, {}, sets))
     if cumulative:
@@ -93,6 +97,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     made = _best_plan(problem, tools, plans)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor))
+
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
@@ -135,6 +140,7 @@ def _plan_unweighted(
     else:
         whole = len(split.blocks) == 1 and split.blocks[0].joint
         least, how = split.bound if whole else exact_floor(problem.workload, seconds=seconds), "optimum"
+
     notes = (*made.notes, _note(how, least))
     return replace(made, stationary=0.0, floor=min(least, made.error), notes=notes)
 
@@ -156,11 +162,13 @@ def _search_weights(
     known = None if stored is None else unpack(stored, demands.sizes)
     if known is not None:
         return known
+
     curve = along_curve(demands, problem.noise)
     found = search(demands, problem.noise, curve, seconds)
     searched = replace(found, floor=_floor(problem, demands, curve, seconds))
     if store and seconds == math.inf:  # a search ended by time is not reproducible
         store.put(searched.pack(), *key)
+
     return searched
 
 
@@ -203,6 +211,7 @@ def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
         return "none"
     if problem.workload.domain.public_totals or _bounded(problem):
         return "known"
+
     joint = any(not part.factorizes for part in problem.workload.parts)
     if demands.sizes != demands.cells:
         return "values"
@@ -234,6 +243,7 @@ def _plan_weights(
         if whole is not None and _root_error(whole, problem.noise) < split * (1 - GAINS):
             solved = solved.replace_spaces(names, joined.spanned, whole)
             taken, notes = taken | joined.spanned, (*notes, f"measured unsplit: {', '.join(names)}")
+
     return assemble_plan(problem, NAME, solved, notes)
 
 
@@ -246,6 +256,7 @@ def _weights(demands: Demands, searched: WeightSearch) -> dict[str, Weights]:
     """Return integer weights of the attributes whose optimum is not the plain mean; empty if they gain nothing."""
     if searched.value > searched.plain * (1 - GAINS):
         return {}
+
     axes = max((len(demands.shape(demand)) for demand in sums(demands)), default=1)  # axes of joint strategies
     whole = {
         kind: cell_weights(profile, size, demands.main_family(kind), bits_of_weights(size, axes))

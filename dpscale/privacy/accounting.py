@@ -142,6 +142,7 @@ class Cost:
         """
         if isinstance(size, bool) or not (isinstance(size, int) and size >= 1):
             raise BudgetError("size", f"got {size!r}", "an integer >= 1", "count the units of the group")
+
         whole, delta, mu = self.scaled(size), self.delta, root_above(self.squared_mu) if self.delta else 0.0
         for _ in range(size - 1):
             if delta in (0, 1):
@@ -149,6 +150,7 @@ class Cost:
             level = float_above(delta)
             grown = min(gaussian_power(level, mu), pure_power(level, float_above(self.pure)) if self.is_pure else 1.0)
             delta = min(self.delta + Fraction(grown), Fraction(1))
+
         return replace(whole, delta=delta)
 
     def coarsened(self, bits: int = 128) -> Cost:
@@ -248,6 +250,7 @@ def _fraction(part: str, value: Any) -> Fraction:
         fraction = Fraction(value)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         fraction = Fraction(-1)
+
     if fraction < 0:
         raise BudgetError(f"cost.{part}", f"got {str(value)[:40]}", "a finite number >= 0, exact as int or p/q",
                           "check its noise scale")  # fmt: skip

@@ -130,8 +130,10 @@ class AttackRisk:
     @property
     def sentence(self) -> str:
         """The risk in one sentence."""
-        return (f"An attacker who knows everything else and tests {self.question} has a {self.rates}; without the"
-                " release, the two rates are equal.")  # fmt: skip
+        return (
+            f"An attacker who knows everything else and tests {self.question} has a {self.rates}; without the"
+            " release, the two rates are equal."
+        )
 
     @property
     def rates(self) -> str:

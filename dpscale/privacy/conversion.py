@@ -65,10 +65,12 @@ def crossing(above: Callable[[float], bool]) -> tuple[float, float]:
         low, high = high, high * 2
         if math.isinf(high):
             return low, math.inf
+
     while above(low):
         low, high = low / 2, low
         if low < SMALLEST:
             return 0.0, high
+
     while low < (middle := (low + high) / 2) < high:
         low, high = (low, middle) if above(middle) else (middle, high)
     return low, high
@@ -99,11 +101,13 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     mu, epsilon = checked_parameter("mu", mu), checked_epsilon(epsilon)
     if mu == 0:
         return 0.0
+
     x = epsilon / mu - mu / 2
     if x > FAR:
         return SMALLEST
     if x < -FAR:
         return 1.0
+
     size = epsilon / mu + mu / 2
     delta = math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * _mills_difference(x, mu) if x > -1 else _body(x, size)
     return min(1.0, max(SMALLEST, delta * math.exp(SLACK + (1 + abs(x)) * size * ULPS)))
@@ -125,6 +129,7 @@ def _mills_difference(x: float, mu: float) -> float:
     if mu >= 1:
         root = math.sqrt(2)
         return math.sqrt(math.pi / 2) * (_erfcx(x / root) - _erfcx((x + mu) / root))
+
     import numpy as np
 
     nodes, weights = _quadrature()
@@ -321,10 +326,12 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
         return 0.0
     if delta == 0:
         return math.inf
+
     tail = -math.log(delta)
     _, t = crossing(lambda t: rho * t * t + math.log1p(t) > tail)
     terms = (t + 1) * rho, math.log1p(1 / t), tail / t, math.log1p(t) / t
     epsilon = terms[0] - terms[1] + (tail - math.log1p(t)) / t
+
     return max(0.0, epsilon + SLACK * abs(epsilon) + ULPS * sum(terms))
 
 
@@ -348,10 +355,12 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if delta == 0:
         return 0.0
+
     tail = -math.log(delta)
     _, t = crossing(lambda t: (tail - math.log1p(t)) * (2 + 1 / t) / t - math.log1p(1 / t) < epsilon)
     terms = epsilon, math.log1p(1 / t), tail / t, math.log1p(t) / t
     rho = (epsilon + terms[1] - (tail - math.log1p(t)) / t) / (t + 1)
+
     return max(0.0, rho * (1 - MARGIN) - 3 * ULPS * sum(terms) / (t + 1))
 
 

@@ -134,6 +134,7 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
     """
     if squared_l2 * rows_per_unit < 1 or cost <= 0:
         raise ValueError(f"{what}: a sensitivity or a cost of 0")
+
     above, below = squared_l2 * rows_per_unit**2 * cost.denominator, cost.numerator  # variance of multiplier 1
     multiplier = denominator
     while multiplier**2 * above < FINE * below:

@@ -150,6 +150,7 @@ def tabulate(law: Staircase, bits: int = BUCKET_BITS, series_error: int = SERIES
     assert law.log_width == 0 or law.linear * law.width + 2 * curve * len(edges) < Fraction(1, 4)
     parts = (law.linear * law.width, 2 * curve, curve) if law.log_width else (Fraction(0),) * 3
     base, step, bend = (np.uint64(int(part * 2**64)) for part in parts)
+
     return StaircaseTable(law, edges, guide, np.uint64(exact.slack << shift), base, step, bend, np.uint64(series_error))
 
 
@@ -167,6 +168,7 @@ def _draw(stream: KeyedStream, table: StaircaseTable, size: int, block: int = BL
     """Return the values: int64, shape (size,), or uint64 halves, shape (2, size), if a candidate owns three words."""
     if size < 0:
         raise ValueError(f"size: got {size}; expected a number of draws >= 0")
+
     wide = table.law.share == 3
     out: NDArray[Any] = np.empty((2, size), dtype=np.uint64) if wide else np.empty(size, dtype=np.int64)
     filled = 0
@@ -182,6 +184,7 @@ def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDAr
     position = stream.position
     words = stream.words(share * candidates)
     done, filled = _decide(table, words, 0, out, filled)
+
     while done < candidates:
         candidate = words[share * done : share * (done + 1)].tolist()
         value = exact_candidate(table.law, candidate, stream.continuation(position + share * done))
@@ -189,6 +192,7 @@ def _fill(stream: KeyedStream, table: StaircaseTable, candidates: int, out: NDAr
             out[..., filled] = value if share < 3 else divmod(value % 2**128, 2**64)
             filled += 1
         done, filled = _decide(table, words, done + 1, out, filled)
+
     return filled
 
 
@@ -203,6 +207,7 @@ def _decide(
     if table.law.log_width == 0:
         end = sampling_loops.draw_unit_steps(words, done, out, filled, *find)
         return end, filled + end - done
+
     accept = (np.uint64(table.law.log_width), table.base, table.step, table.curve, table.series_error)
     loop = sampling_loops.draw_wide_steps if table.law.share == 2 else sampling_loops.draw_widest_steps
     return loop(words, done, out, filled, *find, *accept)

@@ -56,8 +56,9 @@ class Protection:
             raise BudgetError("table", f"got {self.table!r}", "the name of the table that contains the unit's column",
                               "name one with a unit, or leave it out")  # fmt: skip
         if self.span is not None and self.span not in (*WITHIN,):
-            raise BudgetError("span", f"got {safe_repr(self.span)}", ", ".join(WITHIN),
-                              "name one of them, or leave it out")  # fmt: skip
+            raise BudgetError(
+                "span", f"got {safe_repr(self.span)}", ", ".join(WITHIN), "name one of them, or leave it out"
+            )
         if self.span is not None and (self.unit is None or self.relation == REPLACE):
             raise BudgetError("span", f"got {self.span!r} for {'one row' if self.unit is None else 'replaced units'}",
                               "a span with a unit that is added or removed",
@@ -139,11 +140,14 @@ def checked_steps(entry: Protection, dataset: Protection, name: str, of: str = "
             f"the unit of {of}, {dataset}: {reason}",
             _remedy(entry, dataset),
         )
+
     return number
 
 
 def _remedy(entry: Protection, dataset: Protection) -> str:
     if entry.unit == dataset.unit and entry.table and not dataset.table:
-        return (f"name another dataset, with a cap of its own, or if the {entry.unit} of the older entries is that of"
-                f" {entry.table} say so: `dpscale ledger cap … --unit {entry.unit} --table {entry.table}`")  # fmt: skip
+        return (
+            f"name another dataset, with a cap of its own, or if the {entry.unit} of the older entries is that of"
+            f" {entry.table} say so: `dpscale ledger cap … --unit {entry.unit} --table {entry.table}`"
+        )
     return "set the same unit, or name another dataset, with a cap of its own"

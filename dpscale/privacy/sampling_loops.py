@@ -86,6 +86,7 @@ def draw_unit_steps(
         out[filled] = (np.int64(bucket) ^ -negative) + negative
         filled += 1
         done += 1
+
     return done
 
 
@@ -118,12 +119,14 @@ def draw_wide_steps(
     acceptance_bits = WORD - log_width
     acceptance_unit = ONE << log_width
     candidates = len(words) // 2
+
     while done < candidates:
         word, second = words[2 * done], words[2 * done + 1]
         u, negative = word >> ONE, word & ONE
         bucket = find_bucket(u, edges, guide, guide_shift)
         if bucket == last or (bucket > uint64(0) and u - edges[bucket - ONE] < slack):
             return done, filled
+
         offset, v = second >> acceptance_bits, second << log_width
         slope = base + step * bucket
         # x is largest at y = 1, and 1 - exp(-x) <= x: this accepts about 99 of 100 without reading the offset.
@@ -136,12 +139,15 @@ def draw_wide_steps(
                     return done, filled
                 done += 1
                 continue
+
         done += 1
         if negative and (bucket | offset) == uint64(0):
             continue
+
         sign = np.int64(negative)
         out[filled] = (np.int64(bucket << log_width | offset) ^ -sign) + sign
         filled += 1
+
     return done, filled
 
 
@@ -173,12 +179,14 @@ def draw_widest_steps(
     low_bits = log_width - HEAD_BITS
     other_bits = WORD - low_bits
     candidates = len(words) // 3
+
     while done < candidates:
         word, second, third = words[3 * done], words[3 * done + 1], words[3 * done + 2]
         u, negative = word >> ONE, word & ONE
         bucket = find_bucket(u, edges, guide, guide_shift)
         if bucket == last or (bucket > uint64(0) and u - edges[bucket - ONE] < slack):
             return done, filled
+
         v = second << HEAD_BITS
         slope = base + step * bucket
         if v < slope + curve + bucket + TWO + series_error:
@@ -190,6 +198,7 @@ def draw_widest_steps(
                     return done, filled
                 done += 1
                 continue
+
         done += 1
         head = bucket << HEAD_BITS | second >> HEAD_BITS
         high, low = head >> other_bits, head << low_bits | third >> other_bits
@@ -198,8 +207,10 @@ def draw_widest_steps(
                 continue
             low = ~low + ONE
             high = ~high + uint64(low == uint64(0))
+
         out[0, filled], out[1, filled] = high, low
         filled += 1
+
     return done, filled
 
 

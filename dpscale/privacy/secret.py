@@ -36,10 +36,12 @@ def _make_file(path: Path, content: bytes) -> None:
     partial = path.with_suffix(".partial")
     remove(partial)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
     os.replace(partial, path)
     flush(path.parent)  # a draw must never outlive its secret, even after a power cut
 
@@ -50,6 +52,7 @@ def read_secret(path: Path) -> bytes:
         secret = read_bytes(path)
     except FileNotFoundError:
         secret = b""
+
     if len(secret) != SECRET_BYTES:
         raise JobError("run directory", "the secret of the release is lost", "the directory as the run left it",
                        "start a new run, which is a new release")  # fmt: skip

@@ -73,6 +73,7 @@ class Urn:
         """Return the index determined by floats, or None if an edge is within the error margin."""
         if self._scale > MOST_SCALE:
             return None
+
         rows = self._edges()
         target, last = uniform * rows[-1], self._side - 1
         row = min(int(np.searchsorted(rows, target)), last)
@@ -82,6 +83,7 @@ class Urn:
         below, above = own[column - 1] if column else before, own[column]
         apart = margin(self._side)
         sure = uniform - below / rows[-1] > apart and above / rows[-1] - uniform > apart
+
         return row * self._side + column if sure else None
 
     def _edges(self) -> NDArray[np.float64]:
@@ -142,6 +144,7 @@ def _located(gaps: Sequence[Fraction], prefix: int, bits: int) -> int | None:
     bounds = {gap: exp_bounds(gap, bits) for gap in set(gaps)}
     low = list(accumulate(bounds[gap][0] for gap in gaps))
     high = list(accumulate(bounds[gap][1] for gap in gaps))
+
     for index in range(len(gaps)):
         # The true edge is A/(A + B): A the weights up to here, B those after, each within its interval.
         after_low, after_high = low[-1] - low[index], high[-1] - high[index]
@@ -151,6 +154,7 @@ def _located(gaps: Sequence[Fraction], prefix: int, bits: int) -> int | None:
             return index
         if prefix < edge_high and index < len(gaps) - 1:
             return None
+
     return len(gaps) - 1
 
 

@@ -73,11 +73,13 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
         return 1 << bits, 1 << bits
     if x >= bits:
         return 0, 1
+
     halvings = int(x).bit_length() + 1
     work = bits + halvings + 16
     low, high = _series(((x.numerator << work) // x.denominator) >> halvings, work)
     for _ in range(halvings):
         low, high = low * low >> work, (high * high >> work) + 1
+
     return low >> (work - bits), (high >> (work - bits)) + 1
 
 
@@ -145,6 +147,7 @@ def _bucket_sums(law: Staircase, bits: int) -> tuple[list[int], int, int]:
     step, high = exp_bounds(2 * law.square * law.width**2, places)
     step_error = high - step
     weight, weight_error, total, error = one, 0, one >> (law.log_width == 0), 0
+
     sums = []
     while weight > cutoff:
         sums.append(total)
@@ -154,6 +157,7 @@ def _bucket_sums(law: Staircase, bits: int) -> tuple[list[int], int, int]:
         ratio_error += step_error + 1
         total += weight
         error += weight_error
+
     # Ratios decrease, so the rest is at most a geometric series from the first omitted weight.
     return sums, error, ((weight + weight_error) << places) // (one - ratio - ratio_error) + 1
 
@@ -201,6 +205,7 @@ def exact_candidate(law: Staircase, words: list[int], more: Words) -> int | None
         minus_zero = negative and bucket == 0 and offset == 0
         if minus_zero or not exact_acceptance(law, bucket, offset, prefix, bits, more):
             return None
+
     magnitude = bucket * law.width + offset
     return -magnitude if negative else magnitude
 

@@ -80,6 +80,7 @@ def _plain(value: Any, where: str) -> Any:
         if not all(isinstance(key, str) for key in value):
             raise TypeError(f"{where}: a key is not text; expected text keys only")
         return {key: x if isinstance(x, PLAIN) else _plain(x, f"{where}.{key}") for key, x in value.items()}
+
     raise TypeError(
         f"{where}: got {type(value).__name__}; expected text, int, bool, None, list, tuple or mapping; "
         "write a real number as a fraction of two integers"
@@ -138,6 +139,7 @@ class KeyedStream:
         """Return the next `n` words, shape (n,), little-endian from the key stream on every machine."""
         if n < 0:
             raise ValueError(f"n: got {n}; expected a number of words >= 0")
+
         out = np.empty(n, dtype="<u8")
         done = 0
         while done < n:
@@ -145,6 +147,7 @@ class KeyedStream:
             count = min(n - done, room, len(_ZEROS) // WORD_BYTES)
             self._fill(out[done : done + count])
             done += count
+
         return out.astype(np.uint64, copy=False)
 
     def _fill(self, out: NDArray[np.uint64]) -> None:
@@ -154,6 +157,7 @@ class KeyedStream:
             # the bytes after the fourth, both layouts give each (segment, block) a distinct block.
             nonce = bytes(4) + segment.to_bytes(12, "little")
             self._cipher = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
+
         assert self._cipher is not None
         self._cipher.update_into(memoryview(_ZEROS)[: out.nbytes], out.data.cast("B"))
         self._position += len(out)

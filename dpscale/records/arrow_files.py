@@ -32,8 +32,9 @@ class ArrowSource(Source):
         with self._reader(self.names[:1]) as reader:
             return [reader.get_batch(number).num_rows for number in range(self._count)]
 
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
-                domain: Domain | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    def batches(
+        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: Domain | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the columns of the given record batches (default: all)."""
         with self._reader(columns) as reader:
             for number in row_groups or range(self._count):

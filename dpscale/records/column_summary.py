@@ -60,10 +60,12 @@ class ColumnSummary:
         self.dates = [date for date in self.dates if date.add(column)]
         self._add_distinct(column)
         parsed = numbers(column)
+
         if parsed is None:
             self.foreign_type = "" if self.dates else str(column.type)
             self.numeric = self.textual = self.truths = False
             return
+
         self._add_numbers(parsed)
         if not (is_text(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
             self.truths = False
@@ -71,6 +73,7 @@ class ColumnSummary:
             self._add_texts(column)
         elif not pa.types.is_null(column.type):
             self.textual = False
+
         self.null_text |= bool(column.null_count)
 
     @property
@@ -98,10 +101,12 @@ class ColumnSummary:
             if span >= EXACT_INTEGERS:
                 low, high = 5 * math.floor(low / 5), 5 * math.ceil(high / 5)
             return {"kind": "integer", "low": int(low), "high": int(max(high, low + 1))}
+
         edges, sample = round_edges(low, high, self.whole), np.array(self.numbers)
         if len(edges) > 2 and np.histogram(sample, edges)[0].max() > SKEWED * len(sample):
             grown = growing_edges(sample, low, high)
             edges = grown if len(grown) > 2 else edges
+
         return {"kind": "bins", "edges": edges}
 
     def share(self, pattern: re.Pattern[str]) -> float:
@@ -122,6 +127,7 @@ class ColumnSummary:
         self.present += int((~parsed.missing).sum())
         self.null_number |= bool(parsed.missing.any())
         values = parsed.values[~(parsed.missing | parsed.foreign) & np.isfinite(parsed.values)]
+
         if len(values):
             self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
             self.whole &= bool((values == np.rint(values)).all())
@@ -133,11 +139,13 @@ class ColumnSummary:
         except pa.ArrowInvalid:
             self.foreign_type = "text that is not UTF-8"
             return
+
         self.coded |= bool(pc.any(pc.match_substring_regex(distinct, CODE)).as_py())
         self.truths &= {text.lower() for text in distinct.slice(0, len(TRUTH) * 2).to_pylist()} <= TRUTH
         for length, known in self.prefixes.items():
             if len(known) <= MOST_VALUES:
                 known.update(pc.unique(pc.utf8_slice_codeunits(distinct, 0, length)).to_pylist())
+
         self.sampled += distinct.slice(0, MOST_SAMPLED - len(self.sampled)).to_pylist()
         self.texts.update(distinct.slice(0, MOST_VALUES + 1 if len(self.texts) <= MOST_VALUES else 0).to_pylist())
 
@@ -154,9 +162,11 @@ class DateSummary:
         """Add the values of a batch, and return whether the column may consist of such dates."""
         if self.form and not (is_text(column.type) or pa.types.is_null(column.type)):
             return False
+
         first = days(column.slice(0, 100), form=self.form)
         if first is None or first.foreign.sum() > 0.5 * len(first.foreign):
             return False
+
         parsed = days(column, form=self.form)
         assert parsed is not None
         self.nulls |= bool(parsed.missing.any())
@@ -165,6 +175,7 @@ class DateSummary:
         found = parsed.values[~(parsed.missing | parsed.foreign)]
         if len(found):
             self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
+
         return True
 
     def draft(self) -> dict[str, Any]:
@@ -176,6 +187,7 @@ class DateSummary:
         low, high = spans[by]
         form = {"format": self.form} if self.form else {}
         slips = {"unparsable": "category"} if self.foreign else {}
+
         return {"kind": "date", "by": by, "low": name_of(by, low), "high": name_of(by, max(high, low + 1)), **form,
                 "outside": "clip", "nulls": "category" if self.nulls else "reject", **slips}  # fmt: skip
 
@@ -202,14 +214,17 @@ def round_edges(low: float, high: float, whole: bool = False) -> list[float]:
         first, last = (first + sign * (abs(first) / 10 or 1) for sign in (-1, 1))
     span = last - first
     power = max(_exponent(span / BINS), 0 if whole else -400)
+
     for step in (Fraction(10) ** (power + k) * digit for k in range(3) for digit in (1, 2, 5)):
         begin, end = math.floor(first / step), math.ceil(last / step)
         if end - begin <= BINS:
             break
+
     edges = sorted({_plain(step * i) for i in range(begin, end + 1)})
     while len(edges) < 3:  # floats cannot distinguish more
         ends = np.nextafter(edges[0], -LARGEST).item(), np.nextafter(edges[-1], LARGEST).item()
         edges = sorted({*edges, *ends})
+
     return edges
 
 
@@ -224,6 +239,7 @@ def growing_edges(sample: np.ndarray[Any, Any], low: float, high: float) -> list
         positive = [value for i, value in enumerate(series) if i == 0 or series[i - 1] < Fraction(repr(most))]
         if len(positive) <= MOST_EDGES:
             break
+
     above = [one for i, one in enumerate(positive) if high > 0 and (i == 0 or positive[i - 1] < high)]
     below = [-one for i, one in enumerate(positive) if low < 0 and (i == 0 or positive[i - 1] < -low)]
     return sorted({_plain(one) for one in (*below, Fraction(0), *above)})

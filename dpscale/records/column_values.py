@@ -54,8 +54,7 @@ def column_of(attribute: Attribute, batch: Mapping[str, Any]) -> Any:
     columns = [batch[name] for name in attribute.columns]
     for name, column in zip(attribute.columns, columns, strict=True):
         if not tree_cells.is_name(column.type.value_type if pa.types.is_dictionary(column.type) else column.type):
-            raise DataError(f"data column {name!r}", f"type {column.type}", "texts or integers",
-                            "convert the column")  # fmt: skip
+            raise DataError(f"data column {name!r}", f"type {column.type}", "texts or integers", "convert the column")
     return tree_cells.path_texts(columns)
 
 
@@ -94,14 +93,17 @@ def numbers(column: pa.Array) -> Numbers | None:
         return _without_foreign(np.zeros(len(column), dtype=np.int64), np.ones(len(column), dtype=bool))
     if is_text(kind) or types.is_decimal(kind):
         return _parse_numbers(column.cast(pa.large_string()))
+
     if types.is_boolean(kind):
         column = column.cast(pa.int8())
     elif not (types.is_integer(kind) or types.is_floating(kind)):
         return None
+
     missing = _flags(column.is_null(nan_is_null=True))
     values = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f":
         return _without_foreign(np.where(missing, 0.0, shortest(values)), missing)
+
     if values.dtype == np.uint64:  # values beyond int64 are outside any domain
         values = np.minimum(values, LARGEST)
     return _without_foreign(values.astype(np.int64), missing)
@@ -138,16 +140,20 @@ def _large(words: pa.Array, values: NDArray[np.float64]) -> Integers | None:
     beyond = (np.abs(values) >= EXACT) & (np.abs(values) < float(LARGEST))
     if not beyond.any():
         return None
+
     whole = beyond & _flags(pc.match_substring_regex(words, WHOLE))
     digits = pc.replace_substring_regex(words.filter(pa.array(whole)), WHOLE, r"\1\2")
     found = np.zeros(len(values), np.int64)
     found[whole] = digits.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
     return found
 
 
-MOMENT = (r"^(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
-          r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?"
-          r"(?: ?(?P<z>[Zz]|[Uu][Tt][Cc]|[Gg][Mm][Tt]|[+-]\d\d(?::?\d\d)?))?)?$")  # fmt: skip
+MOMENT = (
+    r"^(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
+    r"(?:[Tt ](?P<h>\d\d):(?P<i>\d\d)(?::(?P<s>\d\d)(?:[.,]\d+)?)?"
+    r"(?: ?(?P<z>[Zz]|[Uu][Tt][Cc]|[Gg][Mm][Tt]|[+-]\d\d(?::?\d\d)?))?)?$"
+)
 DAY = 86_400
 FEW, ISO_DATE, EPOCH = 8, re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), date(1970, 1, 1).toordinal()
 LAST_KNOWN = 2_145_916_800  # 1 January 2038
@@ -171,6 +177,7 @@ def days(column: pa.Array, zone: str = "", form: str = "") -> Numbers | None:
         return _parsed(column.cast(pa.large_string()), zone, form)
     if not (types.is_date(kind) or types.is_timestamp(kind) or types.is_null(kind)):
         return None
+
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
     found = np.zeros(len(column), np.int64) if types.is_null(kind) else _known(column, zone)
     return Numbers(found, missing, np.zeros(len(column), dtype=bool))
@@ -183,13 +190,16 @@ def _known(column: pa.Array, zone: str) -> Integers:
         return _whole(column.cast(pa.int32()))
     if types.is_date64(kind):
         return _whole(column.cast(pa.int64())) // (DAY * 1000)
+
     ticks, second = _whole(column.cast(pa.int64())), A_SECOND[kind.unit]
     if kind.tz is None or zone in ("", "UTC"):
         return ticks // (DAY * second)
+
     late = ticks > LAST_KNOWN * second
     if not late.all():  # local time of the zone at these instants
         early = pc.if_else(pa.array(late), None, column).cast(pa.timestamp(kind.unit, zone))
         ticks = np.where(late, ticks, _whole(pc.local_timestamp(early).cast(pa.int64())))
+
     if late.any():
         ticks[late] += _offsets(ticks[late] // second, zone) * second
     return ticks // (DAY * second)
@@ -226,6 +236,7 @@ def _iso_days(texts: pa.Array) -> Integers | None:
 def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
     if not form and (found := _iso_days(texts)) is not None:
         return Numbers(found, np.zeros(len(found), bool), np.zeros(len(found), bool))
+
     words = pc.ascii_trim_whitespace(texts)
     nothing = pc.is_in(pc.ascii_lower(words), value_set=pa.array([*NOTHING, None], pa.large_string()))
     fields = pc.extract_regex(pc.if_else(nothing, "", words), date_pattern(form) if form else MOMENT)
@@ -235,10 +246,12 @@ def _parsed(texts: pa.Array, zone: str, form: str) -> Numbers:
     right = _is_day(part, found) & ~missing
     offsets = pc.struct_field(fields, "z").fill_null("")
     away = np.asarray(pc.not_equal(offsets, "").to_numpy(zero_copy_only=False), dtype=bool) & right
+
     if away.any():
         seconds = found * DAY + part["h"] * 3600 + part["i"] * 60 + part["s"] - _seconds(offsets)
         instants = pa.array(seconds[away], pa.timestamp("s", "UTC"))
         found[away] = _known(instants, zone)
+
     return Numbers(np.where(right, found, 0), missing, ~(right | missing))
 
 
@@ -250,6 +263,7 @@ def _date_parts(fields: pa.StructArray) -> dict[str, Integers]:
         months = month_numbers()
         place = pc.index_in(pc.ascii_lower(pc.struct_field(fields, "b")), pa.array(list(months), pa.large_string()))
         part["m"] = np.array([*months.values(), 0])[np.asarray(place.fill_null(len(months)))]
+
     digits = np.asarray(pc.binary_length(pc.struct_field(fields, "y")).fill_null(0))
     part["y"] = part["y"] + np.where(digits == 2, np.where(part["y"] < CENTURY, 2000, 1900), 0)
     return {"d": np.ones(len(fields), np.int64), **part}

@@ -35,20 +35,23 @@ class DelimitedSource(Source):
         self._raw = list(dialect.names) or _first_line(path, dialect, delimiter)
         self.names = [name.strip() for name in self._raw]
 
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
-                domain: Domain | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    def batches(
+        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: Domain | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield batches of the columns as dictionary-encoded texts."""
         self._check_width()
         raw = [self._raw[self.names.index(name)] for name in columns]
         kinds = dict.fromkeys(raw, pa.dictionary(pa.int32(), pa.string()))
         convert = arrow_csv.ConvertOptions(include_columns=raw, column_types=kinds, strings_can_be_null=False)
-        read = arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False,
-                                     column_names=list(self.dialect.names) or None)  # fmt: skip
+        read = arrow_csv.ReadOptions(
+            block_size=BLOCK_BYTES, use_threads=False, column_names=list(self.dialect.names) or None
+        )
         parse = arrow_csv.ParseOptions(newlines_in_values=True, delimiter=self.delimiter,
                                        escape_char=self.dialect.escape or False,
                                        ignore_empty_lines=len(self.names) > 1)  # fmt: skip
         rows, dialect = batch_rows(len(columns)), self.dialect
         nothing = pa.array(["", *dialect.null_values], pa.string())
+
         with streamed(self.path) as file:
             text = file if dialect.encoding == "utf-8" else pa.transcoding_input_stream(file, dialect.encoding, "utf-8")
             blocks = pa.PythonFile(_Blocks(text, dialect, self.delimiter), "r")
@@ -98,6 +101,7 @@ class _Blocks(io.RawIOBase):
             block = block.lstrip(b"\r\n")
             self._skips_empty = not block
             block = block or self._block(room)
+
         while block.endswith(b"\r") and len(block) < size and (more := self._block(1)):
             block += more
         return block
@@ -105,6 +109,7 @@ class _Blocks(io.RawIOBase):
     def _block(self, size: int) -> bytes:
         if not self._comment:
             return self._take(size)
+
         while lines := self._take(size):
             whole = lines.rpartition(b"\n")
             if len(lines) == size and whole[1]:
@@ -151,6 +156,7 @@ class _Quoting:
         """Return whether the end of a line is within a quoted value, given that its beginning is."""
         if b'"' not in line and not quoted:
             return False
+
         place = 0
         while True:
             if quoted:
@@ -162,6 +168,7 @@ class _Quoting:
                 continue
             elif (field := self._field.match(line, place)) is not None:
                 place = field.end()
+
             if place >= len(line):
                 return False
             place += 1  # the delimiter
@@ -178,6 +185,7 @@ def _first_line(path: str, dialect: Dialect, delimiter: str) -> list[str]:
         for line in csv.reader(lines, delimiter=delimiter, escapechar=dialect.escape or None):
             if line:
                 return line
+
     raise DataError("data.path", f"{path} is empty", "a CSV file with a header", "fix or remove it")
 
 
@@ -202,6 +210,7 @@ def _with_points(texts: pa.Array, decimal: str, thousands: str) -> pa.Array:
     if decimal != "." and pc.any(other).as_py():
         raise RefusedValue("data.decimal", f"a number with a decimal point, though decimal is {decimal!r}",
                            "numbers in one notation", "convert the files, or leave decimal out")  # fmt: skip
+
     plain = pc.replace_substring(texts, thousands, "") if thousands else texts
     return pc.if_else(numbers, pc.replace_substring(plain, decimal, "."), texts)
 

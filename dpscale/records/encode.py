@@ -59,14 +59,17 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
         codes, states = value_codes(attribute, column)
         _codes(attribute, np.minimum(states, 0), dropped)
         return codes
+
     if isinstance(column, np.ndarray):
         return column if column.dtype.kind == "u" else _codes(attribute, column, dropped)
+
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if is_text(column.type) or pa.types.is_decimal(column.type):  # parse each distinct value once
         column = column.cast(pa.large_string()).dictionary_encode()
     if pa.types.is_dictionary(column.type):
         return _encode_dictionary(attribute, column, dropped)
+
     plain = _encode_plain(attribute, column)
     if plain is not None:
         return plain
@@ -86,9 +89,11 @@ def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
     """
     if not attribute.is_whole or not pa.types.is_integer(column.type) or column.null_count:
         return None
+
     values = column.to_numpy(zero_copy_only=False)
     if not len(values) or int(values.min()) < attribute.low or int(values.max()) > attribute.high:
         return None
+
     width = code_type(attribute.code_count)
     codes = values.astype(width)
     return codes - width.type(attribute.low % (1 << 8 * width.itemsize)) if attribute.low else codes
@@ -147,6 +152,7 @@ def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped:
     worst = cells.min(initial=0)
     if worst < DROPPED:
         raise _refused(attribute, int(worst))
+
     if worst == DROPPED:
         assert dropped is not None
         dropped |= cells == DROPPED
@@ -199,6 +205,7 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
     if len(worst) == 1:
         [(name, code)] = worst.items()
         return _refused(domain[name], code)
+
     columns = ", ".join(f"{name!r} ({REASONS[code](domain[name])[0]})" for name, code in worst.items())
     policies = [word for code, word in POLICIES.items() if code in worst.values()]
     return RefusedValue("data columns", columns, "only values that the domain file permits",
@@ -210,6 +217,7 @@ def judged(attribute: Attribute, column: pa.Array) -> Integers:
     """Return the cell of every row of a column; negative where a row has none."""
     if attribute.search is not None:
         return np.minimum(value_codes(attribute, column)[1], 0)
+
     if is_text(column.type) or pa.types.is_decimal(column.type):
         column = column.cast(pa.large_string()).dictionary_encode()
     if pa.types.is_dictionary(column.type):
@@ -237,12 +245,14 @@ def _cells(attribute: Attribute, column: pa.Array) -> Integers:
     """Return cell numbers; negative where a row has none."""
     if attribute.of_texts:
         return _text_cells(attribute, column)
+
     parsed = _parsed(attribute, column)
     if parsed is None and all_null(column):
         parsed = numbers(pa.nulls(len(column)))
     if parsed is None:
         takes = "dates, times, or texts of them" if attribute.kind == "date" else "numbers"
         raise _wrong_type(attribute, column.type, takes)
+
     cells = parsed.map(partial(_cells_of, attribute))
     cells[parsed.foreign] = _foreign_cell(attribute)
     cells[parsed.missing] = null_cell(attribute)
@@ -284,6 +294,7 @@ def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Integers:
         return _bin_cells(attribute, values)
     if isinstance(attribute, Number):
         return _steps(attribute, values)
+
     if attribute.kind == "date":
         values = numbered(attribute.by, values)
     return _integer_cells(attribute, values) if attribute.step == 1 else _rounded_cells(attribute, values)
@@ -323,12 +334,14 @@ def _steps(number: Number, values: NDArray[Any]) -> Integers:
     if number.unit == 1 and values.dtype.kind in "iu":
         inside = np.clip(values, number.low, number.high)
         return _outside(number, inside.astype(np.int64) - number.low, inside == values)
+
     low, high = number.ends
     clipped = np.clip(np.asarray(values, np.float64), low, high)
     per_unit, step = float(1 / number.unit), float(number.unit)
     steps = clipped * per_unit if per_unit >= 1 else clipped / step
     rounded = _rounded(steps, clipped, lambda value: value / number.unit)
     nearest = np.clip(rounded.astype(np.int64) - number.low, 0, number.steps)
+
     return _outside(number, nearest, clipped == values)
 
 
@@ -357,14 +370,17 @@ def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Intege
 def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
     if attribute.level is not None:
         return _node_cells(attribute, attribute.level, column)
+
     if not is_text(column.type) and all_null(column):
         column = pa.nulls(len(column))
     if not (is_text(column.type) or pa.types.is_null(column.type)):
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
+
     texts = column.cast(pa.large_string())
     read = _beginnings(texts, attribute.length) if attribute.length else texts
     cells = _places(attribute, read, pa.array(_read_values(attribute), pa.large_string()))
     cells[texts.is_null().to_numpy(zero_copy_only=False)] = null_cell(attribute)
+
     return cells
 
 
@@ -374,10 +390,12 @@ def _node_cells(attribute: Attribute, level: TreeLevel, column: pa.Array) -> Int
         column = pa.nulls(len(column), pa.large_string())
     if not tree_cells.is_name(column.type):
         raise _wrong_type(attribute, column.type, "texts or integers, the names of a hierarchy")
+
     texts = column.cast(pa.large_string())
     cells: Integers = tree_cells.node_cells(level, texts)
     cells[cells < 0] = _outside_cell(attribute)
     cells[pc.equal(texts.fill_null(""), "").to_numpy(zero_copy_only=False)] = null_cell(attribute)
+
     return cells
 
 

@@ -79,6 +79,7 @@ def fetched_bytes(path: str, size: int, ranges: Iterable[tuple[int, int]]) -> It
             if len(found) != end - first:
                 raise OSError(errno.EIO, "the file ends too early")
             sparse[first:end] = found
+
     yield pa.py_buffer(sparse)
 
 
@@ -99,6 +100,7 @@ def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
         with pa.OSFile(path) as plain:
             yield plain
         return
+
     with opening(path, ahead) as file:
         if codec is None:
             yield file
@@ -187,8 +189,9 @@ class Source(ABC):
         return []
 
     @abstractmethod
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
-                domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
+    def batches(
+        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: Domain | None = None
+    ) -> Iterator[Any]:
         """Yield batches with `len(batch)` rows and `batch.column(name)`.
 
         Parameters

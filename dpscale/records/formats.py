@@ -95,11 +95,13 @@ def check_formats(files: Iterable[str], dialect: Dialect = PLAIN) -> None:
     for file in files:
         if one := format_of(file, dialect.format):
             found[(COMPRESSED[codec_of(file)] if one.compressed else "") + one.title] = one
+
     if len(found) > 1:
         names = format_names()
         titles = sorted(found, key=lambda title: (names.index(found[title].name), title))
         raise DataError("data.path", f"{' and '.join(titles)} files together", "files of one format",
                         "select one format, for example FOLDER/*.parquet, or convert the others")  # fmt: skip
+
     [(title, kind)] = found.items()
     given = [
         one.name
@@ -142,9 +144,11 @@ class reading:  # noqa: N801, a context manager
         broken = isinstance(error, (pa.ArrowException, OSError, UnicodeError, csv.Error))
         if error is not None and broken and out_of_memory(error):
             raise MemoryError from None
+
         if is_url(self.path) and error is not None and of_store(error):
             with store_faults(self.path, "read"):
                 raise error
+
         if error is not None and broken:
             made = with_cause(_sentence(self.path, error, self.named), error)
             try:
@@ -162,6 +166,7 @@ def _sentence(path: str, error: BaseException, named: str) -> DpscaleError:
         )
     if not is_damage(error):
         return unexpected(error, f"reading {path}", "the file need not be damaged; ")
+
     reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
     return DataError("data.path", f"{path} {reason}", accepted_formats(), why_broken(path, error, named))
 
@@ -190,6 +195,7 @@ def why_broken(path: str, error: object = None, named: str = "") -> str:
         return "fix or remove it"
     if kind.compressed and codec and start and not start.startswith(MAGIC[codec]):
         return f"it is not compressed by {codec}: name it without the ending, or compress it"
+
     for ending, name in CODECS.items():
         if kind.compressed and not codec and start.startswith(MAGIC[name]):
             return f"it is compressed by {name}: name it {os.path.basename(str(path))}{ending}"

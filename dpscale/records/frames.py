@@ -128,6 +128,7 @@ def read_stream(frame: object) -> object:
     """
     if isinstance(frame, pa.Table | pa.RecordBatch) or is_frame(frame):
         return frame
+
     try:
         if isinstance(frame, pa.RecordBatchReader):
             return frame.read_all()
@@ -138,8 +139,10 @@ def read_stream(frame: object) -> object:
     except MemoryError:
         raise
     except Exception:  # of the stream's producer; its text may contain values
-        raise DataError(FIELD, f"a {type(frame).__name__} that is no readable Arrow stream of records", FRAMES,
-                        REMEDY) from None  # fmt: skip
+        raise DataError(
+            FIELD, f"a {type(frame).__name__} that is no readable Arrow stream of records", FRAMES, REMEDY
+        ) from None
+
     raise DataError(FIELD, f"a {type(frame).__name__}", FRAMES, REMEDY)
 
 
@@ -173,11 +176,14 @@ def as_arrow(frame: object, names: Sequence[str]) -> pa.Table:
             raise DataError(
                 f"data column {name!r}", got, "one column of this name in every partition", "rename or add it"
             )
+
     if not _is_library(read, "pandas", "polars", "pyarrow"):
         raise DataError(FIELD, f"a {type(read).__name__}", FRAMES, REMEDY)
+
     if _is_library(read, "polars"):
         read = read.select(list(names))
         read = read.collect() if hasattr(read, "collect") else read
+
     return pa.table({name: _plain_column(name, read[name]) for name in names})
 
 
@@ -208,12 +214,14 @@ def _arrow_column(column: Any) -> pa.ChunkedArray:
     if _is_library(column, "polars"):
         wide = str(column.dtype) in ("Int128", "UInt128")  # Arrow has no such integers; a cast refuses larger values
         return pa.chunked_array([(column.cast(_polars().Int64) if wide else column).to_arrow()])
+
     if isinstance(column.dtype, pd.SparseDtype):
         column = column.sparse.to_dense()
     if isinstance(column.dtype, pd.CategoricalDtype):  # labels of intervals, as of pandas.cut, are their texts
         categories = column.cat.categories
         if isinstance(categories.dtype, pd.IntervalDtype):
             column = column.cat.rename_categories(categories.astype(str))
+
     found = pa.Array.from_pandas(column)
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
 
@@ -241,6 +249,7 @@ def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
     if pa.types.is_null(whole.type):
         return []
+
     if pa.types.is_boolean(whole.type):
         whole = whole.cast(pa.uint8())
     if is_text(whole.type):
@@ -248,6 +257,7 @@ def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
         return [np.diff(offsets), data[offsets[0] : offsets[-1]]]
     if not (pa.types.is_primitive(whole.type) or pa.types.is_decimal(whole.type)):
         raise DataError(f"data column {name!r}", f"type {whole.type}", "numbers, texts, dates or times", "convert it")
+
     width = whole.type.bit_width // 8
     stored = whole.buffers()[1]
     return [np.frombuffer(stored, np.uint8, len(whole) * width, whole.offset * width)] if len(whole) else []

@@ -104,6 +104,7 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
     columns = domain.columns(domain.axis_names)
     present = set(partition.columns() if partition.format.lists_columns else columns)
     kinds = partition.kinds([name for name in columns if name in present])
+
     for axis in domain.axes:
         absent = next((name for name in axis.columns if name not in present), None)
         fault = _column_fault(kinds, axis) if absent is None else _absence(absent, present)
@@ -111,11 +112,13 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
             found.add((axis.name, fault), Tally(files={partition.path}))
         else:
             sound.append(axis)
+
     for batch in partition.batches(domain.columns(one.name for one in sound)) if sound else ():
         found.rows += len(next(iter(batch.values())))
         for one in sound:
             for fault, tally in _value_faults(one, column_of(one, batch)):
                 found.add((one.name, fault), tally)
+
     return found
 
 

@@ -54,10 +54,13 @@ class Listing:
         """Sentence on the files that are left out; empty if there are none."""
         if not self.left_out:
             return ""
+
         names = sorted({os.path.basename(file) for file in self.left_out})
         shown = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
-        return (f"{len(self.left_out)} file{'s' * (len(self.left_out) > 1)} beside the data left out because of the"
-                f" ending ({shown}); a format in [data] reads every file")  # fmt: skip
+        return (
+            f"{len(self.left_out)} file{'s' * (len(self.left_out) > 1)} beside the data left out because of the"
+            f" ending ({shown}); a format in [data] reads every file"
+        )
 
 
 def find_files(paths: Iterable[str], named: str = "") -> list[str]:
@@ -207,12 +210,14 @@ def _at(path: str) -> tuple[list[str], list[str]]:
         return [], _below(path)
     if os.path.exists(path):
         return [path], []
+
     fixed, pattern = _literal_part(os.path.abspath(path))
     _check_listable(fixed, pattern)
     matches = [match for match in glob.glob(os.path.join(glob.escape(fixed), pattern), recursive=True)
                if not _is_hidden(os.path.basename(match)) and not _within_run(match, fixed)]  # fmt: skip
     folders = [match for match in matches if os.path.isdir(match) and not is_run(match)]
     files = [match for match in matches if not os.path.isdir(match)]
+
     return files, [file for folder in folders for file in _below(folder)]
 
 
@@ -225,6 +230,7 @@ def _check_listable(fixed: str, pattern: str) -> None:
         for folder in glob.iglob(os.path.join(glob.escape(fixed), *parts[:count], ""), recursive=True):
             if not os.access(folder, os.R_OK | os.X_OK) and os.path.isdir(folder):
                 _unreadable(PermissionError(errno.EACCES, "", folder))
+
     if len(parts) == 1 and not os.access(fixed, os.X_OK):
         _unreadable(PermissionError(errno.EACCES, "", fixed))
 
@@ -265,6 +271,7 @@ def _below(folder: str) -> list[str]:
         if real not in seen and inside:  # a symbolic link to a parent folder would count records twice
             files += [os.path.join(where, name) for name in names if not _is_hidden(name)]
         seen.add(real)
+
     return files
 
 
@@ -330,4 +337,5 @@ def calendar_names(fixed: Fixed, dates: Set[str]) -> Fixed:
             known = stated if parts[1] else [*known, *stated][:3] if known and len(stated) == 1 else []
             value = "-".join(known) if known and name in dates else value
         found.append((name, value))
+
     return tuple(found)

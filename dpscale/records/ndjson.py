@@ -117,6 +117,7 @@ def _scan(data: Bytes, begin: int, steps: NDArray[np.int16], stack: Bytes, token
             continue
         if action == FAIL:
             return INVALID
+
         if action == NEWLINE:
             if place - line > LINE_BYTES:
                 return LONG
@@ -132,14 +133,17 @@ def _scan(data: Bytes, begin: int, steps: NDArray[np.int16], stack: Bytes, token
                 state, action = END, END_ROW
         elif action == COMMA:
             state = NEXT_KEY if stack[depth - 1] == ord("{") else NEXT_VALUE
+
         if depth < 2 or (action == OPEN and depth == 2):
             tokens[count] = place << ACTION_BITS | action
             count += 1
+
     return count
 
 
-def _collect(tokens: Integers32, effects: NDArray[np.int8], rows: Integers, spans: Integers32, kinds: Bytes,
-             members: int) -> int:  # fmt: skip
+def _collect(
+    tokens: Integers32, effects: NDArray[np.int8], rows: Integers, spans: Integers32, kinds: Bytes, members: int
+) -> int:
     """Collect the members of objects from tokens after the first `members`; return the number of objects.
 
     Outputs are the first member of each object (`rows`), start and end of each member's key and value without quotes
@@ -156,6 +160,7 @@ def _collect(tokens: Integers32, effects: NDArray[np.int8], rows: Integers, span
         kinds[members - 1] |= effects[action, 2]
         if column >= 0 and spans[members - 1, column] == 0:  # of an empty object the member before, or none
             spans[members - 1, column] = place + effects[action, 1]
+
     rows[count] = members
     return count
 
@@ -166,6 +171,7 @@ def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
         for flag, column in ((ESCAPED_KEY, KEY), (ESCAPED, VALUE)):
             if not kinds[member] & flag:
                 continue
+
             place, end = spans[member, column], spans[member, column + 1]
             out, high, lead = place, np.int64(0), np.int64(0)
             while place < end:
@@ -174,6 +180,7 @@ def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
                 if byte != ord("\\"):
                     data[out], out = byte, out + 1
                     continue
+
                 byte = data[place]
                 place += 1
                 code = np.int64(byte)
@@ -185,18 +192,22 @@ def _unescape(data: Bytes, spans: Integers32, kinds: Bytes) -> None:
                 else:
                     for letter, meaning in ((98, 8), (102, 12), (110, 10), (114, 13), (116, 9)):  # b, f, n, r, t
                         code = np.int64(meaning) if byte == letter else code
+
                 low = 0xDC00 <= code < 0xE000
                 if low and high == out:  # the three bytes before are U+FFFD, for the first surrogate of this pair
                     code, out = 0x10000 + (lead << 10) + (code & 0x3FF), out - 3
                 elif 0xD800 <= code < 0xE000:
                     lead, high = code & 0x3FF, np.int64(0 if low else out + 3)
                     code = np.int64(0xFFFD)
+
                 size = 1 + (code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF)
                 for index in range(size - 1, 0, -1):
                     data[out + index] = 0x80 | (code & 0x3F)
                     code >>= 6
+
                 data[out] = code | ((0xF00 >> size) & 0xF0 if size > 1 else 0)
                 out += size
+
             spans[member, column + 1] = out
 
 
@@ -216,22 +227,26 @@ def _match(data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: 
             for place in range(start, start + length):
                 code = (code ^ np.uint64(data[place])) * np.uint64(1099511628211)
             slot = np.int64((code ^ code >> np.uint64(32)) & np.uint64(mask))
+
             while True:
                 other = slots[slot]
                 if other < 0 or columns <= other < first:
                     slots[slot] = member
                     break
+
                 begin, same = spans[other, KEY], spans[other, KEY_END] - spans[other, KEY] == length
                 place = 0
                 while same and place < length:
                     same = data[start + place] == data[begin + place]
                     place += 1
+
                 if same and (other >= columns or row < 0 or found[other, row] >= 0):
                     return False
                 if same:
                     found[other, row] = member
                     break
                 slot = (slot + 1) & mask
+
     return True
 
 
@@ -251,6 +266,7 @@ def _gather(data: Bytes, spans: Integers32, kinds: Bytes, column: int, members: 
             for place in range(start, spans[member, column + 1]):
                 out[total] = data[place]
                 total += 1
+
     offsets[len(members)] = total
 
 
@@ -271,6 +287,7 @@ class _Block:
         count = _compiled(_scan)(self.data, begin, steps, stack, tokens)
         if count < 0:
             raise _refused(path, count)
+
         count = _compiled(_collect)(tokens[:count], effects, rows, self.spans, self.kinds, len(names))
         self.rows = rows[: count + 1]
         if (self.kinds > TEXT).any():
@@ -302,9 +319,11 @@ class _Block:
 
 def _refused(path: str, fault: int) -> DataError:
     """Return the error for a file with a line that cannot be read; it names neither the line nor its place."""
-    problem, takes = {INVALID: ("a line that is not a JSON object", "one JSON object per line"),
-                      LONG: (f"a line of more than {LINE_BYTES >> 20} MiB", "shorter lines"),
-                      REPEATED: ("a line with a repeated key", "distinct keys in each object")}[fault]  # fmt: skip
+    problem, takes = {
+        INVALID: ("a line that is not a JSON object", "one JSON object per line"),
+        LONG: (f"a line of more than {LINE_BYTES >> 20} MiB", "shorter lines"),
+        REPEATED: ("a line with a repeated key", "distinct keys in each object"),
+    }[fault]
     return DataError("data.path", f"{path} has {problem}", takes, "fix or remove it")
 
 
@@ -329,12 +348,14 @@ class NdjsonSource(Source):
         size = file_size(self.path)
         return [size * PACKED] if codec_of(self.path) else [RANGE_BYTES // ROW_BYTES] * -(-size // RANGE_BYTES)
 
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
-                domain: object = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    def batches(
+        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: object = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield batches of the columns as texts, dictionary-encoded except `ids`."""
         columns = list(dict.fromkeys(columns))
         rows, parts = batch_rows(len(columns)), () if codec_of(self.path) else row_groups
         ranges: Iterable[tuple[int, int | None]] = ((part * RANGE_BYTES, (part + 1) * RANGE_BYTES) for part in parts)
+
         for text in (text for start, end in (ranges if parts else [(0, None)]) for text in self._lines(start, end)):
             block = _Block(self.path, text, columns)
             for start in range(0, len(block), rows):
@@ -354,18 +375,21 @@ class NdjsonSource(Source):
                 size = BLOCK_BYTES if end is None else max(min(BLOCK_BYTES, end - place), EDGE_BYTES)
                 if not (block := file.read(size)):
                     break
+
                 cut = -1 if end is None else block.find(b"\n", max(end - 1 - place, 0))
                 place, last = place + len(block), cut >= 0
                 block = block[: cut + 1] if last else block
                 if skip:
                     _, newline, block = block.partition(b"\n")
                     skip = not newline
+
                 whole, newline, rest = (rest + block).rpartition(b"\n")
                 if len(rest) > LINE_BYTES + len(MARK):
                     raise _refused(self.path, LONG)
                 if newline:
                     yield (whole + newline).removeprefix(MARK if first else b"")
                     first = False
+
         if rest:
             yield rest.removeprefix(MARK if first else b"") + b"\n"
 

@@ -67,6 +67,7 @@ class Origin:
         if not self.format:
             table = Table.open(path, domain, self.links, self.dialect, self.where, self.period, self.fills)
             return table.split()
+
         if not isinstance(path, str):
             if len(path) != 1:
                 raise DataError(FIELD, f"{len(path)} paths", f"one {NAMES[self.format]} table", "set its folder")
@@ -78,6 +79,7 @@ class Origin:
         with _table_errors(path, self.format):
             reader = import_module(f"dpscale.records.lake.{self.format}")
             found: Lake = reader.read(path, self.version)
+
         if not found.files:
             raise DataError(
                 FIELD,
@@ -228,11 +230,13 @@ def layout(path: str, where: Where = EVERYTHING, named: str = "") -> Layout | No
     """
     if path == FRAME:
         return None
+
     objects = find_objects([path], named) if is_url(path) else []
     found = [(one.url, one.size, one.time) for one in objects] if is_url(path) else list(_in_folders(path, named))
     entries = _asked(path, found, where)
     if not entries:
         return None
+
     _, sizes, times = zip(*entries, strict=True)
     return {"size": sum(sizes), "time": max(times), "number": len(entries)}
 

@@ -99,6 +99,7 @@ def _columns_of(asked: _PageRequest) -> Columns:
         )
         for attribute, kind, fine in zip(attributes, kinds, whole, strict=True)
     ]
+
     return Columns(
         names,
         kinds,
@@ -174,6 +175,7 @@ class Group:
         pages = headers.page_table(self._bytes, starts[found], self.columns.numbers[found, 0], self.rows, odd)
         if headers.DAMAGED in odd:
             raise damaged()
+
         self.mine = found[odd == 0]
         self.codecs, self.ours = codecs[self.mine], [self.columns.names[place] for place in self.mine.tolist()]
         pages[:, headers.COLUMN] -= np.cumsum(odd != 0)[
@@ -192,11 +194,13 @@ class Group:
         """Return the columns of the next rows, decoded one window at a time."""
         if not self.ours:
             return {}
+
         begin, end = self._span
         if self._next + rows > end:
             begin, length = self._next, WINDOW_VALUES // max(len(self.ours), 1)
             end = min(begin + max(rows, length), self.rows)
             self._window, self._span = self._decoded(begin, end), (begin, end)
+
         first, self._next = self._next - begin, self._next + rows
         return {name: cells[first : first + rows] for name, cells in self._window.items()}
 
@@ -216,6 +220,7 @@ class Group:
         if (mine[0], mine[-1]) != self._within or len(mine) != len(self._places):
             self._held, self._places = self.decompressed(pages)
             self._within = (mine[0], mine[-1])
+
         jobs = np.empty((len(mine), loops.JOB_FIELDS), np.int64)
         jobs[:, loops.AT], jobs[:, loops.END] = self._places, self._places + pages[:, headers.LENGTH]
         jobs[:, loops.FIRST], jobs[:, loops.START] = np.maximum(begin - firsts, 0), np.maximum(firsts - begin, 0)
@@ -224,6 +229,7 @@ class Group:
         jobs[:, loops.NULLABLE] = tables.nullable[columns] | (pages[:, headers.LEVELS] > 0)
         jobs[:, loops.TABLE], jobs[:, loops.ENTRIES] = tables.starts[columns], tables.entries[columns]
         jobs[:, loops.NULL_CELL] = tables.nulls[columns]
+
         return jobs
 
     def _filled(self, jobs: Integers, wanted: NDArray[np.bool_], rows: int, width: np.dtype[Any]) -> dict[str, Cells]:
@@ -236,6 +242,7 @@ class Group:
         loops.fill(self._held, mine, self._tables.cells, out, states)
         if (states == headers.DAMAGED).any():
             raise damaged()
+
         null = set(mine[states == headers.NULLS, loops.ROW].tolist())
         return {self.ours[column]: out[row] for row, column in enumerate(columns) if row not in null}
 
@@ -244,12 +251,14 @@ class Group:
         ends = np.cumsum(pages[:, headers.LENGTH])
         places, out = ends - pages[:, headers.LENGTH], np.empty(ends[-1] + headers.TAIL, np.uint8)
         codecs = self.codecs[pages[:, headers.COLUMN]]
+
         for codec in set(codecs.tolist()):
             mine = codecs == codec
             how = {"": levels.AS_IT_IS, "snappy": levels.SNAPPY}.get(CODECS[codec], levels.GIVEN)
             values = self._values(pages[mine], CODECS[codec]) if how == levels.GIVEN else np.empty(0, np.uint8)
             if not levels.unpack(self._bytes, pages[mine], places[mine], how, values, out):
                 raise damaged()
+
         return out, places
 
     def _values(self, pages: Integers, codec: str) -> Bytes:
@@ -261,6 +270,7 @@ class Group:
         pieces = [self._data.slice(*map(int, one)) for one in zip(starts[there], packed[there], strict=True)]
         if codec == "zstd" and pieces:  # concatenated zstd frames can be decompressed together
             return np.frombuffer(how.decompress(b"".join(pieces), int(lengths[there].sum())), np.uint8)
+
         each = [how.decompress(piece, int(size)) for piece, size in zip(pieces, lengths[there], strict=True)]
         return np.frombuffer(b"".join(each), np.uint8)
 
@@ -277,6 +287,7 @@ class _Tables:
         self.careful = np.zeros(len(mine), bool)
         if not len(mine):
             return
+
         raw, places = group.decompressed(pages)
         others = self._others(raw, places, columns.numbers[mine], columns.whole[mine])
         for c in (place for place in others if self.entries[place]):

@@ -46,10 +46,12 @@ def plain(column: Any) -> Any:
     if isinstance(column.type, pa.BaseExtensionType):
         is_uuid = plain_kind(column.type) == pa.large_string() and column.type.extension_name == UUID
         return _uuid_texts(column.storage) if is_uuid else plain(column.storage)
+
     if types.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
     if types.is_string_view(column.type):
         return column.cast(pa.string())
+
     if types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
     return column.view(plain_kind(column.type))  # a view does not require valid UTF-8
@@ -66,6 +68,7 @@ def _uuid_texts(column: pa.Array) -> pa.Array:
         pa.binary(texts.shape[1]), len(texts), [None, pa.py_buffer(np.ascontiguousarray(texts).tobytes())]
     )
     found = whole.cast(pa.large_binary()).view(pa.large_string())
+
     return pa.compute.if_else(column.is_valid(), found, None) if column.null_count else found
 
 
@@ -80,11 +83,13 @@ def same_value(value: Any, text: str | None) -> bool:
         return value is None and text is None
     if isinstance(value, bool):
         return text.lower() == str(value).lower()
+
     if isinstance(value, int | float | Decimal):
         try:
             return Decimal(text) == Decimal(str(value))
         except InvalidOperation:
             return False
+
     if isinstance(value, datetime):
         midnight = value.time() == datetime.min.time()
         return text in {str(value), value.isoformat()} or (midnight and text == value.date().isoformat())

@@ -55,8 +55,9 @@ def text_type(attribute: Attribute, kind: pa.DataType) -> str:
     if is_text(kind):
         return "text"
     if isinstance(attribute.search, NodeSearch):
-        raise DataError(f"data column {attribute.name!r}", f"type {kind}", "texts, which are codes of a tree",
-                        "convert the column")  # fmt: skip
+        raise DataError(
+            f"data column {attribute.name!r}", f"type {kind}", "texts, which are codes of a tree", "convert the column"
+        )
     if pa.types.is_integer(kind):
         _check_labels(attribute)
         return "integer"
@@ -96,6 +97,7 @@ def text_entries(attribute: Attribute, column: pa.Array) -> Entries:
     entries, null = _searchable(attribute, column.dictionary)
     missing = (rows < 0) | null[rows]
     states = np.where(missing, _null_state(attribute), VALUE)
+
     return Entries(entries, np.where(missing, -1, entries_of_rows(rows, entries)), states)
 
 
@@ -171,16 +173,19 @@ def step_values(attribute: Attribute, column: pa.Array) -> tuple[Integers, Integ
     if parsed is None:
         raise DataError(f"data column {attribute.name!r}", f"type {column.type}", "numbers",
                         f"change the kind of {field_name(attribute)}, or convert the column")  # fmt: skip
+
     steps, beyond = _steps(attribute, parsed.values)
     if parsed.large is not None:
         apart = parsed.large != 0
         steps[apart], beyond[apart] = _steps(attribute, parsed.large[apart])
+
     steps, outside = _inside(attribute, steps)
     states = np.where(outside | beyond, _outside_state(attribute), VALUE)
     states[parsed.foreign] = DROPPED if attribute.foreign == "drop" else UNPARSABLE
     states[parsed.missing] = _null_state(attribute)
     if isinstance(attribute, Number) and attribute.nulls == "zero":
         steps[parsed.missing] = 0
+
     return steps, states
 
 
@@ -195,6 +200,7 @@ def _steps(attribute: Attribute, values: NDArray[Any]) -> tuple[Integers, NDArra
     unit = attribute.unit if isinstance(attribute, Number) else _search(attribute).unit
     if values.dtype.kind in "iu" and unit == 1:
         return values.astype(np.int64), np.zeros(len(values), bool)
+
     floats = np.asarray(values, np.float64)
     steps = floats * unit.denominator / unit.numerator
     beyond = (steps >= FLOAT_END) | (steps < -FLOAT_END)
@@ -202,6 +208,7 @@ def _steps(attribute: Attribute, values: NDArray[Any]) -> tuple[Integers, NDArra
     below = np.floor(bounded)
     if nearest:  # adding one half would round large numbers
         return (below + (bounded - below >= 0.5)).astype(np.int64), beyond
+
     edge = below * unit.numerator / unit.denominator  # as the edges of bins, which are compared with the values
     below -= floats < edge
     below += floats >= (below + 1) * unit.numerator / unit.denominator

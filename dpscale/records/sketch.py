@@ -42,8 +42,10 @@ GROUPED = 100_000  # integers from which digits are grouped
 FEWEST_IDS = 20  # rows: with fewer, distinct values do not indicate an id
 NEARLY_ALL = 0.5  # distinct texts per row
 WORDS = 3  # of a text, on average: more are free text
-PERSONS = ("person|patient|customer|user|member|client|subject|participant|respondent|household|family|employee|"
-           "student|account|resident|citizen|driver|device|tailnum|vin|ssn")  # fmt: skip
+PERSONS = (
+    "person|patient|customer|user|member|client|subject|participant|respondent|household|family|employee|"
+    "student|account|resident|citizen|driver|device|tailnum|vin|ssn"
+)
 ID_NAME = re.compile(rf"(.*_)?(id|ids|uuid|guid|ssn)|({PERSONS})(_?(id|key|no|nr|num|number|code))?")
 PERSON_NAME = re.compile(
     r"(.*_)?(name|names|title|author|director|e?_?mail|phone|address|street|url|comment|comments|notes?|description)"
@@ -97,9 +99,11 @@ class Sketch:
         left_out = [f"left out: {', '.join(names)} ({why})" for why, names in reasons.items()]
         proposal = [self.unit_proposal] if self.units else []
         comments = [f"# {line}" for line in (*warning, *left_out, *self.notes, *proposal)]
+
         for written in (_tables(self.attributes), _tables(alike(self.attributes)), _rows(alike(self.attributes))):
             if len(written) + len(comments) + 3 <= MOST_LINES:
                 break
+
         return "\n".join([*comments, "", "reviewed = false", "", *written, ""])
 
     def __str__(self) -> str:
@@ -195,11 +199,13 @@ def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
     """
     if is_path(data):
         return make_sketch(str(data), columns=columns)
+
     frame: Any = read_stream(data)
     parts = [frame.get_partition(i) for i in range(frame.npartitions)] if hasattr(frame, "npartitions") else [frame]
     names = [str(name) for name in frame_columns(frame)]
     _check_columns(columns, names)
     seen, mixed = {name: ColumnSummary() for name in columns or names}, dict[str, str]()
+
     for part in parts:
         whole = part.compute() if len(parts) > 1 or part is not frame else part
         for name, one in seen.items():
@@ -207,6 +213,7 @@ def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
                 one.add(as_arrow(whole, [name]).column(0).combine_chunks())
             except DataError as error:
                 mixed[name] = error.got
+
     return _sketched({name: one for name, one in seen.items() if name not in mixed}, mixed)
 
 
@@ -216,11 +223,13 @@ def _sketched(seen: Mapping[str, ColumnSummary], unread: Mapping[str, str]) -> S
     attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
     if not attributes:
         raise DataError("data.path", "no column that a domain can describe", "numbers or texts", "convert some columns")
+
     notes = [f"{name!r} has only one value: add its other possible values, or omit it"
              for name in attributes if seen[name].constant]  # fmt: skip
     for name, draft in attributes.items():
         if draft["kind"] == "date" and len(forms := [date.form for date in seen[name].best_dates]) > 1:
             notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
+
     omitted = {name: why for name, why in drafts.items() if isinstance(why, str)} | dict(unread)
     return Sketch(attributes, omitted, tuple(notes), _units(seen))
 
@@ -237,12 +246,14 @@ def _file_summaries(path: str, dialect: Dialect, lake: str, columns: Sequence[st
             "fields separated by commas",
             f"set --delimiter {mark!r} here, and delimiter in [data]",
         )
+
     _check_columns(columns, list(seen))
     seen = {name: seen[name] for name in columns or seen}
     for partition in table.partitions:
         for batch in partition.batches(list(seen)):
             for name, one in seen.items():
                 one.add(batch[name])
+
     return seen
 
 
@@ -268,10 +279,12 @@ def draft_attribute(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
         return "named like an id: it may be the privacy_unit of a job"
     if seen.truths and (seen.texts or seen.low <= seen.high):
         return {"kind": "boolean", "outside": "category", "nulls": "category" if seen.null_text else "reject"}
+
     if seen.mostly_numbers:
         slips = {} if seen.numeric else {"unparsable": "category"}
         nulls = "category" if seen.null_number else "reject"
         return {**seen.numeric_kind(), "outside": "clip", "nulls": nulls, **slips}
+
     if not seen.textual:
         return "nothing but nulls" if seen.numeric else "numbers in one file, texts in another"
     return _draft_texts(name, seen)
@@ -282,6 +295,7 @@ def _draft_texts(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
     values, nulls = sorted(seen.texts - {OUTSIDE_LABEL, NULL_LABEL}), "category" if seen.null_text else "reject"
     if not values:
         return "nothing but nulls"
+
     many, codes = len(values) >= FEWEST_IDS, seen.share(SHORT_CODE) > NEARLY_ALL
     if many and PERSON_NAME.fullmatch(_snake(name)):
         return "named like names or free text, with many values"
@@ -289,12 +303,13 @@ def _draft_texts(name: str, seen: ColumnSummary) -> dict[str, Any] | str:
         return "names or free text: different in most rows"
     if len(values) <= MOST_VALUES:
         return {"kind": "categories", "values": values, "outside": "category", "nulls": nulls}
+
     for length in sorted(seen.prefixes, reverse=True) if codes else ():
         prefixes = sorted(seen.prefixes[length] - {OUTSIDE_LABEL, NULL_LABEL, ""})
         if 1 < len(prefixes) <= MOST_VALUES:
             return {"kind": "text-prefix", "length": length, "values": prefixes, "outside": "category", "nulls": nulls}
-    return (f"more than {MOST_VALUES} texts: list them from a code book, or find them privately with "
-            'kind = "discover"')  # fmt: skip
+
+    return f'more than {MOST_VALUES} texts: list them from a code book, or find them privately with kind = "discover"'
 
 
 def _prose(seen: ColumnSummary) -> str:
@@ -356,8 +371,10 @@ def _tables(attributes: Mapping[str, Any]) -> list[str]:
 
 def _rows(attributes: Mapping[str, Any]) -> list[str]:
     """Return lines with one attribute each."""
-    rows = [f"{_key(name)} = {{ {', '.join(f'{key} = {toml_value(value)}' for key, value in table.items())} }}"
-            for name, table in attributes.items()]  # fmt: skip
+    rows = [
+        f"{_key(name)} = {{ {', '.join(f'{key} = {toml_value(value)}' for key, value in table.items())} }}"
+        for name, table in attributes.items()
+    ]
     return ["[attributes]", *rows]
 
 
@@ -366,6 +383,7 @@ def _wrapped(key: str, value: Any) -> str:
     line = f"{key} = {toml_value(value)}"
     if not isinstance(value, list) or len(line) <= WIDTH:
         return line
+
     lines = ["   "]
     for one in map(toml_value, value):
         if len(lines[-1]) + len(one) > WIDTH:

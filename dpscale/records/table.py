@@ -107,6 +107,7 @@ class Partition:
         """Return the types of columns; reads only the file's header, once."""
         if not self.format.lists_columns:
             return dict.fromkeys(columns, pa.string())
+
         with reading(self.path, self.dialect.format):
             source = self.source()
             present = set(source.names) - set(dict(self.fixed))
@@ -138,6 +139,7 @@ class Partition:
         """Return this partition, split into the parts of its file if it is large."""
         if not self.format.splittable or self.size() < SPLIT_BYTES:
             return [self]
+
         with reading(self.path, self.dialect.format):
             lengths = self.source().groups()
         groups: list[list[int]] = [[]]
@@ -148,6 +150,7 @@ class Partition:
                 rows = 0
             groups[-1].append(group)
             rows += length
+
         shares = [len(group) * self.size() // max(len(lengths), 1) for group in groups]
         return [replace(self, row_groups=tuple(g), share=share) for g, share in zip(groups, shares, strict=True)]
 
@@ -179,12 +182,15 @@ class Partition:
             own = set(source.names) if listed else set(columns) - set(fixed)
             both = [name for name in columns if name in own and name in given]
             present = own - set(given)
+
             for name in columns:
                 if name not in present and name not in fixed:
                     raise missing_column(name, self.path, named=self.dialect.format)
+
             check_distinct(self.path, source.names, columns)
             wanted = [name for name in columns if name in present]
             read = [*wanted, *both] or (source.names[:1] if listed else ())
+
             for batch in source.batches(read, self.row_groups, ids, None if both else domain):
                 rows = len(batch)
                 for name in both:
@@ -280,12 +286,14 @@ class Table:
         """
         if not isinstance(domain, Domain):
             raise DataError("domain", f"a {type(domain).__name__}", "a Domain", "read one: Domain.read(path)")
+
         paths = _paths(path)
         sizes, note = _sizes(paths, dialect.format)
         files = list(sizes)
         if not files:
             named = ", ".join(map(display_path, paths)) or "no path"
             raise DataError("data.path", f"no file at {named}", "a file, folder or glob", "check the path")
+
         check_formats(files, dialect)
         if not links:
             check_links(files)
@@ -294,11 +302,13 @@ class Table:
         if fills:
             every = tuple(dict.fromkeys(name for part in parts for name in part.columns()))
             parts = tuple(replace(part, absent=every) for part in parts)
+
         if note:
             warnings.warn(note, LeftOutWarning, stacklevel=2)
         table = cls(domain, parts, root).filtered(where)
         dates = {period, *(attribute.column for attribute in domain.attributes if attribute.kind == "date")}
         whole = tuple(replace(part, fixed=calendar_names(part.fixed, dates)) for part in table.partitions)
+
         return replace(table, partitions=whole)
 
     def filtered(self, where: Where) -> Table:
@@ -320,17 +330,20 @@ class Table:
         """
         if not where:
             return self
+
         rest = [(part, reduce_filter(where, dict(part.fixed))) for part in self.partitions]
         parts = tuple(replace(part, where=own) for part, own in rest if own is not None)
         if not parts:
             raise DataError(
                 FIELD, f"{where}, which no folder name or partition matches", "a filter that matches a file", "fix it"
             )
+
         first = parts[0]
         known = [*self.domain.axis_names, *dict(first.fixed)]
         for condition in first.where.conditions:
             check_column(condition, [condition.column] if first.has(condition.column) else (), known)
             check_type(condition, first.kind(condition.column))
+
         return replace(self, partitions=parts)
 
     @cached_property
@@ -360,6 +373,7 @@ class Table:
             self.lake.check(columns)
         first = self.partitions[0]
         present = first.columns() if first.format.lists_columns else columns
+
         for name in columns:
             if name not in present:
                 known = self.domain.columns(self.domain.axis_names)
@@ -392,6 +406,7 @@ class Table:
             for attribute in self.domain.attributes
             if attribute.source and attribute.source in present
         }
+
         return {name: kind for name, kind in present.items() if name in self.domain.names} | made
 
     def split(self) -> Table:

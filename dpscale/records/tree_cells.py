@@ -106,6 +106,7 @@ def _find(keys: Bytes, key_ends: Integers, table: Integers32, data: Bytes, ends:
             while same and at < length:
                 same = keys[key + at] == data[start + at]
                 at += 1
+
             if same:
                 places[text] = table[entry]
                 break

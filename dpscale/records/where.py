@@ -172,6 +172,7 @@ def matching(condition: Condition, column: pa.Array) -> Flags:
     """Return the rows of a column that match a condition."""
     if pa.types.is_null(column.type) or (len(column) and column.null_count == len(column)):
         return np.zeros(len(column), dtype=bool)
+
     check_type(condition, column.type)
     if not pa.types.is_dictionary(column.type) and (is_text(column.type) or pa.types.is_decimal(column.type)):
         column = column.dictionary_encode()
@@ -179,6 +180,7 @@ def matching(condition: Condition, column: pa.Array) -> Flags:
         entries = np.append(_MATCHING[condition.kind](condition, column.dictionary), False)
         rows = column.indices.cast(pa.int64()).fill_null(len(entries) - 1)
         return np.asarray(entries[rows.to_numpy(zero_copy_only=False)])
+
     return _MATCHING[condition.kind](condition, column)
 
 
@@ -190,8 +192,10 @@ def _numbers(condition: Condition, column: pa.Array) -> Flags:
 
 def _texts(condition: Condition, column: pa.Array) -> Flags:
     texts = column.cast(pa.large_binary())  # binary: bytes need not be valid UTF-8
-    found = [pc.call_function(ARROW[condition.sign], [texts, pa.scalar(str(value).encode(), pa.large_binary())])
-             for value in condition.values]  # fmt: skip
+    found = [
+        pc.call_function(ARROW[condition.sign], [texts, pa.scalar(str(value).encode(), pa.large_binary())])
+        for value in condition.values
+    ]
     return np.logical_or.reduce([np.asarray(one.fill_null(False).to_numpy(zero_copy_only=False)) for one in found])
 
 
@@ -215,6 +219,7 @@ def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
     """Return moments as integer ticks, the rows that have one, and the ticks per second."""
     if is_text(column.type):
         return _parse_times(column)
+
     if pa.types.is_date(column.type):
         column = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
         ticks, second = _filled(column) * 86400, 1
@@ -240,11 +245,13 @@ def _parse_time(text: str) -> int | None:
     """Return microseconds since 1970; None for a text that is not a time."""
     if (parts := TIME.fullmatch(text)) is None:
         return None
+
     zone = "" if parts[2] is None else parts[2] if parts[2][0] in "+-" else "Z"
     try:
         moment = datetime.fromisoformat(parts[1] + zone)
     except ValueError:
         return None
+
     if moment.tzinfo is not None:
         moment = moment.astimezone(UTC).replace(tzinfo=None)
     return _seconds(moment) * PER_SECOND["us"] + moment.microsecond

@@ -40,6 +40,7 @@ def place(path: str | Path, field: str = FIELD) -> Path:
         return Path(path).absolute()
     if not isinstance(path, str):
         return path
+
     try:
         from upath import UPath
 
@@ -52,8 +53,9 @@ def place(path: str | Path, field: str = FIELD) -> Path:
             "pip install 'dpscale[store]' and the store's own fsspec package",
         ) from None
     except ValueError:
-        raise JobError(FIELD, f"{path}, in an unknown kind of store", "a folder, or a URL that fsspec knows",
-                       "fix it") from None  # fmt: skip
+        raise JobError(
+            FIELD, f"{path}, in an unknown kind of store", "a folder, or a URL that fsspec knows", "fix it"
+        ) from None
 
 
 def is_path(value: object) -> bool:
@@ -68,10 +70,12 @@ def checked_path(path: Value, field: str) -> Value:
     """Return the path unchanged. Raises JobError for other objects and for names that no file system accepts."""
     if not is_path(path):
         raise JobError(field, safe_repr(path), "a path", "give one")
+
     try:
         writable = b"\0" not in os.fsencode(str(path))
     except UnicodeEncodeError:
         writable = False
+
     if not writable:
         raise JobError(field, "a path with a character that file systems do not support", "a path", "fix it")
     return path
@@ -192,6 +196,7 @@ def present(path: Path) -> bool:
     """
     if is_local(path):
         return path.exists()
+
     store: Any = path
     with store_errors(path):
         try:
@@ -206,6 +211,7 @@ def listed(folder: Path) -> list[str]:
     if is_local(folder):
         check_real(folder)
         return os.listdir(folder) if folder.exists() else []
+
     store: Any = folder
     root = store.path.rstrip("/")
     with store_errors(folder):
@@ -213,6 +219,7 @@ def listed(folder: Path) -> list[str]:
             entries = [str(name).rstrip("/") for name in store.fs.ls(root, detail=False)]
         except FileNotFoundError:
             return []
+
     return [name.rpartition("/")[2] for name in entries if name != root]  # some stores list the folder as an object
 
 
@@ -225,6 +232,7 @@ def sizes(path: Path) -> dict[Path, int]:
         check_real(path)
         files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
         return {file: file.stat().st_size for file in files if not file.name.endswith(PARTIAL)}
+
     store: Any = path
     root = store.path.rstrip("/")
     with store_errors(path):
@@ -260,6 +268,7 @@ def read_bytes(path: Path) -> bytes:
         except OSError as error:
             raise TransientError(FIELD, f"{path} cannot be read ({error.strerror or type(error).__name__})",
                                  "a file that this user can read", "fix that and run again") from None  # fmt: skip
+
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
@@ -299,6 +308,7 @@ def create(path: Path, content: bytes) -> bool:
     """
     if is_local(path):
         return _create_file(path, content)
+
     try:
         with store_errors(path), _new_object(path) as file:
             file.write(content)
@@ -336,11 +346,13 @@ def check_conditional(folder: Path) -> None:
                 "an existing bucket",
                 "create it, or fix the address",
             ) from None
+
     try:
         overwritten = create(probe, b"second")
     finally:
         with store_errors(probe):
             probe.unlink(missing_ok=True)
+
     if overwritten:
         raise _unconditional(folder)
 
@@ -355,6 +367,7 @@ def _create_file(path: Path, content: bytes) -> bool:
     check_real(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial_name(path)
+
     try:
         with open(partial, "wb") as file:
             file.write(content)
@@ -365,6 +378,7 @@ def _create_file(path: Path, content: bytes) -> bool:
         return False
     finally:
         partial.unlink(missing_ok=True)
+
     return True
 
 

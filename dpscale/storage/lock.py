@@ -103,9 +103,11 @@ def _object_lock(folder: Path) -> Iterator[None]:
                 path.unlink()
         if not _made(path, owner):
             raise _taken(folder)
+
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(path, owner, ended), daemon=True)
     thread.start()
+
     try:
         yield
     finally:

@@ -73,6 +73,7 @@ def check_url(path: str) -> None:
     """Raise DataError for an address with credentials, which is not repeated, or of a store that cannot list files."""
     if not is_url(path):
         return
+
     scheme, _, rest = path.partition("://")
     user = rest.partition("/")[0].rpartition("@")[0]
     query = rest.partition("?")[2].partition("/")[0]
@@ -127,9 +128,11 @@ def opening(path: str, ahead: int = AHEAD) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
         return
+
     with store_faults(path, "read"):
         store, root = _store(path)
         opened = store.open(root, "rb", block_size=ahead or None, cache_type="readahead" if ahead else "none")
+
     with opened:
         yield cast(BinaryIO, opened)
 

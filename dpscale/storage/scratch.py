@@ -171,6 +171,7 @@ def shared_folder(base: str | None = None) -> Iterator[str]:
     base = base or tempfile.gettempdir()
     sweep(base)
     folder = tempfile.mkdtemp(prefix=NAME, dir=base)
+
     with open(Path(folder, LOCK), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

@@ -82,9 +82,11 @@ class AncestralSampler:
             given = self._codes(rows, step.given)
             drawn = _sample_entries(step.ends, given, stream) - given * int(np.prod(step.shape))
             rows[:, step.new] = np.stack(np.unravel_index(drawn, step.shape), axis=1)
+
         for column, ends in enumerate(self.within):
             if len(ends) > self.sizes[column]:
                 rows[:, column] = _sample_entries(ends, rows[:, column].astype(np.int64), stream)
+
         return rows
 
     def _codes(self, rows: Integers32, columns: tuple[int, ...]) -> Integers:
@@ -107,6 +109,7 @@ def _sample_entries(ends: Integers, given: Integers, stream: PublicStream) -> In
     points = ((ranks + np.repeat(offsets, counts)) / np.repeat(counts, counts) * STEPS).astype(np.int64)
     drawn = np.empty(len(given), np.int64)
     drawn[order] = np.searchsorted(ends, given[order] * STEPS + np.minimum(points, STEPS - 1), side="right")
+
     return drawn
 
 
@@ -120,8 +123,10 @@ def ancestral_sampler(model: GraphicalModel) -> AncestralSampler:
     ]
     within = [_within(model, name) for name in names]
     ones = {name: model.marginal([name]) for name in names}
-    return AncestralSampler(names, tuple(model.groups[name].count for name in names), tuple(steps), tuple(within), ones,
-                     model.total)  # fmt: skip
+
+    return AncestralSampler(
+        names, tuple(model.groups[name].count for name in names), tuple(steps), tuple(within), ones, model.total
+    )
 
 
 def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ...], table: Floats) -> Step:
@@ -132,6 +137,7 @@ def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ..
     alone = table.sum(axis=others(clique, new)).ravel()
     shares = np.where(shares.sum(axis=1, keepdims=True) > 0, shares, alone)
     ends = np.cumsum(shares, axis=1)
+
     return Step(tuple(map(names.index, shared)), tuple(map(names.index, new)), shape, _to_steps(ends / ends[:, -1:]))
 
 

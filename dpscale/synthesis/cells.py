@@ -67,6 +67,7 @@ class _AttributeRefinement:
         own_weights, own_slopes = _feedback(alone, own, ALONE * BETA)
         loops.sweep_cells(cells, self.rows, self.refined, self._fine, self.i, bounds, starts, inside, weights, slopes,
                           own_weights, own_slopes, state)  # fmt: skip
+
         return cells
 
     @property
@@ -99,12 +100,14 @@ class _AttributeRefinement:
         order = np.argsort(column.astype(np.int16) if small else column, kind="stable")
         ends = np.searchsorted(column[order], np.arange(self.groups.count + 1))
         bounds = [*self.groups.starts, self.groups.size]
+
         for g in range(self.groups.count):
             mine = order[ends[g] : ends[g + 1]]
             if bounds[g + 1] == bounds[g] + 1:
                 cells[mine] = bounds[g]
             elif len(mine):
                 cells[mine] = bounds[g] + stream.systematic(self.one[bounds[g] : bounds[g + 1]], len(mine))
+
         return cells
 
     def _targets(self) -> tuple[NDArray[np.int64], Floats]:
@@ -151,6 +154,7 @@ class _AttributeRefinement:
                     and not determined_over_groups([rule], rule.names, self.distribution.groups)
                 ):
                     return self._shares_by_dependent(rule, k, j)
+
         return self._pair(j, self.i)[:, self.groups.labels] * self._log_shares
 
     def _shares_by_dependent(self, rule: FunctionalDependency, k: int, j: int) -> Floats:

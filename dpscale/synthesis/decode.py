@@ -47,6 +47,7 @@ def column(
         values = pa.array(_days(attribute, np.minimum(cells, attribute.listed - 1), stream), pa.date32(), mask=null)
     else:
         values = pa.array(cells.astype(np.int64) * attribute.step + attribute.low, mask=null)
+
     return _cast(values, wanted)
 
 
@@ -86,6 +87,7 @@ def read_column(domain: Domain, types: Mapping[str, str], name: str, texts: pa.A
     """
     if name not in (*domain.axis_names, *domain.number_names):
         return texts.cast(pa.float64())
+
     attribute, nothing = domain[name], np.empty(0, np.int32)
     if isinstance(attribute, Number):
         plain = number_column(attribute, nothing.astype(np.int64)).type

@@ -76,6 +76,7 @@ def draw(
         return np.empty((0, len(targets.layout.sizes)), np.int32)
     if not targets.layout.pairs:
         return independent_rows(targets.layout, targets.ones, part.count, stream)
+
     target_counts = part.share(targets.shares * part.rows, PublicStream(release, "dither", part.rows, part.parts))
     rows = balance_rows(targets, model.rows, _resample(len(model.rows), part.count, stream), stream)
     of = targets.layout, targets.ones, rows, target_counts, model.theta, targets.layout.used, stream
@@ -85,6 +86,7 @@ def draw(
         for betas in POLISHING:
             polisher.polish(*betas)
         return rows
+
     sweeper = Sweeper(*of)
     for beta in BETAS:
         sweeper.sweep(beta)
@@ -110,6 +112,7 @@ def rake_weights(targets: PairTargets, rows: NDArray[np.int32], part: RowPart, t
     layout = targets.layout
     if not len(rows):
         return np.empty(0)
+
     whole = total * len(rows) / part.rows
     weights = np.full(len(rows), whole / len(rows))
     for _ in range(ROUNDS):
@@ -119,6 +122,7 @@ def rake_weights(targets: PairTargets, rows: NDArray[np.int32], part: RowPart, t
             has = np.bincount(at, weights, minlength=len(target))
             weights *= np.clip(target / np.maximum(has, 1e-300), LEAST_STEP, MOST_STEP)[at]
         weights *= whole / weights.sum()
+
     return weights
 
 

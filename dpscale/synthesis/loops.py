@@ -41,6 +41,7 @@ def sweep_cells(
         width, old = np.uint64(bounds[rows[r, i] + 1]) - low, np.uint64(cells[r]) - low
         if width == U1:
             continue
+
         own = alone_slopes[low + old]
         for c in range(width):
             logits[c] = inside[low + c] + alone[low + c]
@@ -49,14 +50,17 @@ def sweep_cells(
             value = np.uint64(refined[r, j] if fine[j] else rows[r, j])
             lines[t] = np.uint64(starts[j]) + value * size + low
             own += slopes[lines[t] + old]
+
         gather(weights, lines, np.uint64(len(partners)), width, logits)
         logits[old] += own
         new = np.uint64(sample_index(logits, np.int64(width), buffer, state))
         if new == old:
             continue
+
         cells[r] = low + new
         alone[low + old] += alone_slopes[low + old]
         alone[low + new] -= alone_slopes[low + new]
+
         for line in lines:
             weights[line + old] += slopes[line + old]
             weights[line + new] -= slopes[line + new]
@@ -104,6 +108,7 @@ def count_roots(rows: Integers32, sets: Integers, sizes: Integers) -> Integers:
             counts[(np.uint64(rows[r, i]) * nj + np.uint64(rows[r, j])) * nk + np.uint64(rows[r, k])] += 1
         for cell in range(cells):
             found[t] += np.int64(np.sqrt(counts[cell]) * 64)
+
     return found
 
 
@@ -123,6 +128,7 @@ def weigh_triples(
         ni, nj, nk = sizes[sets[t, 0]], sizes[sets[t, 1]], sizes[sets[t, 2]]
         by_i = 6 * ends[t]
         by_j, by_k = by_i + 2 * ni * nj * nk, by_i + 4 * ni * nj * nk
+
         for a in range(ni):
             for b in range(nj):
                 for c in range(nk):

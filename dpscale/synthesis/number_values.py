@@ -130,6 +130,7 @@ def select_sets(found: Sequence[GroupTargets], most_groups: int) -> tuple[GroupT
     (whole,) = [one for one in found if not one.names]
     ranked = sorted((one for one in found if one.names), key=lambda one: (len(one.names), -_signal(one, whole)))
     chosen, groups = list[GroupTargets](), 1
+
     for one in ranked[:MOST_SETS]:
         groups += len(one.known)
         if groups <= most_groups:
@@ -151,8 +152,10 @@ def write_number_targets(path: Path, numbers: Sequence[NumberTargets]) -> None:
     ]
     arrays = {
         f"{i} {j} {field}": getattr(own, field)
-        for i, number in enumerate(numbers) for j, own in enumerate(number.sets) for field in FIELDS
-    }  # fmt: skip
+        for i, number in enumerate(numbers)
+        for j, own in enumerate(number.sets)
+        for field in FIELDS
+    }
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
@@ -255,6 +258,7 @@ def draw_steps(
     shares = _rake(shares, ranges, chosen, targets.sets, sums)
     exact = np.clip(ranges.values(shares) * number.steps, first[known], last[known])
     steps[known] = np.clip(_round_in_order(exact, own, stream), first[known], last[known])
+
     return steps
 
 
@@ -277,6 +281,7 @@ def _draw_known(targets: NumberTargets, rows: RowGroups, order: Integers, stream
             aim = np.divide(aim * present, totals, out=np.zeros(len(aim)), where=totals > 0)
         seen = present > one.width * one.known_errors * rows.scale
         aims.append(np.where(seen, np.clip(aim, 0, present), np.nan))
+
     count = len(rows.cells)
     start, ranges = np.full(count, 0.5), Ranges(np.zeros(count), np.ones(count))
     shares = _rake(start, ranges, rows, targets.sets, aims, spreads=False)
@@ -295,6 +300,7 @@ def _part_sums(one: GroupTargets, rows: RowGroups, totals: Integers | None, low:
     if totals is not None:
         whole = np.minimum(np.maximum(records, 1e-9), totals)
         share = np.divide(present, whole, out=np.zeros(len(present)), where=whole > 0)
+
     most = one.value_errors * rows.scale * share
     offset = np.clip(low * (records * share - present), -most, most)
     sums = one.sums * rows.scale * share + offset
@@ -312,6 +318,7 @@ def _restrict(number: Number, rows: RowGroups, attributes: Sequence[Attribute]) 
         fits = (both[0] <= both[1]) & ~null
         first, last = np.where(fits, both[0], first), np.where(fits, both[1], last)
         first, last = np.where(null, 1, first), np.where(null, 0, last)
+
     return first, last
 
 
@@ -322,8 +329,10 @@ def _cell_steps(number: Number, attribute: Attribute) -> tuple[Integers, Integer
         low[attribute.null_cell], high[attribute.null_cell] = 1, 0
     elif attribute.null_cell >= 0 and number.null_code >= 0:
         low[attribute.null_cell] = high[attribute.null_cell] = number.null_code
+
     if attribute.kind not in NUMERIC or attribute.values or attribute.groups:
         return low, high
+
     ends = np.array([_ends(attribute, cell) for cell in range(attribute.listed)]) / float(number.unit) - number.low
     first, beyond = np.ceil(ends[:, 0]), np.ceil(ends[:, 1])
     middle = np.rint(ends.mean(axis=1))
@@ -332,6 +341,7 @@ def _cell_steps(number: Number, attribute: Attribute) -> tuple[Integers, Integer
     low[: attribute.listed], high[: attribute.listed] = (np.clip(one, 0, number.steps) for one in (first, last))
     if attribute.outside == "clip":
         low[0], high[attribute.listed - 1] = 0, number.steps
+
     return low, high
 
 
@@ -350,11 +360,13 @@ def _start(whole: GroupTargets, ranges: Ranges, order: Integers, stream: PublicS
     places[order] = _spread_out(len(order), stream)
     mean = float(np.clip(whole.means[0], 2 / MOST_RATE, 1 - 2 / MOST_RATE)) if whole.visible[0] else 0.5
     variance = float(whole.variances[0])
+
     if np.isnan(variance):
         found = _exponential(mean, places)
     else:
         concentration = float(np.clip(mean * (1 - mean) / max(variance, 1e-12) - 1, *CONCENTRATIONS))
         found = special.betaincinv(mean * concentration, (1 - mean) * concentration, places)
+
     shares = np.where(ranges.span < 1, places, found)
     return np.asarray(np.clip(np.rint(shares * UNIT) / UNIT, EDGE, 1 - EDGE))
 
@@ -386,6 +398,7 @@ def _rake(
     """Return the values of rows, as shares of their ranges, with the sums of each set as nearly as possible."""
     if not len(shares):
         return shares
+
     spreads = spreads and any(one.squares.size for one in sets)
     shares = shares.copy()
     for sweep in range(SWEEPS):
@@ -396,6 +409,7 @@ def _rake(
             change = max(change, _tilt(shares, ranges, rows, one, aims))
         if change < CLOSE and not (spreads and sweep < SPREADS):
             break
+
     return shares
 
 
@@ -420,6 +434,7 @@ def _spread(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, va
     factors = np.sqrt(np.clip(ratio, MOST_SPREAD**-2, MOST_SPREAD**2))[index]
     moved = means[index] + factors * (values - means[index])
     inside = np.divide(moved - ranges.low, ranges.span, out=shares.copy(), where=ranges.span > 0)
+
     return np.asarray(np.clip(inside, EDGE, 1 - EDGE))
 
 

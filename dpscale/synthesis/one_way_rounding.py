@@ -60,6 +60,7 @@ def _move(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: in
     fits = _fits(targets, cells, rows[candidates], i)
     own = fits[np.arange(len(candidates)), labels[rows[candidates, i]]]
     missing_triples = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
+
     for group in np.unique(labels[missing_triples]).tolist():
         empty = missing_triples[labels[missing_triples] == group].tolist()
         for row in candidates[np.argsort(own - fits[:, group], kind="stable")].tolist():
@@ -155,6 +156,7 @@ class RuleRepair:
                     rows[impossible, column] = self._possible_cells(rows[impossible], column, stream)
             if not self.broken(rows).any():
                 return rows
+
         return self._copy_possible_rows(rows, stream)
 
     def _possible_cells(self, rows: Integers32, column: int, stream: PublicStream) -> Integers32:
@@ -164,6 +166,7 @@ class RuleRepair:
         for rule in self._rules:
             if name in rule.names:
                 weights[rule.forbidden(name, self._columns(rows), weights.shape[1])] = 0
+
         reach = np.cumsum(weights, axis=1)
         points = stream.uniforms(len(rows)) * reach[:, -1]
         found = np.minimum((reach <= points[:, None]).sum(axis=1), weights.shape[1] - 1)
@@ -175,6 +178,7 @@ class RuleRepair:
         if not len(possible_rows):
             raise PlanError("impossible", "rules that exclude every row of these estimates",
                             "rules that allow some rows", "look for a rule that excludes too many values")  # fmt: skip
+
         chosen = possible_rows[(stream.uniforms(int(impossible.sum())) * len(possible_rows)).astype(np.int64)]
         rows[impossible] = rows[chosen]
         return rows

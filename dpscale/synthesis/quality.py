@@ -37,6 +37,7 @@ def combination_at(number: int, count: int, degree: int) -> Columns:
             subset.append(column)
         else:
             number -= count_with
+
     return tuple(subset)
 
 
@@ -69,14 +70,18 @@ def distance_warning(
     """Return a warning if rows are farther from the estimates than BEYOND times independent draws + SLACK."""
     if not rows:
         return ""
+
     distances = distances_by_degree(counts, names, sizes, estimated)
     chance = expected_distances(names, sizes, estimated, rows)
     for degree in distances:
         bound = BEYOND * chance[degree] + SLACK
         if distances[degree] > bound:
-            return (f"the distance of rows from the estimates over {degree} attributes (half the L1 distance) is "
-                    f"{distances[degree]:.3f}, more than {bound:.3f}, {BEYOND:g} times that of independent draws plus "
-                    f"{SLACK:g}: do not use the rows if this matters; answers are not affected")  # fmt: skip
+            return (
+                f"the distance of rows from the estimates over {degree} attributes (half the L1 distance) is "
+                f"{distances[degree]:.3f}, more than {bound:.3f}, {BEYOND:g} times that of independent draws plus "
+                f"{SLACK:g}: do not use the rows if this matters; answers are not affected"
+            )
+
     return ""
 
 

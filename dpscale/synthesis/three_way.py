@@ -80,6 +80,7 @@ class TripleLayout:
                 found[i, filled[i]] = [j, k, by_i[-1], by_i[j], by_i[k], by_j[-1], by_j[i], by_j[k],
                                        by_k[-1], by_k[i], by_k[j]]  # fmt: skip
                 filled[i] += 1
+
         return found
 
     def _by(self, number: int, last: int) -> dict[int, int]:
@@ -145,11 +146,11 @@ def three_way_targets(
     layout = pairwise.targets.layout
     triples = TripleLayout(layout.sizes, sets_of(layout, pairwise.rows, memory))
     named = [tuple(layout.names[i] for i in own) for own in triples.sets.tolist()]
-    full_model = add_triples(model, pairwise, [names for names in named if names not in model.tables], release,
-                             each)  # fmt: skip
+    full_model = add_triples(model, pairwise, [names for names in named if names not in model.tables], release, each)
     tables, shares = full_model.coarse_marginals(named), np.zeros(triples.cells)
     for number, names in enumerate(named):
         triples.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total
+
     return ThreeWayTargets(triples, np.asarray(np.rint(shares / STEP) * STEP))
 
 

@@ -57,6 +57,7 @@ def spanning_tree(targets: PairTargets) -> list[Edge]:
     pairs = [(i, j) for i, j in targets.layout.pairs if targets.known[i, j]]
     strongest = sorted((-_information(targets, i, j), i, j) for i, j in pairs)
     component, edges = list(range(len(targets.layout.sizes))), list[Edge]()
+
     for negative, i, j in strongest:
         if negative < 0 and component[i] != component[j]:
             edges.append((i, j))
@@ -86,14 +87,17 @@ def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, stream: Publ
         if parent is None:
             rows[:, child] = stream.systematic(layout.one(targets.ones, child), count)
             continue
+
         pair = layout.of(targets.shares, *sorted((parent, child)))
         conditional = pair if parent < child else pair.T
         order = np.argsort(rows[:, parent], kind="stable")
         ends = np.cumsum(np.bincount(rows[:, parent], minlength=len(conditional)))
+
         for value, own in enumerate(np.split(order, ends[:-1])):
             if len(own):
                 shares = np.maximum(conditional[value], 0) + STEP * layout.one(targets.ones, child)
                 rows[own, child] = stream.systematic(shares, len(own))
+
     return rows
 
 
@@ -103,6 +107,7 @@ def _in_order(edges: list[Edge], attributes: int) -> Iterator[tuple[int, int | N
     for i, j in edges:
         neighbours[i].append(j)
         neighbours[j].append(i)
+
     seen = set[int]()
     for root in range(attributes):
         waiting: list[tuple[int, int | None]] = [] if root in seen else [(root, None)]

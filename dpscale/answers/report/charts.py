@@ -77,6 +77,7 @@ def single(
     if edges is None and len(values) <= FEW_CELLS:
         top = max(float(high.max()), 1e-9)
         return found | {"top": top, "ticks": ticks(top)}
+
     widths = half if known else np.zeros_like(half)
     return found | {"chart": _chart(labels[0], values, widths, edges, unit)}
 
@@ -137,6 +138,7 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
         shown = [(labels[cell], 100 * (cell + 0.5) / len(values)) for cell in range(0, len(values), step)]
     else:
         unit, shown = f"{unit} per 1 on the axis", ticks(float(edges[-1]), float(edges[0]))
+
     cells = len(edges) - 1
     widths = np.diff(edges)
     heights, spread = values[:cells] / widths, half[:cells] / widths
@@ -145,6 +147,7 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
     zero = contains_zero(values[:cells], half[:cells])
     level, low, high = (_height(one, top) for one in (heights, heights - spread, heights + spread))
     bars = [f"M{a:.0f} {BOX_HEIGHT}V{y:.1f}H{b:.0f}V{BOX_HEIGHT}" for a, b, y in zip(x[:-1], x[1:], level, strict=True)]
+
     return {
         "bars": "".join(bar for bar, own in zip(bars, zero, strict=True) if not own),
         "hollow": "".join(bar for bar, own in zip(bars, zero, strict=True) if own),
@@ -194,8 +197,10 @@ class PlotAxis:
             return [
                 (f"{number:.0f}", at) for number, at in zip(numbers, (100 * self.places(numbers)).tolist(), strict=True)
             ]
+
         if not self.logarithmic:
             return ticks(self.high, self.low)
+
         low, high = math.log10(self.low), math.log10(self.high)
         step = max(math.ceil((high - low) / 8), 1)
         factors = (1, 2, 5) if high - low < FEW_DECADES else (1,)
@@ -203,6 +208,7 @@ class PlotAxis:
         values = [factor * 10.0**power for power in powers if power % step == 0 for factor in factors]
         shown = [value for value in values if self.low <= value <= self.high]
         places = 100 * self.places(np.array(shown))
+
         return [(_power_text(one), at) for one, at in zip(shown, places.tolist(), strict=True)]
 
 
@@ -259,6 +265,7 @@ def plot(x: PlotAxis, y: PlotAxis, series: Sequence[Series], height: int = HEIGH
     if level is not None:
         at = _y(y, np.array([level]), bottom)[0]
         drawn.insert(0, f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="var(--soft)" stroke-dasharray="2 3"/>')
+
     legend, above = _legend(series), 16 * len(series)
     body = f'<g transform="translate(0 {above})">{_frame(x, y, bottom)}{"".join(drawn)}</g>'
     return _figure(f"{y.name} by {x.name}", height + above, [legend, body])
@@ -274,8 +281,10 @@ def error_plot(errors_by_set: Mapping[str, tuple[Floats, Floats]]) -> str:
         known = np.array(points, float)[:, np.isfinite(points[1]) & (points[1] > 0)]
         queries, errors = 10.0 ** np.unique(np.round(np.log10(known), PLACES), axis=1)
         series += [Series(family, queries, errors)] if len(queries) else []
+
     if not series:
         return ""
+
     x = logarithmic_axis("queries of the attribute set", [curve.x for curve in series])
     y = logarithmic_axis("standard error (records)", [curve.y for curve in series])
     return plot(x, y, series)
@@ -288,6 +297,7 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
         shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
     if not shares:
         return ""
+
     most, bars = max(shares.values()) or 1.0, []
     for row, degree in enumerate(sorted(shares)):
         top, length = BAR * row + TOP, (WIDTH - 2 * LEFT - RIGHT) * shares[degree] / most
@@ -297,6 +307,7 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
             f'<text x="{LEFT - 8}" {middle} text-anchor="end" {TEXT}>{degree}-way</text>'
             f'<text x="{LEFT + length + 6:.1f}" {middle} {TEXT}>{100 * shares[degree]:.1f} %</text>'
         )
+
     return _figure("share of the budget by number of attributes", BAR * len(shares) + 2 * TOP, bars)
 
 
@@ -311,6 +322,7 @@ def weight_plot(profiles: Mapping[str, Floats]) -> str:
     series = [_weights(profiles[names[0]], names) for names in list(groups.values())[:LINES]]
     if not series:
         return ""
+
     x = PlotAxis("place on the axis, first cell to last", 0.0, 1.0)
     y = linear_axis("weight of a cell, in 1/n", [np.ones(1), *(curve.y for curve in series)])
     return plot(x, y, series, 250, level=1.0)
@@ -328,13 +340,17 @@ def trace_plot(trace: Sequence[Mapping[str, Any]]) -> str:
     trace = [row for row in trace if row["attributes"] and 0 < row["expected_noise"] < math.inf > row["moved"]]
     if not trace:
         return ""
+
     many = Counter(row["round"] for row in trace)
     places = np.array([row["round"] - 0.3 + 0.6 * (row["rank"] + 0.5) / many[row["round"]] for row in trace])
     moved = np.array([max(row["moved"], 1e-3) for row in trace])
     noise = np.array([row["expected_noise"] for row in trace])
-    series = [Series("change of the selected marginal's estimate", places, moved),
-              Series("expected noise of its measurement", places, noise, "dash")]  # fmt: skip
+    series = [
+        Series("change of the selected marginal's estimate", places, moved),
+        Series("expected noise of its measurement", places, noise, "dash"),
+    ]
     y = logarithmic_axis("L1 distance (records)", [moved, noise])
+
     return plot(replace(linear_axis("round", [places]), whole=True), y, series)
 
 
@@ -355,8 +371,11 @@ def _path(one: Series, x: PlotAxis, y: PlotAxis, bottom: int, colour: int) -> st
         steps = "".join(f"M{a - 3:.1f} {b:.1f}h6" for a, b in at)
     else:
         steps = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in at)
-    return (f'<path d="{steps}" fill="none" stroke="var(--c{colour})" stroke-width="{SIZES[one.mark]}" '
-            f'stroke-linecap="round" stroke-linejoin="round" stroke-opacity=".8"/>')  # fmt: skip
+
+    return (
+        f'<path d="{steps}" fill="none" stroke="var(--c{colour})" stroke-width="{SIZES[one.mark]}" '
+        f'stroke-linecap="round" stroke-linejoin="round" stroke-opacity=".8"/>'
+    )
 
 
 def _frame(x: PlotAxis, y: PlotAxis, bottom: int) -> str:
@@ -365,15 +384,22 @@ def _frame(x: PlotAxis, y: PlotAxis, bottom: int) -> str:
     parts = [f'<path d="M{LEFT} {TOP}V{bottom}H{end}" fill="none" stroke="var(--soft)"/>']
     for text, share in x.ticks():
         at = LEFT + (end - LEFT) * share / 100
-        parts.append(f'<path d="M{at:.1f} {bottom}v4" stroke="var(--soft)"/>'
-                     f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="middle" {TEXT}>{text}</text>')  # fmt: skip
+        parts.append(
+            f'<path d="M{at:.1f} {bottom}v4" stroke="var(--soft)"/>'
+            f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="middle" {TEXT}>{text}</text>'
+        )
+
     for text, share in y.ticks():
         at = bottom - (bottom - TOP) * share / 100
-        parts.append(f'<path d="M{LEFT} {at:.1f}h-4" stroke="var(--soft)"/>'
-                     f'<text x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end" {TEXT}>{text}</text>')  # fmt: skip
+        parts.append(
+            f'<path d="M{LEFT} {at:.1f}h-4" stroke="var(--soft)"/>'
+            f'<text x="{LEFT - 7}" y="{at + 4:.1f}" text-anchor="end" {TEXT}>{text}</text>'
+        )
+
     parts.append(f'<text x="{(LEFT + end) / 2}" y="{bottom + 36}" text-anchor="middle" {TEXT}>{escape(x.name)}</text>')
-    parts.append(f'<text transform="translate(13 {middle}) rotate(-90)" text-anchor="middle" {TEXT}>'
-                 f'{escape(y.name)}</text>')  # fmt: skip
+    parts.append(
+        f'<text transform="translate(13 {middle}) rotate(-90)" text-anchor="middle" {TEXT}>{escape(y.name)}</text>'
+    )
     return "".join(parts)
 
 
@@ -383,11 +409,14 @@ def _legend(series: Sequence[Series]) -> str:
     for number, curve in enumerate(series):
         at = 10 + 16 * number
         colour = f'stroke="var(--c{number % COLOURS})" stroke-width="4"'
-        rows.append(f'<path d="M{LEFT} {at}h10" {colour}/><text x="{LEFT + 16}" y="{at + 4}" {TEXT}>'
-                    f"{escape(curve.name)}</text>")  # fmt: skip
+        rows.append(
+            f'<path d="M{LEFT} {at}h10" {colour}/><text x="{LEFT + 16}" y="{at + 4}" {TEXT}>{escape(curve.name)}</text>'
+        )
     return "".join(rows)
 
 
 def _figure(label: str, height: int, parts: Iterable[str]) -> str:
-    return (f'<svg role="img" aria-label="{escape(label)}" width="{WIDTH}" height="{height}" '
-            f'viewBox="0 0 {WIDTH} {height}">{"".join(parts)}</svg>')  # fmt: skip
+    return (
+        f'<svg role="img" aria-label="{escape(label)}" width="{WIDTH}" height="{height}" '
+        f'viewBox="0 0 {WIDTH} {height}">{"".join(parts)}</svg>'
+    )

@@ -40,10 +40,12 @@ def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low
     for bar, hollow in zip(bars, ((low <= 0) & (high >= 0) & (low < high))[known], strict=True):
         bar.set_fill(not hollow)
     ends = np.nan_to_num(np.stack([values - low, high - values]))[:, known]
-    axes.errorbar(places[known], values[known], np.maximum(ends, 0), fmt="none", ecolor=COLOURS[1], elinewidth=1.2,
-                  capsize=2)  # fmt: skip
+    axes.errorbar(
+        places[known], values[known], np.maximum(ends, 0), fmt="none", ecolor=COLOURS[1], elinewidth=1.2, capsize=2
+    )
     _ticks(axes.xaxis, labels)
     axes.set(xlabel=name, ylabel=unit)
+
     return svg(figure)
 
 
@@ -68,6 +70,7 @@ def place_map(points: Floats, sizes: Floats, names: Sequence[str], places: Float
         axes.text(longitude, latitude, _plain(name[:MOST_LETTERS]), fontsize=8, ha="center", va="center")
     shrunk = max(np.cos(np.deg2rad(float(points[0].mean()))), 0.1)  # length of a degree of longitude
     axes.set(xlabel="longitude", ylabel="latitude", aspect=1 / shrunk, adjustable="datalim")
+
     return svg(figure)
 
 
@@ -102,6 +105,7 @@ def svg(figure: Figure) -> str:
     drawn = IDENTIFIER.sub(rf"\g<0>-{own}", drawn)
     for number, colour in enumerate(COLOURS):
         drawn = drawn.replace(colour, f"var(--c{number})")
+
     return drawn.replace("#000000", "currentColor").replace("#262626", "currentColor")
 
 
@@ -117,10 +121,12 @@ def strategy_picture(matrix: Floats) -> str:
         f'fill-opacity="{strength[i, j]:.2f}"/>'
         for i, j in zip(*np.nonzero(strength > 0.01), strict=True)
     ]
-    return (f'<svg role="img" aria-label="strategy of {rows} rows and {cells} cells" viewBox="0 0 {cells} {rows}" '
-            f'width="{SIDE}" height="{min(SIDE, max(SIDE * rows // cells, 24))}" preserveAspectRatio="none" '
-            f'shape-rendering="crispEdges"><rect width="{cells}" height="{rows}" fill="var(--panel)"/>'
-            f'{"".join(squares)}</svg>')  # fmt: skip
+    return (
+        f'<svg role="img" aria-label="strategy of {rows} rows and {cells} cells" viewBox="0 0 {cells} {rows}" '
+        f'width="{SIDE}" height="{min(SIDE, max(SIDE * rows // cells, 24))}" preserveAspectRatio="none" '
+        f'shape-rendering="crispEdges"><rect width="{cells}" height="{rows}" fill="var(--panel)"/>'
+        f"{''.join(squares)}</svg>"
+    )
 
 
 MOST_BARS, MOST_TICKS, MOST_SIDE = 60, 16, 64
@@ -136,6 +142,7 @@ def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figur
     """
     if len(names) not in (1, 2):
         raise JobError("attributes", f"{len(names)} attributes", "one or two", "use Release.table for more")
+
     figure, axes = new_figure(3.0 if len(names) == 1 else 3.6)
     vars(figure)["_repr_png_"] = partial(_png, figure)  # figures without pyplot have no picture of their own
     values = table["estimate"].to_numpy()
@@ -143,6 +150,7 @@ def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figur
     if len(names) == 1:
         _bars(axes, names[0], [str(one) for one in labels[0]], values, values - table["low"].to_numpy())
         return figure
+
     shape = domain.shape(names)
     shown = [[str(one) for one in own] for own in (labels[0][:: shape[1]], labels[1][: shape[1]])]
     _heat(figure, axes, names, shown, values.reshape(shape))
@@ -163,6 +171,7 @@ def _bars(axes: Axes, name: str, labels: Sequence[str], values: Floats, half: Fl
     else:
         axes.plot(places, values, color=COLOURS[0], linewidth=1)
         axes.fill_between(places, values - half, values + half, color=COLOURS[1], alpha=0.35, linewidth=0)
+
     _ticks(axes.xaxis, labels)
     axes.set(xlabel=name, ylabel="records")
 
@@ -204,10 +213,12 @@ def _degrees_of_side(axes: Axes, name: str, at: Integers, shares: Floats, degree
     shown = np.searchsorted(np.sort(degrees), steps, side="right") / max(len(degrees), 1)
     axes.step(steps, shown, where="post", color=COLOURS[0], label="synthetic rows")
     axes.scatter(at[mask], shares[mask], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured with noise")
+
     if max(most, at[mask].max(initial=0)) > SHOWN_DEGREES:
         axes.set(xscale="symlog", xlim=(-0.5, None))
     else:
         axes.locator_params(axis="x", integer=True)
+
     axes.set(xlabel=f"links of a row of {name}", ylabel="cumulative share", ylim=(min(0.0, shares[mask].min()), None))
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 

@@ -33,8 +33,10 @@ def render(content: Mapping[str, Any], package: str = SHARED, name: str = "repor
 def security_policy(script: str) -> str:
     """Return the Content-Security-Policy of a page: its script by its hash, its styles, and nothing from elsewhere."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-            "base-uri 'none'; form-action 'none'")  # fmt: skip
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 @cache
@@ -43,8 +45,9 @@ def page_environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     loader = FunctionLoader(lambda name: shared_file(name))
-    environment = Environment(autoescape=True, undefined=StrictUndefined, loader=loader,
-                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters.update(FILTERS)
     return environment
 
@@ -161,6 +164,7 @@ def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: st
     else:
         name = f"section-{section.name}.html"
         source = shared_file(name, package if files(package).joinpath(name).is_file() else SHARED)
+
     template, named = compile_template(source)
     return template.render({name: values[name]() for name in named})
 

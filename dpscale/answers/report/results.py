@@ -86,8 +86,9 @@ class AnsweredLevel:
     def row(self, cell: int) -> ReportNode:
         """Return the row of a node, without nodes below it."""
         label, half = self.labels[cell], self.width * float(self.errors[cell])
-        return ReportNode(MISSING if label is None else str(label), float(self.values[cell]),
-                          half if math.isfinite(half) else None)  # fmt: skip
+        return ReportNode(
+            MISSING if label is None else str(label), float(self.values[cell]), half if math.isfinite(half) else None
+        )
 
     def is_distinguishable(self, cells: Integers) -> Any:
         """Return whether estimates are larger than their half widths, or than 0 without a standard error."""
@@ -114,6 +115,7 @@ def hierarchy_results(answered: Answered, index: Sequence[Mapping[str, Any]]) ->
     for hierarchy in domain.hierarchies:
         if not any(set(hierarchy.names).intersection(row["attributes"]) for row in index):
             continue
+
         levels = answered_levels(answered, hierarchy)
         nodes, shown = _open_nodes(levels) if levels else ([], 0)
         found.append(
@@ -129,6 +131,7 @@ def hierarchy_results(answered: Answered, index: Sequence[Mapping[str, Any]]) ->
                 "map": _map(domain, hierarchy, levels) if levels else "",
             }
         )
+
     return found
 
 
@@ -144,6 +147,7 @@ def answered_levels(answered: Answered, own: Hierarchy) -> list[AnsweredLevel]:
         parents = own.ancestors(name, found[0].name) if found else np.zeros(0, np.int64)
         children = _children(parents, found[0].values, len(values)) if found else ()
         found.insert(0, AnsweredLevel(name, domain[name].labels, values, errors, width, children))
+
     return found
 
 
@@ -162,6 +166,7 @@ def _level_rows(
         sets = [row for row in index if name in row["attributes"] and not deeper.intersection(row["attributes"])]
         if not sets and name not in answered:
             continue
+
         queries = sum(row["queries"] for row in sets)
         squares = math.fsum(row["queries"] * (row["rms_error"] or 0.0) ** 2 for row in sets)
         known = queries > 0 and all(row["rms_error"] is not None for row in sets)
@@ -171,6 +176,7 @@ def _level_rows(
         rows.append({"name": name, "nodes": nodes, "tables": len(sets), "per_node": mean,
                      "relative": relative if math.isfinite(relative) else None,
                      "error": math.sqrt(squares / queries) if known else None})  # fmt: skip
+
     return rows
 
 
@@ -185,6 +191,7 @@ def _open_nodes(levels: Sequence[AnsweredLevel]) -> tuple[list[ReportNode], int]
     left = MOST_NODES - _open(top, levels[0], order, MOST_TOP)
     waiting = [(-node.estimate, 0, int(cell), node) for cell, node in zip(order, top.below, strict=False)]
     heapq.heapify(waiting)
+
     while waiting and left > 0:
         _, depth, cell, node = heapq.heappop(waiting)
         if depth + 1 == len(levels) or not levels[depth].is_distinguishable(np.array([cell]))[0]:
@@ -193,6 +200,7 @@ def _open_nodes(levels: Sequence[AnsweredLevel]) -> tuple[list[ReportNode], int]
         left -= _open(node, levels[depth + 1], below, min(left, MOST_CHILDREN))
         for child, own in zip(below.tolist(), node.below, strict=False):
             heapq.heappush(waiting, (-own.estimate, depth + 1, child, own))
+
     rows = top.below + ([ReportNode("", top.rest, None, hidden=top.hidden)] if top.hidden else [])
     return rows, MOST_NODES - left
 
@@ -209,12 +217,14 @@ def _map(domain: Domain, own: Hierarchy, levels: Sequence[AnsweredLevel]) -> str
     leaf = domain[own.leaf]
     if leaf.level is None or (coordinates := leaf.level.tree.coordinates) is None:
         return ""
+
     last, first = levels[-1], levels[0]
     points = _mean_coordinates(coordinates, own, last.name)
     cells = np.flatnonzero(np.isfinite(points).all(axis=0) & last.is_distinguishable(np.arange(len(last.values))))
     cells = cells[np.argsort(-last.values[cells], kind="stable")][:MOST_CIRCLES]
     if not len(cells):
         return ""
+
     above = _mean_coordinates(coordinates, own, first.name)
     named = [cell for cell in np.argsort(-first.values, kind="stable").tolist() if np.isfinite(above[:, cell]).all()]
     named = named[:MOST_NAMES]
@@ -261,6 +271,7 @@ def number_results(answered: Answered, most: int) -> dict[str, Any]:
                 totals.append(_total(answered, part, names))
             elif len(shown) == 1 and not labelled and part.count(names) <= MOST_GROUPS and len(figures) < most:
                 figures.append(_figure(answered, part, names))
+
     return {"totals": totals, "figures": figures, "sets": number}
 
 
@@ -279,6 +290,7 @@ def _figure(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict
     labels = cells if len(column) == len(cells) else [str(one) for one in column]
     unknown = int(np.isnan(estimate).sum())
     title = f"{part.name} by {name}" + (f" ({unknown} groups without one)" if unknown else "")
+
     return {"title": title, "svg": number_bars(name, part.unit(names), labels, estimate, low, high)}
 
 

@@ -143,6 +143,7 @@ class AdaptivePlan:
         """Return the content of plan.json; `version` changes if the interpretation of measurements changes."""
         if self.stored is not None:
             return dict(self.stored)
+
         version = BY_STRATEGY if self.setting.strategies else VERSION
         version = version if self.setting.queries is None else BY_QUERIES
         first = {key: value for key, value in self.first_decision().to_dict().items() if key in FIRST}
@@ -256,11 +257,13 @@ class PeriodicPlan(AdaptivePlan):
             raise JobError("mechanism.name", f"{plan.mechanism} as published with data.period",
                            "aim-grem without published, or a matrix mechanism such as weighted-residuals",
                            "choose one of them")  # fmt: skip
+
         content = {one.name: getattr(plan, one.name) for one in fields(AdaptivePlan)}
         if context.amount is not None and Fraction(context.amount) != plan.setting.beta:
             beta = Fraction(context.amount)  # values of several periods are combined
             content |= {"setting": replace(plan.setting, beta=beta), "stored": None,
                         "estimating": replace(plan.estimating, beta=beta)}  # fmt: skip
+
         return cls(**content, context=context)
 
     def initial_state(
@@ -285,6 +288,7 @@ class PeriodicPlan(AdaptivePlan):
         pairs = [names for names in setting.candidates if len(names) == 2]
         if not pairs:
             return first.groups
+
         noise = deviation((setting.beta - first.spent) / len(pairs), setting.rows_per_unit) * self.context.noise
         runs = {name: one for name in counts if (one := setting.runs(name)) is not None}
         return setting.estimator.groups(counts, noise, runs)
@@ -294,8 +298,9 @@ class PeriodicPlan(AdaptivePlan):
         pairs = _pairs(state)
         if state.done or state.measured or not pairs:
             return None
-        return AimSelection(1, (), {}, state.groups, 0, Fraction(0), state.left / len(pairs), 0.0,
-                            self.setting.rows_per_unit)  # fmt: skip
+        return AimSelection(
+            1, (), {}, state.groups, 0, Fraction(0), state.left / len(pairs), 0.0, self.setting.rows_per_unit
+        )
 
     def make_decision(self, state: AimState, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
         """Return the measurements of all pairs: those of the structure, or new ones in the first period."""
@@ -369,8 +374,9 @@ class AdaptiveOptions(Settings):
         """Return the options that were written to plan.json; options that did not exist then have their defaults."""
         published = options.get("published") == str(True)
         given = {name: text for name, text in options.items() if cls.fixed.get(name) != text}
-        return cls.model_validate({name: _parse_exact(text) for name, text in given.items()
-                                   if name in cls.with_published or not published})  # fmt: skip
+        return cls.model_validate(
+            {name: _parse_exact(text) for name, text in given.items() if name in cls.with_published or not published}
+        )
 
     @model_validator(mode="after")
     def _alone(self) -> Self:
@@ -415,10 +421,12 @@ def make_setting(
     if problem.noise == LAPLACE:
         raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism",
                        "epsilon with delta, rho or privacy_cost", "add delta")  # fmt: skip
+
     targets = targets_of(problem.workload)
     sizes = {attribute.name: attribute.size for attribute in problem.workload.domain.attributes}
     weights: Iterable[int] = whole_weights(targets) if weighted else ()
     named: tuple[AttributeSet, ...] = tuple(targets)
+
     return Setting(sizes, named, Fraction(problem.budget.amount), problem.rows_per_unit, schedule, estimator,
                    tuple(weights), strategies(problem.workload) if cumulated else {},
                    QueryCandidates.of(problem.workload.domain, problem.workload.parts),
@@ -469,16 +477,19 @@ def read_adaptive_plan(
             raise ValueError("the plan of another job")
         if content["version"] not in VERSIONS:
             raise ValueError("an unknown version")
+
         budget = replace(problem.budget, amount=float(Fraction(content["beta"])))
         made = plan(replace(problem, budget=budget), options.from_exact(content["options"]))
         if made.mechanism != content["mechanism"]:
             raise ValueError("the plan of another mechanism")
+
         by_strategy = {} if content["version"] == VERSION else made.setting.strategies
         by_queries = made.setting.queries if content["version"] == BY_QUERIES else None
         above = made.setting.above if content.get(COARSER) else {}
         setting = replace(made.setting, strategies=by_strategy, queries=by_queries, above=above)
         made = replace(made, stored=content, setting=setting, estimating=replace(made.estimating, above=above))
         made.first_decision()
+
         return made
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
         raise JobError("run directory", f"the plan in {folder} is damaged, of another job, or of an unknown version",

@@ -77,8 +77,10 @@ class EarlierState:
         if not self.setting.candidates:
             return dict(self.groups)
         finer = choose_groups(replace(self.setting, beta=self.setting.beta + self.beta), counts)
-        return {name: common_refinement(old, finer[name]) if finer[name].count > old.count else old
-                for name, old in self.groups.items()}  # fmt: skip
+        return {
+            name: common_refinement(old, finer[name]) if finer[name].count > old.count else old
+            for name, old in self.groups.items()
+        }
 
     def lifted_residuals(self, groups: Mapping[str, Groups]) -> Residuals:
         """Return the residuals over groups that refine the earlier ones."""
@@ -91,6 +93,7 @@ class EarlierState:
                 precision *= share
             if precision > 0:
                 found.append((names, value, precision))
+
         return Residuals({name: group.count for name, group in groups.items()}).updated(found)
 
     def state(
@@ -130,6 +133,7 @@ def lift_residual(value: Floats, model: Floats, old: Sequence[Groups], new: Sequ
     lifted = believed + _apply(rest, [np.asarray(np.linalg.pinv(one)) for one in centred])
     dimension = math.prod(one.count - 1 for one in new)
     trace = math.prod(float((one**2).sum()) for one in centred)
+
     return center(lifted, range(lifted.ndim)), trace / dimension if dimension else 0.0
 
 
@@ -225,6 +229,7 @@ class ContinuedPooling:
         arrays |= {f"residual{number}": state.residuals.values[one] for number, one in enumerate(sets)}
         packed = io.BytesIO()
         np.savez(packed, **arrays)  # type: ignore[arg-type]
+
         return {STATE: json.dumps(content).encode(), ARRAYS: packed.getvalue()}
 
     def plan(
@@ -260,13 +265,19 @@ def read_state(folder: Path, setting: Setting) -> EarlierState:
     if record["strategies"] != {name: strategy.digest for name, strategy in setting.strategies.items()}:
         raise JobError("run directory", "1-ways that another version of dpscale measured by other strategies",
                        "a run of this version", "start a new run")  # fmt: skip
+
     groups = {name: Groups(size, tuple(starts)) for name, (size, *starts) in record["groups"].items()}
-    counts = {name: _noisy(arrays[f"count{number}"], variance, name, setting)
-              for number, (name, variance) in enumerate(record["counts"].items())}  # fmt: skip
-    measured = [(tuple(names), arrays[f"residual{number}"], precision)
-                for number, (names, precision) in enumerate(record["residuals"])]  # fmt: skip
+    counts = {
+        name: _noisy(arrays[f"count{number}"], variance, name, setting)
+        for number, (name, variance) in enumerate(record["counts"].items())
+    }
+    measured = [
+        (tuple(names), arrays[f"residual{number}"], precision)
+        for number, (names, precision) in enumerate(record["residuals"])
+    ]
     residuals = Residuals({name: group.count for name, group in groups.items()}).updated(measured)
     by_cell = frozenset(tuple(names) for names in record["by_cell"])
+
     return EarlierState(setting, Fraction(record["beta"]), counts, groups, residuals, by_cell)
 
 

@@ -156,6 +156,7 @@ def residual_requests(
         parts = isotropic_parts(sizes)
     else:
         parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, precisions, float(beta))]
+
     requests = []
     for residual_set, part in zip(subsets(names), parts, strict=True):
         if part:
@@ -164,6 +165,7 @@ def residual_requests(
             cost = beta * Fraction(part, sum(parts))
             draw = gaussian_draw(block.squared_l2_sensitivity, cost, rows_per_unit, ", ".join(residual_set))
             requests.append(ResidualRequest(*round_and_rank, names, residual_set, inside, draw))
+
     return requests
 
 
@@ -244,6 +246,7 @@ class AimDecision:
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in record["groups"].items()}
         if any(not _partition(grouping, setting.sizes.get(name)) for name, grouping in groups.items()):
             raise ValueError("groups do not fit the domain")
+
         chosen = tuple(tuple(names) for names in record["chosen"])
         beta = Fraction(record["beta"])
         ones = beta == 0 and all(len(names) == 1 for names in chosen)
@@ -251,6 +254,7 @@ class AimDecision:
         requests = tuple(_read_request(setting, number, groups, chosen, cells, *row) for row in record["orders"])
         decision = cls(number, chosen, beta, Fraction(record["step"]), groups, requests)
         _check(decision, setting)
+
         return decision
 
 
@@ -279,11 +283,13 @@ def _read_request(
         or setting.ordered(names) != tuple(names)
     ):
         raise ValueError("a request outside the selected sets")
+
     by_cell = cells is not None
     inside = tuple((groups if cells is None else cells)[name] for name in names)
     own = setting.strategies.get(names[0]) if by_cell else None
     block = strategy_of(tuple(names), inside, by_cell, own)
     draw = restored_gaussian(int(multiplier), int(variance), block.squared_l2_sensitivity, setting.rows_per_unit)
+
     return ResidualRequest(number, rank, chosen[rank], tuple(names), inside, draw, by_cell, own)
 
 
@@ -382,9 +388,11 @@ def strategies(workload: Workload) -> Mapping[str, Factor]:
     """Return the strategy of each attribute with cumulative queries only and a suitable number of cells."""
     families_of = _families(workload)
     sizes = {attribute.name: attribute.size for attribute in workload.domain.attributes}
-    return {name: cumulative_factor(sizes[name], any(family is not None and family.two_sided for family in families))
-            for name, families in families_of.items() if FEWEST <= sizes[name] <= MOST
-            and all(family is not None and family.cumulative for family in families)}  # fmt: skip
+    return {
+        name: cumulative_factor(sizes[name], any(family is not None and family.two_sided for family in families))
+        for name, families in families_of.items()
+        if FEWEST <= sizes[name] <= MOST and all(family is not None and family.cumulative for family in families)
+    }
 
 
 def _families(workload: Workload) -> dict[str, set[Family | None]]:

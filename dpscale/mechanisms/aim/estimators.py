@@ -113,8 +113,10 @@ class EntropyEstimator:
         """Return groups so large that a typical cell of a pair exceeds its expected noise."""
         total, deviation = total_of(counts), self.expected_noise * deviation
         least = max(float(np.sqrt(self.grain * deviation * total)), ABOVE_NOISE * deviation)
-        return {name: by_mass(noisy.non_negative(total), least, edges(self.rules, name), runs.get(name))
-                for name, noisy in counts.items()}  # fmt: skip
+        return {
+            name: by_mass(noisy.non_negative(total), least, edges(self.rules, name), runs.get(name))
+            for name, noisy in counts.items()
+        }
 
     def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
         return []

@@ -94,8 +94,10 @@ class Setting:
         for names in self.targets:
             inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))
             if len(inside) > MOST_CANDIDATES:
-                raise PlanError("workload", f"over {MOST_CANDIDATES:,} candidate sets", "fewer",
-                                self.schedule.fewer_candidates)  # fmt: skip
+                raise PlanError(
+                    "workload", f"over {MOST_CANDIDATES:,} candidate sets", "fewer", self.schedule.fewer_candidates
+                )
+
         inside = {names for names in inside if not (self.estimator.is_determined(names) or self.is_known(names))}
         ordered = sorted(inside, key=self.place)
         return tuple(names for names in ordered if len(names) <= self._always) + self._small(ordered)

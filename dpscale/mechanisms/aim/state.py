@@ -185,10 +185,12 @@ def state_before_rounds(
     """Return the state with such estimates before the first selection; `left` is β that is not spent."""
     noise = _noise(setting, groups, total_of(counts))
     share = setting.schedule.first_share(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
-    offered = tuple(names for names in setting.candidates
-                    if len(names) <= 2 or setting.schedule.offers_larger(noise(names), share))  # fmt: skip
+    offered = tuple(
+        names for names in setting.candidates if len(names) <= 2 or setting.schedule.offers_larger(noise(names), share)
+    )
     offered = tuple(names for names in offered if not setting.estimator.determined_over_groups(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
+
     return AimState(setting, counts, groups, residuals, left, step, offered)
 
 
@@ -212,10 +214,12 @@ def next_selection(state: AimState) -> AimSelection | None:
     """Return the selection of the next round, or None if the budget is spent."""
     if state.done:
         return None
+
     setting, schedule, back = state.setting, state.setting.schedule, _one_way_share(state)
     count, step = (0, state.left * back / len(setting.names)) if back else _round_size(state)
     candidates: tuple[AttributeSet, ...] = () if back else _choices(state)
     cost = Fraction(0) if back else schedule.selecting * step
+
     return AimSelection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
                      _penalty(state), setting.rows_per_unit, setting.classes(state.groups))  # fmt: skip
 
@@ -259,6 +263,7 @@ def _one_way_share(state: AimState) -> Fraction:
     """
     if state.earlier or all(note.is_one_way for note in state.rounds):
         return Fraction(0)
+
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
     share = state.setting.schedule.one_way_share(*_effects(state), _mean(noise))
@@ -281,12 +286,15 @@ def make_decision(state: AimState, selection: AimSelection, chosen: Sequence[Att
     setting = state.setting
     if selection.is_empty:
         return _one_way_decision(setting, selection.round, selection.step, state.groups)
+
     precisions = setting.estimator.precisions(state.counts, state.groups, state.residuals)
     requests: list[ResidualRequest] = []
     costs = _costs_of(state, chosen, selection.step)
+
     for rank, names in enumerate(chosen):
         if not names:
             continue
+
         beta = costs[names]
         groups, where = [state.groups[name] for name in names], (selection.round, rank)
         added = residual_requests(
@@ -295,6 +303,7 @@ def make_decision(state: AimState, selection: AimSelection, chosen: Sequence[Att
         requests += added
         for request in added:
             precisions[request.names] = precisions.get(request.names, 0.0) + 1 / request.variance
+
     requests.sort(key=lambda request: setting.place(request.source))  # the worker of a shard then writes few files
     return AimDecision(selection.round, tuple(chosen), selection.beta, selection.step, state.groups, tuple(requests))
 
@@ -306,6 +315,7 @@ def updated_state(state: AimState, decision: AimDecision, values: Sequence[Float
     if not decision.is_one_way:
         measured = [(request.names, value, 1 / request.variance) for request, value in taken]
         return replace(after, residuals=state.residuals.updated(measured))
+
     again = {request.names[0]: request.counts(value) for request, value in taken}
     one_ways = state.setting.estimator.one_way_residuals(again)
     counts = {name: noisy.average(again[name]) for name, noisy in state.counts.items()}

@@ -29,9 +29,11 @@ def read(path: str, version: int | None) -> Lake:
         table = DeltaTable(path)
     except TableNotFoundError:
         raise DataError(FIELD, f"no Delta table at {path}", "a folder with _delta_log", "check the path") from None
+
     latest = table.version()
     if version is not None and not 0 <= version <= latest:
         raise DataError("data.version", f"{version}", f"0 to {latest}", "set one of them, or none for the latest")
+
     if version is not None:
         table = DeltaTable(path, version=version)
     _check_protocol(table)
@@ -40,6 +42,7 @@ def read(path: str, version: int | None) -> Lake:
     made = table.version()
     commit = below(root, f"_delta_log/{made:020}.json")
     columns = tuple(name for name in names if name not in table.metadata().partition_columns)
+
     return Lake("delta", str(table.metadata().id), made, commit, root, _files(table, root), columns)
 
 
@@ -52,6 +55,7 @@ def _check_protocol(table: Any) -> None:
         or table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
     ):
         asked.add("columnMapping")
+
     if asked:
         features = " and ".join(WORDS.get(one, f"the feature {one}") for one in sorted(asked))
         raise DataError(FIELD, f"a Delta table with {features}", "a table without reader features",

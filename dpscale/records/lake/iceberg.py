@@ -32,10 +32,12 @@ def read(path: str, version: int | None) -> Lake:
     if found is None:
         got = f"no snapshot {version}" if version is not None else "a table without a snapshot"
         raise DataError("data.version", got, "the id of a snapshot", "see the history of the table")
+
     schema = table.schema() if found.schema_id is None else table.schemas()[found.schema_id]
     unsure = _unsure([one for one in table.metadata.schemas if one.schema_id <= schema.schema_id])
     columns = tuple(field.name for field in schema.fields if not field.required and field.name not in unsure)
     files = tuple(_file(table, schema, task) for task in table.scan(snapshot_id=found.snapshot_id).plan_files())
+
     return Lake("iceberg", str(table.metadata.table_uuid), found.snapshot_id, plain_path(found.manifest_list),
                 plain_path(table.location()), files, columns, unsure)  # fmt: skip
 
@@ -47,6 +49,7 @@ def _metadata(path: str) -> str:
     """
     if path.endswith(".metadata.json"):
         return path
+
     folder = f"{path.rstrip('/')}/metadata"
     names = [one.url for one in listed(folder)] if is_url(path) else _in_folder(folder)
     found = sorted((int(match[1]), name) for name in names if (match := NUMBERED.fullmatch(os.path.basename(name))))
@@ -81,6 +84,7 @@ def _unsure(schemas: Sequence[Any]) -> dict[str, str]:
         called.setdefault(one.field_id, set()).add(one.name)
         if one.initial_default is not None:
             unsure[one.name] = "was added with a default"
+
     renamed = {name for name, ids in named.items() if len(ids) > 1 or any(len(called[own]) > 1 for own in ids)}
     return unsure | dict.fromkeys(sorted(renamed), "was renamed or recreated after some files were written")
 

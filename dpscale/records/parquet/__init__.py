@@ -93,8 +93,9 @@ class ParquetSource(Source):
             self._chunks = chunk_table(data, self.metadata.num_row_groups, len(self.names))
         return self._chunks
 
-    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
-                domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
+    def batches(
+        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: Domain | None = None
+    ) -> Iterator[Any]:
         """Yield the columns of the given row groups (default: all); texts except `ids` are dictionary-encoded.
 
         If a domain is given, columns stored with dictionaries are returned as cells.
@@ -107,6 +108,7 @@ class ParquetSource(Source):
         if domain is None or self.metadata.num_columns != len(self.names) or self._is_little(columns, groups):
             yield from self._plainly(columns, groups, ids)
             return
+
         wanted = [name for name in columns if name != ids]
         for number in groups:
             with self._bytes(number, wanted) as data:
@@ -119,6 +121,7 @@ class ParquetSource(Source):
         """Raise DataError if a page of some columns is too large to be unpacked; its header states its size."""
         if self.metadata.row_group(number).total_byte_size <= self.most_page:
             return
+
         from dpscale.records.parquet import headers
 
         size, schema = file_size(self.path), self.metadata.schema
@@ -126,10 +129,12 @@ class ParquetSource(Source):
             chunks = headers.chunk_table(data, self.metadata.num_row_groups, self.metadata.num_columns)[number]
         paths = [schema.column(place).path for place in range(self.metadata.num_columns)]
         names = [path if path in self.places else path.split(".")[0] for path in paths]
+
         for name, chunk in zip(names, chunks.tolist(), strict=True):
             places = [place for place in (chunk[headers.DATA_PLACE], chunk[headers.DICTIONARY_PLACE]) if place > 0]
             if name not in columns or chunk[headers.UNPACKED] <= self.most_page or not places:
                 continue
+
             start = min(places)
             with self._ranges([(start, start + chunk[headers.BYTES])]) as data:
                 most = int(headers.largest_page(data, start, chunk[headers.COUNT]))
@@ -183,6 +188,7 @@ class ParquetSource(Source):
         else:
             after = self.metadata.row_group(number + 1)
             end = min(_start_of(after.column(place)) for place in range(after.num_columns))
+
         known = sum(chunk.total_compressed_size for chunk in wanted)
         return (first, end) if 0 < first < end and 2 * known >= end - first else None
 
@@ -227,8 +233,9 @@ class ParquetSource(Source):
             far = is_url(self.path)  # fetch only the requested columns, in few large pieces
             with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),
                                 pre_buffer=far, coerce_int96_timestamp_unit=INT96_UNIT) as file:  # fmt: skip
-                yield from file.iter_batches(rows or batch_rows(len(columns)), row_groups=list(groups),
-                                             columns=list(columns), use_threads=False)  # fmt: skip
+                yield from file.iter_batches(
+                    rows or batch_rows(len(columns)), row_groups=list(groups), columns=list(columns), use_threads=False
+                )
 
 
 def _without_int96(metadata: pq.FileMetaData) -> pa.Schema:

@@ -70,6 +70,7 @@ def _number(data: Array, at: Int, end: Int, kind: Int, listed: bool) -> tuple[In
         return 0, at + 1
     if kind == 7:
         return 0, at + 8
+
     value, at = varint(data, at, end)
     if at < 0 or kind != 8:
         return (value >> 1) ^ -(value & 1), at
@@ -91,6 +92,7 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
     found[:] = -1
     is_list, last, left = np.zeros(DEEP, np.bool_), np.zeros(DEEP, np.int64), np.zeros(DEEP, np.int64)
     kinds, depth = np.zeros(DEEP, np.int64), 0
+
     kind: Int = 0
     while 0 <= at < end:
         if is_list[depth]:
@@ -108,30 +110,38 @@ def _walk(data: Array, at: Int, end: Int, footer: bool, found: NDArray[np.int64]
                 if depth < 0:
                     return at
                 continue
+
             kind, step = np.int64(byte & 15), np.int64(byte >> 4)
             if step == 0:
                 step, at = _number(data, at, end, 4, False)
                 last[depth] = 0
+
             last[depth] += step
+
         if 9 <= kind <= 12:
             depth += 1
             if depth == DEEP or kind == 11 or not 0 <= at < end:
                 return -OTHER
+
             is_list[depth], last[depth] = kind != 12, 0
             if kind != 12:
                 last[depth], kinds[depth], left[depth] = -1, np.int64(data[at] & 15), np.int64(data[at] >> 4)
                 at += 1
                 if left[depth] == 15:
                     left[depth], at = varint(data, at, end)
+
             continue
+
         value, at = _number(data, at, end, kind, is_list[depth])
         if footer:
             kept = depth == 5 and last[0] == ROW_GROUPS and last[2] == COLUMNS and last[4] == ABOUT
             i, j = last[1], last[3]
         else:
             kept, i, j = depth <= 1, 0, last[0] if depth else 0
+
         if kept and 0 <= i < found.shape[0] and 0 <= j < found.shape[1] and 0 <= last[depth] < found.shape[2]:
             found[i, j, last[depth]] = value
+
     return -DAMAGED
 
 
@@ -160,6 +170,7 @@ def largest_page(data: Array, start: Int, values: Int) -> Int:
             seen += fields[5, 1]
         elif fields[0, 1] == DATA2:
             seen += fields[8, 1]
+
     return largest
 
 
@@ -187,23 +198,28 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
         odd[c] = FINE
         if at < 0:
             odd[c] = DAMAGED
+
         while seen < rows and odd[c] == FINE:
             at = _walk(data, at, end, False, found)
             if at < 0:
                 odd[c] = -at
                 break
+
             kind, packed = fields[0, 1], fields[0, 3]
             if not (0 <= packed <= end - at and 0 <= fields[0, 2] <= MOST):
                 odd[c] = DAMAGED
                 break
+
             if count == len(pages):
                 more = np.empty((2 * count, FIELDS), np.int64)
                 more[:count] = pages
                 pages = more
+
             page = pages[count]
             page[COLUMN], page[KIND], page[PLACE], page[PACKED], page[LENGTH] = c, kind, at, packed, fields[0, 2]
             page[LEVELS], page[COMPRESSED] = -1, 1
             at += packed
+
             if kind == DATA:
                 page[VALUES], page[ENCODING] = fields[5, 1], fields[5, 2]
                 if fields[5, 3] != RUNS:
@@ -217,9 +233,11 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
                 page[VALUES], page[ENCODING] = fields[7, 1], fields[7, 2]
             else:
                 continue
+
             if not 0 <= page[VALUES] <= MOST:
                 odd[c] = DAMAGED
                 break
+
             if kind == DICTIONARY:
                 plain = page[ENCODING] == PLAIN or page[ENCODING] == OLD_DICTIONARY
                 fits = page[VALUES] * widths[c] == page[LENGTH]  # otherwise stored in another type
@@ -232,9 +250,12 @@ def page_table(data: Array, starts: Integers, widths: Integers, rows: Int, odd: 
                 indices = page[ENCODING] == BY_DICTIONARY or page[ENCODING] == OLD_DICTIONARY
                 if count == begun or not indices:
                     odd[c] = OTHER
+
             count += 1
+
         if odd[c] == FINE and seen != rows:
             odd[c] = DAMAGED
         if odd[c] != FINE:
             count = begun
+
     return pages[:count]

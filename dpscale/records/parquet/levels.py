@@ -34,6 +34,7 @@ def _moves() -> Array:
                     at += step
                     moves[levels, number] |= U(255 << 8 * at)
             moves[levels, 3] |= U(255 << 8 * place)
+
     return moves
 
 
@@ -59,18 +60,23 @@ def level_bits(data: Array, at: Int, end: Int, count: Int, bits: Array) -> bool:
             head, at = np.int64(data[at]), at + 1
         else:
             head, at = varint(data, at, end)
+
         if at < 0 or not 0 <= head <= 2 * MOST or at >= end:
             return False
+
         groups = min(head >> 1, (count - done + 7) >> 3) if head & 1 else 0
         if groups > end - at:
             return False
+
         length = 8 * groups if head & 1 else min(head >> 1, count - done)
         repeated = U(0) - U(data[at] & 1)
         for start in range(0, length, 64):
             found = word(data, U(at + (start >> 3))) if head & 1 else repeated
             _append(bits, U(done + start), found & (~U(0) >> U(64 - min(length - start, 64))))
+
         done += length
         at += head >> 1 if head & 1 else 1
+
     return True
 
 
@@ -131,6 +137,7 @@ def _by_bytes(
             moved = (moved & ~moves[2]) | ((moved << U(8)) & moves[2])
             put(out, row, (moved & moves[3]) | (nulls & ~moves[3]))
             k, row, left = k + moves[4], row + U(8), left >> U(8)
+
     return U(words) << U(6), k
 
 
@@ -158,6 +165,7 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
     wide = np.array([0, 1, 2, 4])
     if at < 0 or stated != length:
         return False
+
     while at < end:
         tag = np.int64(data[at])
         kind, count = tag & 3, (tag >> 2) + 1
@@ -165,6 +173,7 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
         more: Int = wide[kind] if kind else max(count - 60, 0)  # bytes of a length or distance
         if at + more > end:
             return False
+
         number = np.int64(word(data, U(at)) & ((U(1) << U(8 * more)) - U(1)))
         at += more
         if kind == 0:
@@ -183,6 +192,7 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
                 count, back = 4 + (tag >> 2 & 7), tag >> 5 << 8 | number
             if back < 1 or back > done or count > length - done:
                 return False
+
             if back >= 8 and done + count + 8 <= length:
                 for step in range(0, count, 8):
                     place = U(start + done + step)
@@ -190,7 +200,9 @@ def _unsnapped(data: Array, at: Int, end: Int, out: Array, start: Int, length: I
             else:
                 for k in range(start + done, start + done + count):
                     out[k] = out[k - back]
+
         done += count
+
     return done == length
 
 
@@ -207,6 +219,7 @@ def unpack(data: Array, pages: Integers, places: Integers, how: Int, values: Arr
         begin, end, length = page[PLACE] + levels, page[PLACE] + page[PACKED], page[LENGTH] - levels
         if length < 0:
             return False
+
         out[place : place + levels] = data[begin - levels : begin]
         place += levels
         if how == SNAPPY and page[COMPRESSED]:
@@ -221,4 +234,5 @@ def unpack(data: Array, pages: Integers, places: Integers, how: Int, values: Arr
             return False
         else:
             out[place : place + length] = data[begin:end]
+
     return True

@@ -26,6 +26,7 @@ def packs_of(table: Array, entries: Int, width: Int, count: Int, out: Array) -> 
     """
     if out.itemsize > 1 or not 1 <= width <= WIDEST or count < WORTH or (width == 1 and entries < 2):
         return np.empty(0, np.uint64)
+
     each, mask = 8 // width, (1 << width) - 1
     packs = np.zeros(1 << (each * width), np.uint64)
     for byte in range(len(packs)):
@@ -34,6 +35,7 @@ def packs_of(table: Array, entries: Int, width: Int, count: Int, out: Array) -> 
             packs[byte] |= (U(table[index]) & U(255)) << U(8 * j)
             if index >= entries:
                 packs[byte] |= BEYOND
+
     return packs
 
 
@@ -101,10 +103,12 @@ def _unpacked(
     """Decode values of packed groups, starting at `first`, with the table; return False if one exceeds its entries."""
     if width > NARROW:
         return _singly(data, at, width, first, count, table, entries, out)
+
     head = min(-first % 8, count)
     groups = (count - head) // 8
     done = head + 8 * groups
     begin = at + (first + head) // 8 * width
+
     return (
         _singly(data, at, width, first, head, table, entries, out)
         and (
@@ -129,6 +133,7 @@ def _runs(
         head, at = varint(data, at, end)
         if at < 0 or not 0 <= head <= 2 * MOST:
             return False
+
         length = (head >> 1) * 8 if head & 1 else head >> 1
         first = min(skip, length)
         take = min(length - first, count - done)
@@ -146,8 +151,10 @@ def _runs(
                 return False
             out[done : done + take] = table[value]
             at += whole
+
         skip -= first
         done += take
+
     return True
 
 
@@ -177,6 +184,7 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
     table = np.zeros(max(entries, 1 << NARROW), tables.dtype)
     table[:entries] = tables[job[TABLE] : job[TABLE] + entries]
     levels, nulls = at, False
+
     if job[NULLABLE]:
         length = job[LEVEL_BYTES]
         if length < 0:
@@ -184,14 +192,17 @@ def _filled(data: Array, job: Integers, tables: Array, out: Array) -> Int:
                 return DAMAGED
             length = np.int64(word(data, U(at)) & U(0xFFFFFFFF))
             levels = at + 4
+
         at = levels + length
         if at > end:
             return DAMAGED
         nulls = not all_there(data, levels, at, first + taken)
+
     if nulls:
         return _spread(data, job, levels, at, end, table, out[start:])
     if at >= end or data[at] > 32:
         return DAMAGED
+
     fine = _runs(data, at + 1, end, np.int64(data[at]), first, taken, table, entries, out[start:])
     return FINE if fine else DAMAGED
 
@@ -203,6 +214,7 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
     bits = np.zeros((first + taken) // 64 + 3, np.uint64)
     if not level_bits(data, levels, at, first + taken, bits):
         return DAMAGED
+
     before = ones_before(bits, first)
     mine = ones_before(bits, first + taken) - before
     values = np.empty(mine + 8, out.dtype)  # `expand` reads eight entries past the last
@@ -211,8 +223,10 @@ def _spread(data: Array, job: Integers, levels: Int, at: Int, end: Int, table: A
             return DAMAGED
         if not _runs(data, at + 1, end, np.int64(data[at]), before, mine, table, job[ENTRIES], values):
             return DAMAGED
+
     if mine < taken and job[NULL_CELL] == NO_CELL:
         return NULLS
+
     expand(bits, first, taken, values, out.dtype.type(job[NULL_CELL]), out)
     return FINE
 
@@ -249,6 +263,7 @@ def text_ends(data: Array, count: Int, offsets: Integers, texts: Array) -> Int:
     for i in range(count):
         if at + 4 > len(data):
             return -1
+
         length = (
             np.int64(data[at])
             | np.int64(data[at + 1]) << 8
@@ -258,8 +273,10 @@ def text_ends(data: Array, count: Int, offsets: Integers, texts: Array) -> Int:
         at += 4
         if length < 0 or at + length > len(data):
             return -1
+
         for b in range(length):
             texts[size + b] = data[at + b]
         at, size = at + length, size + length
         offsets[i + 1] = size
+
     return size
