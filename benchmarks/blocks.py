@@ -463,7 +463,7 @@ def usefulness(found: Figures) -> str:
         "separating rows from the records of the job": "propensity, the job's",
     }
     what = "gradient boosting on Adult, area under the curve, δ = 10⁻⁹, 3 seeds"
-    head = (f"`benchmarks/usefulness.py`: {what}", "ε = 0.1", "ε = 1", "ε = 10")
+    head = (f"`benchmarks/row_quality.py usefulness`: {what}", "ε = 0.1", "ε = 1", "ε = 10")
     lines = ([label, *(fine(found[f"{e}, {key}"]) for e in ("0.1", "1", "10"))] for label, key in labels.items())
     return table(head, *lines)
 
@@ -472,7 +472,7 @@ def declared_parents(found: Figures) -> str:
     """Return the errors with and without a declared hierarchy of regions and towns."""
     orders = {"in order": "listed region by region", "in any order": "in any order"}
     what = "60 towns in 8 regions and five attributes, 3-way marginals, mean L1 error / N"
-    head = (f"`benchmarks/declared_parents.py`: {what}",
+    head = (f"`benchmarks/row_quality.py declared_parents`: {what}",
             "ε = 0.1", "ε = 1", "ε = 10")  # fmt: skip
     lines = []
     for kind, order in orders.items():
@@ -575,7 +575,7 @@ def rivals_ahead(found: Figures, cells: list[str], names: list[str]) -> str:
 
 def wide_rivals(found: Figures) -> str:
     """Return the mechanisms that ended on generated tables of many attributes."""
-    head = ("`benchmarks/wide_rivals.py`: 66 attributes, mean L1 error / N (seeds), CPU seconds",
+    head = ("`benchmarks/wide_runs.py wide_rivals`: 66 attributes, mean L1 error / N (seeds), CPU seconds",
             "table", "ε", "result")  # fmt: skip
     cells = [key.removesuffix(", seconds") for key in found if key.endswith(", seconds")]
     lines = [[LABELS[(own := cell.rsplit(", ", 2))[0]], *own[1:], outcome(found, cell)] for cell in cells]
@@ -700,8 +700,9 @@ The two measured workers share two cores with driver and scheduler."""
 
 def many_rows(found: Figures) -> str:
     return f"""\
-`benchmarks/many_rows.py`: {found["rows"]:,.0f} synthetic rows of {found["attributes"]:.0f} attributes on a cluster of \
-two workers in {found["seconds"]:.0f} s: {significant(1e6 * found["CPU seconds"] / found["rows"], 2)} CPU µs a row,
+`benchmarks/large_tables.py many_rows`: {found["rows"]:,.0f} synthetic rows of {found["attributes"]:.0f} attributes \
+on a cluster of two workers in {found["seconds"]:.0f} s: \
+{significant(1e6 * found["CPU seconds"] / found["rows"], 2)} CPU µs a row,
 {found["files"]:,.0f} files of {found["GiB"]:.1f} GiB in all; peak {found["worker, GiB"]:.2f} GiB a worker, \
 {found["driver, GiB"]:.2f} GiB the driver."""
 
@@ -751,7 +752,7 @@ and then answers a random query over three attributes in about
 
 def many_sets(found: Figures) -> str:
     return f"""\
-`benchmarks/many_sets.py`: all pairs of {found["attributes"]:,.0f} attributes of four values, \
+`benchmarks/large_tables.py many_sets`: all pairs of {found["attributes"]:,.0f} attributes of four values, \
 {found["rows"]:,.0f} rows, two cores: planned in {found["plan, s"]:.0f} s, counted and
 measured in {found["measure, s"]:.0f} s, answered in {found["reconstruct, s"]:.0f} s, \
 reported in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {found["peak, GiB"]:.1f} GiB at the peak. \
@@ -852,8 +853,8 @@ A synthetic row of Adult takes {found["rows, µs"]:.1f} CPU µs, {found["rows, l
 
 def wide_adaptive(found: Figures) -> str:
     stages = ("plan", "measure", "reconstruct", "report")
-    title = (f"`benchmarks/wide_adaptive.py`: `aim-grem`, all pairs of {found['attributes']:.0f} attributes, "
-             f"{found['rows']:,.0f} rows")  # fmt: skip
+    title = (f"`benchmarks/wide_runs.py wide_adaptive`: `aim-grem`, all pairs of {found['attributes']:.0f} "
+             f"attributes, {found['rows']:,.0f} rows")  # fmt: skip
     names = {"before": "commit 2741c547", "now": f"now (limit {found['limit']:g} CPU s)"}
     rows = [[label, *(f"{found[f'{name}, {what}']:.0f}" for what in ("CPU", *stages))] for name, label in names.items()]
     shown = table((title, "CPU s", *(f"s of {stage}" for stage in stages)), *rows)

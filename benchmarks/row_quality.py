@@ -1,41 +1,184 @@
-"""Histories of linked rows: consecutive children of one parent, and their span, beside a direct release.
+"""Quality of synthetic rows: usefulness for models, declared parents, histories of linked rows.
 
-MovieLens-100K: ratings in time, with attributes of their films. Berka: transactions of an account in time. For every ε
-(δ = 1e-5) and seed one job releases both tables with `order_by`, one without, and rows are compared with the data after
-the bound:
-
-- lag-1 tables of an attribute with itself and with others: mean total variation, as a ratio to that of their noisy
-  counts, which the same share of the budget releases directly (`measured`: with the noise of the run; `alone`: only the
-  tables of each attribute with itself, which then have less noise); negative counts count as 0;
-- the mean span of a parent's children, in cells of the order, relative to the data's;
-- `broken`: pairs of linked rows that break a rule of the job, here transactions before the account was opened, in a job
-  with the rule and in one without.
-
-    python benchmarks/histories.py [--data movielens berka] [--epsilons 1 2 4] [--seeds 3]
+python benchmarks/row_quality.py usefulness [--epsilons 0.1 1 10] [--seeds 3] [--first-seed 100]
+python benchmarks/row_quality.py declared_parents [--seeds 5] [--rows 50000] [--save]
+python benchmarks/row_quality.py histories [--data movielens berka] [--epsilons 1 2 4] [--seeds 3]
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import base
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tomli_w
-from linked_data import DATA
+from adaptive import cost_of
+from base import DATA, Table, load_table
 
 import dpscale as dp
+from dpscale import Domain, Workload
 from dpscale.base.numerics import one_thread
-from dpscale.engine import resolve
+from dpscale.engine import LocalEngine, resolve
+from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
+from dpscale.evaluation.models import MOST, propensity, target_of, tstr_scores
 from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.tables import CompositeJob
+from dpscale.measurement.adaptive import run
+from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
+from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.privacy.accounting import GAUSSIAN, Budget
+from dpscale.privacy.streams import seeded_secret
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.maxent import LEARNING_BYTES
+from dpscale.reconstruction.pairwise.learn import complete_pairs, learn
+from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 from dpscale.relational.history import HistoryTables, step_counts
 from dpscale.runs.links.link_data import ExactLinks, read_links
 from dpscale.runs.opening import open_run
+from dpscale.runs.table import TableRun
+
+KEPT_OUT, TARGET = 0.2, "income>50K"
+SAVED = (0.1, 1.0, 10.0)
+
+
+def prepare_job(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, object]:
+    """Return the job as a dict; its records and the held-out ones are written to files."""
+    out = np.random.default_rng(seed).random(table.rows) < KEPT_OUT
+    for name, which in (("job", ~out), ("out", out)):
+        pq.write_table(pa.table({own: codes[which] for own, codes in table.columns.items()}), place / f"{name}.parquet")
+    attributes = {name: {"kind": "coded", "size": size} for name, size in table.sizes.items()}
+    (place / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+    return {
+        "data": {"path": str(place / "job.parquet"), "domain": str(place / "domain.toml")},
+        "privacy": {"epsilon": epsilon, "delta": 1e-9, "ledger": str(place / "ledger.sqlite"), "dataset": "adult"},
+        "workload": [{"family": "marginal", "degree": 3}],
+        "mechanism": {"name": "aim-grem"},
+        "engine": {"scheduler": "synchronous", "seed": seed},
+        "synthesize": {},
+    }
+
+
+def figures(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, float]:
+    """Return the scores of one job."""
+    dp.run(prepare_job(table, epsilon, seed, place), place / "run")
+    began, run, engine = time.process_time(), TableRun(place / "run"), LocalEngine("synchronous")
+    rows = open_rows(run)
+    names = names_of(rows)
+    sides = {"rows": rows, **{name: open_data(run, [str(place / f"{name}.parquet")], names) for name in ("job", "out")}}
+    codes = {name: sample(engine, side, names, MOST, run.manifest["release"]) for name, side in sides.items()}
+    attributes = [run.domain[name] for name in names]
+    trained = {"data": codes["job"], "rows": codes["rows"]}
+    learnt = tstr_scores(attributes, target_of(attributes, TARGET), trained, codes["out"])
+    scores = {name: propensity(attributes, codes[name], codes["rows"]) for name in ("out", "job")}
+    assert learnt is not None
+    return {
+        "trained on rows": learnt.results["rows"]["auc"],
+        "trained on records": learnt.results["data"]["auc"],
+        "propensity, kept out": scores["out"].results["auc"],
+        "propensity, the job's": scores["job"].results["auc"],
+        "seconds": time.process_time() - began,
+    }
+
+
+def print_usefulness() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=list(SAVED))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--save", action="store_true")
+    arguments = parser.parse_args()
+    table = load_table("adult", arguments.data)
+    if table is None:
+        raise SystemExit(f"no real table in {arguments.data}")
+    saved: dict[str, float] = {}
+    for epsilon in arguments.epsilons:
+        found = []
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+            with tempfile.TemporaryDirectory() as place:
+                found.append(figures(table, epsilon, seed, Path(place)))
+            print(f"epsilon {epsilon:g}, seed {seed}: {format_figures(found[-1])}", flush=True)
+        means = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+        print(f"epsilon {epsilon:g}, mean: {format_figures(means)}", flush=True)
+        saved |= {f"{epsilon:g}, {name}": value for name, value in means.items() if epsilon in SAVED}
+    if arguments.save:
+        base.save("usefulness", {name: value for name, value in saved.items() if "seconds" not in name})
+
+
+def format_figures(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+TOWNS, REGIONS, CELLS, OWN = 60, 8, (5, 8, 4, 6, 10), 0.4
+NAMES = ("town", "region", *(f"x{i}" for i in range(len(CELLS))))
+
+
+def draw_people(rows: int, seed: int, in_order: bool) -> tuple[Table, list[int]]:
+    """Return a table and the region of every town; with `in_order`, towns are listed region by region."""
+    rng = np.random.default_rng(seed)
+    of = np.sort(np.append(np.arange(REGIONS), rng.integers(0, REGIONS, TOWNS - REGIONS)))
+    of = of if in_order else rng.permutation(of)
+    town = rng.choice(TOWNS, rows, p=rng.dirichlet(np.full(TOWNS, 0.7)))
+    columns = [town, of[town]]
+    for number, cells in enumerate(CELLS):
+        law, own = rng.dirichlet(np.full(cells, 0.6), REGIONS)[of], rng.dirichlet(np.full(cells, 0.6), TOWNS)
+        reach = np.cumsum(law if number % 2 else (1 - OWN) * law + OWN * own, axis=1)
+        columns.append((rng.random((rows, 1)) > reach[town]).sum(axis=1).clip(0, cells - 1))
+    sizes = dict(zip(NAMES, (TOWNS, REGIONS, *CELLS), strict=True))
+    return Table("people", sizes, np.stack(columns, axis=1)), of.tolist()
+
+
+def release_model(table: Table, epsilon: float, seed: int, of: list[int] | None) -> LowOrder:
+    """Return the default `maxent` model of a job; `of` is the declared region of every town."""
+    determined = [{"attribute": "region", "by": "town", "map": {str(i): r for i, r in enumerate(of)}}] if of else []
+    domain = Domain(Domain(dict(table.sizes)).attributes, {"determined": determined})
+    workload = Workload(domain).add("marginal", attributes=table.targets)
+    problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
+    model = run(plan_adaptively(problem, Options()), table.counts, seeded_secret(seed)).fit.model
+    learnt = learn(pair_targets(model, LEARNING_BYTES), str(seed))
+    return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed))
+
+
+def measure_outcome(table: Table, model: LowOrder, of: list[int]) -> tuple[float, float]:
+    """Return the error, and the share of records that the estimates have in a wrong region."""
+    pair = model.marginal(("town", "region"))
+    return table.error(model.marginal), 1 - float(pair[np.arange(TOWNS), of].sum() / pair.sum())
+
+
+def print_declared_parents() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    figures: dict[str, float] = {}
+    for order in ("in order", "in any order"):
+        for epsilon in (0.1, 1.0, 10.0):
+            found = []
+            for seed in range(given.seeds):
+                table, of = draw_people(given.rows, seed, order == "in order")
+                found.append([x for declared in (of, None)
+                              for x in measure_outcome(table, release_model(table, epsilon, seed, declared),
+                                                       of)])  # fmt: skip
+            known, never, without, off = np.mean(found, axis=0)
+            assert never < 1e-9
+            print(f"{order:13} epsilon {epsilon:4g}: declared {known:.4f}, not {without:.4f}, ratio "
+                  f"{known / without:.3f}; in a wrong region {100 * off:.2f} %", flush=True)  # fmt: skip
+            name = f"{order}, {epsilon:g}"
+            figures |= {f"{name}, declared": known, f"{name}, not": without, f"{name}, wrong": off}
+    if given.save:
+        base.save("declared_parents", figures)
+
 
 DELTA, BOUND = 1e-5, 50
 Job = dict[str, Any]
@@ -205,7 +348,7 @@ def _share(counts: np.ndarray) -> np.ndarray:
     return positive / max(positive.sum(), 1.0)
 
 
-def main() -> None:
+def print_histories() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="*", default=list(DATABASES), choices=DATABASES)
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 2.0, 4.0])
@@ -245,5 +388,13 @@ def report(name: str, histories: Histories, epsilon: float, seeds: int) -> None:
     print(f"{name}, ε = {epsilon:g}: {'; '.join(figures)} ({time.perf_counter() - start:.0f} s)", flush=True)
 
 
+COMMANDS = {
+    "usefulness": print_usefulness,
+    "declared_parents": print_declared_parents,
+    "histories": print_histories,
+}
+
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+        raise SystemExit(__doc__)
+    COMMANDS[sys.argv.pop(1)]()

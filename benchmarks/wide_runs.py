@@ -1,10 +1,7 @@
-"""CPU seconds of an adaptive job on 500 attributes, from plan to report, beside an earlier commit.
+"""Adaptive runs on wide tables, and other packages on them.
 
-The job releases all pairs of 500 attributes of 2 to 4 values from 100,000 rows with simulated errors and writes no
-answers. Each package runs it once, in a new process with its workers, after a small job that compiles loops. The
-seconds of the stages are those of the manifest.
-
-    python benchmarks/wide_adaptive.py [--attributes 500] [--rows 100000] [--baseline 2741c547] [--save]
+python benchmarks/wide_runs.py wide_adaptive [--attributes 500] [--rows 100000] [--baseline 2741c547] [--save]
+python benchmarks/wide_runs.py wide_rivals mbi=PYTHON [--seconds 1200] [--gib 4] [--records FILE] [--save]
 """
 
 from __future__ import annotations
@@ -19,7 +16,8 @@ from datetime import datetime
 from pathlib import Path
 
 import base
-from base import generate_table
+import rivals
+from base import DATA, generate_table
 from commands import BASELINE, ROOT, unpack
 
 LIMIT, STATED = 100.0, 239.0  # CPU seconds on the machine of the limit, where the earlier commit took the second
@@ -61,7 +59,7 @@ def _seconds(stage: dict[str, str]) -> float:
     return (ended - started).total_seconds()
 
 
-def main() -> None:
+def print_wide_adaptive() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attributes", type=int, default=500)
     parser.add_argument("--rows", type=int, default=100_000)
@@ -85,5 +83,30 @@ def main() -> None:
         base.save("wide_adaptive", figures)
 
 
+TABLE, EPSILON, SEED = "census", 1.0, 100
+MECHANISMS = (("dpscale", "aim-grem"), ("dpscale", "aim-grem, rows"), ("mbi", "mixture"))
+
+
+def print_wide_rivals() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("python", nargs="?", metavar="mbi=PYTHON")
+    parser.add_argument("--seconds", type=float, default=1200)
+    parser.add_argument("--gib", type=float, default=4)
+    parser.add_argument("--records", type=Path)
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    rivals.MECHANISMS = MECHANISMS
+    rivals.run([given.python] if given.python else [], [TABLE], [EPSILON], range(SEED, SEED + 1), DATA,
+               rivals.Limits(given.seconds, given.gib, float("inf")), given.records,
+               "wide_rivals" if given.save else "")  # fmt: skip
+
+
+COMMANDS = {
+    "wide_adaptive": print_wide_adaptive,
+    "wide_rivals": print_wide_rivals,
+}
+
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+        raise SystemExit(__doc__)
+    COMMANDS[sys.argv.pop(1)]()

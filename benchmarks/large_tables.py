@@ -1,16 +1,14 @@
-"""Very many attribute sets: all pairs of attributes of four values, from Parquet to answers and the report.
+"""Many rows, and many attribute sets.
 
-Each stage runs in its own process, monitored from outside: seconds, CPU seconds, peak memory. The last lines are the
-content of the run directory and the delay of a reader: for `Release.open`, and for one marginal, the median over random
-pairs in a new process.
-
-    python benchmarks/many_sets.py [--attributes 1000] [--rows 10000] [--memory 4GiB] [--save]
+python benchmarks/large_tables.py many_rows [--rows 100000000] [--data FOLDER] [--save]
+python benchmarks/large_tables.py many_sets [--attributes 1000] [--rows 10000] [--memory 4GiB] [--save]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,65 @@ from pathlib import Path
 import base
 import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tomli_w
+from base import DATA, Table, load_table
+
+import dpscale as dp
+from dpscale.job.sections import SynthesizeTable
+from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.table import TableRun
+
+WORKERS = 2
+
+
+def run_job(table: Table, place: Path) -> TableRun:
+    """Return a run without synthetic rows."""
+    pq.write_table(pa.table(dict(table.columns)), place / "data.parquet")
+    domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in table.sizes.items()}}
+    (place / "domain.toml").write_text(tomli_w.dumps(domain))
+    job = {
+        "data": {"path": str(place / "data.parquet"), "domain": str(place / "domain.toml")},
+        "privacy": {"epsilon": 1.0, "delta": 1e-9, "ledger": str(place / "ledger.sqlite"), "dataset": "rows"},
+        "workload": [{"family": "marginal", "degree": 3}],
+        "mechanism": {"name": "aim-grem"},
+        "output": {"max_rows": 0},
+    }
+    return TableRun(dp.run(job, place / "run").path)
+
+
+def print_many_rows() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--save", action="store_true")
+    arguments = parser.parse_args()
+    table = load_table("adult", arguments.data)
+    if table is None:
+        raise SystemExit(f"no table in {arguments.data}: it does not travel with dpscale")
+    from distributed import Client, LocalCluster
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = run_job(table, Path(folder))
+        run.request_rows(SynthesizeTable(rows=arguments.rows))
+        with LocalCluster(WORKERS, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+            began, before, own = time.perf_counter(), sum(client.run(time.process_time).values()), time.process_time()
+            run_stages(run, client, only="synthesize")
+            seconds = time.perf_counter() - began
+            busy = sum(client.run(time.process_time).values()) - before + time.process_time() - own
+            peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20).values()
+        sizes = [file.stat().st_size for file in (run.path / "synthetic").glob("part-*")]
+        size, files = sum(sizes), len(sizes)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    figures = {"rows": arguments.rows, "attributes": len(table.names), "seconds": seconds, "CPU seconds": busy,
+               "files": files, "GiB": size / 2**30, "worker, GiB": max(peaks), "driver, GiB": own}  # fmt: skip
+    print(f"{arguments.rows:,} rows of {len(table.names)} attributes in {seconds:.1f} s and {busy:.1f} CPU s: "
+          f"{1e6 * busy / arguments.rows:.2f} CPU µs a row; {size / 2**30:.2f} GiB in {files} files; peak "
+          f"{max(peaks):.2f} GiB a worker, {own:.2f} GiB the driver")  # fmt: skip
+    if arguments.save:
+        base.save("many_rows", figures)
+
 
 VALUES, FILES, PAIRS = 4, 2, 200
 STAGES = ("plan", "measure", "reconstruct", "report")
@@ -82,7 +139,7 @@ def run_monitored(*command: object) -> tuple[float, float, float]:
     return time.perf_counter() - start, cpu, peak / 2**30
 
 
-def run_stages(job: Path, run: Path) -> dict[str, float]:
+def run_every_stage(job: Path, run: Path) -> dict[str, float]:
     """Run all stages in turn."""
     found: dict[str, float] = {"seconds": 0.0, "peak, GiB": 0.0}
     for stage in STAGES:
@@ -101,7 +158,7 @@ def directory_size(run: Path) -> dict[str, float]:
     return {"files": len(sizes), "MB": sum(sizes.values()) / 1e6, "report, MB": sizes[run / "report.html"] / 1e6}
 
 
-def main() -> None:
+def print_many_sets() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attributes", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=10_000)
@@ -111,7 +168,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         job, run = write_inputs(Path(folder), given), Path(folder) / "run"
-        found = run_stages(job, run) | directory_size(run)
+        found = run_every_stage(job, run) | directory_size(run)
         read = subprocess.run(
             [sys.executable, "-c", READING, run, str(PAIRS)], stdout=subprocess.PIPE, text=True, check=True
         )
@@ -124,5 +181,12 @@ def main() -> None:
         base.save("many_sets", {name: found[name] for name in KEPT})
 
 
+COMMANDS = {
+    "many_rows": print_many_rows,
+    "many_sets": print_many_sets,
+}
+
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+        raise SystemExit(__doc__)
+    COMMANDS[sys.argv.pop(1)]()
