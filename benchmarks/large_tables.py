@@ -143,7 +143,7 @@ def run_every_stage(job: Path, run: Path) -> dict[str, float]:
     """Run all stages in turn."""
     found: dict[str, float] = {"seconds": 0.0, "peak, GiB": 0.0}
     for stage in STAGES:
-        command = [stage, job, "--run-dir", run] if stage == "plan" else [stage, run]
+        command = [stage, job, "--run-dir", run] if stage == "plan" else ["run", run, "--only", stage]
         seconds, cpu, peak = run_monitored(sys.executable, "-m", "dpscale", *command, "--quiet")
         print(f"{stage:12} {seconds:7.1f} s  {cpu:7.1f} CPU s  {peak:5.2f} GiB")
         found |= {f"{stage}, s": seconds, f"{stage}, CPU s": cpu, f"{stage}, GiB": peak}
