@@ -11,7 +11,7 @@ import pytest
 import dpscale as dp
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.mechanisms import fixed_plan
+from dpscale.mechanisms import fixed_plan, matrix_mechanism
 from dpscale.runs import manifest
 from dpscale.runs.stages.runner import run_stages
 from dpscale.runs.table import TableRun
@@ -44,7 +44,7 @@ def read_counts(monkeypatch):
     monkeypatch.setattr(builtins, "open", counting_open)
     count_calls(TableJob, "build_workload", "workload")
     count_calls(fixed_plan, "make_schedule", "schedule")
-    count_calls(fixed_plan, "read_plan", "plan")
+    count_calls(matrix_mechanism, "read_plan", "plan")
     count_calls(manifest, "read_manifest", "manifest")
     count_calls(Ledger, "open", "ledger")
     return counts
