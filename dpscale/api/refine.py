@@ -73,7 +73,7 @@ def refine(
     opened = start_refinement(plan_refinement(path, epsilon, delta, job), run_dir, data)
     check_repeat(opened)
     if data is not None:
-        check_frame(opened, client, scheduler)
+        check_frame(opened.table, client, scheduler)
     with remove_on_error(opened):
         run_stages(opened, client, scheduler, progress)
     return Release(opened)

@@ -104,7 +104,12 @@ def status(run_dir: str, as_json: bool) -> None:
     run = opening.open_run(run_dir)
     driven = driver_status.read_status(run.path)
     working = driver_status.at_work(driven)
-    states, parts = run.states(working), {name: one.states(working) for name, one in run.parts.items()}
+    parts = {
+        name.removeprefix("tables."): run.current_states(facts["stages"], working)
+        for name, facts in run.manifest.get("parts", {}).items()
+        if "stages" in facts and "/" not in name
+    }
+    states = run.states(working)
     if as_json:
         added = {"states": states, **({"tables": parts} if parts else {}), **({"driver": driven} if driven else {})}
         click.echo(json.dumps(run.manifest | added))

@@ -50,7 +50,8 @@ def plan(
 
     read, began = opening.read_job(job), time.perf_counter()
     _warn_of_files(read)
-    jobs, overview = opening.run_class(read).table_jobs(read), opening.run_class(read).overview(read)
+    content = opening.content_of(read.kind)
+    jobs, overview = content.table_jobs(read), content.overview(read)
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:

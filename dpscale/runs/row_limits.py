@@ -18,28 +18,28 @@ from dpscale.base.errors import PlanError
 from dpscale.job.key_columns import pair_links
 from dpscale.job.table_sizes import decreasing_sizes, least_rows, required_links, stated_rows
 from dpscale.runs.estimates import estimates_of, low_order_tables
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
-    from dpscale.runs.composite import CompositeRun
+    from dpscale.runs.linked_tables import LinkedTables
 
 ENTRY = "row_limits"  # in the manifest of a table's run; runs of earlier versions have none
 MOVED = 1e-9
 
 
-def describe_rows(table: TableRun) -> dict[str, Any]:
+def describe_rows(table: TablePart) -> dict[str, Any]:
     """Return the description of a table's synthetic rows."""
     found: dict[str, Any] = json.loads(read_text(table.path / "synthetic" / "_rows.json"))
     return found
 
 
-def record_limits(run: CompositeRun, name: str) -> None:
+def record_limits(run: LinkedTables, name: str) -> None:
     """Record the limits of a table in its manifest, unless its rows are sampled.
 
     Parameters
     ----------
-    run : CompositeRun
+    run : LinkedTables
         All tables are measured, and those above this one have synthetic rows.
     name : str
     """
@@ -51,7 +51,7 @@ def record_limits(run: CompositeRun, name: str) -> None:
         table.update(**{ENTRY: {**row_limits(run, name), "estimate": sizes.get(name)}})
 
 
-def limited_rows(table: TableRun, total: float) -> int:
+def limited_rows(table: TablePart, total: float) -> int:
     """Return the number of synthetic rows for an estimated number of records, within the limits of the table."""
     limits = table.manifest.get(ENTRY, {"least": 0, "most": None, "estimate": None})
     estimate = total if limits["estimate"] is None else limits["estimate"]
@@ -59,12 +59,12 @@ def limited_rows(table: TableRun, total: float) -> int:
     return rows if limits["most"] is None else min(rows, limits["most"])
 
 
-def row_limits(run: CompositeRun, name: str) -> dict[str, int | None]:
+def row_limits(run: LinkedTables, name: str) -> dict[str, int | None]:
     """Return the least and the largest number of synthetic rows of a private table.
 
     Parameters
     ----------
-    run : CompositeRun
+    run : LinkedTables
         Its tables above this one have synthetic rows.
     name : str
 
@@ -88,7 +88,7 @@ def row_limits(run: CompositeRun, name: str) -> dict[str, int | None]:
     return {"least": least if most is None else min(least, most), "most": most}
 
 
-def joint_sizes(run: CompositeRun) -> dict[str, float]:
+def joint_sizes(run: LinkedTables) -> dict[str, float]:
     """Return the sizes of tables whose estimates contradict the bounds of their links.
 
     A table is weighted by its cost: the variance of its estimated rows per row of the root is inversely proportional.
@@ -106,7 +106,7 @@ def joint_sizes(run: CompositeRun) -> dict[str, float]:
     return {name: sizes[name] * run.neighbours.rows[name] for name in sorted(moved)}
 
 
-def _total(table: TableRun) -> float:
+def _total(table: TablePart) -> float:
     """Return the estimated number of records of a table."""
     try:
         return float(np.asarray(estimates_of(table).marginal(())).sum())

@@ -21,7 +21,7 @@ from dpscale.domain.number import Number
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.runs.estimates import estimates_of
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis.draw import RowPart, RowSampler
 from dpscale.synthesis.number_values import (
@@ -41,7 +41,7 @@ TARGETS, COUNTS = "row-numbers.npz", "row-counts.npy"
 GROUP_BYTES = 80  # of one group in one task
 
 
-def write_targets(run: TableRun, sampler: RowSampler, folder: Path) -> tuple[NumberTargets, ...]:
+def write_targets(run: TablePart, sampler: RowSampler, folder: Path) -> tuple[NumberTargets, ...]:
     """Write the targets of the numbers of a run and return them; those of the rows' attributes only."""
     found = tuple(
         targets for name in run.workload.numbers if (targets := _targets_of(run, name, sampler.names)) is not None
@@ -50,7 +50,7 @@ def write_targets(run: TableRun, sampler: RowSampler, folder: Path) -> tuple[Num
     return found
 
 
-def _targets_of(run: TableRun, name: str, names: Sequence[str]) -> NumberTargets | None:
+def _targets_of(run: TablePart, name: str, names: Sequence[str]) -> NumberTargets | None:
     """Return the targets of a number; None if not even the sum of all records was measured."""
     answered = Answered(estimates_of(run), str(run.manifest["release"]))
     most = run.job.engine.bytes // (8 * GROUP_BYTES * len(run.workload.numbers))
@@ -132,7 +132,7 @@ def read_array(path: Path) -> NDArray[Any]:
 
 
 def number_steps(
-    run: TableRun, folder: Path, sampler: RowSampler, rows: Integers32, part: RowPart, weights: Floats | None
+    run: TablePart, folder: Path, sampler: RowSampler, rows: Integers32, part: RowPart, weights: Floats | None
 ) -> dict[str, Integers]:
     """Return the steps of every number for the rows of a part; -1 for null."""
     whole = part.parts == part.files
@@ -154,7 +154,7 @@ def number_steps(
 
 
 def row_sums(
-    run: TableRun,
+    run: TablePart,
     folder: Path,
     sampler: RowSampler,
     rows: Integers32,
@@ -172,7 +172,7 @@ def row_sums(
 
 
 def describe_numbers(
-    run: TableRun, numbers: Sequence[NumberTargets], sums: Sequence[Floats], scale: float
+    run: TablePart, numbers: Sequence[NumberTargets], sums: Sequence[Floats], scale: float
 ) -> dict[str, object]:
     """Return the distance of the sums of the rows from the estimates, in standard errors, by number."""
     found = dict[str, object]()

@@ -21,8 +21,8 @@ from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.stages import units
 from dpscale.runs.stages.measure import open_table
-from dpscale.runs.stages.runner import run_stages
 from tests.contributions.test_unit_cells import DOMAIN, make_frame, write_job
+from tests.running import run_stages
 
 ROWS = [{"family": "marginal", "attributes": [["a"], ["b"]]}]
 

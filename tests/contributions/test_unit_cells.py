@@ -28,7 +28,7 @@ from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.stages import units
 from dpscale.runs.stages.measure import open_table
-from dpscale.runs.stages.runner import run_stages
+from tests.running import run_stages
 
 DOMAIN = {"attributes": {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 4}}}
 SETS = [("a",), ("b",), ("a", "b"), ()]

@@ -8,8 +8,8 @@ import pytest
 
 import dpscale as dp
 from dpscale.base.errors import DataError, JobError
-from dpscale.runs.periods.stages import release_next
 from tests.periods.growing import MONTHS, SIZES, exact, frames, make_job, open_release, release, start, write
+from tests.running import release_next
 
 LARGE = {"a": 50, "b": 60}
 KINDS = ("period", "cumulative", "window")
@@ -39,7 +39,7 @@ def test_errors_have_the_stated_standard_errors(large, kind):
 
 def test_variances_are_those_of_the_time_plan(large):
     _, opened = large
-    plan = opened._run.time_plan
+    plan = opened._run.table.time_plan
     first = opened.at(MONTHS[0], "period").answer((), query=1.0)[1]
     for kind in KINDS:
         for number, label in enumerate(MONTHS[:4]):
@@ -97,7 +97,7 @@ def test_periods_of_folders_need_no_attribute(tmp_path):
     (tmp_path / "domain.toml").write_text("\n".join(line for line in text if not line.startswith("month")))
     opened = dp.run(job, tmp_path / "run")
     assert opened.periods == MONTHS[:2]
-    assert len(opened._run.labels) == 24
+    assert len(opened._run.table.labels) == 24
 
 
 @pytest.mark.parametrize("mechanism", ["weighted-residuals", "aim-grem"])

@@ -147,7 +147,7 @@ def test_foreign_files_are_removed_without_the_checks(base, monkeypatch, name):
     run = restore(folder, states["reconstruct"])
     link(run, "answers", folder / "outside")
     before = content(folder / "outside")
-    monkeypatch.setattr("dpscale.runs.directory.check_tree", lambda *_: None)
+    monkeypatch.setattr("dpscale.runs.run.check_tree", lambda *_: None)
     if name == "check_real":
         monkeypatch.setattr(files, "check_real", lambda *_: None)
     run_command("run", run, "--only", "reconstruct", "--quiet")

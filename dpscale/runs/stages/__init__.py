@@ -5,8 +5,8 @@ A finished stage returns at once, so each stage can be called separately and rep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,12 @@ class Stage:
     name : str
     help : str
     folder : str
-        Output: a folder or a file of the run directory, which is hashed when the stage finishes; "" if the parts of the
-        run hash their own outputs.
+        Output: a folder or a file of the run directory or of a part, which is hashed when the stage finishes; "" if the
+        parts of the run hash their own outputs.
     leaves : str
         File or folder of the output that exists if and only if the stage is complete.
     module : str
-        Module with the function `perform(run, engine)`, or "module:function"; imported on the first call.
+        Module with the function `perform(owner, engine)`, or "module:function"; imported on the first call.
     needs : sequence of str
         Stages whose output it reads, if they are requested. They must be finished and their output unchanged.
     spends : bool
@@ -46,23 +46,23 @@ class Stage:
     spends: bool = False
     enabled_by: str = ""
 
-    def is_enabled(self, run: object) -> bool:
-        """Return whether the stage is requested for a run."""
-        return not self.enabled_by or getattr(run, self.enabled_by) is not None
+    def is_enabled(self, owner: Any) -> bool:
+        """Return whether the stage is requested for a run or a part."""
+        return not self.enabled_by or bool(owner.requests(self.enabled_by))
 
     def needed(self, run: Any) -> list[str]:
         """Return the stages whose output it reads in a run."""
         return [name for name in self.needs if name in run.stages and run.stages[name].is_enabled(run)]
 
-    def perform(self, run: object, engine: Engine) -> None:
-        """Run the stage."""
-        module, _, function = self.module.partition(":")
-        getattr(import_module(module), function or "perform")(run, engine)
+    def perform(self, owner: object, engine: Engine) -> None:
+        """Run the stage of a run or of a part."""
+        self.function("perform")(owner, engine)
 
-    def call(self, name: str, run: object) -> bool:
-        """Call another function of the stage's module, if there is one, and return whether it returned True."""
-        function = getattr(import_module(self.module.partition(":")[0]), name, None)
-        return function is not None and bool(function(run))
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return a function of the stage's module; "perform" is the one that the stage names."""
+        module, _, performs = self.module.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), performs or name if name == "perform" else name)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description that an external scheduler needs."""
@@ -88,4 +88,22 @@ TABLE = (
           "report.html", "report.html", "dpscale.runs.stages.report", needs=("plan", "reconstruct")),
 )  # fmt: skip
 
+ALLOCATE = Stage("allocate", "Divide the budget over tables and links, from a first measurement at a part of it.",
+                 "allocation", "allocation/allocation.json", "dpscale.runs.links.allocate", spends=True,
+                 enabled_by="allocation")  # fmt: skip
 STAGES: dict[str, Stage] = {stage.name: stage for stage in TABLE}
+
+
+TABLE_STAGES = tuple(STAGES)  # those that visit the parts of a run; plug-ins of other stages have the run
+
+
+def stages_of_run(outputs: Mapping[str, tuple[str, str]]) -> dict[str, Stage]:
+    """Return the stages of a run, which visit its parts in order (`runs.parts`).
+
+    Parameters
+    ----------
+    outputs : mapping of str to (str, str)
+        Folder and completing file of each stage.
+    """
+    return {name: replace(STAGES[name], folder=folder, leaves=leaves, module=f"dpscale.runs.parts:{name}")
+            for name, (folder, leaves) in outputs.items()}  # fmt: skip

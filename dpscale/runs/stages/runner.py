@@ -19,21 +19,31 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.privacy.secret import destroy_secret
 from dpscale.records.frames import FRAME
-from dpscale.runs.directory import ABANDONED, DRIVER_STATUS, FINISHED, STOP_REQUEST, UNREADABLE, Run, now
-from dpscale.runs.file_tags import Comparison, compare_files
-from dpscale.runs.manifest import check_output, disk_errors, frame_tag
-from dpscale.runs.stages import Stage
-from dpscale.runs.stages.budget import (
+from dpscale.runs.charge import (
     ALLOCATION,
-    PARTS,
     SEARCHES,
     UNITS,
     check_ledger_exists,
     check_ledger_link,
-    part_release,
+    publish,
+    release_of_entry,
 )
+from dpscale.runs.file_tags import Comparison, compare_files
+from dpscale.runs.manifest import check_output, disk_errors, frame_tag
+from dpscale.runs.parts import finish
+from dpscale.runs.run import (
+    ABANDONED,
+    DRIVER_STATUS,
+    ENTRIES,
+    FINISHED,
+    STOP_REQUEST,
+    UNREADABLE,
+    Run,
+    now,
+)
+from dpscale.runs.stages import Stage
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import is_local, remove, remove_partial, store_errors
 
 if TYPE_CHECKING:
@@ -112,23 +122,15 @@ def end(run: Run) -> dict[str, Any]:
     """End a run and return how it ended and what it spent; a repeated call changes nothing.
 
     The manifest is updated first: if the process is killed afterwards, the next `end` destroys the noise key, and no
-    stage continues. Raises TransientError while another process works in the directory, and JobError for a part of a
-    run.
+    stage continues. Raises TransientError while another process works in the directory.
     """
-    if run.is_part:
-        got = f"{run.path} is part of a run"
-        raise JobError("run directory", got, "the directory of the whole run", "end it there")
-    return _end(run)
-
-
-def _end(run: Run) -> dict[str, Any]:
     with disk_errors(run.path), store_errors(run.path), run.locked():
         if run.ended is None:
-            whole = run.done("measure") or run.stages["measure"].call("finish", run)
+            whole = run.done("measure") or finish(run)
             run.update(ended={"how": FINISHED if whole else ABANDONED, "at": now()})
-        for part in run.parts.values():
-            _end(part)
         remove_partial(run.path)
+        for part in run.parts.values():
+            part.destroy_keys()
         run.destroy_key()
         return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
 
@@ -141,10 +143,10 @@ def _spent(run: Run) -> dict[str, Any]:
     try:
         entry = ledger_entry(run)
         if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
-            run.stages["measure"].call("publish_finished", run)
+            publish(run)
             entry = ledger_entry(run)
-        others = {"searches": part_release(run, SEARCHES), "units": part_release(run, UNITS),
-                  "allocation": part_release(run, ALLOCATION)}  # fmt: skip
+        others = {"searches": release_of_entry(run, SEARCHES), "units": release_of_entry(run, UNITS),
+                  "allocation": release_of_entry(run, ALLOCATION)}  # fmt: skip
         found = {name: one for name, release in others.items() if (one := ledger_entry(run, release))}
         return {"charged": entry, **found}
     except (BudgetError, *UNREADABLE) as error:
@@ -153,18 +155,13 @@ def _spent(run: Run) -> dict[str, Any]:
 
 def ledger_entry(run: Run, release: str | None = None) -> dict[str, Any] | None:
     """Return the state and cost of a release on the ledger, by default the run's; None if it was never charged."""
-    dataset, release = ledger_dataset(run), release or ledger_release(run)
+    dataset, release = ledger_dataset(run), release or run.manifest["release"]
     return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
-
-
-def ledger_release(run: Run) -> str:
-    """Return the release id on the ledger: that of the run, or of the multi-table run that it belongs to."""
-    return str((run.manifest.get("within") or run.manifest)["release"])
 
 
 def _releases(run: Run) -> list[str]:
     """Return the release ids on the ledger that a run may have."""
-    return [ledger_release(run), *(part_release(run, part) for part in PARTS)]
+    return [release_of_entry(run, entry) for entry in ENTRIES]
 
 
 def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
@@ -234,7 +231,7 @@ def check_repeat(run: Run) -> str | None:
         return None
     when, done = _date(run), all(run.done(stage.name) for stage in run.stages.values() if stage.is_enabled(run))
     status = f"{'done' if done else 'measured'} on {when}"
-    for field, changed in run.changed_data().items():
+    for field, changed in run.content.changed_data().items():
         resume = "" if done else f", `dpscale run {run.path} --only reconstruct` resumes the old one"
         found = _comparison(run, changed)
         if found.same:
@@ -258,7 +255,7 @@ def _comparison(run: Run, changed: Sequence[str]) -> Comparison:
     return Comparison(differ) if certain else found
 
 
-def check_frame(run: TableRun, client: Client | None = None, scheduler: str | None = None) -> None:
+def check_frame(run: TablePart, client: Client | None = None, scheduler: str | None = None) -> None:
     """Raise DataError unless the data frame of a call is the one that a measured run read.
 
     The frame is read once for its hash (`runs.manifest.frame_tag`).
@@ -279,7 +276,7 @@ def check_frame(run: TableRun, client: Client | None = None, scheduler: str | No
                     "charged, with fresh=True")  # fmt: skip
 
 
-def _tag_of(run: TableRun, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
+def _tag_of(run: TablePart, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
     engine = resolve(client, scheduler or run.job.engine.scheduler)
     try:
         table = open_table(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
@@ -288,7 +285,7 @@ def _tag_of(run: TableRun, client: Client | None, scheduler: str | None) -> dict
         engine.close()
 
 
-def _comparison_problem(run: TableRun, found: dict[str, str] | None) -> str:
+def _comparison_problem(run: TablePart, found: dict[str, str] | None) -> str:
     """Return why two frames cannot be compared."""
     if run.job.data.path != FRAME:
         return "the run read files"
@@ -298,5 +295,5 @@ def _comparison_problem(run: TableRun, found: dict[str, str] | None) -> str:
         "its fingerprint was computed with another key")  # fmt: skip
 
 
-def _date(run: Run) -> str:
+def _date(run: Run | TablePart) -> str:
     return str(run.manifest["stages"]["measure"]["end"])[:10]
