@@ -22,6 +22,7 @@ from dpscale.storage.objects import is_url, located, real
 PATHS = ("path", "domain", "via", "file", "after", "ledger")  # keys whose values are paths
 ELSEWHERE = ("domain", "ledger")  # paths outside the identity: of the domain, whose digest is in it, and of the ledger
 DIGEST_VERSION = 2  # version 1 has absolute paths
+DIGEST_NAMES = {"allow_weak_privacy": "careless"}  # keys of [privacy] whose name in digests is an earlier one
 Places = dict[str, str]
 
 
@@ -89,6 +90,7 @@ def identity_of(content: Mapping[str, Any], places: Mapping[str, str]) -> dict[s
 
 def versioned(content: Mapping[str, Any], job: Any, version: int) -> dict[str, Any]:
     """Return the content of a job from which a version of its digest is computed."""
+    content = {**content, "privacy": {DIGEST_NAMES.get(key, key): value for key, value in content["privacy"].items()}}
     if version > 1:
         return identity_of(content, job.places)
     former: dict[str, Any] = _mapped(content, lambda _, value: job.former.get(value, value))
