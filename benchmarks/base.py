@@ -190,13 +190,13 @@ def write_job(place: Path, name: str, workload: str, mechanism: str) -> Path:
 def time_measure_stage(job: Path, client: Any) -> float:
     """Return the seconds of the measure stage on a cluster or in this process, in a temporary run directory."""
     from dpscale.job import TableJob
-    from dpscale.runs.stages.runner import run_stages
-    from dpscale.runs.table import TableRun
+    from dpscale.runs.create import begin_run
+    from dpscale.runs.runner import run_stages
 
     for ledger in job.parent.glob("ledger.sqlite*"):
         ledger.unlink()
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:
-        run = TableRun.create(TableJob.read(job), Path(folder) / "run")
+        run = begin_run(TableJob.read(job), Path(folder) / "run", files_accessible=False)
         where = {"client": client} if client is not None else {"scheduler": "synchronous"}
         run_stages(run, **where, only="plan")
         return time_call(lambda: run_stages(run, **where, only="measure"))

@@ -46,7 +46,7 @@ import tomli_w
 from cluster_cost import free_port
 
 from dpscale.runs.opening import open_run
-from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.runner import run_stages
 from dpscale.storage.files import is_partial
 from dpscale.storage.lock import free
 

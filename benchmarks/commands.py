@@ -41,9 +41,8 @@ WORKLOADS = {
 TIMED = "dp.plan; began = time.process_time(); dp.plan(w); print(time.process_time() - began)"
 MILLION_ROWS = """import time, dpscale as dp
 from dpscale.job.sections import SynthesizeTable
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
-run = TableRun(dp.run('adult/job.toml', 'run', fresh=True).path)
+from tests.running import run_stages
+run = open_part(dp.run('adult/job.toml', 'run', fresh=True).path)
 for rows in (100_000, 1_000_000):
     run.request_rows(SynthesizeTable(rows=rows, polish=False))
     began = time.process_time()

@@ -36,11 +36,11 @@ from dpscale.job.tables import CompositeJob
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.measurement import measure_all
 from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.joins.run import JoinRun
+from dpscale.runs.joins.join_part import JoinedTable
 from dpscale.runs.stages.measure import open_table
 from dpscale.runs.stages.plan import make_plan
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound
+from tests.running import begin_linked
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"
 WIDTH = 1.959963984540054
@@ -63,7 +63,7 @@ JOBS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-def joins_of(name: str, source: Path, folder: Path) -> dict[str, JoinRun]:
+def joins_of(name: str, source: Path, folder: Path) -> dict[str, JoinedTable]:
     """Write the tables of a pipeline, and return the planned joins of its job at epsilon 1."""
     sys.path.insert(0, str(PIPELINES))
     pipeline, databases = __import__(name), __import__("databases")
@@ -76,10 +76,10 @@ def joins_of(name: str, source: Path, folder: Path) -> dict[str, JoinRun]:
     content["privacy"] = {"epsilon": 1.0, "delta": 1e-6, "ledger": str(folder / "ledger.sqlite"), "dataset": name}
     content["workload"] = [{"family": "marginal", **part} for part in parts]
     (folder / "job.toml").write_text(tomli_w.dumps(content))
-    return dict(CompositeRun.create(CompositeJob.read(folder / "job.toml"), folder / "run").joins)
+    return dict(begin_linked(CompositeJob.read(folder / "job.toml"), folder / "run").joins)
 
 
-def exact_marginals(run: JoinRun, engine: Engine, memory: int) -> dict[tuple[str, ...], Any]:
+def exact_marginals(run: JoinedTable, engine: Engine, memory: int) -> dict[tuple[str, ...], Any]:
     """Return the exact marginals of the sets that the plan of a join counts."""
     names = list(run.domain.axis_names)
     table = open_table(run, names, engine)
@@ -93,11 +93,11 @@ def exact_marginals(run: JoinRun, engine: Engine, memory: int) -> dict[tuple[str
     return found
 
 
-def plan_join(run: JoinRun, engine: Engine) -> None:
+def plan_join(run: JoinedTable, engine: Engine) -> None:
     run.write_plan(make_plan(run.job, run.planning_problem, engine))
 
 
-def draw(run: JoinRun, exact: dict[tuple[str, ...], Any], seed: int, folder: Path) -> Any:
+def draw(run: JoinedTable, exact: dict[tuple[str, ...], Any], seed: int, folder: Path) -> Any:
     """Return the estimates of one release with the noise of a seed."""
     folder.mkdir(parents=True)
     make_secret(folder / "secret.key", seed)
@@ -108,7 +108,7 @@ def draw(run: JoinRun, exact: dict[tuple[str, ...], Any], seed: int, folder: Pat
     return run.job.reconstruction.estimates(store.evidence(), run.job.estimating, None)
 
 
-def queries_of(run: JoinRun, count: int, rng: np.random.Generator) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+def queries_of(run: JoinedTable, count: int, rng: np.random.Generator) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
     """Yield random cells, prefixes and ranges over random sets without numbers."""
     sets = [own for own in run.workload.sets
             if not set(own) & set(run.domain.number_names) and not own[-1].endswith(".cut")]  # fmt: skip
@@ -156,7 +156,7 @@ def exact_of(exact: dict[tuple[str, ...], Any], names: tuple[str, ...]) -> np.nd
     return found.transpose([kept.index(name) for name in names])
 
 
-def mean_coverage(run: JoinRun, estimates: Any, exact: dict[tuple[str, ...], Any]) -> tuple[int, int]:
+def mean_coverage(run: JoinedTable, estimates: Any, exact: dict[tuple[str, ...], Any]) -> tuple[int, int]:
     """Return how many intervals of the means of children per parent cover, and their number."""
     inside = total = 0
     for number in run.domain.number_names:
@@ -203,7 +203,7 @@ def count_generated(folder: Path, memory: str, joined: bool) -> None:
         "engine": {"memory": memory, "scheduler": "threads"},
     }  # fmt: skip
     (folder / "job.toml").write_text(tomli_w.dumps(job))
-    run = CompositeRun.create(CompositeJob.read(folder / "job.toml"), Path(tempfile.mkdtemp()) / "run")
+    run = begin_linked(CompositeJob.read(folder / "job.toml"), Path(tempfile.mkdtemp()) / "run")
     engine = resolve(scheduler="threads")
     measured = run.joins["children-parents"] if joined else run.tables["children"]
     names = list(measured.domain.axis_names)

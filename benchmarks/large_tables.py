@@ -25,7 +25,7 @@ from base import DATA, Table, load_table
 
 import dpscale as dp
 from dpscale.job.sections import SynthesizeTable
-from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.runner import run_stages
 from dpscale.runs.table import TableRun
 
 WORKERS = 2

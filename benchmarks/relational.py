@@ -16,11 +16,13 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import base
 import numpy as np
@@ -41,7 +43,8 @@ from linked_data import (
 
 import dpscale
 from dpscale.base.numerics import one_thread
-from dpscale.measurement.measurement import LinkRecords, draw_of_precision
+from dpscale.measurement.journal import Journal, StoredDraws
+from dpscale.measurement.measurement import draw_of_precision
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
@@ -62,10 +65,18 @@ from dpscale.relational.link_estimation import Sums, expected_links
 from dpscale.relational.published import Fit, Rounds, descend, moved_entries, sample_children, sample_pairs
 from dpscale.relational.rounding import Cross, round_children, round_totals
 from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.link_draws import LinkDraws
 from dpscale.runs.links.publishing import PublishedLoop
 
 DELTA = 1e-5
 DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+class Unrecorded(Journal):
+    """Journal without a ledger."""
+
+    def decide(self, number: int, content: Mapping[str, Any]) -> None:
+        """Record nothing."""
 
 
 class Trial:
@@ -90,10 +101,13 @@ class Trial:
         self.roles = 2 if data.one is data.two else 1
         self.moved = self.roles * data.bound
         self.chance, self.secret = PublicStream(f"seed {seed}", "links"), seeded_secret(seed)
-        self.records = LinkRecords(folder / str(seed), f"{data.name} {relation} {epsilon:g} {seed}", "", data.name)
+        head = {"release": f"{data.name} {relation} {epsilon:g} {seed}", "snapshot": ""}
+        journal = Unrecorded("links", "release", lambda: None, nullcontext)  # type: ignore[arg-type]
+        self.draws = LinkDraws(StoredDraws(folder / str(seed), head), data.name, journal, lambda: self.secret)
 
     def measure(self, name: str, exact: np.ndarray, draw) -> np.ndarray:
-        return self.records.measure(name, "", np.asarray(exact, np.int64), draw, self.secret)
+        sums = np.asarray(exact, np.int64)
+        return self.draws.draw(name, "", draw, lambda: sums, lambda _: {}).reshape(sums.shape)
 
     def count_links(self, cost: Fraction) -> float:
         if self.data.known:
@@ -149,8 +163,8 @@ class Trial:
         parts = split(self.amount, not data.known, False)
         fit = Fit(u, v, self.count_links(parts.links), data.known)
         exact = self.exact.entries(data.sizes)[1]
-        loop = PublishedLoop(self.records, Rounds(), parts.sums, self.relation, self.moved, lambda: exact,
-                             lambda *_: None, lambda: self.secret)  # fmt: skip
+        loop = PublishedLoop(self.draws, Rounds(), parts.sums, self.relation, self.moved, lambda: exact,
+                             lambda _: {})  # fmt: skip
         return self.draw_links(loop.run_rounds(fit), int(fit.links))
 
     def random(self) -> np.ndarray:

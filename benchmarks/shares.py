@@ -30,6 +30,8 @@ from base import Stream, compute_seconds, generate_table, record_tasks, task_kin
 from commands import BASELINE, unpack
 from overhead import Costs, Pace, estimate_costs, simulate
 
+from tests.running import begin_table
+
 BEFORE = "adaptive"  # the job that runs with the earlier package too
 WORKERS = (10, 100, 1000)
 LENGTHS = (10**8, 10**9, 10**10)
@@ -84,15 +86,14 @@ def record_stages(job: Path, client: Any) -> tuple[dict[str, tuple[float, float,
     The ledger of an earlier run is removed.
     """
     from dpscale.job import TableJob
-    from dpscale.runs.stages import STAGES
-    from dpscale.runs.stages.runner import run_stages
-    from dpscale.runs.table import TableRun
+    from dpscale.runs.stage import STAGES
+    from tests.running import run_stages
 
     found = {}
     for ledger in job.parent.glob("ledger.sqlite*"):
         ledger.unlink()
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:
-        run = TableRun.create(TableJob.read(job), Path(folder) / "run")
+        run = begin_table(TableJob.read(job), Path(folder) / "run")
         for stage in STAGES.values():
             if stage.is_enabled(run):
                 busy = time.process_time()

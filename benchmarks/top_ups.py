@@ -31,9 +31,10 @@ from base import DATA, Table, load_table
 import dpscale as dp
 from dpscale.privacy import gdp_mu
 from dpscale.privacy.conversion import epsilon_of_mu
-from dpscale.runs.opening import begin_run, read_job
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import read_job
 from dpscale.runs.refine import plan_refinement, start_refinement
-from dpscale.runs.stages.runner import run_stages
+from tests.running import run_stages
 
 EPSILON, DELTA = 1.0, 1e-9
 INSTALMENTS = (2, 10)

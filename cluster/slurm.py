@@ -95,10 +95,10 @@ def check_job(job: str, run_dir: str) -> None:
     """Create or reopen the run directory of a job; refuse a ledger in an unsuitable place."""
     from dpscale.job import TableJob
     from dpscale.ledger.location import check_ledger_place, standing
-    from dpscale.runs.table import TableRun
+    from dpscale.runs.create import begin_run
 
     read = TableJob.read(job)
-    TableRun.create(read, run_dir)
+    begin_run(read, run_dir, files_accessible=False)
     check_ledger_place(standing(read.privacy.ledger))
 
 

@@ -84,11 +84,15 @@ def place(tmp_path):
 @pytest.fixture(scope="session", autouse=True)
 def files_read_by_loops():
     """Read small Parquet files by dpscale's loops too, which a process otherwise begins to use after many values."""
+    from dpscale.measurement import value_files
     from dpscale.records import parquet
+    from dpscale.runs.stages import reconstruct
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "FIRST_VALUES", 0)
         patch.setattr(parquet, "SMALL_GROUP", 0)
+        patch.setattr(value_files, "LEAST_VALUES", 1)  # several files of a small decision
+        patch.setattr(reconstruct, "LEAST_ROWS", 1)
         yield
 
 

@@ -51,8 +51,8 @@ HOMONYMS = {
     "csv": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
     # a statistic of an attribute, of degrees and of errors; a summed quantity; a parameter of noise
     "mean": ("answers/statistics.py", "cli/check.py", "evaluation/", "runs/links/"),
-    "sum": ("engine/graphs.py", "measurement/measurement.py", "mechanisms/residual_planner.py"),
-    "variance": ("audit/", "privacy/"),
+    "sum": ("engine/graphs.py", "runs/links/link_draws.py", "mechanisms/residual_planner.py"),
+    "variance": ("audit/", "privacy/", "runs/links/first_measurement.py"),
     "parquet": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
 }  # fmt: skip
 

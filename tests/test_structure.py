@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -30,13 +29,10 @@ REGISTRIES = {
     "dpscale.reconstruction.junction_tree.model": "pgmpy, which may be missing",
     "dpscale.contributions.unit_ids": "pandas, imported before values of units are read",
     "dpscale.audit.evidence.recompute": "the checker, which also runs as a script outside the package",
-    "dpscale.runs.stages": "table of stages",
+    "dpscale.runs.stage": "table of stages",
     "dpscale.runs.searches": "table of searches",
-    "dpscale.runs.component_order": "table of the kinds of components",
+    "dpscale.runs.kinds": "tables of the kinds of runs and of parts",
 }
-# Modules of `runs` that import others by name to hide a circle, and the number of modules in circles. Both only shrink.
-LATE = {"dpscale.runs.composite", "dpscale.runs.joint_parts", "dpscale.runs.opening", "dpscale.runs.periods.stream"}
-CIRCLES = {"dpscale.runs": 37}
 
 
 def modules() -> dict[str, str]:
@@ -139,20 +135,13 @@ PACKAGES = {name for name in SOURCES if any(other.startswith(f"{name}.") for oth
 
 
 def test_modules_import_each_other_in_no_circle():
-    TopologicalSorter({name: references(name, source, frozenset(SOURCES)) for name, source in SOURCES.items()
-                       if package_of(name) not in CIRCLES}).prepare()  # fmt: skip
-
-
-def test_circles_of_runs_only_shrink():
-    found = Counter(package_of(name) for circle in circles(graph(SOURCES)) for name in circle)
-    assert set(found) == set(CIRCLES)
-    assert all(found[package] <= most for package, most in CIRCLES.items())
+    assert circles(graph(SOURCES)) == []
 
 
 def test_modules_are_imported_by_name_in_registries_alone():
     """An entry without an occurrence is removed."""
-    assert dynamic_importers(SOURCES) <= set(REGISTRIES) | LATE
-    assert {name for name in set(REGISTRIES) | LATE if not names_modules(name)} == set()
+    assert dynamic_importers(SOURCES) <= set(REGISTRIES)
+    assert {name for name in set(REGISTRIES) if not names_modules(name)} == set()
 
 
 @pytest.mark.parametrize("line", [
@@ -175,4 +164,4 @@ def test_planted_circle_is_detected(line):
 
 def test_planted_dynamic_import_is_detected():
     planted = SOURCES | {"dpscale.job.data": 'import_module("." + name, __package__)'}
-    assert dynamic_importers(planted) - set(REGISTRIES) - LATE == {"dpscale.job.data"}
+    assert dynamic_importers(planted) - set(REGISTRIES) == {"dpscale.job.data"}

@@ -18,6 +18,11 @@ class GrowingRelease:
         self._run = run
 
     @property
+    def _growing(self) -> Any:
+        """The only table, which may be a growing table; None of several tables."""
+        return self._run.tables.get("data")
+
+    @property
     def path(self) -> Path:
         """Run directory.
 
@@ -38,7 +43,7 @@ class GrowingRelease:
         >>> len(growing.horizon)
         6
         """
-        return list(getattr(self._run, "labels", []))
+        return list(getattr(self._growing, "labels", []))
 
     @property
     def periods(self) -> list[str]:
@@ -49,7 +54,7 @@ class GrowingRelease:
         >>> growing.periods
         ['2026-01', '2026-02']
         """
-        return list(getattr(self._run, "released", []))
+        return list(getattr(self._growing, "released", []))
 
     def at(self, period: str | int, kind: str = "period") -> Self:
         """Return the answers at a period of a growing table, as a release of one table.
@@ -75,11 +80,11 @@ class GrowingRelease:
         >>> growing.at("2026-02", kind="cumulative").marginal("a").shape
         (3,)
         """
-        if not hasattr(self._run, "answers_at"):
+        if not hasattr(self._growing, "answers_at"):
             raise JobError("period", f"{period!r} for {self.path}, a release of one moment",
                            "the release of a growing table", "leave it out")  # fmt: skip
         if (str(period), kind) not in self._opened:
-            self._opened[str(period), kind] = type(self)(self._run.answers_at(period, kind))
+            self._opened[str(period), kind] = type(self)(self._growing.answers_at(period, kind))
         return self._opened[str(period), kind]
 
     @cached_property

@@ -21,7 +21,7 @@ from dpscale.base.numerics import AttributeSet
 
 if TYPE_CHECKING:
     from dpscale.base.arrow import pa
-    from dpscale.runs.directory import Run
+    from dpscale.runs.run import Run
     from dpscale.workload import WorkloadPart
 
 FIRST, ROWS, LARGEST = 3, 10, 10_000  # tables of a release, lines of a table, and its largest number of queries
@@ -77,7 +77,7 @@ def _budget(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what the release has spent and what remains for its dataset; a part of a release is charged with it."""
     from dpscale.runs.stages.report import remaining
 
-    if not run.manifest.get("privacy"):
+    if run.manifest.get("part"):
         yield "cost", "charged with the whole release"
         return
     cost, delta = run.spent, run.job.privacy.delta

@@ -9,7 +9,7 @@ from typing import Any
 from dpscale.api.release import Release
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.runs.refine import plan_refinement, start_refinement
-from dpscale.runs.stages.runner import check_frame, check_repeat, remove_on_error, run_stages
+from dpscale.runs.runner import check_frame, check_repeat, remove_on_error, run_stages
 
 
 def refine(
@@ -73,7 +73,7 @@ def refine(
     opened = start_refinement(plan_refinement(path, epsilon, delta, job), run_dir, data)
     check_repeat(opened)
     if data is not None:
-        check_frame(opened, client, scheduler)
+        check_frame(opened.table, client, scheduler)
     with remove_on_error(opened):
         run_stages(opened, client, scheduler, progress)
     return Release(opened)

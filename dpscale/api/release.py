@@ -19,9 +19,9 @@ from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
-from dpscale.runs.directory import Run
 from dpscale.runs.estimates import counted_words, estimates_of, graphical_model_of, share_cut
-from dpscale.runs.opening import open_run
+from dpscale.runs.opening import open_readable
+from dpscale.runs.run import Run
 from dpscale.runs.searches import summarize_searches
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         >>> list(database.tables)
         ['persons', 'orders']
         """
-        return {name: self if one is self._run else Release(one, partial(self._rows_of, name))
+        return {name: Release(one, partial(self._rows_of, name)) if one.folder and one is not self._run else self
                 for name, one in self._run.tables.items()}  # fmt: skip
 
     @cached_property
@@ -185,7 +185,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         >>> dp.Release.open(release.path).domain.names == release.domain.names
         True
         """
-        return cls(open_run(run_dir))
+        return cls(open_readable(run_dir))
 
     @property
     def domain(self) -> Domain:

@@ -18,7 +18,7 @@ from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.mechanisms import DEFAULT_OF_ROWS
 from dpscale.runs.opening import open_run
-from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.runner import run_stages
 from dpscale.runs.stages.synthesize import request_rows
 from dpscale.workload import MARGINAL, Workload
 

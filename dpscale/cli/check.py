@@ -29,7 +29,7 @@ def check() -> None:
 def check_job(job_file: str, as_json: bool) -> None:
     """Read a job file with its domain files and workloads, without its data."""
     read = opening.read_job(job_file)
-    tables = opening.run_class(read).table_jobs(read)
+    tables = opening.content_of(read.kind).table_jobs(read)
     queries = {name: table.build_workload(table.read_domain()).query_count for name, table in tables.items()}
     click.echo(json.dumps({"queries": queries}) if as_json else
                "\n".join(f"{name}: {count:,} queries" for name, count in queries.items()))  # fmt: skip

@@ -29,9 +29,9 @@ from dpscale.engine.watch import FIELD, answer_seconds, cluster_errors, schedule
 from dpscale.engine.worker_checks import SameVersions, installed_versions, unanswered, version_faults
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
-from dpscale.runs.directory import STOP_REQUEST, Run
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.opening import open_run
+from dpscale.runs.run import STOP_REQUEST, Run
 from dpscale.storage.files import place, present, read_bytes, write_whole
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _check_cluster(run: Run, engine: ClusterEngine) -> bool:
         who = f"several machines have workers {'with' if declared else 'and none of them'} the resource {RESOURCE}"
         raise JobError(FIELD, who, "one machine for the driver, with the disk of the ledger",
                        f'start the workers of one machine with --resources "{RESOURCE}=100"')  # fmt: skip
-    files = [path for path in run.data_paths if not set("*?[") & set(path)]
+    files = [path for path in run.content.data_paths if not set("*?[") & set(path)]
     engine.check_file_access(run.path, files)
     answering = [worker for worker in drivers if engine.admitted is None or worker in engine.admitted]
     if not answering:
@@ -178,7 +178,7 @@ def _run(folder: Path, heartbeat: Heartbeat) -> None:
     """Run the stages outside the worker's thread pool, which the thread does not rejoin."""
     from distributed import get_client, secede
 
-    from dpscale.runs.stages.runner import run_stages
+    from dpscale.runs.runner import run_stages
 
     client = get_client()
     secede()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import JobError
-from dpscale.runs.directory import DRIVER_STATUS
+from dpscale.runs.run import DRIVER_STATUS
 from dpscale.storage.files import PARTIAL, is_local, open_in_place, read_bytes, remove, write_whole
 from dpscale.storage.lock import where_locks_are
 

@@ -10,9 +10,9 @@ import click
 from dpscale.base import LazyModule
 from dpscale.base.errors import TransientError
 from dpscale.cli.group import Bars, empty_option, fresh_option, json_option, main
-from dpscale.runs.stages import STAGES
+from dpscale.runs.stage import STAGES
 
-opening = LazyModule("dpscale.runs.opening")
+opening, create = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.create")
 driver, driver_status = LazyModule("dpscale.cli.driver"), LazyModule("dpscale.cli.driver_status")
 RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it again to resume"}
 
@@ -85,9 +85,9 @@ def stages(run_dir: str | None, as_json: bool) -> None:
 def submit(job_file: str, run_dir: str | None, scheduler: str, fresh: bool, empty: bool, as_json: bool) -> None:
     """Run all stages of a job on a cluster, including the driver, and return at once."""
     from dpscale.engine.schedulers import open_cluster
-    from dpscale.runs.stages.runner import check_repeat
+    from dpscale.runs.runner import check_repeat
 
-    directory = opening.begin_run(opening.read_job(job_file), run_dir, fresh, False, empty)
+    directory = create.begin_run(opening.read_job(job_file), run_dir, fresh, False, empty)
     directory.check_open("measure")
     check_repeat(directory)
     with Bars(quiet=as_json) as progress, open_cluster(scheduler, progress) as engine:
@@ -104,7 +104,12 @@ def status(run_dir: str, as_json: bool) -> None:
     run = opening.open_run(run_dir)
     driven = driver_status.read_status(run.path)
     working = driver_status.at_work(driven)
-    states, parts = run.states(working), {name: one.states(working) for name, one in run.parts.items()}
+    parts = {
+        name.removeprefix("tables."): run.current_states(facts["stages"], working)
+        for name, facts in run.manifest.get("parts", {}).items()
+        if "stages" in facts and "/" not in name
+    }
+    states = run.states(working)
     if as_json:
         added = {"states": states, **({"tables": parts} if parts else {}), **({"driver": driven} if driven else {})}
         click.echo(json.dumps(run.manifest | added))
@@ -147,7 +152,7 @@ def cancel(run_dir: str) -> None:
 @json_option
 def end(run_dir: str, as_json: bool) -> None:
     """Finish a measured run, or abandon it: its secret is destroyed, and no further measurement is possible."""
-    from dpscale.runs.stages import runner
+    from dpscale.runs import runner
 
     run = opening.open_run(run_dir)
     if driver_status.at_work(driver_status.read_status(run.path)):

@@ -18,7 +18,7 @@ from dpscale.storage.files import read_text, write_whole
 
 if TYPE_CHECKING:
     from dpscale.api.release import Release
-    from dpscale.runs.directory import Run
+    from dpscale.runs.run import Run
 
 opening, estimates = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.estimates")
 
@@ -198,7 +198,7 @@ def _one(
 
     published = made(release.answered, chosen(release.answered, sets, degree))
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats,
-                            estimates.counted_words(opening.open_run(release.path)))  # fmt: skip
+                            estimates.counted_words(opening.open_readable(release.path).table))  # fmt: skip
     return {
         "sets": len(published.tables) + len(published.listed) + len(published.numbers),
         "total": published.total,
@@ -265,7 +265,7 @@ def compare(
     check_learner()
     run = opening.open_run(run_dir)
     for name, paths in _by_table(run, data).items():
-        folder = out if run.tables[name] is run else Path(out) / name
+        folder = Path(out) / name if run.tables[name].folder else out
         with Bars(quiet) as progress:
             page = compare(run.tables[name].path, paths, folder, target, scheduler, progress, sdmetrics)
         summary = {"report": str(page), "figures": str(page.with_name(FIGURES)), "differentially_private": False}

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from dpscale.job import TableJob
     from dpscale.plans.measurement_plan import MeasurementPlan
 
-opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.stages.runner")
+opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
+create, kinds = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.kinds")
 planning = LazyModule("dpscale.runs.stages.plan")
 LATER = ("families", "levels", "time", "curve", "needed", "compared", "advice", "attack_risk")
 FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
@@ -50,7 +51,7 @@ def plan(
 
     read, began = opening.read_job(job), time.perf_counter()
     _warn_of_files(read)
-    jobs, overview = opening.run_class(read).table_jobs(read), opening.run_class(read).overview(read)
+    jobs, overview = opening.content_of(read.kind).table_jobs(read), kinds.overview(read)
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
@@ -86,7 +87,7 @@ def _make_plans(
     if run_dir is None:
         return {name: planning.make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
                 for name, own in jobs.items()}  # fmt: skip
-    directory = opening.begin_run(read, run_dir, fresh, files_accessible=False)
+    directory = create.begin_run(read, run_dir, fresh, files_accessible=False)
     with runner.remove_on_error(directory):
         runner.run_requested(directory, engine, "plan")
     return {name: table.measurement_plan for name, table in directory.tables.items()}
@@ -148,7 +149,7 @@ def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
     """Return the tasks, passes, memory and time that counting needs, and predictions for planning and answers."""
     from dpscale.engine.counting import counting_cost
     from dpscale.mechanisms.contract import planning_memory
-    from dpscale.runs.stages.preflight import reconstruction_memory, reconstruction_seconds
+    from dpscale.runs.preflight import reconstruction_memory, reconstruction_seconds
 
     needs = counting_cost(measurement_plan.domain, measurement_plan.counted_sets, read.engine.bytes, engine.workers)
     return {

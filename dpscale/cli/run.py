@@ -15,13 +15,14 @@ from dpscale.base import LazyModule
 from dpscale.base.display import figure
 from dpscale.base.errors import DataError, DpscaleError, JobError, TransientError
 from dpscale.cli.group import Bars, empty_option, fresh_option, json_option, main, quiet_option, scheduler_option
-from dpscale.runs.stages import STAGES
+from dpscale.runs.stage import STAGES
 
 if TYPE_CHECKING:
-    from dpscale.runs.directory import Run
     from dpscale.runs.refine import Refinement
+    from dpscale.runs.run import Run
 
-opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.stages.runner")
+opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
+create = LazyModule("dpscale.runs.create")
 periods, refining = LazyModule("dpscale.runs.periods.stages"), LazyModule("dpscale.runs.refine")
 manifest, rows_stage = LazyModule("dpscale.runs.manifest"), LazyModule("dpscale.runs.stages.synthesize")
 STAGE_NAMES = ("allocate", *STAGES)
@@ -72,7 +73,7 @@ def run(
 def _begin(place: str, run_dir: str | None, fresh: bool, empty: bool, files_accessible: bool) -> Any:
     """Begin or reopen the run of a job file, or open a run directory."""
     if place.endswith(".toml") or os.path.isfile(place):
-        return opening.begin_run(opening.read_job(place), run_dir, fresh, files_accessible, empty)
+        return create.begin_run(opening.read_job(place), run_dir, fresh, files_accessible, empty)
     for option, given in (("--run-dir", run_dir is not None), ("--fresh", fresh)):
         if given:
             raise JobError(option, f"given for {place}, which is no job file", "a job file", f"leave {option} out")
@@ -86,7 +87,7 @@ def _begin(place: str, run_dir: str | None, fresh: bool, empty: bool, files_acce
 def _run_stage(directory: Run, name: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run one stage, if the job requests it, and print its state."""
     requested = {"allocate", *(one for one, known in STAGES.items() if known.enabled_by)}  # if the job asks for them
-    if name not in directory.stages and (directory.is_part or name not in requested):
+    if name not in directory.stages and name not in requested:
         raise JobError("stage", f"{name} of {directory.path}", ", ".join(directory.stages),
                        "run one of them, or use the directory of the whole run")  # fmt: skip
     stage = directory.stages.get(name)
@@ -101,14 +102,15 @@ def _run_stage(directory: Run, name: str, scheduler: str | None, quiet: bool, as
 
 def _run_period(directory: Any, period: str, empty: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Release the next period of a growing table; a released one is not drawn again."""
-    if directory.job.kind != "periods" or directory.manifest.get("kind") != "periods":
+    if directory.job.kind != "periods":
         raise JobError("run directory", f"{directory.path} is not the run of a growing table",
                        "the run of a job with data.period", "leave --period out for a job of one moment")  # fmt: skip
     with Bars(quiet) as progress:
         periods.release_next(directory, period, scheduler=scheduler, progress=progress, empty=empty)
-    summary = {"run_dir": str(directory.path), "period": period, "released": directory.released,
+    table = directory.table
+    summary = {"run_dir": str(directory.path), "period": period, "released": table.released,
                "privacy": directory.manifest["privacy"]}  # fmt: skip
-    count = f"{len(directory.released)} of {len(directory.labels)}"
+    count = f"{len(table.released)} of {len(table.labels)}"
     click.echo(json.dumps(summary) if as_json else f"{period}: released, {count}")
 
 
@@ -211,8 +213,8 @@ def refine(
     repeated = runner.check_repeat(run)
     with runner.remove_on_error(run), Bars(quiet) as progress:
         runner.run_stages(run, scheduler=scheduler, progress=progress)
-    plan = run.measurement_plan
-    figures, sentence = plan.summary(run.planning_problem.budget), plan.instalments.sentence(plan.cost)
+    plan = run.table.measurement_plan
+    figures, sentence = plan.summary(run.table.planning_problem.budget), plan.instalments.sentence(plan.cost)
     print_run(run, repeated, as_json, figures, sentence)
 
 

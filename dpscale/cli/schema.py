@@ -26,11 +26,11 @@ def schema() -> dict[str, Any]:
     content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
     content["$defs"]["ReconstructTable"] = _named("method", ways | {"auto": None}, ReconstructTable().method)
     families = _options(family_names(), family_named)
-    part = content["$defs"]["Part"] | {"additionalProperties": False}
+    part = content["$defs"]["WorkloadSection"] | {"additionalProperties": False}
     part["properties"]["family"]["enum"] = [*families, PREDICATES]
     for model in families.values():
         part["properties"] = model.model_json_schema()["properties"] | part["properties"]
-    content["$defs"]["Part"] = part
+    content["$defs"]["WorkloadSection"] = part
     return {"$schema": SCHEMA, "title": "dpscale job", **{k: v for k, v in content.items() if k != "title"}}
 
 

@@ -28,9 +28,10 @@ from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_de
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
 from dpscale.evaluation.number_sums import choose_number_sets, compare_numbers, number_plot
 from dpscale.evaluation.sdmetrics_scores import check_sdmetrics, sdmetrics_scores
-from dpscale.runs.directory import now
 from dpscale.runs.manifest import MANIFEST
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
+from dpscale.runs.run import now
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import checked_path, is_local, place
 
 FIELD, TAKES = "--out", "a new or empty folder outside every run directory"
@@ -254,7 +255,7 @@ def compare(
     if sdmetrics:
         check_sdmetrics()  # its extra has scikit-learn too
     check_learner()
-    run = TableRun(run_dir)
+    run = open_part(run_dir)
     rows = open_rows(run)
     names = names_of(rows)
     paths = [str(one) for one in (data if isinstance(data, list | tuple) else [data])]
@@ -273,7 +274,7 @@ def compare(
 
 
 def _contents(
-    run: TableRun, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target, sdmetrics: bool
+    run: TablePart, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target, sdmetrics: bool
 ) -> dict[str, str]:
     """Return the files by name."""
     sets = choose_sets(rows.domain, names_of(rows), run.manifest["release"])
@@ -299,7 +300,7 @@ def _contents(
 
 
 def _evaluate_models(
-    run: TableRun, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target, sdmetrics: bool
+    run: TablePart, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target, sdmetrics: bool
 ) -> tuple[Content, Content]:
     """Return the results of models, and of SDMetrics, on samples of both tables, and the curves of each evaluation."""
     names = names_of(rows)
@@ -320,7 +321,7 @@ def _evaluate_models(
     return {**results, "sampled": {"data": len(records), "rows": len(drawn)}}, curves
 
 
-def _describe(run: TableRun, data: ComparedTable, rows: ComparedTable) -> Content:
+def _describe(run: TablePart, data: ComparedTable, rows: ComparedTable) -> Content:
     """Return a description of the compared tables and of the report."""
     return {
         "private": PRIVATE,

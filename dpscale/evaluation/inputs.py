@@ -25,7 +25,7 @@ from dpscale.privacy.streams import PublicStream
 from dpscale.records import Partition, Table
 from dpscale.records.origin import Origin, Stamps, stamps
 from dpscale.runs.manifest import check_output
-from dpscale.runs.table import TableRun, origin_of
+from dpscale.runs.table import TablePart, origin_of
 from dpscale.storage.files import is_local, read_text
 
 Numbered = tuple[tuple[int, Partition], ...]
@@ -57,7 +57,7 @@ class ComparedTable:
             )
 
 
-def open_rows(run: TableRun) -> ComparedTable:
+def open_rows(run: TablePart) -> ComparedTable:
     """Return the synthetic rows of a run; raise JobError if there are none, or not those that the run drew."""
     if not is_local(run.path):
         raise JobError(
@@ -79,7 +79,7 @@ def open_rows(run: TableRun) -> ComparedTable:
     return _open_table("rows", [run.path / "synthetic" / name for name in index["files"]], run, Origin(True))
 
 
-def open_data(run: TableRun, paths: Sequence[str], names: Sequence[str]) -> ComparedTable:
+def open_data(run: TablePart, paths: Sequence[str], names: Sequence[str]) -> ComparedTable:
     """Return the data opened by the run's reader; `names` are the attributes and numbers of the rows.
 
     Raises DataError if a file is unreadable or lacks a column of the rows.
@@ -93,7 +93,7 @@ def open_data(run: TableRun, paths: Sequence[str], names: Sequence[str]) -> Comp
     return side
 
 
-def _open_table(label: str, paths: Sequence[Any], run: TableRun, origin: Origin) -> ComparedTable:
+def _open_table(label: str, paths: Sequence[Any], run: TablePart, origin: Origin) -> ComparedTable:
     is_rows, files = label == "rows", [str(path) for path in paths]
     numbers = [
         number for number in run.domain.numbers if number.name in run.workload.numbers

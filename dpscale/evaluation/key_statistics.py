@@ -18,7 +18,7 @@ from dpscale.contributions.unit_shards import places
 from dpscale.engine import Engine
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.tables import CompositeJob, LinkSection
-from dpscale.runs.composite import Files, open_table
+from dpscale.runs.linked_tables import Files, open_table
 
 WARNING = (
     "PRIVATE, do not publish: these statistics are computed from the records. "

@@ -34,12 +34,12 @@ from dpscale.job.sections import (
     EngineSettings,
     MechanismTable,
     Output,
-    Part,
     Privacy,
     ReconstructTable,
     SynthesizeTable,
     TotalsTable,
     UnitsTable,
+    WorkloadSection,
     check_totals,
 )
 from dpscale.job.workload_parts import add_part
@@ -66,7 +66,7 @@ class TableJob(PlacedJob, Settings):
 
     data: Data
     privacy: Privacy
-    workload: Annotated[list[Part], Field(min_length=1)]
+    workload: Annotated[list[WorkloadSection], Field(min_length=1)]
     mechanism: MechanismTable = MechanismTable()
     reconstruct: ReconstructTable = ReconstructTable()
     engine: EngineSettings = EngineSettings()
@@ -428,7 +428,7 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
             model = {
                 "data": Data,
                 "privacy": Privacy,
-                "workload": Part,
+                "workload": WorkloadSection,
                 "mechanism": MechanismTable,
                 "reconstruct": ReconstructTable,
                 "engine": EngineSettings,

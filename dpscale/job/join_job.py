@@ -26,7 +26,7 @@ from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
 from dpscale.job.data import Filed, Hop, Key, plain_key
 from dpscale.job.job import TableJob
-from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinPart, ascents, split_name
+from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinWorkload, ascents, split_name
 from dpscale.job.neighbours import NeighbourRelation, unit_hops, unit_settings
 from dpscale.job.sections import PREDICATES
 from dpscale.job.tables import CompositeJob, LinkSection
@@ -362,4 +362,4 @@ def _excess_lookups(job: CompositeJob, neighbours: NeighbourRelation, name: str,
     return [*_counted_files(job, link, number), content | _child_files(job, link)]
 
 
-__all__ = ["JoinJob", "JoinPart", "JoinSettings", "join_job", "join_jobs"]
+__all__ = ["JoinJob", "JoinSettings", "JoinWorkload", "join_job", "join_jobs"]

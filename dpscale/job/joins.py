@@ -20,8 +20,8 @@ from pydantic import Field, model_validator
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings
-from dpscale.job.sections import MechanismTable, Output, Part, ReconstructTable
-from dpscale.job.table_sections import LinkedTables, LinkSection
+from dpscale.job.sections import MechanismTable, Output, ReconstructTable, WorkloadSection
+from dpscale.job.table_sections import LinkSection, TablesOfJob
 from dpscale.workload.sums import SUM
 
 COUNT, CUT = "count", "cut"  # pseudo-attributes of a child: the number of children of a row, and whether it is cut
@@ -29,7 +29,7 @@ OWN = ("per", "through", "max_rows_per_unit", "name")  # keys of a part that the
 FIELD = "workload.attributes"
 
 
-class JoinPart(Part):
+class JoinWorkload(WorkloadSection):
     """Family of queries over attributes of several tables."""
 
     attributes: list[list[str]] | None = None
@@ -39,7 +39,7 @@ class JoinPart(Part):
     name: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")] | None = None
 
     @model_validator(mode="after")
-    def _over_tables(self) -> JoinPart:
+    def _over_tables(self) -> JoinWorkload:
         if self.degree is not None or self.attributes is None:
             raise ValueError("a workload over several tables lists its attribute sets: set attributes, without degree")
         if self.count == "units":
@@ -82,11 +82,11 @@ class JoinSection(Settings):
     cut: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
-class JoinedTables(LinkedTables, Protocol):
+class JoinedTables(TablesOfJob, Protocol):
     """Tables of a job with a workload over several of them."""
 
     @property
-    def workload(self) -> Sequence[JoinPart] | None: ...
+    def workload(self) -> Sequence[JoinWorkload] | None: ...
     @property
     def joins(self) -> Mapping[str, JoinSection] | None: ...
 
@@ -126,7 +126,7 @@ class Join:
         Links whose numbers of children are attributes.
     bound : int, optional
         `max_rows_per_unit` of the parts.
-    parts : list of JoinPart
+    parts : list of JoinWorkload
     """
 
     name: str
@@ -135,7 +135,7 @@ class Join:
     edges: tuple[Edge, ...]
     counted: tuple[LinkSection, ...] = ()
     bound: int | None = None
-    parts: list[JoinPart] = field(default_factory=list)
+    parts: list[JoinWorkload] = field(default_factory=list)
 
     @property
     def requested(self) -> list[str]:
@@ -182,7 +182,7 @@ def _combined(one: Join, other: Join, named: bool) -> Join:
     return replace(one, edges=edges, counted=tuple(counted.values()))
 
 
-def edges_of(job: LinkedTables, through: Sequence[str] | None = None) -> list[Edge]:
+def edges_of(job: TablesOfJob, through: Sequence[str] | None = None) -> list[Edge]:
     """Return the links of a job, or those named, from a row to the row that it refers to."""
     found = []
     for link in job.foreign_keys:
@@ -207,7 +207,7 @@ def paths(edges: Sequence[Edge], source: str, target: str) -> Iterator[tuple[Edg
             yield from ((one, *path) for path in paths(rest, one.target, target))
 
 
-def _join_of(job: LinkedTables, part: JoinPart) -> Join:
+def _join_of(job: TablesOfJob, part: JoinWorkload) -> Join:
     _check_through(job, part)
     edges = edges_of(job, part.through)
     tables, counted = _tables_of(job, part)
@@ -222,11 +222,11 @@ def _join_of(job: LinkedTables, part: JoinPart) -> Join:
                 part.max_rows_per_unit)  # fmt: skip
 
 
-def _in_sets(part: JoinPart) -> list[str]:
+def _in_sets(part: JoinWorkload) -> list[str]:
     return [name for own in part.attributes or [] for name in own]
 
 
-def _check_through(job: LinkedTables, part: JoinPart) -> None:
+def _check_through(job: TablesOfJob, part: JoinWorkload) -> None:
     names = [one.called for one in job.foreign_keys]
     if unknown := next((name for name in part.through or [] if name not in names), None):
         raise JobError("workload.through", f"{unknown!r}", f"names of links: {', '.join(names)}",
@@ -239,7 +239,7 @@ def _check_through(job: LinkedTables, part: JoinPart) -> None:
                        " rows that refer to it")  # fmt: skip
 
 
-def _tables_of(job: LinkedTables, part: JoinPart) -> tuple[list[str], list[LinkSection]]:
+def _tables_of(job: TablesOfJob, part: JoinWorkload) -> tuple[list[str], list[LinkSection]]:
     """Return the tables of the attributes of a part, and the links whose children are counted."""
     tables: dict[str, None] = {}
     counted: dict[str, LinkSection] = {}
@@ -265,11 +265,11 @@ def _tables_of(job: LinkedTables, part: JoinPart) -> tuple[list[str], list[LinkS
     return list(tables), list(counted.values())
 
 
-def _names(job: LinkedTables, table: str) -> tuple[str, ...]:
+def _names(job: TablesOfJob, table: str) -> tuple[str, ...]:
     return tuple(job.declared[table].axis_names) if table in job.tables else ()
 
 
-def _counted(job: LinkedTables, part: JoinPart, name: str, child: str) -> LinkSection:
+def _counted(job: TablesOfJob, part: JoinWorkload, name: str, child: str) -> LinkSection:
     """Return the link whose children a name counts: by the name of the link, or of the child."""
     if part.per not in job.tables:
         raise JobError("workload.per", f"{part.per!r}", ", ".join(job.tables), nearest(str(part.per), list(job.tables)))
@@ -283,13 +283,13 @@ def _counted(job: LinkedTables, part: JoinPart, name: str, child: str) -> LinkSe
     return (exact or found)[0]
 
 
-def ascents(job: LinkedTables, link: LinkSection, table: str) -> list[tuple[Edge, ...]]:
+def ascents(job: TablesOfJob, link: LinkSection, table: str) -> list[tuple[Edge, ...]]:
     """Return the paths from the parents of a link to a table, each from child to parent."""
     edges = [one for one in edges_of(job) if one.link.via is None]
     return list(paths(edges, link.parent, table))
 
 
-def _base(job: LinkedTables, part: JoinPart, edges: Sequence[Edge], tables: Sequence[str]) -> str:
+def _base(job: TablesOfJob, part: JoinWorkload, edges: Sequence[Edge], tables: Sequence[str]) -> str:
     """Return the table from which all tables are reached, and which reaches no other such table.
 
     If the job names the links of the join, it is the table whose rows are at their beginning.
@@ -330,7 +330,7 @@ def _described(routes: Sequence[tuple[Edge, ...]]) -> str:
     return " and ".join(dict.fromkeys(edge.link.called for route in routes for edge in route))
 
 
-def _route(part: JoinPart, edges: Sequence[Edge], base: str, table: str) -> tuple[Edge, ...]:
+def _route(part: JoinWorkload, edges: Sequence[Edge], base: str, table: str) -> tuple[Edge, ...]:
     """Return the only path from the base to a table."""
     found = list(paths(edges, base, table))
     if len(found) != 1:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dpscale.base.errors import JobError
-from dpscale.job.table_sections import LinkedTables, LinkSection
+from dpscale.job.table_sections import LinkSection, TablesOfJob
 
 
-def key_links(job: LinkedTables, name: str) -> list[LinkSection]:
+def key_links(job: TablesOfJob, name: str) -> list[LinkSection]:
     """Return the links of a private table's rows whose foreign key has a column of the table's own key."""
     own = set(job.key(name))
     return [link for link in job.link if link.via is None and link.child == name and own & set(job.ends(link)[0])]
 
 
-def pair_links(job: LinkedTables, name: str) -> list[LinkSection]:
+def pair_links(job: TablesOfJob, name: str) -> list[LinkSection]:
     """Return the two links whose foreign keys together are the key of a private table's rows; none for other keys."""
     links = key_links(job, name)
     covered = {column for link in links for column in job.ends(link)[0]}
     return links if len(links) == 2 and set(job.key(name)) <= covered else []
 
 
-def check_key_columns(job: LinkedTables) -> None:
+def check_key_columns(job: TablesOfJob) -> None:
     """Raise JobError for a key that foreign keys determine but that is not unique, or may be absent."""
     for name in job.tables:
         links = key_links(job, name)
@@ -40,14 +40,14 @@ def check_key_columns(job: LinkedTables) -> None:
                            " keys, or with a column of its own", "add a column with a number")  # fmt: skip
 
 
-def check_distinct(job: LinkedTables, field: str, columns: tuple[str, ...], table: str) -> None:
+def check_distinct(job: TablesOfJob, field: str, columns: tuple[str, ...], table: str) -> None:
     """Raise JobError if a key column is an attribute."""
     if overlap := [column for column in columns if column in job.domains[table].names]:
         raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not an attribute",
                        "remove it from the domain file")  # fmt: skip
 
 
-def check_columns(job: LinkedTables) -> None:
+def check_columns(job: TablesOfJob) -> None:
     """Raise JobError if a column of a released table would contain the keys of two rows of other tables."""
     used: dict[str, list[str]] = {name: [] for name in job.tables}
     check_key_columns(job)
@@ -61,7 +61,7 @@ def check_columns(job: LinkedTables) -> None:
             used[link.child] += first
 
 
-def check_keys(job: LinkedTables, link: LinkSection) -> None:
+def check_keys(job: TablesOfJob, link: LinkSection) -> None:
     """Raise JobError for a link to a table without a key, or with another number of columns."""
     needs = [link.parent, *([link.child] if link.via else [])]
     for end in needs:

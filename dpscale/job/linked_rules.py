@@ -19,12 +19,12 @@ from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.structural_zeros import DomainConstraint, read_rules
 from dpscale.job.protected_unit import has_bounded_parents
-from dpscale.job.table_sections import LinkedTables, LinkSection
+from dpscale.job.table_sections import LinkSection, TablesOfJob
 
 Rule = Mapping[str, Any]
 
 
-class RuledTables(LinkedTables, Protocol):
+class RuledTables(TablesOfJob, Protocol):
     """Tables of a job with rules across tables."""
 
     @property

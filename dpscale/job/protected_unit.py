@@ -12,15 +12,15 @@ from collections.abc import Mapping
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.job.table_sections import LinkedTables, LinkSection
+from dpscale.job.table_sections import LinkSection, TablesOfJob
 
 
-def private_tables(job: LinkedTables) -> list[str]:
+def private_tables(job: TablesOfJob) -> list[str]:
     """Return the names of the private tables, in the order of the job."""
     return [name for name, one in job.tables.items() if not one.public]
 
 
-def root_table(job: LinkedTables) -> str:
+def root_table(job: TablesOfJob) -> str:
     """Return the table whose rows are protected.
 
     Raises JobError if the job names none and there is not exactly one.
@@ -47,7 +47,7 @@ def root_table(job: LinkedTables) -> str:
     return roots[0]
 
 
-def links_above(job: LinkedTables, root: str) -> dict[str, LinkSection]:
+def links_above(job: TablesOfJob, root: str) -> dict[str, LinkSection]:
     """Return for every table below the root the link by which its rows belong to a parent's, each after its parent.
 
     Raises JobError for a second such link of a table: its rows would belong to two units.
@@ -68,7 +68,7 @@ def links_above(job: LinkedTables, root: str) -> dict[str, LinkSection]:
     return {name: above[name] for name in _downwards(above, root)}
 
 
-def side_tables(job: LinkedTables) -> frozenset[str]:
+def side_tables(job: TablesOfJob) -> frozenset[str]:
     """Return the private tables whose rows belong to no unit; none unless the job names the unit's table."""
     if job.privacy.unit is None:
         return frozenset()
@@ -76,12 +76,12 @@ def side_tables(job: LinkedTables) -> frozenset[str]:
     return frozenset(private_tables(job)) - {root, *links_above(job, root)}
 
 
-def has_bounded_parents(job: LinkedTables, link: LinkSection) -> bool:
+def has_bounded_parents(job: TablesOfJob, link: LinkSection) -> bool:
     """Return whether a row of the parent has at most `max_degree` links: not a public row, nor one of a side table."""
     return link.kind == "one-to-one" or not (job.tables[link.parent].public or link.parent in side_tables(job))
 
 
-def _between_private(job: LinkedTables) -> list[LinkSection]:
+def _between_private(job: TablesOfJob) -> list[LinkSection]:
     """Return the links from rows of a private table to their parents in another private table."""
     private = private_tables(job)
     return [link for link in job.link if link.via is None and link.parent != link.child

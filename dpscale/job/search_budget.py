@@ -14,7 +14,7 @@ from fractions import Fraction
 from dpscale.base.errors import JobError
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.search import ValueSearch
-from dpscale.job.sections import BELOW_ONE, DiscoverTable, Part, Privacy
+from dpscale.job.sections import BELOW_ONE, DiscoverTable, Privacy, WorkloadSection
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost, gdp_mu
 from dpscale.workload import MARGINAL, Workload
 
@@ -160,7 +160,7 @@ def check_unit_needed(domain: Domain, has_unit: bool) -> None:
                        "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
 
 
-def unit_workload(parts: Sequence[Part], has_unit: bool, domain: Domain, max_sets: int) -> Workload | None:
+def unit_workload(parts: Sequence[WorkloadSection], has_unit: bool, domain: Domain, max_sets: int) -> Workload | None:
     """Return the sets whose distinct units are counted; None if there are none.
 
     Raises JobError without a privacy unit, or for another family than marginal.

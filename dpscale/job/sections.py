@@ -149,7 +149,7 @@ class Privacy(Settings):
 PREDICATES = "predicates"  # family of the queries in an array file
 
 
-class Part(Settings):
+class WorkloadSection(Settings):
     """One family of queries over attribute sets; its other keys are the parameters of the family."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -168,12 +168,12 @@ class Part(Settings):
     label: str | None = Field(None, pattern=LABEL)
 
     @model_validator(mode="after")
-    def _known(self) -> Part:
+    def _known(self) -> WorkloadSection:
         """Refuse keys that are no parameters of the family."""
         known = type(family_named(self.family)).model_fields if self.given and self.family in family_names() else {}
         unknown = {key: value for key, value in self.given.items() if key not in known}
         if unknown:
-            raise ValidationError.from_exception_data("Part", [
+            raise ValidationError.from_exception_data("WorkloadSection", [
                 {"type": "extra_forbidden", "loc": (key,), "input": value} for key, value in unknown.items()
             ])  # fmt: skip
         return self

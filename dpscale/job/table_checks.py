@@ -5,10 +5,10 @@ from __future__ import annotations
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.job.protected_unit import has_bounded_parents
-from dpscale.job.table_sections import LinkedTables, LinkSection
+from dpscale.job.table_sections import LinkSection, TablesOfJob
 
 
-def check_searches(job: LinkedTables) -> None:
+def check_searches(job: TablesOfJob) -> None:
     """Raise JobError for cells that no budget finds, or that could leave a link without a row at its end."""
     for name, domain in job.declared.items():
         if job.tables[name].public and domain.searches:
@@ -26,7 +26,7 @@ def check_searches(job: LinkedTables) -> None:
                            " file")  # fmt: skip
 
 
-def check_counts(job: LinkedTables, link: LinkSection, before: list[str]) -> None:
+def check_counts(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:
     """Raise JobError unless counted links precede this link and have one of its tables as parent."""
     field, called, counts = f"link {link.called}", {one.called: one for one in job.link}, link.counts or []
     if late := next((name for name in counts if name not in before), None):
@@ -37,7 +37,7 @@ def check_counts(job: LinkedTables, link: LinkSection, before: list[str]) -> Non
                        f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
 
 
-def check_history(job: LinkedTables, link: LinkSection, before: list[str]) -> None:
+def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:
     """Raise JobError for an order that is no attribute, or of children of a public table, and for other parents."""
     field = f"link {link.called}"
     if link.order and link.order[0] not in (names := job.declared[link.child].names):
@@ -63,7 +63,7 @@ def check_history(job: LinkedTables, link: LinkSection, before: list[str]) -> No
                            'nulls and dangling "reject"', "set them, or remove it")  # fmt: skip
 
 
-def check_references(job: LinkedTables) -> None:
+def check_references(job: TablesOfJob) -> None:
     """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
     for link in job.foreign_keys[len(job.link) :]:
         changed: dict[str, object] = {name: getattr(link, name) for name in ("share", "max_degree", "counts", "loops")}
@@ -73,7 +73,7 @@ def check_references(job: LinkedTables) -> None:
                            "rows that are released unchanged", "remove it")  # fmt: skip
 
 
-def check_whole_rows(job: LinkedTables) -> None:
+def check_whole_rows(job: TablesOfJob) -> None:
     """Raise JobError for a linked table whose workload leaves out an attribute: links are between whole rows."""
     linked = {end for link in job.link for end in (link.parent, link.child)}
     for name in linked.intersection(job.tables):

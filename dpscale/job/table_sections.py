@@ -16,12 +16,12 @@ from dpscale.job.sections import (
     MechanismTable,
     Named,
     Output,
-    Part,
     Privacy,
     ReconstructTable,
     SynthesizeTable,
     TotalsTable,
     UnitsTable,
+    WorkloadSection,
 )
 from dpscale.mechanisms import DEFAULT_OF_LINKED
 from dpscale.privacy.accounting import Budget
@@ -52,7 +52,7 @@ class TableSection(UnitSettings, Named):
     snapshot: Literal["content", "footers"] | None = None
     share: Share | None = None
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    workload: list[Part] | None = None
+    workload: list[WorkloadSection] | None = None
     nulls: Literal["reject", "drop"] = "reject"
     duplicates: Literal["keep", "reject"] | None = None
 
@@ -191,7 +191,7 @@ class Rows(Settings):
     types: Literal["own", "input"] = "own"
 
 
-class LinkedTables(Protocol):
+class TablesOfJob(Protocol):
     """Tables and links of a job, as the checks of their sections read them."""
 
     @property
@@ -215,5 +215,13 @@ class LinkedTables(Protocol):
         """Return the columns with the parent's key and the child's."""
 
 
-__all__ = ["MOST_DEGREE", "MOST_ROUNDS", "LinkSection", "LinkedTables", "PrivacyOfTables", "Rows", "TableSection",
-           "key_columns"]  # fmt: skip
+__all__ = [
+    "MOST_DEGREE",
+    "MOST_ROUNDS",
+    "LinkSection",
+    "PrivacyOfTables",
+    "Rows",
+    "TableSection",
+    "TablesOfJob",
+    "key_columns",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
-from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
+from dpscale.job.joins import Join, JoinSection, JoinWorkload, resolve_joins
 from dpscale.job.key_columns import check_columns, check_distinct, check_keys
 from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.places import PlacedJob, Places, default_dataset, files_of, places_of
@@ -43,7 +43,7 @@ class CompositeJob(PlacedJob, Settings):
     privacy: PrivacyOfTables
     engine: EngineSettings = EngineSettings()
     synthesize: Rows = Rows()
-    workload: list[JoinPart] | None = None  # None: omitted from the digest of a job
+    workload: list[JoinWorkload] | None = None  # None: omitted from the digest of a job
     joins: dict[str, JoinSection] | None = None
     allocation: AllocationTable | None = None
     impossible: list[dict[str, Any]] | None = None
@@ -258,7 +258,7 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     shared: dict[str, type[Settings]] = {"privacy": PrivacyOfTables, "engine": EngineSettings, "synthesize": Rows,
                                          "allocation": AllocationTable}  # fmt: skip
     sections = shared | {"tables": TableSection, **dict.fromkeys(("link", "reference"), LinkSection),
-                         "workload": JoinPart, "joins": JoinSection}  # fmt: skip
+                         "workload": JoinWorkload, "joins": JoinSection}  # fmt: skip
     return sorted(sections[str(location[0])].model_fields)
 
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.job.sections import PREDICATES, Part
+from dpscale.job.sections import PREDICATES, WorkloadSection
 from dpscale.workload import Workload, family_names
 from dpscale.workload.sums import OTHERS, SUM
 
 
-def add_part(workload: Workload, part: Part) -> None:
+def add_part(workload: Workload, part: WorkloadSection) -> None:
     """Add one table [[workload]] to a workload. Raises JobError for keys that do not fit its family."""
     if part.family == PREDICATES:
         _add_predicates(workload, part)
@@ -36,7 +36,7 @@ def add_part(workload: Workload, part: Part) -> None:
     workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric, **given)
 
 
-def _add_predicates(workload: Workload, part: Part) -> None:
+def _add_predicates(workload: Workload, part: WorkloadSection) -> None:
     """Add single counts, or queries from a .npy file of shape (m, n_a, n_b, …) over one attribute set."""
     if part.conditions is not None:
         _add_conditions(workload, part)
@@ -58,7 +58,7 @@ def _add_predicates(workload: Workload, part: Part) -> None:
     workload.add_queries(part.attributes[0], queries, each)
 
 
-def _add_conditions(workload: Workload, part: Part) -> None:
+def _add_conditions(workload: Workload, part: WorkloadSection) -> None:
     given = [name for name in ("file", "attributes", "degree") if getattr(part, name) is not None]
     if given or isinstance(part.weight, list):
         raise JobError(f"workload.{(given or ['weight'])[0]}", "given together with conditions",

@@ -184,29 +184,30 @@ class Ledger(PublicLedger):
             raise asked.refusal(answer)
         return answer
 
-    def decide(self, release: str, number: int, digest: str) -> None:
-        """Record the decision of an adaptive release for one round before its noise is drawn; repeating it is free.
+    def decide(self, release: str, part: str, number: int, digest: str) -> None:
+        """Record a decision of a part of a release before its noise is drawn; repeating it is free.
 
-        A different decision for the same round, made in a copy of the run directory, is refused, because it would spend
-        the same budget twice.
+        A different decision with the same number, made in a copy of the run directory, is refused, because it would
+        spend the same budget twice.
 
         Parameters
         ----------
         release : str
+        part : str
+            Name of the part.
         number : int
-            Number of the round.
+            Number of the decision among those of the part.
         digest : str
             SHA-256 of the decision.
         """
 
         def act(db: Database) -> None:
-            row = db.execute("SELECT digest FROM rounds WHERE release = ? AND round = ?", (release, number))
-            if (decided := row.fetchone()) is None:
-                ledgerrows.insert_round(db, release, number, digest)
-            elif decided[0] != digest:
+            if (decided := ledgerrows.decision(db, release, part, number)) is None:
+                ledgerrows.insert_round(db, release, part, number, digest)
+            elif decided != digest:
                 raise BudgetError(
                     "release",
-                    f"{release!r} has another decision of round {number} in another copy",
+                    f"{release!r} has another decision {number}{part and f' of {part}'} in another copy",
                     "one run directory per release",
                     "continue in the copy with more rounds, or start a new run",
                 )

@@ -26,7 +26,8 @@ CONDITION = "condition"  # fact of a release whose guarantee holds between some 
 FLOATS = ("epsilon", "delta")
 CAP = ("epsilon", "delta", "set_at", "currency", "unit", "unit_table", "relation", "bound")
 RELEASE = ("release", "cost", "epsilon", "delta", "reserved_at", "unit", "unit_table", "relation", "bound", "public")
-NEWER = {"caps": ("span", "period"), "releases": ("span", "periods"), "rounds": ()}  # hashed only if they are set
+# hashed only if they are set
+NEWER = {"caps": ("span", "period"), "releases": ("span", "periods"), "rounds": ("part",)}
 UNSET = (None, "", "[]")
 SHOWN = {"caps": CAP, "releases": RELEASE, "rounds": ("release", "round")}
 HIDDEN = {"caps": ("dataset",), "releases": ("dataset", "plan_digest"), "rounds": ("digest",)}

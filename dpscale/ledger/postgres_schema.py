@@ -33,8 +33,9 @@ TABLES = {
         epsilon DOUBLE PRECISION, delta DOUBLE PRECISION,
         state TEXT NOT NULL CHECK (state IN ('reserved', 'committed', 'released')),
         reserved_at TEXT NOT NULL, committed_at TEXT, released_at TEXT""",
-    "rounds": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL, round BIGINT NOT NULL CHECK (round >= 0),
-        digest TEXT NOT NULL CHECK (length(digest) = 64), UNIQUE (release, round)""",
+    "rounds": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL, part TEXT NOT NULL,
+        round BIGINT NOT NULL CHECK (round >= 0), digest TEXT NOT NULL CHECK (length(digest) = 64),
+        UNIQUE (release, part, round)""",
     "protections": f"""seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, {PROTECTS.format("NOT NULL")},
         public BIGINT NOT NULL CHECK (public IN (0, 1)), unit_table TEXT, span TEXT, periods TEXT,
         job TEXT, run_dir TEXT, files TEXT""",
@@ -172,7 +173,13 @@ def upgrade_statements(before: int) -> list[str]:
                f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
     added = [one for version, some in ((6, COLUMNS_OF_SIX), (7, COLUMNS_OF_SEVEN)) if before < version for one in some]
     columns = [f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in added]
-    return [*(chained if before < CHAINED_VERSION else []), *columns]
+    parts = [
+        "ALTER TABLE rounds ADD COLUMN part TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE rounds ALTER COLUMN part DROP DEFAULT",
+        "ALTER TABLE rounds DROP CONSTRAINT rounds_release_round_key",
+        "ALTER TABLE rounds ADD UNIQUE (release, part, round)",
+    ]
+    return [*(chained if before < CHAINED_VERSION else []), *columns, *parts]
 
 
 RIGHTS = f"""DO $body$ DECLARE who text; may text; BEGIN

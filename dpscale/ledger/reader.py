@@ -98,22 +98,23 @@ class LedgerReader:
     ) -> None:
         self.close()
 
-    def is_decided(self, release: str, number: int) -> bool:
+    def is_decided(self, release: str, part: str, number: int) -> bool:
         """Return whether a decision of a release is recorded; without one nothing was drawn for it.
 
         Parameters
         ----------
         release : str
             Public id of the release.
+        part : str
+            Name of the part.
         number : int
-            Number of the round.
+            Number of the decision among those of the part.
 
         Returns
         -------
         bool
         """
-        query = "SELECT digest FROM rounds WHERE release = ? AND round = ?"
-        return bool(self._read(lambda db: db.execute(query, (release, number)).fetchone()))
+        return self._read(lambda db: ledgerrows.decision(db, release, part, number)) is not None
 
     def check_first(self, dataset: str, job: JobEntry) -> None:
         """Raise BudgetError if another run has released the same job and dataset.

@@ -29,6 +29,7 @@ CAPS = f"""SELECT caps.*, {", ".join(TERMS)} FROM caps LEFT JOIN terms ON terms.
 RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table, span, periods, job, run_dir, files
     FROM releases
     LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
+ABSENT = {"rounds": {"part": ""}}  # columns that rows of earlier versions lack, and are not null
 SLIPS = 2
 
 
@@ -227,11 +228,19 @@ def insert_release(
     _insert(db, "releases", {**row, "state": "reserved"})
 
 
-def insert_round(db: Database, release: str, number: int, digest: str) -> None:
-    """Insert a release's decision for one round; the ledger refuses it unless the release is reserved."""
+def decision(db: Database, release: str, part: str, number: int) -> str | None:
+    """Return the digest of a decision of a part of a release; None if it is not recorded."""
+    query = "SELECT digest FROM rounds WHERE release = ? AND part = ? AND round = ?"
+    row = db.execute(query, (release, part, number)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def insert_round(db: Database, release: str, part: str, number: int, digest: str) -> None:
+    """Insert a decision of a part of a release; the ledger refuses it unless the release is reserved."""
+    row = {"release": release, "part": part, "round": number, "digest": digest}
     if known := db.execute("SELECT dataset FROM releases WHERE release = ?", (release,)).fetchone():
-        chain.append(db, known[0], "rounds", {"release": release, "round": number, "digest": digest})
-    db.execute("INSERT INTO rounds (release, round, digest) VALUES (?, ?, ?)", (release, number, digest))
+        chain.append(db, known[0], "rounds", row)
+    _insert(db, "rounds", row)
 
 
 def _insert(db: Database, table: str, row: Row) -> None:
@@ -266,7 +275,7 @@ def insert_history(db: Database, history: History, version: int = VERSION) -> No
     db.execute("INSERT INTO identity (id) VALUES (?)", (history.name,))
     for table, entries in history.tables.items():
         for row in entries:
-            _insert(db, table, row)
+            _insert(db, table, ABSENT.get(table, {}) | row)
 
 
 def closed(db: Database) -> tuple[str, str] | None:

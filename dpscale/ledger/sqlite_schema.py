@@ -6,13 +6,16 @@ whether its noise is public, and the currency of a cap. Version 4 added closing 
 Version 5 added the table of a privacy unit and the hash chain over all entries of a dataset. Version 6 added the span
 of a privacy unit, the periods that a release reads, and the period by which a cap renews; clients of older versions,
 which would take a cap for each period as a cap on the total, add nothing to it. Version 7 added the job of a release,
-its run directory and its files, by which a second release of the same job is refused.
+its run directory and its files, by which a second release of the same job is refused. Version 8 added the part of a
+release to its decisions, which are numbered by part; those of earlier versions have the part "".
 """
 
 from __future__ import annotations
 
+import re
+
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 7
+VERSION = 8
 ROWS = ("caps", "releases", "rounds", "protections", "terms", "links")  # the tables whose rows are numbered
 ROWS_OF_FOUR = ROWS[:5]
 LINKED = ("caps", "releases", "rounds")  # the tables whose rows are links of a chain
@@ -183,7 +186,29 @@ SEVENTH = (
     """CREATE TRIGGER protections_job BEFORE INSERT ON protections WHEN NEW.job IS NULL
         BEGIN SELECT RAISE(ABORT, 'a release names its job, or none: update dpscale'); END""",
 )
-STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH, 7: SEVENTH}
+EIGHTH = (
+    *(f"DROP TRIGGER IF EXISTS rounds_{name}" for name in ("insert", "update", "delete", "closed", "linked")),
+    """CREATE TABLE decisions (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        release TEXT NOT NULL,
+        part TEXT NOT NULL,
+        round INTEGER NOT NULL CHECK (round >= 0),
+        digest TEXT NOT NULL CHECK (length(digest) = 64),
+        UNIQUE (release, part, round))""",
+    """INSERT INTO decisions SELECT seq, release, '', round, digest FROM rounds ORDER BY seq""",
+    # the last number, which reveals a removed last row
+    """DELETE FROM sqlite_sequence WHERE name = 'decisions'""",
+    """INSERT INTO sqlite_sequence SELECT 'decisions', seq FROM sqlite_sequence WHERE name = 'rounds'""",
+    """DROP TABLE rounds""",
+    """ALTER TABLE decisions RENAME TO rounds""",
+    """CREATE TRIGGER rounds_insert BEFORE INSERT ON rounds
+        WHEN EXISTS (SELECT 1 FROM rounds WHERE seq = NEW.seq
+                OR (release = NEW.release AND part = NEW.part AND round = NEW.round))
+            OR NOT EXISTS (SELECT 1 FROM releases WHERE release = NEW.release AND state = 'reserved')
+        BEGIN SELECT RAISE(ABORT, 'a round is decided once, of a release that is reserved'); END""",
+    *(one for one in (*SECOND, *FOURTH, *FIFTH) if re.match(r"CREATE TRIGGER rounds_(?!insert)", one)),
+)
+STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH, 7: SEVENTH, 8: EIGHTH}
 
 
 def schema(version: int) -> tuple[str, ...]:
@@ -198,7 +223,8 @@ def table_statements() -> list[str]:
 
 def trigger_statements() -> list[str]:
     """Return the statements that create the triggers of the current version."""
-    return [statement for statement in schema(VERSION) if makes_trigger(statement)]
+    named = {statement.split()[2]: statement for statement in schema(VERSION) if makes_trigger(statement)}
+    return list(named.values())
 
 
 def makes_trigger(statement: str) -> bool:

@@ -89,6 +89,8 @@ def failures(path: Path) -> Iterator[None]:
             raise damaged(path, "it has text that is not UTF-8") from None
         kind, got, remedy = MEANINGS.get(code & 0xFF, (BudgetError, "cannot be used", "check the file and its disk"))
         raise unusable(path, f"{got} ({error})", remedy, kind) from error
+    except UnicodeDecodeError:  # in the message of SQLite about its schema
+        raise damaged(path, "it has text that is not UTF-8") from None
     except FileExistsError:  # another process created the ledger: the caller decides
         raise
     except OSError as error:
@@ -115,7 +117,7 @@ def remedy_of_copy(source: object, closed_at: str, target: object) -> str:
 def _closed_source(path: Path) -> tuple[Path, str] | None:
     """Return a ledger in the folder that was closed when its history moved to `path`, with the time of that."""
     for other in islice(sorted(path.parent.glob("*")), MOST_ENTRIES):
-        with suppress(sqlite3.Error, OSError, DpscaleError):
+        with suppress(sqlite3.Error, UnicodeDecodeError, OSError, DpscaleError):
             if other != path and other.is_file() and not _has_log(other) and not is_of_upgrade(other, path):
                 with closing(_file_alone(other)) as db:
                     moved, closed_at = db.execute("SELECT moved_to, closed_at FROM closed").fetchone() or ("", "")

@@ -29,7 +29,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import Draw, GaussianDraw, LaplaceDraw, gaussian_draw, recounted, total_below
 from dpscale.privacy.secret import SecretFile
 from dpscale.privacy.streams import KeyedStream, open_stream
-from dpscale.storage.files import present, reading, writing
+from dpscale.storage.files import present
 
 SAFE = 1 << 61
 MOST_COUNTS = 1 << 62
@@ -272,50 +272,7 @@ def decision_parts(decision: Decision, rows_per_unit: int) -> list[Part]:
     return parts
 
 
-VERSION = 1
-
-
-@dataclass(frozen=True)
-class LinkRecords:
-    """Fields common to all noise records of a link, and the folder with its measurements."""
-
-    folder: Path
-    release: str
-    snapshot: str
-    link: str
-
-    def measured(self, name: str) -> NDArray[np.float64] | None:
-        """Return the stored noisy sums in units of the query, or None if they are not measured yet."""
-        path = self.folder / f"{name}.npy"
-        if not present(path):
-            return None
-        with reading(path) as file:
-            return np.asarray(np.load(file, allow_pickle=False))
-
-    def measure(self, name: str, query: str, exact: Integers, draw: GaussianDraw, secret: bytes) -> NDArray[np.float64]:
-        """Return the sums with noise, divided by the draw's multiplier; noise is sampled once and then read from disk.
-
-        Parameters
-        ----------
-        query : text that identifies the sums among those of the same name: a digest of the features that are summed.
-        """
-        before = self.measured(name)
-        if before is not None:
-            return before
-        values = add_noise(exact, draw, secret, self._record(name, query, draw)) / draw.multiplier
-        with writing(self.folder / f"{name}.npy") as file:
-            np.save(file, values, allow_pickle=False)
-        return values
-
-    def _record(self, name: str, query: str, draw: GaussianDraw) -> Mapping[str, Any]:
-        """Return the canonical record that determines the noise."""
-        identity = {"link": self.link, "sum": name, "asked": query}
-        noise = {**draw.noise_spec, "multiplier": str(draw.multiplier)}
-        return {"release": self.release, "snapshot": self.snapshot, "mechanism": f"links/{VERSION}", "round": 0,
-                "query": identity, "noise": noise}  # fmt: skip
-
-
-def add_noise(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
+def add_noise(exact: Integers, draw: Draw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return multiplier · exact + noise, rounded once to float64."""
     stream = open_stream(secret, "noise", record)
     if draw.multiplier * int(np.abs(exact).max(initial=0) + 1) < SAFE and draw.fits_words:

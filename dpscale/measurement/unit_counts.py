@@ -12,20 +12,17 @@ The number of rows that the bound cuts is Σ_u min(max(r_u − k, 0), (c − 1) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.numerics import AttributeSet
 from dpscale.contributions.lookups import REACH
 from dpscale.domain import Domain
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import Draw, allocate, cost_of, gaussian_draw, laplace_draw
-from dpscale.privacy.streams import open_stream
 
 MOST_MULTIPLIER = 1 << 28
 
@@ -66,6 +63,11 @@ class UnitPlan:
         named += [{"count": "cut", "version": 1, "reach": REACH}] if self.cut else []
         return [{**name, "multiplier": str(draw.multiplier), **draw.noise_spec, "rows_per_unit": self.rows_per_unit}
                 for name, draw in zip(named, self.all_draws, strict=True)]  # fmt: skip
+
+    @property
+    def requests(self) -> list[tuple[Draw, dict[str, Any]]]:
+        """Noise and label of each draw."""
+        return list(zip(self.all_draws, self.records, strict=True))
 
 
 def plan_units(
@@ -113,24 +115,3 @@ def _draw(what: str, budget: Budget, share: float, sensitivities: tuple[int, int
         raise PlanError("privacy", f"a budget with which {what} cannot be measured on integers of 64 bits",
                         "another budget", "change it, or [units]")  # fmt: skip
     return draw
-
-
-def measure_units(
-    plan: UnitPlan, counts: Sequence[Integers], secret: bytes, head: Mapping[str, Any]
-) -> list[tuple[Floats, float]]:
-    """Return the noisy numbers of units of each set in row-major order, and their standard deviation; then of rows.
-
-    Parameters
-    ----------
-    plan : UnitPlan
-    counts : sequence of ndarray of int64
-        Exact numbers of units of the plan's sets, and the number of rows beyond the bound if the plan has it.
-    secret : bytes
-    head : mapping
-        Beginning of every noise record.
-    """
-    found = []
-    for draw, record, own in zip(plan.all_draws, plan.records, counts, strict=True):
-        noise = draw.words(open_stream(secret, "noise", {**head, **record}), len(own))
-        found.append((np.asarray((draw.multiplier * own + noise) / draw.multiplier), draw.lattice_variance**0.5))
-    return found

@@ -131,7 +131,7 @@ class ValueReader:
             raise _unreadable(path) from None
         values = group.read(start, size, label)
         if values is None:
-            raise _foreign(path)
+            raise foreign_values(path)
         return values
 
     def _group(self, path: Path, row: int) -> RowGroup:
@@ -139,7 +139,7 @@ class ValueReader:
         file, starts = self._opened(path)
         number = bisect_right(starts, row) - 1
         if number >= len(starts) - 1:
-            raise _foreign(path)
+            raise foreign_values(path)
         if (path, number) not in self._groups:
             self._keep((path, number), read_group(file, number, starts[number]))
         self._groups.move_to_end((path, number))
@@ -155,14 +155,14 @@ class ValueReader:
         if path not in self._files:
             self._files[path] = opened = open_values(path)
             if not opened[0].schema_arrow.equals(_schema(self._head), check_metadata=True):
-                raise _foreign(path)
+                raise foreign_values(path)
             while len(self._files) > (MOST_OPEN if is_local(path) else MOST_FETCHED):
                 self._files.popitem(last=False)[1][0].close()
         self._files.move_to_end(path)
         return self._files[path]
 
 
-def read_rows(path: Path, head: Mapping[str, Any], start: int, size: int) -> pa.Table:
+def read_rows(path: Path, head: Mapping[str, Any], start: int, size: int | None) -> pa.Table:
     """Return rows of a value file, with the columns label and value.
 
     Raises JobError if the file cannot be read or belongs to another release.
@@ -171,7 +171,7 @@ def read_rows(path: Path, head: Mapping[str, Any], start: int, size: int) -> pa.
         file, _ = open_values(path)
         with file:
             if not file.schema_arrow.equals(_schema(canonical(head)), check_metadata=True):
-                raise _foreign(path)
+                raise foreign_values(path)
             return file.read(use_threads=False).slice(start, size)
     except (OSError, pa.ArrowException):
         raise _unreadable(path) from None
@@ -214,7 +214,8 @@ def _unreadable(path: Path) -> JobError:
     return JobError("measurements", f"{path.name} cannot be read", "complete files", "measure again")
 
 
-def _foreign(path: Path) -> JobError:
+def foreign_values(path: Path) -> JobError:
+    """Return the error for a file with values of another release or of other draws."""
     return JobError("measurements", f"{path.name} is of another release", "this release's", "use a new run directory")
 
 
@@ -247,14 +248,14 @@ class FileLayout:
     cuts: Integers
 
     @classmethod
-    def of(cls, requests: MeasurementRequests, least: int = 1) -> FileLayout:
-        """Return the layout of measurement requests; files have at least `least` values if there are enough."""
+    def of(cls, requests: MeasurementRequests) -> FileLayout:
+        """Return the layout of measurement requests; files have at least LEAST_VALUES values if there are enough."""
         source = requests.source
         sequence = np.argsort(source, kind="stable")
         place = np.empty_like(sequence)
         place[sequence] = np.arange(len(sequence))
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(requests.sizes[sequence])])
-        return cls(sequence, place, starts, _cuts(source[sequence], starts, least))
+        return cls(sequence, place, starts, _cuts(source[sequence], starts))
 
     def unfilled(self, stored: Iterable[Span]) -> Iterator[Span]:
         """Yield the spans of files, or parts of them, that are not stored yet."""
@@ -263,9 +264,9 @@ class FileLayout:
             yield from _without(first, end, pieces)
 
 
-def _cuts(source: Integers, starts: Integers, least: int) -> Integers:
+def _cuts(source: Integers, starts: Integers) -> Integers:
     """Return the file boundaries: a file begins with a new source after enough values."""
-    limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), least)
+    limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), LEAST_VALUES)
     first = np.flatnonzero(np.diff(source, prepend=-1))
     number = (starts[first] // limit).astype(np.int64)
     return np.append(first[np.diff(number, prepend=-1) > 0], len(source))

@@ -34,6 +34,7 @@ def make_secret(path: Path, seed: int | None = None) -> None:
 
 def _make_file(path: Path, content: bytes) -> None:
     partial = path.with_suffix(".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
     remove(partial)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 

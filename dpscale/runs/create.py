@@ -1,4 +1,4 @@
-"""Atomic creation of run directories.
+"""Atomic creation of run directories, and the directory that a job has or gets.
 
 If several processes create the same directory, one succeeds. A new folder is created under another name and renamed. In
 an existing empty folder, for example a mount point or one with special permissions, and in an object store, the files
@@ -16,12 +16,16 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.errors import JobError
-from dpscale.job.places import is_of_folder
-from dpscale.runs.manifest import MANIFEST, disk_errors, read_manifest
+from dpscale.base.errors import DpscaleError, JobError
+from dpscale.job.places import is_left, is_of_folder, place_entries
+from dpscale.runs.manifest import MANIFEST, disk_errors, read_manifest, resolve_path
+from dpscale.runs.opening import content_of, open_run
+from dpscale.runs.preflight import check_first_release
+from dpscale.runs.run import Run
 from dpscale.storage.files import (
     PROBE,
     check_conditional,
@@ -29,9 +33,9 @@ from dpscale.storage.files import (
     is_local,
     is_partial,
     listed,
-    place,
     present,
     read_bytes,
+    store_errors,
     write_whole,
 )
 from dpscale.storage.objects import real
@@ -40,10 +44,81 @@ Files = dict[str, bytes]
 EMPTY_DISK = "lost+found"
 
 
-def resolve_path(path: str | Path) -> Path:
-    """Return a path with symbolic links resolved, including links to paths that do not exist yet."""
-    where = place(path)
-    return Path(os.path.realpath(where)) if is_local(where) else where
+def begin_run(
+    job: Any,
+    run_dir: str | Path | None = None,
+    fresh: bool = False,
+    files_accessible: bool = True,
+    empty: bool = False,
+) -> Run:
+    """Create the run directory of a job, or reopen it.
+
+    Parameters
+    ----------
+    job : Job
+    run_dir : str or Path, optional
+        By default it is runs/ plus the first digits of the job's digest, and the latest run of the job is reopened.
+    fresh : bool
+        Create another directory next to the existing one.
+    files_accessible : bool
+        Whether data and ledger can be read here; for a submitted job the driver checks them.
+    empty : bool
+        Whether data without a counted row are released.
+
+    Raises
+    ------
+    JobError
+        If the directory contains another job or cannot be created, or if `fresh` and the latest run is not finished.
+    """
+    content = content_of(job.kind)
+    new = content.prepare(job)
+    base = resolve_path(run_dir if run_dir is not None else default_base(new.digests))
+    mine = partial(contains_job, digests=new.digests, folder=None if run_dir is not None else job.folder)
+    with store_errors(base), creation_errors(base):
+        where, number = _choose(base, mine, fresh, named=run_dir is not None)
+        if (missing := not present(where / MANIFEST)) and files_accessible:
+            check_outside_data(where, job)
+            check_first_release(job, new.digest, fresh)
+            content.preflight(job, new.inputs)
+        existed = is_local(where) and where.is_dir()
+        created = missing and create_directory(where, new.first_files(number, job, where, fresh))
+
+    run = Run(where, content, (job, *new.inputs) if created else ())
+    if run.manifest["job_sha256"] not in new.digests:
+        raise JobError("run directory", f"{where} contains another job", "the directory of this job, or a new one",
+                       "choose another --run-dir")  # fmt: skip
+    run.created = ("files" if existed else "folder") if created else ""
+    if not created:
+        _take_places(run, job)
+        run.content.reopen(job)
+    if empty and not run.manifest.get("empty"):
+        run.update(empty=True)
+    return run
+
+
+def default_base(digests: Sequence[str]) -> Path:
+    """Return the directory of the first run of a job: that of an earlier version if it exists."""
+    bases = [Path("runs") / digest[:12] for digest in digests]
+    return next((base for base in bases if contains_job(resolve_path(base), digests)), bases[0])
+
+
+def _choose(base: Path, mine: Callable[[Path], bool], fresh: bool, named: bool) -> tuple[Path, int]:
+    """Return the directory and its number among those of a job."""
+    if named and present(base / MANIFEST) and not mine(base):
+        return base, 1  # refused, because it contains another job
+    if fresh:
+        return next_directory(base, mine)
+    return (base, 1) if named else latest_directory(base, mine)
+
+
+def _take_places(run: Run, job: Any) -> None:
+    """Record where the files of the job are, if they were moved without the run directory.
+
+    The paths of the stored job stay as they were written, because the places map them.
+    """
+    if job.places and is_left(run.manifest, run.path, job.folder):
+        with run.locked():
+            run.update(**place_entries(job.folder, run.manifest["places"], run.path))
 
 
 @contextmanager
@@ -151,14 +226,18 @@ def latest_directory(base: Path, mine: Callable[[Path], bool]) -> tuple[Path, in
     return numbered_path(base, number), number
 
 
-def unmeasured_stage(run: Path) -> str:
-    """Return "measure" unless the run is measured; "" if it is."""
-    return "" if read_manifest(run)["stages"].get("measure", {}).get("state") == "done" else "measure"
+def unfinished_stage(path: Path) -> str:
+    """Return the first requested stage that is not finished; for a run that cannot be opened only measuring counts."""
+    stages = read_manifest(path)["stages"]
+    try:
+        run = open_run(path)
+        wanted = [stage.name for stage in run.stages.values() if stage.is_enabled(run)]
+    except DpscaleError:
+        wanted = ["measure"]
+    return next((name for name in wanted if stages.get(name, {}).get("state") != "done"), "")
 
 
-def next_directory(
-    base: Path, mine: Callable[[Path], bool], first_unfinished: Callable[[Path], str] = unmeasured_stage
-) -> tuple[Path, int]:
+def next_directory(base: Path, mine: Callable[[Path], bool]) -> tuple[Path, int]:
     """Return the directory of a new release and its number.
 
     Parameters
@@ -167,8 +246,6 @@ def next_directory(
         Directory of the first run of the job.
     mine : callable
         Returns whether a directory is that of a run of the job.
-    first_unfinished : callable
-        Returns the first unfinished stage of a run directory; "" if there is none.
 
     Raises
     ------
@@ -178,7 +255,7 @@ def next_directory(
     last, number = latest_directory(base, mine)
     if not mine(last):
         return last, number
-    if not read_manifest(last).get("ended") and (stage := first_unfinished(last)):
+    if not read_manifest(last).get("ended") and (stage := unfinished_stage(last)):
         what = "is not measured" if stage in ("discover", "plan", "measure") else f"its stage {stage} is not finished"
         raise JobError("--fresh", f"{last} was started and {what}", "a job whose latest run is finished",
                        f"resume it with --run-dir {last} without --fresh, or `dpscale job end {last}`")  # fmt: skip

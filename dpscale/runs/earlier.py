@@ -10,19 +10,32 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.mechanisms.contract import Instalments, Mechanism, PlanningProblem, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
-from dpscale.runs.directory import Run
 from dpscale.runs.manifest import frame_tag
 from dpscale.storage.files import present, read_bytes
 
 EARLIER = "earlier"
 IDENTITY = ("completes", "releases", "files")  # fields of the manifest entry that identify the run
 Refines = Mapping[str, Any]
+
+
+class Refined(Protocol):
+    """Table of a run that may refine earlier releases."""
+
+    path: Path
+    job: Any
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Facts about the table."""
+
+    def changed_data(self) -> dict[str, list[str]]:
+        """Return what of the data changed since they were recorded."""
 
 
 def refined_digest(digest: str, refines: Refines | None) -> str:
@@ -47,7 +60,7 @@ def required_pooling(method: Mechanism) -> Pooling:
     return found
 
 
-def plan_with_earlier(run: Run, problem: PlanningProblem, make: Callable[[], MeasurementPlan]) -> MeasurementPlan:
+def plan_with_earlier(run: Refined, problem: PlanningProblem, make: Callable[[], MeasurementPlan]) -> MeasurementPlan:
     """Return the plan of a run that refines earlier releases; `make` plans its job as if there were none."""
     refines = run.manifest["refines"]
     return required_pooling(run.job.method).plan(
@@ -55,17 +68,17 @@ def plan_with_earlier(run: Run, problem: PlanningProblem, make: Callable[[], Mea
     )
 
 
-def with_earlier(run: Run, plan: MeasurementPlan) -> MeasurementPlan:
+def with_earlier(run: Refined, plan: MeasurementPlan) -> MeasurementPlan:
     """Return the stored plan of a run as one that pools the values of the earlier releases."""
     pooling = required_pooling(run.job.method)
     return pooling.read(plan, run.path / "plan", _checked_folder(run), _instalments(run))
 
 
-def _instalments(run: Run) -> Instalments:
+def _instalments(run: Refined) -> Instalments:
     return Instalments.of(run.manifest["refines"]["releases"], run.job.privacy.delta)
 
 
-def _checked_folder(run: Run) -> Path:
+def _checked_folder(run: Refined) -> Path:
     """Return the folder of the earlier values; raise JobError if a file was changed."""
     for name, digest in run.manifest["refines"]["files"].items():
         path = run.path / name
@@ -75,12 +88,12 @@ def _checked_folder(run: Run) -> Path:
     return run.path / EARLIER
 
 
-def check_same_data(run: Run, content: str) -> None:
+def check_same_data(run: Refined, content: str) -> None:
     """Raise DataError if the data of a run differ from those of the release that it refines.
 
     Parameters
     ----------
-    run : Run
+    run : Refined
     content : str
         Hash of the content of the data. It is compared by a keyed tag, if the release has one by the key of this user;
         the tag of a data frame is required.
@@ -98,14 +111,14 @@ def check_same_data(run: Run, content: str) -> None:
         check_layout(run)
 
 
-def check_layout(run: Run) -> None:
+def check_layout(run: Refined) -> None:
     """Raise DataError if size, time, number or version of the files differ from those that the run has recorded."""
     for changed in run.changed_data().values():
         raise other_data(f"files whose {', '.join(changed)} differ{'s' * (len(changed) == 1)} from those of the release"
                          " that is refined")  # fmt: skip
 
 
-def check_fresh_noise(run: Run) -> None:
+def check_fresh_noise(run: Refined) -> None:
     """Raise JobError if a run draws with the release id, or with the random key, of a release that it refines.
 
     The noise of both would be equal, so the values would reveal the noise and pooling would not reduce it.

@@ -24,8 +24,8 @@ from dpscale.reconstruction.pairwise.learn import learn, read_pairwise, write_pa
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 from dpscale.reconstruction.public_margins import fit_model
 from dpscale.reconstruction.searched_counts import SearchedCounts, SearchedEvidence
-from dpscale.runs.opening import open_run
-from dpscale.runs.table import SEARCH_SHARE, TableRun
+from dpscale.runs.opening import open_part
+from dpscale.runs.table import SEARCH_SHARE, TablePart
 from dpscale.storage.files import listed, present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes
@@ -34,7 +34,7 @@ from dpscale.synthesis.three_way import THREES, read_targets, three_way_targets,
 from dpscale.synthesis.tree import tree_start
 
 
-def estimates_of(run: TableRun) -> Estimates:
+def estimates_of(run: TablePart) -> Estimates:
     """Return the estimates of a measured run; those of the last runs that this process opened are cached."""
     run.require("measure")
     key = str(run.path), estimates_key(run)
@@ -58,7 +58,7 @@ def number_of_rows(estimates: Estimates) -> tuple[float, float]:
         return np.nan, np.nan
 
 
-def share_cut(run: TableRun, level: float = LEVEL) -> Estimate | None:
+def share_cut(run: TablePart, level: float = LEVEL) -> Estimate | None:
     """Return the share of the rows of a run that the bound of a unit cuts; None if it was not measured.
 
     Raises
@@ -72,7 +72,7 @@ def share_cut(run: TableRun, level: float = LEVEL) -> Estimate | None:
     return None if np.isnan(rows[0]) else share_beyond(cut, rows, level, run.job.privacy.noise)
 
 
-def counted_words(run: TableRun) -> str:
+def counted_words(run: TablePart) -> str:
     """Return what is counted of a unit, with the share of rows that is cut if it was measured; empty without a unit."""
     try:
         share = share_cut(run)
@@ -86,7 +86,7 @@ def counted_words(run: TableRun) -> str:
     return f"{words}, which cuts about {share.estimate:.1%} of the rows ({share.low:.1%} to {share.high:.1%})"
 
 
-def evidence_of(run: TableRun) -> Any:
+def evidence_of(run: TablePart) -> Any:
     """Return the released measurements of a run, with the counts of its search if they are those of the only set."""
     evidence = run.measurements.evidence()
     if SEARCH_SHARE not in run.manifest:
@@ -99,7 +99,7 @@ def evidence_of(run: TableRun) -> Any:
     return SearchedEvidence(evidence.plan, evidence.variances, evidence.read, counts)
 
 
-def estimates_key(run: TableRun) -> str:
+def estimates_key(run: TablePart) -> str:
     """Return a key of everything that the estimates depend on; another run may replace one at the same path."""
     manifest = run.manifest
     files = set(listed(model_folder(run))) - {PAIRWISE_FILE, THREES, ANCESTRAL}
@@ -107,28 +107,28 @@ def estimates_key(run: TableRun) -> str:
     return json.dumps([manifest["release"], manifest["job_sha256"], measured, sorted(files)])
 
 
-def open_estimates(path: str, key: str) -> tuple[TableRun, Estimates]:
+def open_estimates(path: str, key: str) -> tuple[TablePart, Estimates]:
     """Return a run and its estimates from the cache of the process, or open the run."""
     known = _estimates.get((path, key))
     if known is not None:
         return known
-    run = cast(TableRun, open_run(path))
+    run = cast(TablePart, open_part(path))
     return run, estimates_of(run)
 
 
 MOST_ESTIMATES = 4
-_estimates: dict[tuple[str, str], tuple[TableRun, Estimates]] = {}
+_estimates: dict[tuple[str, str], tuple[TablePart, Estimates]] = {}
 _lock = Lock()
 
 
-def prepare_model(run: TableRun, each: ParallelMap) -> None:
+def prepare_model(run: TablePart, each: ParallelMap) -> None:
     """Prepare the expensive part of the estimates once, for the tasks that use it."""
     run.require("measure")
     evidence, release = evidence_of(run), run.measurements.release
     run.job.reconstruction.prepare(evidence, run.job.estimating, model_folder(run), release, each)
 
 
-def joint_distribution(run: TableRun, each: ParallelMap = serial_map) -> GraphicalModel | None:
+def joint_distribution(run: TablePart, each: ParallelMap = serial_map) -> GraphicalModel | None:
     """Return the joint distribution of the run's estimates; None if its reconstruction has none."""
     joint = run.job.reconstruction.joint
     if joint is None:
@@ -137,7 +137,7 @@ def joint_distribution(run: TableRun, each: ParallelMap = serial_map) -> Graphic
     return joint(model_folder(run))
 
 
-def graphical_model_of(run: TableRun) -> tuple[GraphicalModel, dict[str, list[object]]]:
+def graphical_model_of(run: TablePart) -> tuple[GraphicalModel, dict[str, list[object]]]:
     """Return the fitted graphical model of a run and the labels of its cells by attribute, "null" for missing values.
 
     Raises
@@ -154,7 +154,7 @@ def graphical_model_of(run: TableRun) -> tuple[GraphicalModel, dict[str, list[ob
     return found, {name: ["null" if one is None else one for one in own] for name, own in labels.items()}
 
 
-def low_order_tables(run: TableRun) -> LowOrder:
+def low_order_tables(run: TablePart) -> LowOrder:
     """Return the low-order tables of a measured run: those of its estimates, or ones estimated for rows only."""
     run.require("measure")
     path = model_folder(run) / MODEL
@@ -163,7 +163,7 @@ def low_order_tables(run: TableRun) -> LowOrder:
     return fit_model(run.domain, evidence_of(run).low_order())
 
 
-def model_folder(run: TableRun) -> Path:
+def model_folder(run: TablePart) -> Path:
     """Return the model folder of a run.
 
     It is named by release and data, so files of another release are never read as those of this one.
@@ -178,11 +178,11 @@ PAIRWISE_FILE = "rows.npz"
 TASKS = 8  # tasks that have all pairs in memory at once; constant, because no byte may depend on the workers
 TRIAL_PART = RowPart(20_000, 1, 0)
 MOST_OPEN = 2
-_open: dict[str, tuple[TableRun, RowSampler]] = {}
+_open: dict[str, tuple[TablePart, RowSampler]] = {}
 
 
 def choose_sampler(
-    run: TableRun, settings: SynthesizeTable, each: ParallelMap
+    run: TablePart, settings: SynthesizeTable, each: ParallelMap
 ) -> tuple[str, dict[str, DegreeDistances]]:
     """Return the name of a sampler and the distances of all samplers that were compared.
 
@@ -201,7 +201,7 @@ def choose_sampler(
     return min(distances, key=lambda name: sum(distances[name].values())), distances
 
 
-def _write_samplers(run: TableRun, settings: SynthesizeTable, each: ParallelMap) -> list[str]:
+def _write_samplers(run: TablePart, settings: SynthesizeTable, each: ParallelMap) -> list[str]:
     """Return the names of the available samplers; write the file of each."""
     samplers, folder = [], model_folder(run)
     joint = None if settings.method == "sampler" or settings.weights else joint_distribution(run, each)
@@ -214,7 +214,7 @@ def _write_samplers(run: TableRun, settings: SynthesizeTable, each: ParallelMap)
     return samplers
 
 
-def _fit_pairwise(run: TableRun, folder: Path, each: ParallelMap) -> None:
+def _fit_pairwise(run: TablePart, folder: Path, each: ParallelMap) -> None:
     if present(folder / PAIRWISE_FILE):
         return
     model = low_order_tables(run)
@@ -224,7 +224,7 @@ def _fit_pairwise(run: TableRun, folder: Path, each: ParallelMap) -> None:
     write_pairwise(folder / PAIRWISE_FILE, pairwise, cells, model.total)
 
 
-def _prepare_polishing(run: TableRun, settings: SynthesizeTable, folder: Path, each: ParallelMap) -> bool:
+def _prepare_polishing(run: TablePart, settings: SynthesizeTable, folder: Path, each: ParallelMap) -> bool:
     """Return whether rows are polished; write the targets of polishing if they are missing."""
     pairwise, _, total = read_pairwise(folder / PAIRWISE_FILE)
     if not settings.polishes(total):
@@ -248,11 +248,11 @@ def read_sampler(folder: Path, name: str) -> RowSampler:
     )
 
 
-def open_sampler(path: str, folder: str, name: str) -> tuple[TableRun, RowSampler]:
+def open_sampler(path: str, folder: str, name: str) -> tuple[TablePart, RowSampler]:
     """Return the run and its sampler; they are cached in the process for later tasks."""
     key = f"{folder} {name}"
     if key not in _open:
-        _open[key] = (cast(TableRun, open_run(path)), read_sampler(Path(folder), name))
+        _open[key] = (cast(TablePart, open_part(path)), read_sampler(Path(folder), name))
         while len(_open) > MOST_OPEN:
             _open.pop(next(iter(_open)))
     return _open[key]

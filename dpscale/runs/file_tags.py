@@ -65,7 +65,8 @@ def compare_files(run: Any, prints: Prints | None = None) -> Comparison:
         return Comparison("their content has no recorded fingerprint", known=False)
     recorded = json.loads(read_text(run.path / FILES))
     if prints is None:
-        prints = {name: (table, fingerprints(table, run.uses_footers)) for name, table in run.open_data().items()}
+        footers = run.content.uses_footers
+        prints = {name: (table, fingerprints(table, footers)) for name, table in run.content.open_data().items()}
     texts = []
     for name, (table, own) in prints.items():
         before, now = recorded.get(name), keyed_tags(_contents(run.manifest["release"], table, own))

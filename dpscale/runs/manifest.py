@@ -6,6 +6,7 @@ disk are converted here too, because every access to a run directory needs it.
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import hmac
@@ -28,25 +29,15 @@ from dpscale.base.nesting import is_too_deep
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.contributions.unit_ids import RULE
 from dpscale.job.sections import SynthesizeTable
-from dpscale.storage.files import is_local, read_bytes, sizes, write_whole
+from dpscale.storage.files import is_local, place, read_bytes, sizes, write_whole
 from dpscale.storage.links import MANIFEST as MANIFEST
 
 PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
-VERSION = 3
+VERSION = 4  # earlier versions have a manifest for every table and period
 DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest entry does not record them
     "plan": ("plan", "plan/plan.json"),
     "measure": ("measurements", "measurements"),
     "reconstruct": ("answers", "answers/index.parquet"),
-    "report": ("report.html", "report.html"),
-}
-OUTPUTS_OF_TABLES = {  # the same of a run of several tables, whose tables hash their own outputs
-    "allocate": ("allocation", "allocation/allocation.json"),
-    "discover": ("", "tables"),
-    "plan": ("", "tables"),
-    "units": ("", "tables"),
-    "measure": ("", "tables"),
-    "reconstruct": ("", "tables"),
-    "synthesize": ("synthetic", "synthetic/_tables.json"),
     "report": ("report.html", "report.html"),
 }
 FIELD_TYPES = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
@@ -68,10 +59,9 @@ def first_manifest(seed: int | None, digest: str, number: int, **entries: Any) -
     **entries
         Further entries.
     """
-    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}" + f"-{number}" * (number > 1)
     return {
         "version": VERSION,
-        "release": release,
+        "release": release_id(seed, digest, number, uuid.uuid4().hex),
         "private": seed is None,
         "job_sha256": digest,
         "versions": versions(),
@@ -85,10 +75,21 @@ def first_manifest(seed: int | None, digest: str, number: int, **entries: Any) -
     }
 
 
+def release_id(seed: int | None, digest: str, number: int, random: str) -> str:
+    """Return the release id of noise labels: the random one, or with a seed one that follows from job and number."""
+    return random if seed is None else f"seed{seed}-{digest[:24]}" + f"-{number}" * (number > 1)
+
+
 def versions() -> dict[str, str]:
     """Return the installed versions of Python and of the packages that a release depends on."""
     installed = {name: version(name) for name in PACKAGES}
     return {"python": platform.python_version(), "dpscale": PROJECT_VERSION, **installed}
+
+
+def resolve_path(path: str | Path) -> Path:
+    """Return a path with symbolic links resolved, including links to paths that do not exist yet."""
+    where = place(path)
+    return Path(os.path.realpath(where)) if is_local(where) else where
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -145,15 +146,19 @@ class ManifestCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._text = ""
+        self._content: dict[str, Any] = {}
         self._signature_read: tuple[int, int, int] | None = None
 
     def read(self) -> dict[str, Any]:
         """Return a copy of the manifest."""
+        return copy.deepcopy(self.view())
+
+    def view(self) -> dict[str, Any]:
+        """Return the manifest, which the caller does not change."""
         sign = self._signature()
         if sign is None or sign != self._signature_read:
-            self._text, self._signature_read = json.dumps(read_manifest(self.folder)), sign
-        return dict(json.loads(self._text))
+            self._content, self._signature_read = read_manifest(self.folder), sign
+        return self._content
 
     def forget(self) -> None:
         """Read the file next time; a shared disk may report an outdated signature for a while."""
@@ -163,7 +168,7 @@ class ManifestCache:
         """Write the manifest atomically and cache it."""
         text = json.dumps(manifest, indent=2)
         write_whole(self.folder / MANIFEST, text.encode())
-        self._text, self._signature_read = text, self._signature()
+        self._content, self._signature_read = json.loads(text), self._signature()
 
     def _signature(self) -> tuple[int, int, int] | None:
         path = self.folder / MANIFEST

@@ -23,8 +23,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.requests import as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.records.frames import FRAME
-from dpscale.runs.create import create_directory, creation_errors, resolve_path
-from dpscale.runs.directory import Run
+from dpscale.runs.create import create_directory, creation_errors
 from dpscale.runs.earlier import (
     EARLIER,
     check_layout,
@@ -33,11 +32,12 @@ from dpscale.runs.earlier import (
     refined_digest,
     required_pooling,
 )
-from dpscale.runs.manifest import MANIFEST, first_manifest
-from dpscale.runs.opening import open_run, read_job
+from dpscale.runs.manifest import MANIFEST, first_manifest, resolve_path
+from dpscale.runs.opening import open_part, open_run, read_job
+from dpscale.runs.preflight import check_preflight
+from dpscale.runs.run import Part, Run
 from dpscale.runs.stages.plan import make_plan
-from dpscale.runs.stages.preflight import check_preflight
-from dpscale.runs.table import SEARCH_SHARE, TableRun, job_digest, job_entries
+from dpscale.runs.table import SEARCH_SHARE, TablePart, job_digest, job_entries
 from dpscale.storage.files import present, store_errors, write_whole
 from dpscale.workload import Workload
 
@@ -50,7 +50,7 @@ class Refinement:
 
     Attributes
     ----------
-    first : TableRun
+    first : TablePart
     job : TableJob
     domain : Domain
     workload : Workload
@@ -60,7 +60,7 @@ class Refinement:
         Whether the job is another one than that of the run.
     """
 
-    first: TableRun
+    first: TablePart
     job: TableJob
     domain: Domain
     workload: Workload
@@ -103,7 +103,7 @@ class Refinement:
         return path.with_name(f"{found[1]}-{int(found[2] or 1) + 1}")
 
 
-def _instalment_of(run: TableRun) -> dict[str, Any]:
+def _instalment_of(run: TablePart) -> dict[str, Any]:
     """Return the identity and the cost of a measured release."""
     privacy, manifest = run.job.privacy, run.manifest
     return {"release": manifest["release"], "secret_tag": manifest.get("secret_tag"), "cost": run.spent.to_dict(),
@@ -130,21 +130,21 @@ def plan_refinement(
     JobError
         If the run cannot be refined, or the job has other data than the run.
     """
-    first = check_refinable(open_run(run_dir))
+    first = check_refinable(open_part(run_dir))
     own = first.job if job is None else _check_job(read_job(job), first)
     refined, domain = _with_budget(own, first, epsilon, delta), first.domain
     completes = job is not None or (first.refines or {"completes": False})["completes"]
     return Refinement(first, refined, domain, refined.build_workload(domain), completes, job is not None)
 
 
-def check_refinable(run: Run) -> TableRun:
+def check_refinable(run: Run | Part) -> TablePart:
     """Return a run of one table that is measured; raise JobError for any other run."""
     if run.job.kind == "periods":
         raise _refused(run, "the run of a growing table", "its horizon was charged as a whole")
-    if not isinstance(run, TableRun):
-        raise _refused(run, "the run of several tables", "refine is for one table")
-    if run.manifest.get("within"):
+    if isinstance(run, Part) and run.folder:
         raise _refused(run, "one of several tables, which are charged together", "refine is for one table")
+    if not isinstance(run, TablePart):
+        raise _refused(run, "the run of several tables", "refine is for one table")
     run.require("measure")
     if run.unit_counts is not None:
         raise _refused(run, 'a run with count = "units"', "numbers of units are not pooled")
@@ -153,13 +153,13 @@ def check_refinable(run: Run) -> TableRun:
     return run
 
 
-def _refused(run: Run, what: str, why: str) -> JobError:
+def _refused(run: Run | Part, what: str, why: str) -> JobError:
     return JobError("run directory", f"{run.path} is {what}",
                     "the measured run of one table, with a fixed plan or by aim-grem as it is by default",
                     f"start a new run: {why}")  # fmt: skip
 
 
-def _check_job(job: Any, first: TableRun) -> TableJob:
+def _check_job(job: Any, first: TablePart) -> TableJob:
     """Return a job with another workload; raise JobError unless its data, domain and ledger are those of the run."""
     if not isinstance(job, TableJob):
         raise JobError("--job", "a job of several tables", "a job of one table", "use the job with another workload")
@@ -183,7 +183,7 @@ def _check_job(job: Any, first: TableRun) -> TableJob:
     return job
 
 
-def _with_budget(job: TableJob, first: TableRun, epsilon: float, delta: float | None) -> TableJob:
+def _with_budget(job: TableJob, first: TablePart, epsilon: float, delta: float | None) -> TableJob:
     """Return a job with the budget of the new release and the data of the first one."""
     content = job.to_dict()  # with absolute paths
     if SEARCH_SHARE in first.manifest:
@@ -213,7 +213,7 @@ def preview_refinement(planned: Refinement, engine: Engine) -> MeasurementPlan:
                                     lambda: make_plan(planned.job, problem, engine))  # fmt: skip
 
 
-def start_refinement(planned: Refinement, run_dir: str | Path | None = None, frame: object = None) -> TableRun:
+def start_refinement(planned: Refinement, run_dir: str | Path | None = None, frame: object = None) -> Run:
     """Create the directory of a refinement, or reopen it if it was started.
 
     Parameters
@@ -243,7 +243,7 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
                 raise other_data("a frame that cannot be compared, because the run has no fingerprint of it")
             check_preflight(job, planned.domain, planned.workload)
             created = create_directory(where, _first_files(planned, where))
-    run = TableRun(where)
+    run = open_run(where)
     refines, version = run.manifest.get("refines"), run.manifest.get("job_version", 1)
     digest = job_digest(job, planned.domain, version)
     same = refines is not None and refines["releases"] == planned.releases
@@ -251,7 +251,7 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
         raise JobError("run directory", f"{where} contains another run",
                        "the directory of this refinement, or a new one", "choose another --run-dir")  # fmt: skip
     run.created = "folder" if created else ""
-    run.frame = frame
+    run.table.frame = frame
     return run
 
 

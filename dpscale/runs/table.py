@@ -16,10 +16,9 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow.parquet as pq
-import tomli_w
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.numerics import AttributeSet
@@ -36,17 +35,16 @@ from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import Cost
+from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.frames import FRAME
 from dpscale.records.origin import Layout, Origin, differing, layout
-from dpscale.runs.directory import NewRun, Run
-from dpscale.runs.earlier import refined_digest, with_earlier
-from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
-from dpscale.runs.stages import STAGES
-from dpscale.runs.stages.preflight import check_preflight
-from dpscale.runs.stored_job import JOB_FILE, read_stored
-from dpscale.storage.files import present, read_text, write_whole
+from dpscale.runs.earlier import with_earlier
+from dpscale.runs.manifest import DRAFTED, parse_row_settings, versions
+from dpscale.runs.run import Part, Run
+from dpscale.runs.stage import STAGES
+from dpscale.storage.files import read_text, write_whole
 from dpscale.synthesis.decode import read_column
 from dpscale.workload import Workload
 
@@ -59,58 +57,57 @@ SEARCH_SHARE = "search_share"  # in the manifest, if the counts of the search ar
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
-class TableRun(Run):
-    """An existing run of one table; `create` makes one for a job or reopens that of an earlier run."""
+class TablePart(Part):
+    """Table of a run: rows that are counted, their plan and measurements, and the answers from them.
+
+    Attributes
+    ----------
+    job : TableJob
+        Job of the table, with its share of the budget.
+    declared : Domain
+        Domain of the job, with assumed cells where they are not public.
+    frame : object
+        The data, if a call passes them as a frame.
+    prepared : object
+        Rows that are checked before the charge of several tables.
+    steps : int
+        Number of neighbours of the table that connect two neighbours of the job.
+    """
 
     job: TableJob
-    job_class: ClassVar[type[TableJob]] = TableJob
     stages = STAGES
-    kinds: tuple[str, ...] = ()  # in the manifest, besides that of a job of one table
-    frame: object = None  # the data, if a call passes them as a frame
-    measured_together = False  # the run of several tables, which charges for all, measures this one of them
-    prepared: object = None  # rows that the run of several tables has checked before it charges
+    frame: object = None
+    prepared: object = None
+    steps = 1
+    checks_rows = True  # before its first charge; those of several tables are checked together
 
-    def _load(self, inputs: tuple[Any, ...]) -> None:
-        if (kind := self.manifest.get("kind")) and kind not in self.kinds:
-            many = kind == "database"
-            got = f"{self.path} is {'the run of several tables' if many else 'part of the run of a growing table'}"
-            raise JobError("run directory", got, "the run of one table, for example a folder in tables/",
-                           "use the directory of one table")  # fmt: skip
-        if inputs:
-            self.job, self.declared, workload = inputs
-            if not self.declared.searches:
-                vars(self)["workload"] = workload
-        else:
-            self.job = read_stored(self.job_class, self.path, self.manifest)
-            self.declared = Domain.read(self.path / "domain.toml")
-        digest = job_digest(self.job, self.declared, self.manifest.get("job_version", 1))
-        if self.manifest["job_sha256"] != refined_digest(digest, self.refines):
-            raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
-                           "the files as the run wrote them (memory and scheduler may change)",
-                           "restore them, or start a new run with your job")  # fmt: skip
-        self.job = self.job.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
+    def __init__(self, run: Run, name: str, job: TableJob, declared: Domain, folder: str = "") -> None:
+        super().__init__(run, name, folder)
+        self.job, self.declared = job, declared
+        self.job = job.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
 
-    @classmethod
-    def _prepare(cls, job: TableJob) -> NewRun:
-        domain = job.read_domain()
-        workload, digest = job.build_workload(domain), job_digest(job, domain)
-        entries = cls.entries(job, domain)
-        earlier = job_digest(job, domain, 1)
-        return NewRun(digest, lambda number: _first_files(job, domain, earlier, number, entries), (domain, workload),
-                      (earlier,))  # fmt: skip
+    def charges(self, entry: str) -> tuple[Cost, object] | None:
+        if entry == "privacy":
+            plan = self.measurement_plan
+            return plan.cost.for_group(self.steps), plan.digest
+        stage = {"discovery": "discover", "units": "units"}.get(entry)
+        if stage is None or not self.stages[stage].is_enabled(self):
+            return None
+        cost, records = self.stages[stage].function("terms")(self)
+        return cost.for_group(self.steps), records
 
-    @classmethod
-    def entries(cls, job: TableJob, domain: Domain) -> dict[str, Any]:
-        """Return the entries of a first manifest that follow from the job."""
-        return job_entries(job, domain)
+    @property
+    def spent(self) -> Cost:
+        """Cost of the measurements, the searches and the numbers of units."""
+        if not self.folder:
+            return self.run.spent
+        others = [self.stages[name].function("terms")(self)[0] for name in ("discover", "units")
+                  if name in self.stages and self.stages[name].is_enabled(self)]  # fmt: skip
+        return sum(others, self.measurements.spent)
 
-    @classmethod
-    def _preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
-        check_preflight(job, *inputs)
-
-    @classmethod
-    def table_jobs(cls, job: TableJob) -> Mapping[str, TableJob]:
-        return {"data": job}
+    @property
+    def release(self) -> str:
+        return f"{super().release}.{self.name}" if self.folder else super().release
 
     @property
     def refines(self) -> Mapping[str, Any] | None:
@@ -118,19 +115,35 @@ class TableRun(Run):
         found: Mapping[str, Any] | None = self.manifest.get("refines")
         return found
 
-    def _reopen(self, job: TableJob) -> None:
+    def reopen(self, job: TableJob) -> None:
+        """Take over limits, and settings of synthetic rows, which may change without cost."""
         engine = self.job.engine if self.done("plan") else job.engine  # a plan depends on the limits
         same = job.model_copy(update={"engine": engine, "synthesize": self.job.synthesize})
         self.job = same.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
         if job.synthesize not in (None, self.synthesis):
-            with self.locked():
+            with self.run.locked():
                 self.request_rows(job.synthesize)
 
     @property
-    def tables(self) -> Mapping[str, TableRun]:
+    def tables(self) -> Mapping[str, TablePart]:
+        """The table itself, by the name of an only table."""
         return {"data": self}
 
+    @property
+    def joins(self) -> Mapping[str, Any]:
+        """No joins: a table answers for itself."""
+        return {}
+
+    @property
+    def table(self) -> TablePart:
+        return self
+
+    @property
+    def pair_tables(self) -> tuple[str, ...]:
+        return ()
+
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
+        """Return the synthetic rows; `read` maps their files and a reader of their columns to rows."""
         folder = self.path / "synthetic"
         files = json.loads(read_text(folder / "_rows.json"))["files"]
         return read([str(folder / name) for name in files], self.row_reader)
@@ -142,11 +155,13 @@ class TableRun(Run):
 
     @property
     def protects(self) -> Protection:
+        """Privacy unit of the table."""
         return self.job.data.protects
 
     @property
-    def data_paths(self) -> list[str]:
-        return [self.job.data.path]
+    def attack_risk(self) -> AttackRisk:
+        """Attack risk of the answers of the run."""
+        return self.run.attack_risk
 
     def changed_data(self) -> dict[str, list[str]]:
         known, found = self.manifest.get("data"), _layout(self.job.data)
@@ -154,6 +169,7 @@ class TableRun(Run):
         return {"data.path": changed} if changed else {}
 
     def open_data(self) -> Mapping[str, Table]:
+        """Return the table of files and those of the privacy unit; empty for a frame."""
         if self.job.data.path == FRAME:
             return {}
         found = {"data.path": origin_of(self).table(self.job.data.path, self.domain)}
@@ -163,16 +179,36 @@ class TableRun(Run):
 
     @property
     def uses_footers(self) -> bool:
+        """Whether the content of a file is that of its footer."""
         return self.job.data.snapshot == "footers"
+
+    def plan(self, engine: Engine) -> None:
+        if self.folder and not self.done("plan"):
+            self.update(mechanism=mechanism_entry(self.job))
+        self.perform("plan", engine)
+
+    def measure(self, engine: Engine) -> None:
+        self.perform("measure", engine)
+
+    def is_measured(self) -> bool:
+        return bool(self.stages["measure"].function("is_drawn")(self))
+
+    def reconstruct(self, engine: Engine) -> None:
+        self.perform("reconstruct", engine)
+
+    def synthesize(self, engine: Engine) -> None:
+        self.perform("synthesize", engine)
+
+    def report(self, engine: Engine) -> None:
+        self.perform("report", engine)
+
+    @property
+    def drawn_folders(self) -> list[Path]:
+        return [self.measurements_path]
 
     @property
     def measurements_path(self) -> Path:
         return self.path / "measurements"
-
-    @property
-    def charging(self) -> Run:
-        """Run that charges for the draws of this one, if they are not charged with those of other tables."""
-        return self
 
     @property
     def domain(self) -> Domain:
@@ -181,12 +217,14 @@ class TableRun(Run):
             return self.declared
         if "found" not in vars(self) and self.done("discover"):
             vars(self)["found"] = Domain.read(self.path / FOUND)
+            for name in ("workload", "planning_problem", "measurement_plan"):  # those of assumed cells
+                vars(self).pop(name, None)
         found: Domain = vars(self).get("found", self.declared)
         return found
 
     @property
     def domain_file(self) -> str:
-        """Path of the domain file in the run directory, with the cells that were found if they are."""
+        """Path of the domain file of an only table in the run directory, with the cells that were found if they are."""
         return "domain.toml" if self.domain is self.declared else FOUND
 
     @property
@@ -223,12 +261,6 @@ class TableRun(Run):
         return found
 
     @property
-    def spent(self) -> Cost:
-        """Cost of the searches, of the numbers of units and of the measurements."""
-        others = [(self.manifest.get(name) or {}).get("cost") for name in ("discovery", "units")]
-        return sum((Cost.from_dict(one) for one in others if one), self.measurements.spent)
-
-    @property
     def record_weights(self) -> PeriodWeights | None:
         """Weights of the records by period in a growing table; None if each record counts once."""
         return None
@@ -252,15 +284,18 @@ class TableRun(Run):
         return table
 
     def write_domain(self, found: Domain) -> None:
-        """Write the domain with the cells that were found; results from the assumed cells are forgotten."""
+        """Write the domain with the cells that were found."""
         for name, content in found.to_files().items():
             write_whole(self.path / FOUND_FOLDER / name, content)
-        for name in ("workload", "planning_problem", "measurement_plan"):
-            vars(self).pop(name, None)
 
-    @cached_property
+    @property
     def workload(self) -> Workload:
-        return self.job.build_workload(self.domain)
+        """Workload over the domain, with the cells that were found if they are."""
+        domain = self.domain  # forgets the workload over assumed cells
+        if "workload" not in vars(self):
+            vars(self)["workload"] = self.job.build_workload(domain)
+        found: Workload = vars(self)["workload"]
+        return found
 
     @cached_property
     def planning_problem(self) -> PlanningProblem:
@@ -269,8 +304,8 @@ class TableRun(Run):
         A charged run has the budget of its charge, even if a later version converts epsilon and delta differently. The
         job of a table of several states its budget itself.
         """
-        problem, charged = self.job.planning_problem(self.workload, self.declared), self.manifest["privacy"] or {}
-        if "budget" not in charged or self.manifest.get("within"):
+        problem, charged = self.job.planning_problem(self.workload, self.declared), self.manifest["privacy"]
+        if charged is None or self.folder:
             return problem
         return replace(problem, budget=replace(problem.budget, amount=float(Fraction(charged["budget"]))))
 
@@ -283,27 +318,17 @@ class TableRun(Run):
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
         return with_earlier(self, measurement_plan) if self.refines else measurement_plan
 
-    def check_alone(self) -> None:
-        """Raise JobError for the run of one of several tables, unless their common run, which charges, measures it."""
-        inside = self.path.parent.name == "tables" and present(self.path.parent.parent / MANIFEST)
-        if not self.measured_together and (inside or self.manifest.get("within") or self.manifest.get("within_parts")):
-            raise JobError("run directory", f"{self.path} is one of several tables, which are charged together",
-                           "the directory of the whole run", "run the stage there")  # fmt: skip
-
     def check_plan(self) -> None:
-        """Raise JobError if the run may not be measured: alone as one of several tables, or with a plan of another job.
+        """Raise JobError if the table may not be measured with its plan: one of another job or version.
 
-        The ledger compares plan and cost of a charged run, so its plan may come from an earlier version. Of several
-        tables it knows the sum only: they are measured by their common run, with the plans that it charges.
+        The ledger compares plan and cost of a charged run, so its plan may come from an earlier version.
         """
-        part, recorded = self.manifest.get("within") is not None, self.manifest["mechanism"] or {}
-        self.check_alone()
-        method = self.job.method
+        method, recorded = self.job.method, self.manifest.get("mechanism") or {}
         if recorded.get("version", method.version) not in {method.version, *method.resumes}:
             raise JobError("run directory", f"{self.path} was planned by version {recorded['version']} of "
                            f"{method.name}", f"version {method.version}",
                            "resume it with the version of dpscale that its manifest.json names")  # fmt: skip
-        charged = self.manifest["privacy"] is not None and not part
+        charged = self.manifest["privacy"] is not None and not self.folder
         if not charged and not method.follows(self.measurement_plan, self.planning_problem, self.job.options):
             raise JobError("run directory", f"the plan in {self.path / 'plan'} does not follow from the job",
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
@@ -336,8 +361,8 @@ class TableRun(Run):
         """
         manifest = self.manifest
         if manifest["snapshot"] is None:
-            raise self._undone("measure")
-        return self.open_measurements(manifest["release"], manifest["snapshot"])
+            raise self.undone("measure")
+        return self.open_measurements(self.release, manifest["snapshot"])
 
     def open_measurements(self, release: str, snapshot: str) -> MeasurementStore:
         """Return the measurements of a release id and a snapshot of the data; cached."""
@@ -368,21 +393,14 @@ def job_digest(job: TableJob, domain: Domain, version: int = DIGEST_VERSION) -> 
     return digest_of([versioned(content, job, version), domain.digest])
 
 
-def _first_files(
-    job: TableJob, domain: Domain, digest: str, number: int, entries: Mapping[str, Any]
-) -> dict[str, bytes]:
-    """Return the initial files of a run, the manifest last."""
-    manifest = first_manifest(job.engine.seed, digest, number, **entries)
-    return {
-        **domain.to_files(),
-        JOB_FILE: tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(manifest, indent=2).encode(),
-    }
+def mechanism_entry(job: TableJob) -> dict[str, Any]:
+    """Return the entry of a manifest for the mechanism of a job."""
+    return {"name": job.method.name, "version": job.method.version}
 
 
 def job_entries(job: TableJob, domain: Domain) -> dict[str, Any]:
     """Return the entries of a first manifest that follow from the job."""
-    entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
+    entries: dict[str, Any] = {"mechanism": mechanism_entry(job)}
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     entries |= {"where": job.data.where} if job.data.where else {}
     entries |= {SEARCH_SHARE: job.search_share(domain)} if job.counting_search(domain) else {}
@@ -398,7 +416,7 @@ def _layout(data: Data) -> Layout | None:
     return None
 
 
-def origin_of(run: TableRun) -> Origin:
+def origin_of(run: TablePart) -> Origin:
     """Return the origin of the data; a versioned table is read at the version with which the run started.
 
     A page of a Parquet file takes about eight times its size while it is read, by each of at least two workers.

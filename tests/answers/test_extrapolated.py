@@ -27,7 +27,7 @@ def test_least_squares_never_extrapolates(place):
 ])  # fmt: skip
 def test_model_marks_sets_without_cell_measurement_as_extrapolated(place, change):
     release = dp.run(write_job(place, workload=TRIPLE, **change), place / "run")
-    decisions = release._run.measurements.decisions()
+    decisions = release._run.table.measurements.decisions()
     # A selection of nothing measures the empty set, which has no factor.
     by_cell = {order.block.attributes for one in decisions for order in one.requests
                if order.block.factors and all(factor.cells == release.domain[name].size for factor, name

@@ -13,7 +13,7 @@ from markupsafe import escape
 import dpscale as dp
 from dpscale.answers.report.page import HIDDEN, public_name, redacted, security_policy, shared_file
 from dpscale.mechanisms import MECHANISMS
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from tests.answers.chromium import BROWSER, render_page
 from tests.links.small import write_job as write_shop
 from tests.periods.growing import frames, make_job as make_growing, write as write_months
@@ -200,7 +200,7 @@ def test_technical_parts_are_folded_and_open_in_print(reports):
 def test_first_screen_says_what_whom_and_how_sure(reports):
     page = reports["least-squares"].read_text()
     first = page.split("<h2")[0]
-    assert TableRun(reports["least-squares"].parent).attack_risk.sentence in first
+    assert open_part(reports["least-squares"].parent).attack_risk.sentence in first
     for text in (
         "What is released:",
         "every person, with all rows",
@@ -235,10 +235,9 @@ def test_report_hides_paths_and_data_hash(reports):
 def test_report_code_snippets_run(reports, monkeypatch):
     from dpscale.runs.answers import read_index
     from dpscale.runs.stages.report import snippets
-    from dpscale.runs.table import TableRun
 
     run = reports["laplace"].parent
-    result = dict(snippets(TableRun(run), read_index(run / "answers")))
+    result = dict(snippets(open_part(run), read_index(run / "answers")))
     *before, table, total = result["Python"].replace("RUN_DIRECTORY", str(run)).splitlines()
     names = {}
     exec("\n".join(before), names)

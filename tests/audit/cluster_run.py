@@ -11,6 +11,8 @@ import signal
 import sys
 import traceback
 
+from tests.running import begin_table
+
 
 def limit_files() -> None:
     import resource
@@ -50,15 +52,14 @@ def main(job: str, run_dir: str, how: str) -> None:
     from distributed import Client, LocalCluster
 
     from dpscale.job import TableJob
-    from dpscale.runs.stages.runner import run_stages
-    from dpscale.runs.table import TableRun
+    from tests.running import run_stages
 
     dask.config.set({"logging.distributed": "debug"})
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,
     ):
-        run = TableRun.create(TableJob.read(job), run_dir)
+        run = begin_table(TableJob.read(job), run_dir)
         run_stages(run, client=client, only="plan")
         if how in TROUBLES:
             client.run(TROUBLES[how])

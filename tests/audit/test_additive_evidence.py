@@ -23,7 +23,8 @@ from dpscale.mechanisms.fixed_plan import AllBlocks, FixedPlan
 from dpscale.privacy.accounting import Cost, float_above
 from dpscale.privacy.conversion import gaussian_power, gdp_mu
 from dpscale.privacy.protection import Protection
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.charge import parts_of_entry
+from dpscale.runs.opening import open_run
 from tests.audit import test_bundle_of_tables as tables
 from tests.audit.test_bundle import GAUSSIAN, PASSED, PURE, UNIT, run_command, run_job, write_run_bundle
 from tests.audit.test_forgeries import forge
@@ -221,11 +222,11 @@ def test_several_tables_sum_additive_deltas_over_steps(tmp_path, monkeypatch):
     plant(monkeypatch)
     place = tmp_path / "shop"
     place.mkdir()
-    run = CompositeRun(dp.run(tables.write_job(place), place / "run").path)
+    run = open_run(dp.run(tables.write_job(place), place / "run").path)
     folder = bundle.write_bundle(run, PASSED)
     assert check_bundle(folder)["sound"]
     [row] = recompute.read(folder, "ledger.json")["releases"]
-    costs = {name: one.cost for name, one in run.components().items()}
+    costs = {name: cost for name, (cost, _) in parts_of_entry(run, "privacy").items()}
     grown = sum(cost.delta for cost in costs.values())
     assert Fraction(row["cost"]["delta"]) >= grown > 4 * ADDITIVE
     assert "period" not in row["cost"]  # the link is for no period
@@ -244,11 +245,9 @@ def test_components_above_the_delta_of_the_job_are_refused(tmp_path, monkeypatch
     plant(monkeypatch, Fraction(1, 10**8))
     path = tables.shop.write_job(tmp_path)
     path.write_text(bundle.tomli_w.dumps(tables.rooted_job()))
-    with pytest.raises(
-        dp.BudgetError, match=r"privacy\.delta: components with additive delta .*; expected a total cost"
-    ):
+    with pytest.raises(dp.BudgetError, match=r"privacy\.delta: parts with additive delta .*; expected a total cost"):
         dp.run(path, tmp_path / "run")
-    assert not list((tmp_path / "run").rglob("*.npy"))
+    assert not list((tmp_path / "run").rglob("links/*/*.parquet"))
 
 
 def test_command_makes_and_checks_the_bundle(runs, tmp_path):

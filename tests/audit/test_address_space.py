@@ -19,8 +19,7 @@ import tomli_w
 
 from dpscale.base.error_redaction import no_memory
 from dpscale.job import TableJob
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
+from tests.running import begin_table, run_stages
 
 ROOT = Path(__file__).parents[2]
 ROWS = 400_000
@@ -60,7 +59,7 @@ def make_planned_run(place, rows):
         "mechanism": {"name": "residual-planner"},
     }
     (place / "job.toml").write_text(tomli_w.dumps(job))
-    run_stages(TableRun.create(TableJob.read(place / "job.toml"), place / "run"), only="plan")
+    run_stages(begin_table(TableJob.read(place / "job.toml"), place / "run"), only="plan")
     return place / "run"
 
 

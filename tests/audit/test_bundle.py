@@ -19,8 +19,8 @@ from dpscale.audit.evidence import bundle, draws, recompute, sensitivities
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.privacy.conversion import epsilon_of_mu
-from dpscale.runs.stages import measure
-from dpscale.runs.table import TableRun
+from dpscale.runs import parts
+from dpscale.runs.opening import open_part, open_run
 from tests.audit.leaks import leaks_under, planted_frame
 from tests.audit.small import write
 from tests.selection import mostly_slow
@@ -48,7 +48,7 @@ def run_job(place, mechanism="query-smasher", privacy=GAUSSIAN, data=ROW, engine
 
 
 def write_run_bundle(run, key=None):
-    return bundle.write_bundle(TableRun(run), PASSED, key)
+    return bundle.write_bundle(open_run(run), PASSED, key)
 
 
 def run_command(*arguments):
@@ -213,15 +213,15 @@ def test_bundle_contains_no_secret_and_no_path(tmp_path, mechanism, monkeypatch)
     place = tmp_path / "a place of ours"
     secrets = []
     with monkeypatch.context() as patch:
-        published = measure.publish
+        published = parts.publish
 
-        def record_secret(run, released):
+        def record_secret(run):
             secrets.append(run.secret_path.read_bytes())
-            published(run, released)
+            published(run)
 
-        patch.setattr(measure, "publish", record_secret)
+        patch.setattr(parts, "publish", record_secret)
         run = run_job(place, mechanism, {"epsilon": 1.0, "delta": 1e-9})  # the dataset's name is its path
-    folder, manifest = write_run_bundle(run), TableRun(run).manifest
+    folder, manifest = write_run_bundle(run), open_part(run).manifest
     [secret] = secrets
     texts = {path.name: path.read_bytes() for path in folder.iterdir()}
     for name, text in texts.items():
@@ -568,7 +568,7 @@ def test_bundle_requires_measured_unedited_run_and_ledger(tmp_path, selftest):
 
 
 def test_measurement_without_decision_is_refused(tmp_path):
-    run = TableRun(run_job(tmp_path))
+    run = open_run(run_job(tmp_path))
     stray = run.path / "measurements" / ("0" * 32 + ".parquet")
     stray.write_bytes(next(run.path.glob("measurements/*.parquet")).read_bytes())
     with pytest.raises(JobError, match="belongs to no decision"):

@@ -13,17 +13,21 @@ import pytest
 import dpscale as dp
 from dpscale.audit.evidence import bundle, crosscheck, draws, recompute, sensitivities, shapes
 from dpscale.audit.evidence.check import check_bundle
+from dpscale.audit.evidence.sensitivities import file_of
 from dpscale.base.errors import JobError
 from dpscale.job.tables import CompositeJob
+from dpscale.measurement.value_files import META, open_values, read_group, write_values
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.features import Features, Side, squared_distance
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.opening import open_run
 from tests.audit.leaks import leaks_under
 from tests.audit.test_bundle import PASSED, run_command
 from tests.links import small as shop
 from tests.links.small import table_section
+from tests.running import begin_linked, linked
 
 FILES = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
 PRIVACY = {"epsilon": 3.0, "delta": 1e-6, "dataset": "shop"}
@@ -70,7 +74,7 @@ def write_job(place):
 
 @pytest.fixture(scope="module")
 def bundles(runs):
-    return {name: bundle.write_bundle(CompositeRun(run), PASSED) for name, run in runs.items()}
+    return {name: bundle.write_bundle(open_run(run), PASSED) for name, run in runs.items()}
 
 
 def forge(folder, place, change):
@@ -161,7 +165,7 @@ def test_bundle_matches_ledger(bundles, runs):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_bundle_contains_no_path_tag_or_exact_number(bundles, runs, name):
-    run = CompositeRun(runs[name])
+    run = linked(runs[name])
     forbidden = ["a place of ours", str(runs[name]), run.manifest["snapshot"], run.manifest["secret_tag"]]
     forbidden += [one.manifest[key] for one in run.tables.values() for key in ("snapshot", "secret_tag")]
     for path in bundles[name].iterdir():
@@ -180,8 +184,8 @@ def test_bundle_contains_no_path_tag_or_exact_number(bundles, runs, name):
 def test_run_files_list_public_files_of_every_component(bundles):
     names = set(recompute.read(bundles["rooted"], "run-files.json"))
     expected = ["tables/persons/plan/plan.json", "tables/orders/measurements/round-001.json", "report.html",
-                "links/orders/degrees.npy", "links/orders/shares.json", "links/ratings/round-00.json",
-                "links/ratings/round-01.npy", "synthetic/ratings/part-00000.parquet"]  # fmt: skip
+                f"links/orders/{file_of('degrees')}", "links/orders/shares.json", "links/ratings/round-00.json",
+                f"links/ratings/{file_of('round-01')}", "synthetic/ratings/part-00000.parquet"]  # fmt: skip
     for one in expected:
         assert one in names
 
@@ -192,19 +196,40 @@ def test_run_files_list_public_files_of_every_component(bundles):
 @pytest.fixture
 def run_copy(runs, tmp_path):
     """Copies the run next to its ledger, whose place is in the job."""
-    return CompositeRun(shutil.copytree(runs["rooted"], tmp_path / "run"))
+    return open_run(shutil.copytree(runs["rooted"], tmp_path / "run"))
 
 
 def save(path, values):
-    np.save(path, values, allow_pickle=False)
+    """Write other values with the labels of a file, or values without a draw."""
+    label, head = "{}", {}
+    if path.exists():
+        file, _ = open_values(path)
+        with file:
+            label, head = read_group(file, 0).labels[0].as_py(), json.loads(file.schema_arrow.metadata[META])
+    write_values(path, head, [(label, np.array(values, float))])
 
 
 EDITS = {
-    "stray values": (lambda links: save(links / "orders" / "links.npy", [1.0]), "links.npy of link orders belongs to"),
-    "missing values": (lambda links: (links / "orders" / "degrees.npy").unlink(), "degrees.npy of link orders is miss"),
-    "other numbers": (lambda links: save(links / "orders" / "degrees.npy", np.ones(5)), "differ from its draw"),
-    "off the lattice": (lambda links: save(links / "ratings" / "links.npy", np.array([1 / 3])), "differ from its draw"),
-    "missing round": (lambda links: (links / "ratings" / "round-01.npy").unlink(), "round-01.npy of link ratings is m"),
+    "stray values": (
+        lambda links: save(links / "orders" / file_of("links"), [1.0]),
+        f"{file_of('links')} of link orders belongs to",
+    ),
+    "missing values": (
+        lambda links: (links / "orders" / file_of("degrees")).unlink(),
+        f"{file_of('degrees')} of link orders is miss",
+    ),
+    "other numbers": (
+        lambda links: save(links / "orders" / file_of("degrees"), np.ones(5)),
+        "differ from its draw",
+    ),
+    "off the lattice": (
+        lambda links: save(links / "ratings" / file_of("links"), np.array([1 / 3])),
+        "differ from its draw",
+    ),
+    "missing round": (
+        lambda links: (links / "ratings" / file_of("round-01")).unlink(),
+        f"{file_of('round-01')} of link ratings is m",
+    ),
     "unknown link": (lambda links: (links / "other").mkdir(), "links/other belongs to no link"),
 }
 
@@ -356,11 +381,11 @@ def less_noise(files):
 
 
 def unknown_values(files):
-    files["run-files"]["links/orders/links.npy"] = "0" * 64
+    files["run-files"][f"links/orders/{file_of('links')}"] = "0" * 64
 
 
 def gone_values(files):
-    del files["run-files"]["links/orders/degrees.npy"]
+    del files["run-files"][f"links/orders/{file_of('degrees')}"]
 
 
 def extra_file(files):
@@ -382,7 +407,9 @@ FORGERIES = {
     "variance of round": edit_draw("link ratings", "round-01", lambda draw: scale_noise(draw, 0.5)),
     "multiplier": edit_draw("link orders", "siblings", lambda draw: draw.update(multiplier="4096")),
     "sensitivity": edit_draw("link orders", "degrees", lambda draw: draw.update(squared_l2="1")),
-    "statistic": edit_draw("link orders", "degrees", lambda draw: draw.update(statistic="links", file="links.npy")),
+    "statistic": edit_draw(
+        "link orders", "degrees", lambda draw: draw.update(statistic="links", file=file_of("links"))
+    ),
     "marginals": edit_draw("link ratings", "round-00", lambda draw: draw.update(count=1)),
     "moved": smaller_sensitivity,
     "relation": edit_part("link homes", lambda link: link.update(relation="replace")),
@@ -546,14 +573,14 @@ def test_facts_of_components_equal_those_of_package(tmp_path, make):
     job = CompositeJob.parse(make(), tmp_path)
     path = tmp_path / "other.toml"
     path.write_text(bundle.tomli_w.dumps(make()))
-    run = CompositeRun.create(job, tmp_path / "run")
+    run = begin_linked(job, tmp_path / "run")
     domains = {f"domain.{name}.toml": domain.to_dict() for name, domain in job.domains.items()}
     found = {sensitivities.label(one): one for one in shapes.expected(bundle._job(run), domains, {"draws": {}})}
     protects, neighbours = shapes.protection(bundle._job(run)), run.neighbours
     assert (protects["unit"], protects["unit_table"], protects["relation"]) == (
         neighbours.protects.unit, neighbours.protects.table, neighbours.protects.relation)  # fmt: skip
     assert len(found) == len(job.shares)
-    for name, table in CompositeRun.table_jobs(job).items():
+    for name, table in LinkedTables.table_jobs(job).items():
         facts = found[f"table {name}"]
         assert facts["rows_per_unit"] == (table.data.max_rows_per_unit or 1)
         assert facts["bounded"] == bool(table.data.max_rows_per_unit)

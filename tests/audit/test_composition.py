@@ -11,7 +11,7 @@ import pytest
 import dpscale as dp
 from dpscale.audit.noise_and_stability import MECHANISMS
 from dpscale.ledger import Ledger
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from tests.answered import plant
 from tests.audit.composition import audit_run, records_of
 from tests.audit.small import write
@@ -94,7 +94,7 @@ def test_draw_with_strategy_is_checked_against_its_columns(tmp_path):
 
 def first_measurement(run):
     """Return the record and the value of the first measurement of a run."""
-    released = TableRun(run).measurements
+    released = open_part(run).measurements
     first = released.measurement_plan.first_decision()
     return released.record(first.requests[0]), released.values(first)[0]
 

@@ -48,7 +48,7 @@ def noise_of_run(place, mechanism, noise, seed):
     (place / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
     release = dp.run(path, place / f"run-{mechanism}-{noise}-{seed}")
     table = Table.open(place / "data", release.domain)
-    released = release._run.measurements
+    released = release._run.table.measurements
     first, parts = released.measurement_plan.first_decision(), []
     for order, value in zip(first.requests, released.values(first), strict=True):
         block, draw = order.block, order.draw

@@ -14,14 +14,16 @@ import dpscale as dp
 from dpscale.job import TableJob
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
+from dpscale.runs import run as runs, runner
 from dpscale.runs.manifest import output_digest
-from dpscale.runs.stages import budget, runner
+from dpscale.runs.opening import open_part, open_run
 from dpscale.runs.stored_job import read_stored
-from dpscale.runs.table import TableRun, job_digest
+from dpscale.runs.table import job_digest
 from tests.answered import edit_blocks
 from tests.audit.composition import records_of
 from tests.audit.small import write
 from tests.links import small as shop
+from tests.running import begin_table, run_stages
 
 JOB = {"workload": [{"family": "marginal", "attributes": [["a", "b"]]}], "engine": {"scheduler": "synchronous"}}
 
@@ -60,7 +62,7 @@ def test_plan_edited_during_run_gives_no_second_draw(tmp_path, monkeypatch):
     (tmp_path / "domain.toml").write_text(
         tomli_w.dumps({"attributes": {name: {"kind": "coded", "size": 5} for name in "abc"}})
     )
-    real_stage, real_destroy = runner.run_stage, budget.destroy_secret
+    real_stage, real_destroy = runner.run_stage, runs.destroy_secret
 
     def run_stage_with_edit(stage, *arguments, **settings):
         if stage.name == "measure":
@@ -74,7 +76,7 @@ def test_plan_edited_during_run_gives_no_second_draw(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(runner, "run_stage", run_stage_with_edit)
-        patched.setattr(budget, "destroy_secret", copy_and_destroy)
+        patched.setattr(runs, "destroy_secret", copy_and_destroy)
         with suppress(dp.DpscaleError):  # to refuse the edit is right as well
             dp.run(job, run)
     if not copy.exists():
@@ -88,8 +90,8 @@ def test_plan_edited_during_run_gives_no_second_draw(tmp_path, monkeypatch):
 
 
 def test_plan_digest_is_of_written_plan(tmp_path):
-    run = TableRun.create(TableJob.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
-    runner.run_stages(run, only="plan")
+    run = begin_table(TableJob.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
+    run_stages(run, only="plan")
     path = run.path / "plan" / "plan.json"
     written = hashlib.sha256(path.read_bytes()).hexdigest()
     path.write_text(path.read_text() + " ")
@@ -99,8 +101,8 @@ def test_plan_digest_is_of_written_plan(tmp_path):
 def test_plan_digest_is_of_read_plan(tmp_path):
     """A later process reads the plan, which is then edited before the charge."""
     job = write(tmp_path, engine={"scheduler": "synchronous"})
-    runner.run_stages(TableRun.create(TableJob.read(job), tmp_path / "run"), only="plan")
-    run = TableRun(tmp_path / "run")
+    run_stages(begin_table(TableJob.read(job), tmp_path / "run"), only="plan")
+    run = open_part(tmp_path / "run")
     path = run.path / "plan" / "plan.json"
     read = hashlib.sha256(path.read_bytes()).hexdigest()
     assert run.measurement_plan.first_decision().requests
@@ -114,10 +116,10 @@ def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
     job = write(tmp_path, mechanism=mechanism, privacy={"rho": 0.5, "dataset": "small"},
                 engine={"scheduler": "synchronous"})  # fmt: skip
     with monkeypatch.context() as patched:
-        patched.setattr(budget, "destroy_secret", lambda path: 1 / 0)
+        patched.setattr(runs, "destroy_secret", lambda path: 1 / 0)
         with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, tmp_path / "run")
-    assert TableRun(tmp_path / "run").measurement_plan.noise_spec == ["aim-grem", "1", 1]
+    assert open_part(tmp_path / "run").measurement_plan.noise_spec == ["aim-grem", "1", 1]
     dp.run(job, tmp_path / "run")
 
 
@@ -125,30 +127,30 @@ def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
 def test_edited_budget_of_uncharged_run_is_refused(tmp_path, mechanism):
     """Planted: the manifest claims a charge with a larger budget, which the ledger does not contain."""
     job = write(tmp_path, mechanism={"name": mechanism}, engine={"scheduler": "synchronous"})
-    runner.run_stages(TableRun.create(TableJob.read(job), tmp_path / "run"), only="plan")
-    run = TableRun(tmp_path / "run")
+    run_stages(begin_table(TableJob.read(job), tmp_path / "run"), only="plan")
+    run = open_part(tmp_path / "run")
     run.update(privacy={"budget": "10000"})
     with pytest.raises(dp.JobError, match="a charge that is not on the ledger"):
-        runner.run_stages(TableRun(tmp_path / "run"), only="measure")
+        run_stages(open_run(tmp_path / "run"), only="measure")
     assert not list((tmp_path / "run" / "measurements").glob("*"))
 
 
 def test_run_of_other_mechanism_version_is_not_measured(tmp_path):
     job = write(tmp_path, mechanism={"name": "residual-planner"}, engine={"scheduler": "synchronous"})
-    runner.run_stages(TableRun.create(TableJob.read(job), tmp_path / "run"), only="plan")
-    TableRun(tmp_path / "run").update(mechanism={"name": "residual-planner", "version": "0"})
+    run_stages(begin_table(TableJob.read(job), tmp_path / "run"), only="plan")
+    open_part(tmp_path / "run").update(mechanism={"name": "residual-planner", "version": "0"})
     with pytest.raises(dp.JobError, match="was planned by version 0 of residual-planner; expected version 1"):
-        runner.run_stages(TableRun(tmp_path / "run"), only="measure")
+        run_stages(open_run(tmp_path / "run"), only="measure")
 
 
 def copy_with_secret(job, folder, monkeypatch):
     """Measure a job that is stopped before its secret is destroyed, and return a copy without its measurements."""
     with monkeypatch.context() as patched:
-        patched.setattr(budget, "destroy_secret", lambda path: 1 / 0)
+        patched.setattr(runs, "destroy_secret", lambda path: 1 / 0)
         with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, folder / "run")
     copy = shutil.copytree(folder / "run", folder / "copy")
-    for path in [*copy.rglob("measurements/*"), *copy.rglob("links/*/*.npy")]:
+    for path in [*copy.rglob("measurements/*"), *copy.rglob("links/*/*.parquet")]:
         path.unlink()
     return copy
 
@@ -167,20 +169,38 @@ def test_copy_with_other_unit_gets_no_second_release(tmp_path, monkeypatch, mech
     manifest["job_sha256"] = job_digest(edited, edited.read_domain(), manifest["job_version"])
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(dp.BudgetError, match="another plan_digest"):
-        runner.run_stages(TableRun(copy), only="measure")
+        run_stages(open_run(copy), only="measure")
     assert not list((copy / "measurements").glob("*"))
     dp.run(job, tmp_path / "run")  # the original goes on
 
 
-def test_copy_of_table_with_other_release_gets_no_second_release(tmp_path, monkeypatch):
-    """The release id of a table is part of the key of its noise."""
-    job = shop.write_job(tmp_path, {"engine": {"scheduler": "synchronous"}})
+def forget_measuring(copy, change):
+    """Edit the manifest of a copy, and forget that it and its tables began to measure."""
+    path = copy / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for one in [manifest, *manifest["parts"].values()]:
+        one.get("stages", {}).pop("measure", None)
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def set_number(manifest):
+    manifest["number"] = 2
+
+
+def set_release(manifest):
+    manifest["parts"]["tables.persons"]["release"] = "f" * 32
+
+
+@pytest.mark.parametrize("seed", [{}, {"seed": 5}], ids=["", "seed"])
+@pytest.mark.parametrize("change", [set_number, set_release])
+def test_edited_facts_of_table_change_no_noise(tmp_path, monkeypatch, change, seed):
+    """Planted: a number of the run, and a release id of a table, which follows from that of the run."""
+    job = shop.write_job(tmp_path, {"engine": {"scheduler": "synchronous", **seed}})
     copy = copy_with_secret(job, tmp_path, monkeypatch)
-    for path in [copy / "manifest.json", copy / "tables/persons/manifest.json"]:
-        manifest = json.loads(path.read_text())
-        manifest["stages"].pop("measure", None)
-        path.write_text(json.dumps(manifest | ({"release": "f" * 32} if "tables" in path.parts else {})))
-    with pytest.raises(dp.DpscaleError, match="another decision"):
-        dp.run(job, copy)
-    assert not list((copy / "tables/persons/measurements").glob("*.parquet"))
+    forget_measuring(copy, change)
+    dp.run(job, copy)
     dp.run(job, tmp_path / "run")
+    drawn, again = (sorted((one / "tables/persons/measurements").glob("*.parquet")) for one in (tmp_path / "run", copy))
+    assert drawn
+    assert [path.read_bytes() for path in drawn] == [path.read_bytes() for path in again]

@@ -20,9 +20,9 @@ from dpscale.ledger import Ledger
 from dpscale.plans import time_plan
 from dpscale.privacy.protection import Protection
 from dpscale.runs.opening import open_run
-from dpscale.runs.stages.runner import end
 from tests.audit.test_bundle import PASSED, run_command
 from tests.periods.growing import MONTHS, frames, make_job, release, write
+from tests.running import end
 
 UNIT = {"privacy_unit": "who", "max_rows_per_unit": 2}
 GAUSSIAN, PURE = {"privacy_cost": None, "epsilon": 1.0, "delta": 1e-9}, {"privacy_cost": None, "epsilon": 0.7}
@@ -126,7 +126,7 @@ def test_factor_of_each_promise_is_that_of_the_run(folders):
     factors = {}
     for case, folder in folders.items():
         factors[case] = int(read(folder, "draws")["time"]["factor"])
-        assert factors[case] == open_run(folder.parent).time_plan.factor
+        assert factors[case] == open_run(folder.parent).table.time_plan.factor
     assert factors["row"] == factors["unit in one month"] < factors["unit over all time"]
 
 
@@ -179,7 +179,7 @@ def test_seeded_run_after_an_earlier_horizon(tmp_path):
     (tmp_path / "domain.toml").write_text((tmp_path / "domain.toml").read_text().replace(MONTHS[0], MONTHS[2]))
     shutil.rmtree(tmp_path / "data")
     write(tmp_path, frames(60, MONTHS[2:4]))
-    folder = bundle.write_bundle(release(job, tmp_path / "two", MONTHS[2:4]), PASSED)
+    folder = bundle.write_bundle(release(job, tmp_path / "two", MONTHS[2:4]).run, PASSED)
     found = check_bundle(folder)
     assert not found["private"]
     assert found["components"] == [f"table {month}" for month in MONTHS[2:4]]

@@ -19,9 +19,8 @@ import tomli_w
 
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
 from tests.audit.leaks import BAD_NUMBER, BAD_TEXT, COUNTS, leaks_in, leaks_under, planted_frame
+from tests.running import begin_table, run_stages
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,7 +123,7 @@ def test_full_disk_leaks_nothing(tmp_path, data, limit):
 def test_unwritable_path_leaks_nothing(tmp_path, data, name):
     """Root can write everywhere, so a file or a directory occupies the path instead."""
     job = write_job(tmp_path, data / "good")
-    run_stages(TableRun.create(TableJob.read(job), tmp_path / "run"), only="plan")
+    run_stages(begin_table(TableJob.read(job), tmp_path / "run"), only="plan")
     taken = tmp_path / "run" / name
     if "." in name:
         taken.mkdir()

@@ -19,24 +19,26 @@ from dpscale.ledger import Ledger
 from dpscale.measurement import measure_layouts
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
-from dpscale.runs.stages import STAGES, budget, measure as measuring, unit_bounds
-from dpscale.runs.stages.runner import run_stage, run_stages
-from dpscale.runs.table import TableRun
+from dpscale.runs import parts, run as runs
+from dpscale.runs.opening import open_part
+from dpscale.runs.runner import run_stage
+from dpscale.runs.stages import measure as measuring, unit_bounds
 from tests.audit.composition import audit_run, records_of
 from tests.audit.small import frame, measurements, write
+from tests.running import begin_table, run_stages
 
 PRIVATE = {"scheduler": "synchronous"}
 
 
 def make_planned_run(place, name="run", **changes):
     """Return a planned run."""
-    run = TableRun.create(TableJob.read(write(place, **changes)), place / name)
-    run_stage(STAGES["plan"], run, resolve(scheduler="synchronous"))
+    run = begin_table(TableJob.read(write(place, **changes)), place / name)
+    run_stage(run.run.stages["plan"], run.run, resolve(scheduler="synchronous"))
     return run
 
 
 def measure(run, scheduler="synchronous"):
-    run_stage(STAGES["measure"], run, resolve(scheduler=scheduler))
+    run_stage(run.run.stages["measure"], run.run, resolve(scheduler=scheduler))
 
 
 def ledger_releases(place):
@@ -77,9 +79,7 @@ def test_repeated_task_changes_no_file(tmp_path):
     assert len(ledger_releases(tmp_path)) == 1
 
 
-@pytest.mark.parametrize(
-    "where", [(measuring, "publish"), (budget, "destroy_secret")], ids=["publish", "destroy_secret"]
-)
+@pytest.mark.parametrize("where", [(parts, "publish"), (runs, "destroy_secret")], ids=["publish", "destroy_secret"])
 def test_lost_files_are_drawn_again_with_same_bytes_before_publishing(tmp_path, monkeypatch, where):
     run = make_planned_run(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
@@ -116,7 +116,7 @@ def test_overwritten_secret_draws_nothing(tmp_path, monkeypatch, lost):
     """A kill between overwriting and removing the secret leaves 32 zeros, which is a known key."""
     run = make_planned_run(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        make_crash(patch, budget, "destroy_secret")
+        make_crash(patch, runs, "destroy_secret")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     run.secret_path.write_bytes(bytes(32))
@@ -146,8 +146,8 @@ def test_copied_planned_run_draws_once(tmp_path):
     run = make_planned_run(tmp_path, engine=PRIVATE)
     shutil.copytree(run.path, tmp_path / "copy")
     measure(run)
-    with pytest.raises(BudgetError, match="on the ledger with another plan"):
-        measure(TableRun(tmp_path / "copy"))
+    with pytest.raises(BudgetError, match="another decision 0 of data"):
+        measure(open_part(tmp_path / "copy"))
     assert measurements(tmp_path / "copy") == {}
     assert len(ledger_releases(tmp_path)) == 1
 
@@ -160,7 +160,7 @@ def test_directory_copied_during_run_draws_the_same(tmp_path, monkeypatch):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
     measure(run)
-    measure(TableRun(tmp_path / "copy"))
+    measure(open_part(tmp_path / "copy"))
     assert measurements(run.path) == measurements(tmp_path / "copy")
     assert len(ledger_releases(tmp_path)) == 1
 
@@ -173,7 +173,7 @@ def test_run_edited_after_charge_is_refused(tmp_path, monkeypatch, change):
     """Four rows per unit instead of one cost the same with other noise, which would be a second draw."""
     run = make_planned_run(tmp_path, data=UNITS, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        make_crash(patch, measuring, "publish")
+        make_crash(patch, parts, "publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     before = measurements(run.path)
@@ -188,7 +188,7 @@ def test_run_edited_after_charge_is_refused(tmp_path, monkeypatch, change):
         path = run.path / "domain.toml"
         path.write_text(path.read_text().replace("size = 5", "size = 6"))
     with pytest.raises((BudgetError, JobError, DataError)):
-        measure(TableRun(run.path))
+        measure(open_part(run.path))
     assert set(measurements(run.path)) <= set(before)
 
 
@@ -203,9 +203,9 @@ def test_copy_with_other_data_is_refused(tmp_path):
     measure(run)
     more = pd.concat([frame(), frame().iloc[:1]])
     more.to_parquet(tmp_path / "data/0.parquet", index=False)
-    copy = TableRun(tmp_path / "copy")
+    copy = open_part(tmp_path / "copy")
     assert copy.secret_path.exists()
-    with pytest.raises(BudgetError, match="on the ledger"):
+    with pytest.raises(BudgetError, match="another decision 0 of data"):
         measure(copy)
     assert not measurements(copy.path)
 
@@ -215,7 +215,7 @@ def test_resume_requires_ledger_of_first_start(tmp_path, way):
     """For example, the driver is restarted on another machine."""
     run = make_planned_run(tmp_path, engine=PRIVATE)
     with pytest.MonkeyPatch.context() as patch:
-        make_crash(patch, measuring, "publish")
+        make_crash(patch, parts, "publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     next(run.measurements_path.iterdir()).unlink()
@@ -232,13 +232,19 @@ def test_overwritten_manifest_is_another_charged_release(tmp_path, monkeypatch):
     """Two processes create one directory at once and the later manifest wins; every draw is still charged."""
     run = make_planned_run(tmp_path, engine=PRIVATE)
 
-    def replace_release(*arguments):
+    ask = measuring.charge
+
+    def replace_release(*arguments, **settings):
         run.update(release="f" * 32)
+        return ask(*arguments, **settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "check_noise_key", replace_release)
-        measure(run)
+        patch.setattr(measuring, "charge", replace_release)
+        with pytest.raises(JobError, match="was replaced meanwhile"):
+            measure(run)
+    measure(open_part(run.path))
     drawn = {record["release"] for path in run.measurements_path.iterdir() for record in records_of(path)}
+    assert drawn
     assert drawn <= {row["release"] for row in ledger_releases(tmp_path)}
 
 
@@ -306,7 +312,7 @@ def test_cluster_that_loses_a_worker_draws_the_same(reference):
     from distributed import Client, LocalCluster
 
     place, expected = reference
-    run = TableRun.create(TableJob.read(write(place)), place / "cluster")
+    run = begin_table(TableJob.read(write(place)), place / "cluster")
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,

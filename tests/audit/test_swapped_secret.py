@@ -9,7 +9,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.privacy.streams import new_secret
-from dpscale.runs.stages import measure
+from dpscale.runs import charge as charging, parts
 from tests.audit.small import measurements, write
 
 
@@ -17,20 +17,21 @@ from tests.audit.small import measurements, write
 def test_replaced_secret_draws_nothing(tmp_path, monkeypatch, name):
     """Noise drawn under another secret, deleted and drawn again under the first would be two draws for one charge."""
     job = write(tmp_path, mechanism={"name": name}, engine={"scheduler": "synchronous"})
-    key, real, first = tmp_path / "run" / "secret.key", measure.charge, []
+    key, real, first = tmp_path / "run" / "secret.key", charging.charge, []
 
-    def charge(run, released, reserve=True):
-        state = real(run, released, reserve)
+    def charge(run, entry="privacy", reserve=True):
+        state = real(run, entry, reserve)
         if reserve and not first:
             first.append(key.read_bytes())
             key.write_bytes(new_secret())
         return state
 
     with monkeypatch.context() as patched:
-        patched.setattr(measure, "charge", charge)
-        patched.setattr(measure, "publish", lambda run, released: 1 / 0)  # killed before the end
+        patched.setattr(charging, "charge", charge)
+        patched.setattr(parts, "publish", lambda run: 1 / 0)  # killed before the end
         with pytest.raises((dp.DpscaleError, ZeroDivisionError)):
             dp.run(job, tmp_path / "run")
+    assert first
     seen = measurements(tmp_path / "run")
     seals = [json.loads(path.read_text())["seal"] for path in (tmp_path / "run/measurements").glob("round-*.json")]
     shutil.rmtree(tmp_path / "run" / "measurements", ignore_errors=True)

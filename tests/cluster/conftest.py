@@ -75,6 +75,21 @@ def shared_cluster(certificates):
         made.close()
 
 
+@pytest.fixture(scope="package", autouse=True)
+def several_files():
+    """Divide values into files as drivers and workers do, and give the small job enough values for several files."""
+    from dpscale.measurement import value_files
+    from dpscale.runs.stages import reconstruct
+    from tests.audit import small
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(value_files, "LEAST_VALUES", 1 << 12)
+        patch.setattr(reconstruct, "LEAST_ROWS", 1 << 12)
+        for name in "abcd":
+            patch.setitem(small.SIZES, name, 70)
+        yield
+
+
 @pytest.fixture(scope="module")
 def cluster(secured, shared_cluster):
     """The shared cluster; workers that the tests of a module changed are replaced afterwards."""

@@ -5,11 +5,10 @@ charge.
 import pytest
 
 from dpscale.job import TableJob
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
 from tests.audit.small import measurements
 from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write_job
 from tests.cluster.released import assert_same_release
+from tests.running import begin_table, run_stages
 
 KINDS = {"plan": PLAN, "adaptive": ADAPTIVE}
 RUNS = 50
@@ -22,7 +21,7 @@ def expected(request, tmp_path_factory):
 
 
 def run_uninterrupted(folder, kind):
-    directory = TableRun.create(TableJob.read(write_job(folder / "job", KINDS[kind])), folder / "job/expected")
+    directory = begin_table(TableJob.read(write_job(folder / "job", KINDS[kind])), folder / "job/expected")
     run_stages(directory)
     return directory.path
 

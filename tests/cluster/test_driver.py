@@ -29,8 +29,6 @@ from dpscale.engine import resolve
 from dpscale.engine.worker_checks import installed_versions
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
 from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
@@ -38,13 +36,14 @@ from tests.cluster.released import assert_same_release, charge_states
 from tests.cluster.troubles import disable_plots, slow_down
 from tests.cluster.waiting import eventually
 from tests.links import small as shop
+from tests.running import begin_table, run_stages
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """Directory of a run of the job in this process."""
     job = write(tmp_path_factory.mktemp("expected"))
-    directory = TableRun.create(TableJob.read(job), job.parent / "expected")
+    directory = begin_table(TableJob.read(job), job.parent / "expected")
     run_stages(directory)
     return directory.path
 
@@ -209,8 +208,8 @@ def test_refused_budget_gives_exit_code_3(cluster, client, job):
 
 def test_repeated_submit_runs_once(cluster, client, slow, job, expected):
     """Three submissions at the same time and one during the run give one run."""
-    run, found = TableRun.create(TableJob.read(job), job.parent / "run"), []
-    threads = [threading.Thread(target=lambda: found.append(driver.submit(run, resolve(client)))) for _ in range(3)]
+    run, found = begin_table(TableJob.read(job), job.parent / "run"), []
+    threads = [threading.Thread(target=lambda: found.append(driver.submit(run.run, resolve(client)))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -303,7 +302,7 @@ def test_submit_refuses_ledger_on_network_file_system_of_workers(cluster, client
 
 
 def test_wait_refuses_run_without_submission(job):
-    TableRun.create(TableJob.read(job), job.parent / "run")
+    begin_table(TableJob.read(job), job.parent / "run")
     assert run_command("job", "wait", job.parent / "run")[0] == 2
     assert run_command("job", "cancel", job.parent / "run")[0] == 0
 
@@ -314,7 +313,7 @@ def test_wait_refuses_run_without_submission(job):
 @pytest.fixture
 def submitted_run(job):
     """A run directory marked as submitted."""
-    run = TableRun.create(TableJob.read(job), job.parent / "run").path
+    run = begin_table(TableJob.read(job), job.parent / "run").path
     driver_status.change(
         run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None,
                  working=None)  # fmt: skip

@@ -15,9 +15,8 @@ import tomli_w
 from dpscale import DataError
 from dpscale.engine import graphs
 from dpscale.job import TableJob
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
-from tests.audit.small import SIZES, frame
+from tests.audit.small import frame
+from tests.running import begin_table, run_stages
 
 FILES = 4
 
@@ -25,13 +24,13 @@ FILES = 4
 def write_job(place, refused, **policies):
     """Write a job over four files, one of which has a value outside the domain."""
     (place / "data").mkdir(parents=True)
-    whole = frame()
+    whole = frame() % [4, 3, 5, 4, 70]
     for number, rows in enumerate(np.array_split(np.arange(len(whole)), FILES)):
         part = whole.iloc[rows].copy()
         if number == refused:
             part.iloc[7, 0] = 9
         part.to_csv(place / "data" / f"{number}.csv", index=False)  # of the same size with it as without
-    domain = {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}
+    domain = {name: {"kind": "coded", "size": size} for name, size in {"a": 4, "b": 3, "c": 5}.items()}
     (place / "domain.toml").write_text(tomli_w.dumps({"attributes": domain}))
     job = {
         "data": {"path": "data", "domain": "domain.toml", **policies},
@@ -52,7 +51,7 @@ def scheduler_log(dask_scheduler):
 def collect_traces(client, place, refused, **policies):
     """Return the traces of a refused run in its error, on the scheduler and in worker logs, without random tokens."""
     job = write_job(place, refused, **policies)
-    run = TableRun.create(TableJob.read(job), place / "run")
+    run = begin_table(TableJob.read(job), place / "run")
     run_stages(run, only="plan")
     before = client.run_on_scheduler(time.time)  # its log forgets what is old
     with pytest.raises(DataError) as caught:
@@ -86,7 +85,7 @@ def test_all_refused_columns_are_named_on_a_cluster(client, tmp_path):
     messages = set()
     for where, given in (("cluster", client), ("here", None)):
         with pytest.raises(DataError) as caught:
-            run_stages(TableRun.create(TableJob.read(job), tmp_path / where), client=given)
+            run_stages(begin_table(TableJob.read(job), tmp_path / where), client=given)
         messages.add(str(caught.value))
         assert caught.value.__cause__ is None
         assert caught.value.__context__ is None

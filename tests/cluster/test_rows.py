@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from dpscale.job.sections import SynthesizeTable
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from tests.audit.small import write
 from tests.cluster.troubles import kill_at_stage
+from tests.running import begin_table, run_stages
 from tests.selection import mostly_slow
 
 JOB = {
@@ -28,7 +28,7 @@ def expected(request, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("rows")
     reconstruct = {"method": "graphical"}
-    run = TableRun.create(TableJob.read(write(folder, **JOB, reconstruct=reconstruct)), folder / "run")
+    run = begin_table(TableJob.read(write(folder, **JOB, reconstruct=reconstruct)), folder / "run")
     run.request_rows(REQUESTS[request.param])
     for stage in ("plan", "measure", "reconstruct", "synthesize"):
         run_stages(run, scheduler="threads", only=stage)
@@ -43,7 +43,7 @@ def row_digests(path):
 def redraw_on_cluster(expected, client, tmp_path):
     """Return the digests of the rows of the same release, drawn on the cluster."""
     shutil.copytree(expected.path, tmp_path / "run")
-    run = TableRun(tmp_path / "run")
+    run = open_part(tmp_path / "run")
     shutil.rmtree(run.path / "synthetic")
     run.request_rows(run.synthesis)
     run_stages(run, client, only="synthesize")

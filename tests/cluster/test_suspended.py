@@ -19,8 +19,6 @@ from dpscale.cli import driver, driver_status, group
 from dpscale.engine import admission, connect, resolve
 from dpscale.engine.schedulers import open_cluster
 from dpscale.job import TableJob
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
 from tests.audit.small import write
 from tests.cluster.chaos import PLAN, write_job
 from tests.cluster.machines import ROOT, kill
@@ -30,6 +28,7 @@ from tests.cluster.test_failures import make_arrays, sum_array
 from tests.cluster.test_workers import mismatched_workers
 from tests.cluster.troubles import return_slowly, square
 from tests.cluster.waiting import eventually
+from tests.running import begin_table, run_stages
 
 LIMIT = 3.0  # for an answer; a worker of a busy machine that misses it is asked again
 
@@ -62,7 +61,7 @@ def short_limits(monkeypatch):
 def expected(tmp_path_factory):
     """Directory of a run in this process."""
     place = tmp_path_factory.mktemp("suspended")
-    run_stages(TableRun.create(TableJob.read(write(place)), place / "expected"))
+    run_stages(begin_table(TableJob.read(write(place)), place / "expected"))
     return place / "expected"
 
 
@@ -71,7 +70,7 @@ def directory(expected, tmp_path):
     """A run of the same job with a new ledger."""
     for path in expected.parent.glob("ledger.sqlite*"):
         path.unlink()
-    return TableRun.create(TableJob.read(expected.parent / "job.toml"), expected.parent / tmp_path.name)
+    return begin_table(TableJob.read(expected.parent / "job.toml"), expected.parent / tmp_path.name)
 
 
 def show_nothing(label, done, total):
@@ -206,7 +205,7 @@ def submit_again(directory, pair):
 
     def submitted():
         with suppress(TransientError), open_cluster(pair.address) as engine:
-            return driver.submit(directory, engine)
+            return driver.submit(directory.run, engine)
 
     assert eventually(submitted)
 

@@ -18,11 +18,12 @@ from dpscale.engine.schedulers import resolve
 from dpscale.ledger import Ledger
 from dpscale.measurement.unit_counts import plan_units
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
-from dpscale.runs.opening import begin_run, read_job
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import read_job
 from dpscale.runs.stages import units
 from dpscale.runs.stages.measure import open_table
-from dpscale.runs.stages.runner import run_stages
 from tests.contributions.test_unit_cells import DOMAIN, make_frame, write_job
+from tests.running import run_stages
 
 ROWS = [{"family": "marginal", "attributes": [["a"], ["b"]]}]
 
@@ -39,7 +40,7 @@ def cut_job(folder, frame, bound, **changes):
 
 
 def exact_cut(folder, frame, bound, **data):
-    run = begin_run(read_job(cut_job(folder, frame, bound, data=data)), folder / "run")
+    run = begin_run(read_job(cut_job(folder, frame, bound, data=data)), folder / "run").table
     run_stages(run, only="plan")
     engine, names = resolve(scheduler="synchronous"), units.read_names(run, units.plan_of(run))
     [cut] = units.beyond_bound(run, engine, open_table(run, names, engine), names)

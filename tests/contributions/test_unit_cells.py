@@ -25,10 +25,11 @@ from dpscale.engine.schedulers import resolve
 from dpscale.ledger import Ledger
 from dpscale.measurement.unit_counts import plan_units
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
-from dpscale.runs.opening import begin_run, open_run, read_job
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import open_run, read_job
 from dpscale.runs.stages import units
 from dpscale.runs.stages.measure import open_table
-from dpscale.runs.stages.runner import run_stages
+from tests.running import run_stages
 
 DOMAIN = {"attributes": {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 4}}}
 SETS = [("a",), ("b",), ("a", "b"), ()]
@@ -72,7 +73,7 @@ def brute_force(frame, names, domain):
 
 
 def exact(job, folder):
-    run = begin_run(read_job(job), folder / "run")
+    run = begin_run(read_job(job), folder / "run").table
     run_stages(run, only="plan")
     plan, engine = units.plan_of(run), resolve(scheduler=run.job.engine.scheduler)
     names = units.read_names(run, plan)

@@ -25,8 +25,9 @@ from dpscale.engine import resolve
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw
-from dpscale.runs.joint_parts import JointPart
-from dpscale.runs.opening import begin_run, open_run, read_job
+from dpscale.runs.charge import cost_of_entry
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import open_run, read_job
 from dpscale.runs.searches import perform_search
 from dpscale.runs.stages import discover, units
 from dpscale.runs.stages.measure import open_table
@@ -115,8 +116,8 @@ def weighed(before, after):
 def test_searches_of_all_tables_cost_at_most_the_charge(tmp_path, monkeypatch, seed):
     data = make_database(seed)
     run = write_database(tmp_path / "all", data)
-    assert dict(run.neighbours.rows) == ROWS
-    whole, charge = exact_values(run, monkeypatch), float(JointPart(run, "discovery").cost.squared_mu)
+    assert dict(run.content.neighbours.rows) == ROWS
+    whole, charge = exact_values(run, monkeypatch), float(cost_of_entry(run, "discovery").squared_mu)
     changes = {}
     for person in range(PERSONS):
         left = write_database(tmp_path / str(person), without(data, person))
@@ -155,7 +156,7 @@ def test_planted_bound_of_the_link_alone_is_detected(tmp_path, monkeypatch):
     run = write_database(tmp_path / "flat", data)
     wrong = {name: (counts, Fraction(plan.threshold.draw.multiplier**2, plan.threshold.draw.variance - SMOOTHING))
              for (name, (counts, _)), plan in zip(whole.items(), plans_of(run).values(), strict=True)}  # fmt: skip
-    assert weighed(wrong, left) > 1.5 * float(JointPart(run, "discovery").cost.squared_mu)
+    assert weighed(wrong, left) > 1.5 * float(cost_of_entry(run, "discovery").squared_mu)
 
 
 def plans_of(run):
@@ -176,8 +177,8 @@ def replaced(folder, data):
 def test_replaced_row_costs_at_most_two_steps(tmp_path, monkeypatch):
     data = make_database()
     run = replaced(tmp_path / "all", data)
-    assert dict(run.steps) == {"persons": 2, "orders": 2}
-    whole, charge = exact_values(run, monkeypatch), float(JointPart(run, "discovery").cost.squared_mu)
+    assert dict(run.content.steps) == {"persons": 2, "orders": 2}
+    whole, charge = exact_values(run, monkeypatch), float(cost_of_entry(run, "discovery").squared_mu)
     single = sum(float(weight) for _, weight in whole.values())
     worst = 0.0
     for name, column in (("persons", "city"), ("orders", "item")):
@@ -212,7 +213,7 @@ def splits(rows):
 def test_additive_delta_covers_unique_values_in_all_tables(tmp_path):
     """A unit may have values of its own in every table, divided in any way."""
     run = write_database(tmp_path / "all", make_database())
-    entry, seen = JointPart(run, "discovery").cost.delta, []
+    entry, seen = cost_of_entry(run, "discovery").delta, []
     for name, plan in plans_of(run).items():
         draw, threshold = plan.threshold.draw, plan.threshold.value
         each = {rows: passing(draw, threshold, rows) for rows in range(1, ROWS[name] + 1)}
@@ -226,7 +227,7 @@ def test_additive_delta_covers_unique_values_in_all_tables(tmp_path):
 
 def test_additive_delta_of_replaced_rows_is_that_of_two_steps(tmp_path):
     run = replaced(tmp_path / "all", make_database())
-    entry = JointPart(run, "discovery").cost
+    entry = cost_of_entry(run, "discovery")
     single = Cost.total(plan.cost for plan in plans_of(run).values())
     assert entry.squared_mu == pytest.approx(4 * single.squared_mu, rel=1e-12)
     assert 2 * single.delta < entry.delta <= Fraction(1e-4) / 2
@@ -288,7 +289,7 @@ def test_units_of_all_tables_cost_at_most_the_charge(tmp_path):
     whole = exact_units(run)
     assert whole["persons", ()][0].tolist() == [PERSONS]
     assert whole["payments", ()][0].tolist() == [payers(data)], "units of payments are persons, through the orders"
-    charge = float(Cost.total(units.part_terms(one)[0] for one in run.tables.values()).squared_mu)
+    charge = float(Cost.total(units.terms(one)[0] for one in run.tables.values()).squared_mu)
     changes = {}
     for person in range(PERSONS):
         left = exact_units(searched(tmp_path / str(person), without(data, person)))

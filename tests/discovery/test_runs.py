@@ -21,10 +21,11 @@ from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import BudgetError, DataError, DomainError, DpscaleError, JobError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.opening import begin_run, open_run, read_job
+from dpscale.runs.opening import read_job
+from dpscale.runs.run import Run
 from dpscale.runs.stages import discover
-from dpscale.runs.stages.runner import end, run_stages
 from tests.discovery.small import CITIES, DOMAIN, PLANTED, WORKLOAD, make_frame, write_job
+from tests.running import begin_table, end, open_table, run_stages
 from tests.selection import mostly_slow
 
 
@@ -108,10 +109,10 @@ def test_same_result_however_the_rows_are_read(release, tmp_path, change):
     engine = {"scheduler": "synchronous"} if change == "synchronous" else {}
     engine |= {"memory": "1MiB"} if change == "memory" else {}
     job = write_job(tmp_path, frame, files=5 if change == "files" else 2, engine=engine)
-    run = begin_run(read_job(job), tmp_path / "run")
+    run = begin_table(read_job(job), tmp_path / "run")
     plans = {name: plan.record for name, plan in discover.plan_searches(run).items()}
     assert plans == {name: own["measurement"] for name, own in searches_of(release).items()}
-    assert exact_searches(run) == exact_searches(open_run(release.path))
+    assert exact_searches(run) == exact_searches(open_table(release.path))
 
 
 def exact_searches(run):
@@ -138,7 +139,7 @@ def exact_searches(run):
 
 def test_stages_one_by_one_and_after_an_interruption(tmp_path, monkeypatch):
     job = write_job(tmp_path)
-    run = begin_run(read_job(job), tmp_path / "run")
+    run = begin_table(read_job(job), tmp_path / "run")
     with pytest.raises(JobError, match="--only discover"):
         run_stages(run, only="plan")
     real = discover.perform_search
@@ -148,11 +149,11 @@ def test_stages_one_by_one_and_after_an_interruption(tmp_path, monkeypatch):
     assert run.manifest["discovery"] is not None
     assert not (run.path / "domain").exists()
     monkeypatch.setattr(discover, "perform_search", real)
-    run = open_run(run.path)
+    run = open_table(run.path)
     run_stages(run, only="discover")
     first = (run.path / "domain/searches.json").read_bytes()
     for stage in ("plan", "measure", "reconstruct", "report"):
-        run_stages(open_run(run.path), only=stage)
+        run_stages(open_table(run.path), only=stage)
     other = dp.run(write_job(tmp_path), run_dir=tmp_path / "other")
     assert (other.path / "domain/searches.json").read_bytes() == first
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
@@ -161,18 +162,18 @@ def test_stages_one_by_one_and_after_an_interruption(tmp_path, monkeypatch):
 
 
 def test_changed_data_between_the_stages_are_refused(tmp_path):
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
     for stage in ("discover", "plan"):
         run_stages(run, only=stage)
     frame = make_frame()
     frame.loc[0, "age"] = 99
     write_job(tmp_path, frame)
     with pytest.raises(DataError, match="the files changed since this release started"):
-        run_stages(open_run(run.path), only="measure")
+        run_stages(open_table(run.path), only="measure")
 
 
 def test_files_that_change_during_a_search_are_refused(tmp_path, monkeypatch):
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
     real = discover.perform_search
 
     def search_and_rewrite(*arguments):
@@ -187,14 +188,14 @@ def test_files_that_change_during_a_search_are_refused(tmp_path, monkeypatch):
 
 
 def test_a_copy_that_finds_something_else_is_refused(tmp_path, monkeypatch):
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
     copy = shutil.copytree(run.path, tmp_path / "copy")
     run_stages(run, only="discover")
     real = discover.perform_search
     monkeypatch.setattr(discover, "perform_search", lambda attribute, plan, reader: (
         real(attribute, plan, reader)[0], {"found": [], "public": [], "error": 1.0, "threshold": 1.0}))  # fmt: skip
     with pytest.raises(BudgetError):
-        run_stages(open_run(copy), only="discover")
+        run_stages(open_table(copy), only="discover")
     assert not (copy / "domain/domain.toml").exists()
 
 
@@ -208,28 +209,28 @@ def test_mechanisms_that_refuse_numbers_cost_nothing(tmp_path, mechanism):
 
 def test_a_copy_with_other_data_is_refused(tmp_path):
     """The seed gives both copies one key; the noise of other data under one charge would be a second release."""
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
     copy = shutil.copytree(run.path, tmp_path / "copy")
     run_stages(run, only="discover")
     write_job(tmp_path, make_frame().iloc[1:])
     with pytest.raises(BudgetError, match="another"):
-        run_stages(open_run(copy), only="discover")
+        run_stages(open_table(copy), only="discover")
     assert not (copy / "domain").exists()
 
 
 def test_an_edited_domain_is_refused(tmp_path):
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
     run_stages(run, only="discover")
     text = (run.path / "domain/domain.toml").read_text()
     (run.path / "domain/domain.toml").write_text(text.replace("Hamburg", PLANTED))
     with pytest.raises(JobError, match="files that stage discover wrote"):
-        run_stages(open_run(run.path), only="plan")
+        run_stages(open_table(run.path), only="plan")
 
 
 def test_an_ended_run_keeps_its_charge(tmp_path):
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
     run_stages(run, only="discover")
-    assert end(open_run(run.path))["how"] == "abandoned"
+    assert end(open_table(run.path))["how"] == "abandoned"
     assert not (run.path / "secret.key").exists()
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         assert len(next(iter(ledger.summary()["datasets"].values()))["releases"]) == 1
@@ -528,8 +529,8 @@ def test_plain_steps(tmp_path):
 
 @pytest.mark.parametrize("name", ["commit", "publish", "_mark"])
 def test_a_kill_at_the_end_of_the_stage_is_resumed(tmp_path, monkeypatch, name):
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
-    owner = Ledger if name != "_mark" else type(run)
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
+    owner = Ledger if name != "_mark" else Run
     real, calls = getattr(owner, name), []
 
     def killed(self, *arguments, **changes):
@@ -545,7 +546,7 @@ def test_a_kill_at_the_end_of_the_stage_is_resumed(tmp_path, monkeypatch, name):
     with pytest.raises(KeyboardInterrupt):
         run_stages(run, only="discover")
     before = (run.path / "domain/searches.json").read_bytes()
-    run_stages(open_run(run.path))
+    run_stages(open_table(run.path))
     assert (run.path / "domain/searches.json").read_bytes() == before
     assert [row["state"] for row in releases_in(tmp_path)] == ["released", "released"]
 
@@ -567,24 +568,24 @@ def test_a_unit_with_different_rows_in_files_counts_the_same_on_every_scheduler(
 
 
 def test_an_ended_run_reports_the_charge_of_the_searches(tmp_path):
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
     run_stages(run, only="discover")
-    found = end(open_run(run.path))
+    found = end(open_table(run.path))
     assert found["charged"] is None
     assert found["searches"]["release"].endswith("-domain")
 
 
 def test_a_charged_run_is_not_removed(tmp_path, monkeypatch):
     from dpscale.base.errors import BudgetError
-    from dpscale.runs.stages import budget
-    from dpscale.runs.stages.runner import remove_on_error
+    from dpscale.runs import charge
+    from dpscale.runs.runner import remove_on_error
 
     def fail(*_):
         raise BudgetError("privacy.ledger", "a failure after the charge", "none", "none")
 
-    monkeypatch.setattr(budget, "record_ledger_link", fail)
-    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
-    with pytest.raises(BudgetError, match="a failure"), remove_on_error(run):
+    monkeypatch.setattr(charge, "record_ledger_link", fail)
+    run = begin_table(read_job(write_job(tmp_path)), tmp_path / "run")
+    with pytest.raises(BudgetError, match="a failure"), remove_on_error(run.run):
         run_stages(run, only="discover")
     assert (run.path / "secret.key").exists()
 
@@ -599,7 +600,7 @@ def test_names_with_punctuation(tmp_path):
 @pytest.mark.parametrize("name", ["pay", "city"])
 def test_a_search_of_another_version_is_not_resumed(tmp_path, monkeypatch, name):
     job = write_job(tmp_path)
-    run = begin_run(read_job(job), tmp_path / "run")
+    run = begin_table(read_job(job), tmp_path / "run")
     plans = discover.plan_searches(run)
     kind, record = type(plans[name]), type(plans[name]).record.fget
 

@@ -18,10 +18,9 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.searched_counts import SearchedCounts, SearchedEvidence
-from dpscale.runs.opening import begin_run, open_run
-from dpscale.runs.stages.runner import run_stages
 from dpscale.workload import Workload
 from tests.discovery.small import DOMAIN, write_job
+from tests.running import begin_table, open_table, run_stages
 
 ONE = [{"family": "marginal", "attributes": [["city"]]}]
 CITY = {"attributes": {"city": {"kind": "discover"}, "sex": DOMAIN["attributes"]["sex"]}}
@@ -133,7 +132,7 @@ def test_a_run_of_an_earlier_version_has_its_own_share_and_estimates(release, tm
     manifest = json.loads((copy / "manifest.json").read_text())
     assert manifest.pop("search_share")
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    run = open_run(copy)
+    run = open_table(copy)
     assert run.job.search_share(run.declared) == SHARE
     measured = run.measurements.evidence().least_squares().marginal(("city",))
     assert dp.Release.open(copy).marginal(("city",)) == pytest.approx(measured)
@@ -185,13 +184,13 @@ def test_a_run_of_an_earlier_version_is_resumed_with_its_share(tmp_path, monkeyp
     """The search of such a run was charged 5 %; the rest of the budget is that of the counts."""
     job = job_of(tmp_path)
     monkeypatch.setattr("dpscale.job.job.COUNTING_SHARE", SHARE)
-    run = begin_run(TableJob.read(job), tmp_path / "run")
+    run = begin_table(TableJob.read(job), tmp_path / "run")
     run_stages(run, only="discover")
     monkeypatch.undo()
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     manifest.pop("search_share", None)
     (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
-    run = begin_run(TableJob.read(job), tmp_path / "run")
+    run = begin_table(TableJob.read(job), tmp_path / "run")
     assert run.job.search_share(run.declared) == SHARE
     total = dp.run(job, tmp_path / "run").total()
     assert total.high - total.low < 300, "0.1 % of the budget has an interval of 2,000"

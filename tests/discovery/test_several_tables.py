@@ -18,11 +18,14 @@ from dpscale.audit.evidence import bundle, search_costs
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError
 from dpscale.ledger import Ledger
+from dpscale.measurement import journal
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.joint_parts import JointPart
-from dpscale.runs.opening import begin_run, open_run, read_job
+from dpscale.runs import parts
+from dpscale.runs.charge import cost_of_entry
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import open_run, read_job
+from dpscale.runs.run import ENTRIES
 from dpscale.runs.stages import discover, units
-from dpscale.runs.stages.runner import end, run_stages
 from tests.audit import kills
 from tests.audit.test_bundle import PASSED
 from tests.discovery.tables import (
@@ -37,6 +40,7 @@ from tests.discovery.tables import (
     replaced_job,
     write_tables,
 )
+from tests.running import end, run_stages
 
 SEX, MONTH = DOMAINS["persons"]["sex"], DOMAINS["orders"]["month"]
 STAGES = ("discover", "plan", "units", "measure")
@@ -65,7 +69,7 @@ def costs(folder):
 def drawn_files(run):
     """Return the hashes of all files with drawn values."""
     names = ("domain", "units", "measurements")
-    paths = [path for name in names for path in run.glob(f"tables/*/{name}/**/*")] + [*run.glob("links/*/*.npy")]
+    paths = [path for name in names for path in run.glob(f"tables/*/{name}/**/*")] + [*run.glob("links/*/*.parquet")]
     return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(paths) if path.is_file()}  # fmt: skip
 
@@ -138,17 +142,14 @@ def test_cost_is_that_of_the_job(tmp_path, make):
     opened = open_run(run)
     assert opened.spent == total
     for name, share in opened.job.shares.items():
-        kind, _, own = name.partition(".")
-        spent = opened.components()[name].cost
-        if kind == "tables":
-            steps, terms = opened.steps[own], (discover.part_terms, units.part_terms)
-            spent += Cost.total(one(opened.tables[own])[0].for_group(steps) for one in terms)
+        charges = [opened.parts[name].charges(entry) for entry in ENTRIES]
+        spent = Cost.total(cost for cost, _ in filter(None, charges))
         assert float(spent.squared_mu / total.squared_mu) == pytest.approx(share, rel=1e-3)
 
 
 def test_entry_is_the_sum_over_the_tables(release):
     run, found = open_run(release.path), costs(release.path.parent)
-    for end_, terms in (("domain", discover.part_terms), ("units", units.part_terms)):
+    for end_, terms in (("domain", discover.terms), ("units", units.terms)):
         whole = Cost.total(terms(table)[0] for table in run.tables.values()).coarsened()
         assert found[end_] == whole
 
@@ -156,7 +157,7 @@ def test_entry_is_the_sum_over_the_tables(release):
 def test_shares_of_a_table_are_those_of_its_sections(release):
     run = open_run(release.path)
     orders = run.tables["orders"]
-    search, unit = (float(one(orders)[0].squared_mu) for one in (discover.part_terms, units.part_terms))
+    search, unit = (float(one(orders)[0].squared_mu) for one in (discover.terms, units.terms))
     rows = float(orders.measurement_plan.cost.squared_mu)
     assert search / (search + unit + rows) == pytest.approx(0.2, rel=1e-3)
     assert unit / (unit + rows) == pytest.approx(0.4, rel=1e-3)
@@ -199,11 +200,11 @@ def stop_at_call(number, function):
 POINTS = {
     "before the first search": (discover, "perform_search", 1),
     "within the second table": (discover, "perform_search", 2),
-    "before the second domain": (discover.TableRun, "write_domain", 2),
-    "before the searches are published": (JointPart, "publish", 1),
+    "before the second domain": (discover.TablePart, "write_domain", 2),
+    "before the searches are published": (parts, "publish_entry", 1),
     "before the first units": (units, "write", 1),
     "before the second units": (units, "write", 2),
-    "before the units are published": (JointPart, "publish", 2),
+    "before the units are published": (parts, "publish_entry", 2),
 }
 
 
@@ -290,12 +291,12 @@ def test_charge_precedes_every_draw(tmp_path, monkeypatch):
     run = begin_run(read_job(path), tmp_path / "run")
     run_stages(run, only="discover")
     assert len(seen) == 3
-    assert set(seen) == {JointPart(run, "discovery").cost}
-    monkeypatch.setattr(units, "measure_units", stop)
+    assert set(seen) == {cost_of_entry(run, "discovery")}
+    monkeypatch.setattr(journal, "add_noise", stop)
     run_stages(run, only="plan")
     with pytest.raises(KeyboardInterrupt):
         run_stages(run, only="units")
-    assert costs(tmp_path)["units"] == JointPart(run, "units").cost
+    assert costs(tmp_path)["units"] == cost_of_entry(run, "units")
 
 
 def test_copy_with_another_key_is_refused(tmp_path):
@@ -362,8 +363,6 @@ def test_stages_by_commands(release, tmp_path):
     assert "The cells of item (21), amount (60) are not public" in planned
     assert invoke("plan", job, "--run-dir", run, "--quiet").exit_code == 2, "the cells are not found yet"
     assert invoke("run", job, "--only", "discover", "--run-dir", run, "--quiet").stdout == "discover: done\n"
-    alone = invoke("run", run / "tables/orders", "--only", "discover", "--quiet")
-    assert alone.exit_code == 0, "it is done"
     planned = json.loads(invoke("plan", job, "--run-dir", run, "--quiet", "--json").stdout)["tables"]
     for name, table in open_run(run).tables.items():
         budget = table.planning_problem.budget
@@ -383,7 +382,6 @@ def test_stages_by_commands(release, tmp_path):
 
 def test_table_is_not_searched_alone(tmp_path):
     run = begin_run(read_job(write_tables(tmp_path)), tmp_path / "run")
-    JointPart(run, "discovery").assign()
     refused = invoke("run", run.path / "tables/persons", "--only", "discover", "--quiet")
     assert (refused.exit_code, "charged together" in refused.stderr) == (2, True)
     assert not (tmp_path / "ledger.sqlite").exists() or not entries(tmp_path)
@@ -654,13 +652,6 @@ def test_one_table_with_units_of_its_own(tmp_path):
     assert abs(found - frame.groupby("person").size().clip(upper=2).sum()) < 120
     assert UNITS["count"] in (release.path / "job.toml").read_text()
     assert isinstance(orders.units(["month", "item"]), pd.DataFrame)
-
-
-def test_a_table_is_not_searched_before_the_common_charge_is_assigned(tmp_path):
-    run = begin_run(read_job(write_tables(tmp_path)), tmp_path / "run")
-    assert list(run.tables) == ["persons", "orders"]  # creates their runs, as a killed stage leaves them
-    with pytest.raises(JobError, match="is one of several tables"):
-        run_stages(open_run(run.path / "tables/persons"), only="discover")
 
 
 @pytest.mark.parametrize(("change", "words"), [

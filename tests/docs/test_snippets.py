@@ -21,8 +21,8 @@ from dpscale import mechanisms, reconstruction
 from dpscale.__main__ import main
 from dpscale.job import TableJob
 from dpscale.job.data import Data
-from dpscale.job.joins import JoinPart, JoinSection
-from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
+from dpscale.job.joins import JoinSection, JoinWorkload
+from dpscale.job.sections import EngineSettings, Output, Privacy, SynthesizeTable, WorkloadSection
 from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.records import formats
 from dpscale.workload import families
@@ -197,7 +197,7 @@ def test_r_blocks_return_rows(snippet, place):
 def test_every_job_key_is_documented():
     """Each key of the models is on one of the pages that explain them."""
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("reference/job-file.md", "databases.md"))
-    models = [Data, Privacy, Part, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection, JoinPart,
-              JoinSection]  # fmt: skip
+    models = [Data, Privacy, WorkloadSection, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection,
+              JoinWorkload, JoinSection]  # fmt: skip
     keys = {key for model in models for key in model.model_fields} - {"unit_through"}  # of several tables' own jobs
     assert {key for key in keys if f"`{key}`" not in pages and f"{key} =" not in pages} == set()

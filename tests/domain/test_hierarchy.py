@@ -24,8 +24,7 @@ from dpscale.domain.hierarchy import hierarchies_of
 from dpscale.domain.structural_zeros import FunctionalDependency, restored
 from dpscale.records.origin import Origin
 from dpscale.records.where import read_where
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_run
 
 TOWNS = {"kind": "categories", "values": ["a", "b", "c", "d", "e", "f"]}
 PASSED = [{"name": "one", "passed": True, "detail": "as it should"}]
@@ -159,7 +158,7 @@ def test_evidence_and_rows_of_a_hierarchy(tmp_path):
     written = pd.concat(map(pd.read_parquet, sorted((tmp_path / "run" / "synthetic").glob("*.parquet"))))
     known = {(place, region or place, country) for country, region, place in PLACES}
     assert set(written[["place", "region", "country"]].dropna().itertuples(index=False, name=None)) <= known
-    folder = bundle.write_bundle(TableRun(tmp_path / "run"), PASSED, None)
+    folder = bundle.write_bundle(open_run(tmp_path / "run"), PASSED, None)
     assert check_bundle(folder)["unverified"]  # raises an error at the first failed check
 
 
@@ -218,7 +217,7 @@ def test_hierarchy_in_a_job_of_two_tables(tmp_path):
                      "max_degree": 2}],
            "privacy": {"epsilon": 5, "delta": 1e-9}, "engine": {"seed": 1}}  # fmt: skip
     dp.run(job, tmp_path / "run")
-    folder = bundle.write_bundle(CompositeRun(tmp_path / "run"), PASSED, None)
+    folder = bundle.write_bundle(open_run(tmp_path / "run"), PASSED, None)
     assert check_bundle(folder)["unverified"]
     copy = dp.Release.open(tmp_path / "run")
     assert set(copy.tables["people"].table(["country"])["country"]) == {"AT", "NA", "SG", "(missing)"}

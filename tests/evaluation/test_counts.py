@@ -32,7 +32,7 @@ from dpscale.evaluation.inputs import (
 )
 from dpscale.evaluation.marginals import choose_sets, compare_set, count_ways, score_all, summarise_by_degree
 from dpscale.privacy.streams import PublicStream
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from dpscale.synthesis.decode import column
 from tests.evaluation.small import make_frame
 
@@ -61,7 +61,7 @@ def l1_distance(one: pd.Series, other: pd.Series) -> float:
 
 
 def open_tables(reference: Path) -> tuple[ComparedTable, ComparedTable]:
-    run = TableRun(reference / "run")
+    run = open_part(reference / "run")
     rows = open_rows(run)
     return open_data(run, [str(reference / "data")], names_of(rows)), rows
 

@@ -17,7 +17,8 @@ from dpscale.engine.schedulers import LocalEngine
 from dpscale.evaluation import compare
 from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_rows
 from dpscale.evaluation.number_sums import choose_number_sets, compare_numbers, number_plot
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
+from dpscale.runs.table import TablePart
 from tests.numbers.small import NUMBERS, make_frame, rounded, write_job
 
 WORKLOAD: list[dict[str, Any]] = [
@@ -34,8 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def open_tables(place: Path) -> tuple[TableRun, ComparedTable, ComparedTable]:
-    run = TableRun(place / "run")
+def open_tables(place: Path) -> tuple[TablePart, ComparedTable, ComparedTable]:
+    run = open_part(place / "run")
     rows = open_rows(run)
     return run, open_data(run, [str(place / "data")], [*names_of(rows), *NUMBERS]), rows
 
@@ -118,7 +119,7 @@ def test_rows_without_the_column_of_a_number_are_compared_as_before(place: Path)
     try:
         for path in before:
             pd.read_parquet(path).drop(columns="pay").to_parquet(path, index=False)
-        run = TableRun(place / "run")
+        run = open_part(place / "run")
         index = json.loads((folder / "_rows.json").read_text())
         from dpscale.evaluation.inputs import Origin, _open_table
 

@@ -6,9 +6,10 @@ What is recorded is a set of pairs: the canonical text of purpose and record, an
 
 Frozen draws are the same on every processor and with every version of a library. The id of a release, which follows
 from paths, and the digest of the features of a link, which follow from a solver, are replaced in the record of a
-stream before its key is computed; the id is replaced for public streams too. Gaussian variances, the weights of
-periods and converted budgets are rounded to a few bits, so that the last bits of a float in a plan do not matter. A
-rounded variance is larger, so that no charge is exceeded.
+stream before its key is computed; the id is replaced for public streams too. Ids of parts end with their names; those
+of tables and joins are replaced by that of the run, and those of later periods by one with their number. Gaussian
+variances, the weights of periods and converted budgets are rounded to a few bits, so that the last bits of a float in a
+plan do not matter. A rounded variance is larger, so that no charge is exceeded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from unittest import mock
 from dpscale.optimize import time_strategy
 from dpscale.privacy import conversion, draws, noise, streams
 
-SEEDED = re.compile(r"seed\d+-[0-9a-f]{24}")
+RELEASE = re.compile(r"seed\d+-[0-9a-f]{24}(?:\.(?:tables|joins)\.[\w-]+|\.2020-(?P<month>\d\d))?")
 FEATURES = re.compile(r'"asked":"[0-9a-f]{64}"')
 VARIANCE_BITS, WEIGHT_BITS, BUDGET_BITS = 8, 10, 12
 DRAWN = ("noise", "selection")
@@ -52,7 +53,7 @@ class StreamRecords:
 
     def label(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the record of a stream with the name of the case in place of the release."""
-        text = SEEDED.sub(f"golden-{self.case}", streams.canonical(record).decode())
+        text = named_releases(self.case, streams.canonical(record).decode())
         return dict(json.loads(FEATURES.sub('"asked":"features"', text)))
 
     def add(self, key: bytes, values: bytes) -> None:
@@ -65,6 +66,16 @@ class StreamRecords:
         """Canonical text of each stream and the SHA-256 of what it gave, sorted."""
         return sorted([self.texts[key], hashlib.sha256(values).hexdigest()] for key, all_ in self.drawn.items()
                       for values in all_)  # fmt: skip
+
+
+def named_releases(case: str, text: str) -> str:
+    """Return a text with the name of a case in place of release ids."""
+
+    def name(found: re.Match[str]) -> str:
+        number = int(found["month"] or 1)
+        return f"golden-{case}" + f"-{number}" * (number > 1)
+
+    return RELEASE.sub(name, text)
 
 
 @contextmanager
@@ -100,7 +111,7 @@ def recorded_streams(case: str) -> Iterator[StreamRecords]:
         return drawn
 
     def open_public(stream: Any, release: str, purpose: str, *numbers: int) -> None:
-        opened(stream, SEEDED.sub(f"golden-{case}", release), purpose, *numbers)
+        opened(stream, named_releases(case, release), purpose, *numbers)
 
     def coarse_gaussian(multiplier: int, variance: int, squared_l2: int, rows_per_unit: int) -> Any:
         return restored(multiplier, rounded_up(variance, VARIANCE_BITS), squared_l2, rows_per_unit)

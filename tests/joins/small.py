@@ -14,11 +14,11 @@ from dpscale.counting.count import encoded
 from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
 from dpscale.job.tables import CompositeJob
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.joins.run import JoinRun
+from dpscale.runs.joins.join_part import JoinedTable
 from dpscale.runs.stages.measure import open_table
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound
 from tests.links.test_neighbours import make_database, remove_person, write_database
+from tests.running import begin_linked
 
 __all__ = ["exact_counts", "join_job", "joins_of", "make_database", "remove_person", "sets"]
 
@@ -50,11 +50,11 @@ def join_job(
     return CompositeJob.read(folder / "job.toml")
 
 
-def joins_of(job: CompositeJob, folder: Path) -> dict[str, JoinRun]:
-    return CompositeRun.create(job, folder).joins
+def joins_of(job: CompositeJob, folder: Path) -> dict[str, JoinedTable]:
+    return begin_linked(job, folder).joins
 
 
-def exact_counts(run: JoinRun, engine: Engine) -> Counter[tuple[int, ...]]:
+def exact_counts(run: JoinedTable, engine: Engine) -> Counter[tuple[int, ...]]:
     """Return the number of counted rows of a join by the codes of all its attributes."""
     names = [name for name in run.domain.axis_names]
     table = open_table(run, names, engine)

@@ -12,9 +12,10 @@ import pytest
 
 import dpscale as dp
 from dpscale.base.errors import DataError, PlanError
-from dpscale.runs.opening import begin_run, read_job
-from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import read_job
 from tests.links.small import DOMAINS, make_frames, make_job, write_job
+from tests.running import run_stages
 
 EXACT = {"privacy_cost": 1e12, "allow_weak_privacy": True, "dataset": "shop", "ledger": "ledger.db"}
 WORKLOAD: list[dict[str, Any]] = [

@@ -13,12 +13,13 @@ from dpscale.contributions.joins import JoinedPartition
 from dpscale.engine import Engine, resolve
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.joins.component import JoinComponent
-from dpscale.runs.opening import begin_run, read_job
+from dpscale.runs.create import begin_run
+from dpscale.runs.joins.join_part import JoinedTable
+from dpscale.runs.opening import read_job
 from dpscale.runs.stages.measure import open_table
-from dpscale.runs.stages.runner import run_stages
 from tests.joins.test_answers import WORKLOAD
 from tests.links.small import make_frames, make_job, write_job
+from tests.running import run_stages
 
 LINKS = [one | {"dangling": "drop"} for one in make_job()["link"]]
 
@@ -54,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_bytes_are_equal_if_keys_are_read_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small part of the memory for other rows, so that a process keeps few parts."""
-    monkeypatch.setattr("dpscale.runs.joins.run.SHARE", 1 << 17)
+    monkeypatch.setattr("dpscale.runs.joins.join_part.SHARE", 1 << 17)
     path = write_shop(folder, **engine_settings(memory="1GiB"))
     dp.run(path, folder / "run in parts")
     assert digests(folder / "run in parts") == digests(folder / "run")
@@ -74,18 +75,18 @@ def test_interrupted_run_resumes_with_the_same_bytes_and_one_charge(
     path = write_shop(folder, **engine_settings(), privacy={"privacy_cost": 8.0, "dataset": "shop",
                                                              "ledger": str(tmp_path / "ledger.db")})  # fmt: skip
     dp.run(path, tmp_path / "whole")
-    original = JoinComponent.measure
+    original = JoinedTable.measure
 
-    def fail_after_pairs(self: JoinComponent, engine: Engine) -> None:
+    def fail_after_pairs(self: JoinedTable, engine: Engine) -> None:
         original(self, engine)
         if "joins.ratings" in self.name:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(JoinComponent, "measure", fail_after_pairs)
+    monkeypatch.setattr(JoinedTable, "measure", fail_after_pairs)
     run = begin_run(read_job(path), tmp_path / "interrupted")
     with pytest.raises(KeyboardInterrupt):
         run_stages(run)
-    monkeypatch.setattr(JoinComponent, "measure", original)
+    monkeypatch.setattr(JoinedTable, "measure", original)
     dp.run(path, tmp_path / "interrupted")
     assert digests(tmp_path / "interrupted") == digests(tmp_path / "whole")
     with Ledger.open(tmp_path / "ledger.db") as ledger:

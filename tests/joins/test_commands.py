@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from dpscale.__main__ import main
 from dpscale.audit.evidence.bundle import write_bundle
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
 from tests.joins.test_answers import WORKLOAD
 from tests.links.small import make_job, write_job
@@ -41,7 +41,7 @@ def test_plan_run_and_end(tmp_path: Path) -> None:
         assert part.exit_code == 2, part.stdout
     status = dpscale(tmp_path, "job", "status", "run")
     assert status.exit_code == 0, status.stderr
-    write_bundle(CompositeRun(tmp_path / "run"), PASSED)
+    write_bundle(open_run(tmp_path / "run"), PASSED)
     checked = dpscale(tmp_path, "evidence", "--check", "run/evidence")
     assert checked.exit_code == 0, checked.stderr
     assert "orders-persons-countries" in (tmp_path / "run/report.html").read_text()

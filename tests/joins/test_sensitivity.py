@@ -10,7 +10,7 @@ import pytest
 
 from dpscale.contributions import unit_shards
 from dpscale.engine import resolve
-from dpscale.runs.joins.run import JoinRun
+from dpscale.runs.joins.join_part import JoinedTable
 from tests.joins.small import PARTS, exact_counts, join_job, joins_of, make_database, remove_person
 from tests.links.test_neighbours import PERSONS
 
@@ -60,7 +60,7 @@ def test_filters_keep_the_rows_of_a_unit(tmp_path: Path) -> None:
 
 
 def test_planted_join_without_truncation_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JoinRun, "contribution_bound", 100)
+    monkeypatch.setattr(JoinedTable, "contribution_bound", 100)
     worst, most = worst_changes(tmp_path, 0)
     assert any(worst[name] > most[name] for name in most)
 

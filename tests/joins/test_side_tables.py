@@ -1,7 +1,5 @@
 """Attributes of side tables in joins and links are public by the statement of the job, or refused."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +11,7 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence import bundle
 from dpscale.base.errors import JobError
 from dpscale.job.tables import CompositeJob
-from dpscale.runs.opening import open_run
+from dpscale.runs.opening import open_part, open_run
 from tests.audit.test_bundle import PASSED
 
 DOMAINS = {
@@ -91,4 +89,4 @@ def test_statement_is_in_plan_reports_and_evidence(tmp_path):
     assert "docs.field, docs.senior public" in flat["tables/docs/report.html"]
     assert "docs.field public" in flat["joins/seen/report.html"]
     assert "public" not in flat["tables/pats/report.html"].split("Whom it protects")[1].split("</p>")[0]
-    assert json.loads((release.path / "joins/seen/manifest.json").read_text())["public_attributes"] == ["docs.field"]
+    assert open_part(release.path / "joins/seen").manifest["public_attributes"] == ["docs.field"]

@@ -117,15 +117,29 @@ def test_release_with_other_fields_is_refused(ledger: Ledger, change: dict[str, 
 def test_round_is_decided_once(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
     for number in (0, 0, 1):
-        ledger.decide("r1", number, DIGEST)
-    with pytest.raises(BudgetError, match="has another decision of round 1"):
-        ledger.decide("r1", 1, "cd" * 32)
+        ledger.decide("r1", "", number, DIGEST)
+    with pytest.raises(BudgetError, match="has another decision 1"):
+        ledger.decide("r1", "", 1, "cd" * 32)
     ledger.commit("r1")
-    ledger.decide("r1", 1, DIGEST)
+    ledger.decide("r1", "", 1, DIGEST)
     for release in ("r1", "unknown"):
         with pytest.raises(BudgetError):
-            ledger.decide(release, 2, DIGEST)
+            ledger.decide(release, "", 2, DIGEST)
     ledger.verify()
+
+
+def test_number_of_two_parts_is_two_decisions(ledger: Ledger) -> None:
+    ledger.charge("adult", "r1", gaussian(1), DIGEST)
+    ledger.decide("r1", "visits", 0, DIGEST)
+    assert ledger.is_decided("r1", "visits", 0)
+    assert not ledger.is_decided("r1", "people", 0)
+    assert not ledger.is_decided("r1", "", 0)
+    ledger.decide("r1", "people", 0, "cd" * 32)
+    for part, digest in (("visits", "cd" * 32), ("people", DIGEST)):
+        with pytest.raises(BudgetError, match="has another decision 0"):
+            ledger.decide("r1", part, 0, digest)
+    ledger.verify()
+    assert len(ledger.heads()) == 3
 
 
 def write_version_1(path: Path) -> None:
@@ -150,7 +164,7 @@ def test_ledger_of_version_1_is_upgraded(path: Path) -> None:
         with Ledger.open(path) as ledger:
             ledger.verify()
             names.add(ledger.name)
-            ledger.decide("old", 0, DIGEST)
+            ledger.decide("old", "", 0, DIGEST)
             assert ledger.charge("adult", "old", gaussian(1), DIGEST) == "reserved"
     with open_database(path) as db:
         assert [version for (version,) in db.execute("SELECT version FROM schema_version")] == [1, ledgerschema.VERSION]
@@ -679,7 +693,7 @@ def test_ledger_refuses_use_after_fork(ledger: Ledger, path: Path) -> None:
 @contextmanager
 def without_triggers(db: sqlite3.Connection) -> Iterator[None]:
     """Drop the triggers and restore them, as a determined attacker would."""
-    triggers = [s for s in ledgerschema.schema(ledgerschema.VERSION) if s.startswith("CREATE TRIGGER")]
+    triggers = ledgerschema.trigger_statements()
     for name in [statement.split()[2] for statement in triggers]:
         db.execute(f"DROP TRIGGER {name}")
     yield
@@ -719,10 +733,10 @@ TAMPERING = [
     "INSERT INTO identity VALUES ('" + "c" * 32 + "')",
     "DELETE FROM rounds",
     "UPDATE rounds SET digest = replace(digest, 'a', 'b')",
-    "INSERT OR REPLACE INTO rounds (release, round, digest) VALUES ('r2', 0, '" + "c" * 64 + "')",
-    "INSERT OR REPLACE INTO rounds (seq, release, round, digest) VALUES (1, 'r2', 7, '" + DIGEST + "')",
-    "INSERT INTO rounds (release, round, digest) VALUES ('r1', 1, '" + DIGEST + "')",
-    "INSERT INTO rounds (release, round, digest) VALUES ('nobody', 1, '" + DIGEST + "')",
+    "INSERT OR REPLACE INTO rounds (release, part, round, digest) VALUES ('r2', '', 0, '" + "c" * 64 + "')",
+    "INSERT OR REPLACE INTO rounds (seq, release, part, round, digest) VALUES (1, 'r2', '', 7, '" + DIGEST + "')",
+    "INSERT INTO rounds (release, part, round, digest) VALUES ('r1', '', 1, '" + DIGEST + "')",
+    "INSERT INTO rounds (release, part, round, digest) VALUES ('nobody', '', 1, '" + DIGEST + "')",
 ]
 
 
@@ -733,7 +747,7 @@ def filled_path(path: Path) -> Path:
         ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
         ledger.commit("r1")
         ledger.charge("adult", "r2", gaussian(1), DIGEST, 1.0, DELTA)
-        ledger.decide("r2", 0, DIGEST)
+        ledger.decide("r2", "", 0, DIGEST)
     return path
 
 
@@ -779,6 +793,18 @@ def test_verify_detects_tampering_without_triggers(filled_path: Path, statement:
 
 
 # A place or a file that will not do
+
+
+@pytest.mark.parametrize(("part", "other"), [("", "people"), ("visits", "people"), ("visits", "")])
+def test_chain_detects_changed_part(path: Path, part: str, other: str) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.charge("adult", "r1", gaussian(1), DIGEST)
+        ledger.decide("r1", part, 0, DIGEST)
+        ledger.verify()
+    with open_database(path) as db, without_triggers(db):
+        db.execute("UPDATE rounds SET part = ?", (other,))
+    with Ledger.open(path) as ledger, pytest.raises(BudgetError, match="entry 1 of rounds is not the one"):
+        ledger.verify()
 
 
 def assert_refused(kind: type[DpscaleError], text: str, act: Callable[[], object]) -> None:
@@ -858,8 +884,10 @@ def test_database_of_other_program_is_left_unchanged(path: Path) -> None:
 
 def test_newer_schema_is_refused(filled_path: Path) -> None:
     with open_database(filled_path) as db:
-        db.execute("INSERT INTO schema_version VALUES (8, 'later')")
-    assert_refused(BudgetError, "schema version 8.*update dpscale", lambda: Ledger.open(filled_path))
+        db.execute("INSERT INTO schema_version VALUES (?, 'later')", (ledgerschema.VERSION + 1,))
+    assert_refused(
+        BudgetError, f"schema version {ledgerschema.VERSION + 1}.*update dpscale", lambda: Ledger.open(filled_path)
+    )
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])

@@ -10,8 +10,8 @@ import dpscale as dp
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.stages.runner import ledger_dataset
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
+from dpscale.runs.runner import ledger_dataset
 from tests.audit.small import write, write_selftest
 from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, run_command
 from tests.runs.disks import needs_mounts
@@ -24,7 +24,7 @@ def test_truncated_log_is_detected_by_charged_run(tmp_path, monkeypatch):
     with Ledger.open(path) as ledger:  # stays open, so that nothing leaves the log
         ledger.charge("small", "first", Cost(gaussian="1/50"), "ab" * 32)
         short = os.path.getsize(f"{path}-wal")
-        run = TableRun(dp.run(job, tmp_path / "run").path)
+        run = open_part(dp.run(job, tmp_path / "run").path)
         for end in ("", "-wal"):
             shutil.copy(f"{path}{end}", f"{copy}{end}")
     os.truncate(f"{copy}-wal", short)

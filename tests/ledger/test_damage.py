@@ -46,7 +46,7 @@ def fill(path: Path) -> Path:
         for number in range(5):
             ledger.charge("shop", f"release {number}", Cost(gaussian=Fraction(25, 1000)), DIGEST, 0.25, 1e-9,
                           protects=UNIT, facts={"domain": "a" * 64})  # fmt: skip
-            ledger.decide(f"release {number}", 0, DIGEST)
+            ledger.decide(f"release {number}", "", 0, DIGEST)
         ledger.commit("release 0")
         ledger.publish("release 0")
         ledger.commit("release 1")
@@ -103,7 +103,7 @@ def changed_and_charged(path: Path, folder: Path, number: int) -> tuple[int, lis
         broken.write_bytes(data)
         try:
             differs = content(broken) != intact
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError):  # the latter from names of columns
             differs = True
         changed += differs
         for act in (charge, show, cap) if turn % 5 == 0 else (charge,):
@@ -157,6 +157,21 @@ def test_undecodable_text_is_damage(tmp_path: Path) -> None:
         with pytest.raises(DamageError, match=r"is damaged \(it has text that is not UTF-8\)") as refused:
             act(path)
         assert "\\xff" not in str(refused.value)
+
+
+def test_undecodable_schema_is_damage(tmp_path: Path) -> None:
+    """SQLite's message about a damaged schema has the bytes of the name, which Python cannot decode."""
+    path = fill(tmp_path / "l.sqlite")
+    content = path.read_bytes()
+    changed = content.replace(b"rounds_linkedrounds", b"rounds_\xe9inkedrounds").replace(
+        b"TRIGGER rounds_linked", b"TRIGGES rounds_linked"
+    )
+    assert changed != content
+    path.write_bytes(changed)
+    for act in (charge, show, cap, verify):
+        with pytest.raises(BudgetError) as refused:
+            act(path)
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("column", ["seq", "dataset", "place", "entry", "number", "facts", "salt", "digest"])

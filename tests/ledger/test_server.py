@@ -42,7 +42,7 @@ from tests.ledger.test_book import (
 SHARED = {
     test_book: (
         "release_passes_all_states", "charge_persists_after_reopening",
-        "release_with_other_fields_is_refused", "round_is_decided_once",
+        "release_with_other_fields_is_refused", "round_is_decided_once", "number_of_two_parts_is_two_decisions",
         "states_do_not_go_back_or_skip", "cost_with_too_many_digits_is_refused_until_coarsened",
         "largest_and_smallest_caps_are_shown", "all_releases_are_admitted_without_cap",
         "datasets_have_separate_budgets", "cap_below_spending_is_reported_and_stops_releases",
@@ -303,7 +303,7 @@ def test_connection_lost_at_commit_charges_once(server: Server, path: str, proxy
         proxy.cut = when
         assert ledger.charge(*CHARGE) == "reserved"  # it would not fit twice
         proxy.cut = when
-        ledger.decide("r1", 0, DIGEST)
+        ledger.decide("r1", "", 0, DIGEST)
         proxy.cut = when
         assert ledger.commit("r1") == "committed"
         assert proxy.cuts == 3
@@ -352,7 +352,7 @@ TAMPERING = [
     "INSERT INTO releases (release, dataset, plan_digest, cost, state, reserved_at) VALUES ('r1', 'adult', '" + DIGEST
     + "', '{}', 'reserved', 'now') ON CONFLICT (release) DO UPDATE SET cost = '{}'",
     "UPDATE identity SET id = '" + "c" * 32 + "'", "INSERT INTO identity VALUES ('" + "c" * 32 + "')",
-    "DELETE FROM rounds", "INSERT INTO rounds (release, round, digest) VALUES ('r1', 1, '" + DIGEST + "')",
+    "DELETE FROM rounds", "INSERT INTO rounds (release, part, round, digest) VALUES ('r1', '', 1, '" + DIGEST + "')",
     "UPDATE numbers SET seq = 0", "DELETE FROM numbers", "DELETE FROM protections",
 ]  # fmt: skip
 
@@ -362,7 +362,7 @@ def fill_ledger(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
     ledger.commit("r1")
     ledger.charge("adult", "r2", gaussian(1), DIGEST, 1.0, DELTA)
-    ledger.decide("r2", 0, DIGEST)
+    ledger.decide("r2", "", 0, DIGEST)
 
 
 def test_triggers_refuse_tampering(ledger: Ledger, path: str) -> None:
@@ -540,7 +540,7 @@ def forbidden_calls(ledger: Ledger) -> Iterator[Callable[[], object]]:
     for release in ("r1", "r2", "r3"):
         yield lambda release=release: ledger.charge("adult", release, gaussian(1), DIGEST)  # type: ignore[misc]
     yield lambda: ledger.charge(*CHARGE, reserve=False)
-    yield lambda: ledger.decide("r2", 1, DIGEST)
+    yield lambda: ledger.decide("r2", "", 1, DIGEST)
     yield lambda: ledger.commit("r2")
     yield lambda: ledger.set_cap("adult", 9.0, DELTA)
 
@@ -579,7 +579,7 @@ def test_triggers_protect_closed_ledger(source_and_target: tuple[str, str]) -> N
 
     with Ledger.open(source_and_target[0]) as ledger:
         ledger.move(source_and_target[1])
-    for statement in ("INSERT INTO rounds (release, round, digest) VALUES ('r2', 5, '" + DIGEST + "')",
+    for statement in ("INSERT INTO rounds (release, part, round, digest) VALUES ('r2', '', 5, '" + DIGEST + "')",
                       "UPDATE releases SET state = 'committed', committed_at = 'x' WHERE release = 'r2'",
                       "INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES ('adult', 9, 0.1, 'now')",
                       "DELETE FROM closed", "UPDATE closed SET moved_to = 'x'"):  # fmt: skip

@@ -1,8 +1,8 @@
-"""Upgrade of a ledger of version 4 or 5: readers change nothing, the first writing transaction preserves the history,
-one chain is built or stays, a closed copy of the file remains, and an interrupted upgrade changes nothing.
+"""Upgrade of a ledger of version 4, 5 or 7: readers change nothing, the first writing transaction preserves the
+history, one chain is built or stays, a closed copy of the file remains, and an interrupted upgrade changes nothing.
 
-`version4` and `version5` have the output of the code of that version: its DDL, the rows of a history and the summary of
-them.
+`version4`, `version5` and `version7` have the output of the code of that version: its DDL, the rows of a history and
+the summary of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpscale.ledger.store import repeated
 from tests.ledger.conftest import Server
 from tests.ledger.test_book import DIGEST, gaussian, open_database, run_in_child
 
-VERSIONS = (4, 5)
+VERSIONS = (4, 5, 7)
 STORED = {version: Path(__file__).parent / f"version{version}" for version in VERSIONS}
 NOTE = "older releases did not tell whom they protect: they are counted as protecting the same"  # of version 4
 TODAY = "older releases do not state their privacy unit: they are counted as if it were the same"
@@ -127,7 +127,8 @@ def check_upgraded(place: str, version: int) -> str:
         for name in stored["datasets"]:
             assert ledger.chain(name)[-1][1] == head[name]
     rows = [row for entry in found.values() for row in (entry["cap"], *entry["former_caps"], *entry["releases"]) if row]
-    assert not [row for row in rows if {"span", "period", "periods"} & set(row)], "columns of this version"
+    if version < 6:
+        assert not [row for row in rows if {"span", "period", "periods"} & set(row)], "columns of version 6"
     if version == 4:
         assert {row.pop("unit_table") for row in rows} == {None}
         assert all(row.pop("own") for entry in found.values() for row in entry["releases"])
@@ -137,6 +138,10 @@ def check_upgraded(place: str, version: int) -> str:
         versions = db.execute("SELECT version FROM schema_version ORDER BY version").fetchall()
         assert [one for (one,) in versions] == [version, schema.VERSION]
         assert db.execute("SELECT count(*) FROM links").fetchone()[0] == ENTRIES[version]
+        rounds = db.execute("SELECT seq, release, part, round, digest FROM rounds ORDER BY seq").fetchall()
+    decided = [(one["seq"], one["release"], "", one["round"], one["digest"]) for one in stored["tables"]["rounds"]]
+    assert decided
+    assert rounds == decided, "the decisions of earlier versions have no part"
     return head["shop"]
 
 
@@ -145,7 +150,7 @@ def test_upgrade_keeps_history_caps_and_totals_and_builds_chain(place: str, vers
     assert len(heads) == 1, "opened again, it is not built again"
     with Ledger.open(place) as ledger:
         assert ledger.charge("another", "new", gaussian(0.1), DIGEST) == "reserved"
-        ledger.decide("shop 2", 3, DIGEST)
+        ledger.decide("shop 2", "", 3, DIGEST)
         ledger.set_cap("shop", 5.0, 1e-9)
         assert ledger.publish("shop 1") == "released"
         ledger.verify()
@@ -185,7 +190,7 @@ def execute_all(db: Any, statements: list[str]) -> None:
         db.execute(statement)
 
 
-def check_adds_nothing(place: str, statements: list[str]) -> None:
+def check_adds_nothing(place: str, statements: list[str], refusal: str = "update dpscale") -> None:
     """Check that an open client of an older version can insert an entry, and after an upgrade cannot."""
     import psycopg
 
@@ -194,10 +199,10 @@ def check_adds_nothing(place: str, statements: list[str]) -> None:
         execute_all(old, statements)
         old.execute("ROLLBACK")  # the older version took it
         upgrade(place)
-        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 7
+        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 8
         before = read_content(place)
         old.execute("BEGIN")
-        with pytest.raises((psycopg.Error, sqlite3.Error), match="update dpscale"):
+        with pytest.raises((psycopg.Error, sqlite3.Error), match=refusal):
             execute_all(old, statements)
         old.execute("ROLLBACK")
         assert read_content(place) == before
@@ -229,9 +234,41 @@ def test_open_client_of_version_5_adds_nothing(new_place: Callable[[], str], add
     check_adds_nothing(place, ADDED_BY_FIVE[added])
 
 
-def test_upgrade_of_version_5_keeps_every_link(new_place: Callable[[], str]) -> None:
-    write_older(place := new_place(), 5)
-    stored = {link["digest"] for link in HISTORIES[5]["tables"]["links"]}
+PROTECTED_BY_SEVEN = [
+    """INSERT INTO protections (release, relation, bound, public, periods, job, run_dir, files)
+    VALUES ('late', 'add/remove', 1, 0, '[]', '', '', '')"""
+]
+ADDED_BY_SEVEN = [
+    f"""INSERT INTO links (seq, dataset, place, entry, number, facts, salt, digest)
+        SELECT max(seq) + 1, 'new', 1, 'rounds', (SELECT max(seq) + 1 FROM rounds), '{{}}', '{DIGEST}', '{DIGEST}'
+        FROM links""",
+    f"INSERT INTO rounds (release, round, digest) VALUES ('shop 2', 7, '{DIGEST}')",
+]
+
+
+def test_open_client_of_version_7_decides_nothing(new_place: Callable[[], str]) -> None:
+    """It would not say which part of the release decides."""
+    write_older(place := new_place(), 7)
+    check_adds_nothing(place, ADDED_BY_SEVEN, refusal="NOT NULL constraint failed: rounds.part|not-null constraint")
+
+
+def test_upgrade_reveals_removed_last_decision(tmp_path: Path) -> None:
+    """Planted: the last row of a ledger without a chain was removed before the upgrade copied the table."""
+    write_older(place := str(tmp_path / "l.sqlite"), 4)
+    with open_database(place) as db:  # type: ignore[arg-type]
+        trigger = next(one for one in ddl_statements("file", 4)[1] if "TRIGGER rounds_delete" in one)
+        db.execute("DROP TRIGGER rounds_delete")
+        db.execute("DELETE FROM rounds WHERE seq = (SELECT max(seq) FROM rounds)")
+        db.execute(trigger)
+    upgrade(place)
+    with Ledger.open(place) as ledger, pytest.raises(BudgetError, match="rows of rounds are not numbered"):
+        ledger.verify()
+
+
+@pytest.mark.parametrize("version", [5, 7])
+def test_upgrade_keeps_every_link(new_place: Callable[[], str], version: int) -> None:
+    write_older(place := new_place(), version)
+    stored = {link["digest"] for link in HISTORIES[version]["tables"]["links"]}
     with Ledger.open(place) as ledger:
         assert set(ledger.heads()) == stored
         upgrade(place)
@@ -452,7 +489,7 @@ def test_first_charge_upgrades_with_closed_copy(tmp_path: Path, version: int, ea
             ledger.charge("another", "elsewhere", gaussian(0.1), DIGEST)
         assert len(ledger.summary()["datasets"]["shop"]["releases"]) == released
     with open_database(copy) as old, pytest.raises(sqlite3.Error, match="closed"):  # a client of the older version
-        execute_all(old, ADDED_BY_FOUR["a release"] if version == 4 else ADDED_BY_FIVE["a release"])
+        execute_all(old, {4: ADDED_BY_FOUR["a release"], 5: ADDED_BY_FIVE["a release"], 7: PROTECTED_BY_SEVEN}[version])
 
 
 def test_copy_of_the_first_version_is_closed(tmp_path: Path) -> None:

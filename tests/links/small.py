@@ -83,7 +83,7 @@ def make_job(method: str = "equal") -> dict[str, Any]:
 def run_digests(run: Path) -> dict[str, str]:
     """Return the digests of all drawn values and of the synthetic rows."""
     files = [
-        *run.glob("links/*/*.npy"),
+        *run.glob("links/*/*.parquet"),
         *run.glob("synthetic/*/*.parquet"),
         *run.glob("tables/*/measurements/**/*.parquet"),
     ]

@@ -22,15 +22,19 @@ from dpscale.engine import resolve
 from dpscale.job.allocation import Allocation, Divisible, KnownSizes, likely_rows
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
+from dpscale.measurement.journal import StoredDraws
 from dpscale.privacy.draws import SMOOTHING, GaussianDraw
 from dpscale.relational.degrees import degree_histogram
 from dpscale.relational.features import BITS, Features
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links import first_measurement, measuring
+from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.links import allocate, first_measurement, measuring
+from dpscale.runs.links.link_draws import LinkDraws
 from dpscale.runs.manifest import output_digest
+from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
 from tests.links.small import make_frames, make_job, run_digests, table_section, write_job
 from tests.links.test_neighbours import make_database, remove_person, write_database
+from tests.running import begin_linked, linked
 
 PRECISE = {"privacy_cost": 200.0, "dataset": "shop", "allow_weak_privacy": True}
 PLANNED = {"allocation": {"method": "planned"}}
@@ -49,10 +53,10 @@ def allocation(run: Path) -> dict[str, Any]:
 
 
 def first_values(run: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(run)): file.read_bytes() for file in sorted(run.glob("allocation/*/*.npy"))}
+    return {str(file.relative_to(run)): file.read_bytes() for file in sorted(run.glob("allocation/*/*.parquet"))}
 
 
-def stop_before(patched: type, name: str, path: Path, run: Path) -> None:
+def stop_before(patched: object, name: str, path: Path, run: Path) -> None:
     """Run a job until a method of a class is called."""
 
     def stop(*_: Any) -> Any:
@@ -100,7 +104,7 @@ def test_both_entries_cost_the_budget_together(shop: Path) -> None:
     assert sum(costs.values()) == pytest.approx(8, rel=1e-3)
     shares = allocation(shop / "run")["shares"]
     assert sum(shares.values()) == pytest.approx(0.98)
-    run = CompositeRun(shop / "run")
+    run = linked(shop / "run")
     assert run.job.shares == shares
     for name, table in run.tables.items():
         assert float(table.measurement_plan.cost.gaussian) <= 8 * shares[f"tables.{name}"] * (1 + 1e-9)
@@ -118,7 +122,7 @@ def test_first_measurement_is_close_to_the_data(shop: Path) -> None:
 
 
 def test_resumed_first_measurement_draws_once(tmp_path: Path) -> None:
-    path, original = write_job(tmp_path, PLANNED), measuring.LinkRecords.measure
+    path, original = write_job(tmp_path, PLANNED), StoredDraws.store
     calls = list[int]()
 
     def measure_some(self: Any, *arguments: Any) -> Any:
@@ -128,7 +132,7 @@ def test_resumed_first_measurement_draws_once(tmp_path: Path) -> None:
         return original(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", measure_some)
+        patch.setattr(StoredDraws, "store", measure_some)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     before = first_values(tmp_path / "run")
@@ -148,12 +152,12 @@ def test_resumed_first_measurement_draws_once(tmp_path: Path) -> None:
 def test_copy_with_other_data_is_refused(tmp_path: Path) -> None:
     """Planted: a copy of the directory, with the same key, draws the first measurement from other persons."""
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-    stop_before(measuring.LinkRecords, "measure", path, run)
+    stop_before(StoredDraws, "store", path, run)
     (tmp_path / "data/persons/0.parquet").unlink()
     make_frames()["persons"].assign(age=0).to_parquet(tmp_path / "data/persons/0.parquet", index=False)
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"snapshot": None}))
-    with pytest.raises(dp.BudgetError, match="has another decision of round"):
+    with pytest.raises(dp.BudgetError, match="has another decision"):
         dp.run(path, run)
     assert not first_values(run)
 
@@ -173,22 +177,22 @@ def test_edited_shares_cost_no_more_than_the_budget(tmp_path: Path) -> None:
 
 def test_shares_edited_after_a_draw_are_refused(tmp_path: Path) -> None:
     """Planted: killed after the first link is drawn, its share is given to another link; the same in a copy."""
-    path, run, original = write_job(tmp_path, PLANNED), tmp_path / "run", measuring.LinkRecords.measure
+    path, run, original = write_job(tmp_path, PLANNED), tmp_path / "run", StoredDraws.store
     assert (
         CliRunner().invoke(main, ["run", str(path), "--only", "allocate", "--run-dir", str(run), "--quiet"]).exit_code
         == 0
     )
 
-    def measure_one(self: Any, name: str, *arguments: Any) -> Any:
-        if name == "u":
+    def measure_one(self: Any, number: int, *arguments: Any) -> Any:
+        if number == LinkDraws.number("u"):
             raise KeyboardInterrupt
-        return original(self, name, *arguments)
+        return original(self, number, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", measure_one)
+        patch.setattr(StoredDraws, "store", measure_one)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
-    drawn = sorted(run.glob("links/*/*.npy"))
+    drawn = sorted(run.glob("links/*/*.parquet"))
     assert drawn
     content = allocation(run)
     shares = content["shares"]
@@ -196,24 +200,24 @@ def test_shares_edited_after_a_draw_are_refused(tmp_path: Path) -> None:
     (run / "allocation/allocation.json").write_text(json.dumps(content))
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
     assert done.exit_code in (2, 3), done.output
-    assert sorted(run.glob("links/*/*.npy")) == drawn
+    assert sorted(run.glob("links/*/*.parquet")) == drawn
 
 
 def test_stop_between_division_and_ledger_keeps_the_division(tmp_path: Path) -> None:
     links = make_job()["link"]
     links[0] |= {"max_degree": "private"}
     path, run = write_job(tmp_path, PLANNED | {"link": links}), tmp_path / "run"
-    stop_before(first_measurement.FirstMeasurement, "record_division", path, run)
+    stop_before(allocate, "division_journal", path, run)
     content = allocation(run)
     assert set(content["bounds"]) == {"orders"}
     dp.run(path, run)
     assert allocation(run) == content
-    assert CompositeRun(run).neighbours.rows["orders"] == content["bounds"]["orders"]
+    assert linked(run).neighbours.rows["orders"] == content["bounds"]["orders"]
 
 
 def test_plan_after_an_interrupted_first_measurement_is_refused(tmp_path: Path) -> None:
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-    stop_before(measuring.LinkRecords, "measure", path, run)
+    stop_before(StoredDraws, "store", path, run)
     done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
     assert (done.exit_code, "--only allocate" in done.stderr) == (2, True), done.stderr
     dp.run(path, run)
@@ -241,31 +245,31 @@ def test_plan_first_divides_without_data(tmp_path: Path) -> None:
     assert sum(shares.values()) == pytest.approx(1)
     dp.run(path, run)
     assert list(entries(tmp_path)) == ["release"]
-    assert CompositeRun(run).job.shares == shares
+    assert linked(run).job.shares == shares
 
 
 def test_run_of_an_older_version_keeps_equal_shares(tmp_path: Path) -> None:
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-    CompositeRun.create(CompositeJob.read(path), run)
+    begin_linked(CompositeJob.read(path), run)
     manifest = json.loads((run / "manifest.json").read_text())
     manifest.pop("divides")
     (run / "manifest.json").write_text(json.dumps(manifest))
     dp.run(path, run)
     assert list(entries(tmp_path)) == ["release"]
-    assert set(CompositeRun(run).job.shares.values()) == {0.2}
+    assert set(linked(run).job.shares.values()) == {0.2}
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["orders", "ratings", "homes"])
 def test_link_without_a_share_is_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    path, run, record = write_job(tmp_path, PLANNED), tmp_path / "run", CompositeRun.record_allocation
+    path, run, record = write_job(tmp_path, PLANNED), tmp_path / "run", LinkedTables.record_allocation
 
-    def without_share(self: CompositeRun, content: dict[str, Any]) -> None:
+    def without_share(self: LinkedTables, content: dict[str, Any]) -> None:
         record(self, {**content, "shares": content["shares"] | {f"links.{kind}": 0.0}})
 
-    monkeypatch.setattr(CompositeRun, "record_allocation", without_share)
+    monkeypatch.setattr(LinkedTables, "record_allocation", without_share)
     found = {name: frame.compute() for name, frame in dp.run(path, run).synthetic().items()}
-    assert not list((run / "links" / kind).glob("*.npy"))
+    assert not list((run / "links" / kind).glob("*.parquet"))
     assert found["orders"].person.isin(found["persons"].id).all()
     assert found["orders"].person.value_counts().max() <= 6
     assert len(found["ratings"]) > 100
@@ -289,7 +293,7 @@ def test_edited_division_is_refused(tmp_path: Path, hashed: bool) -> None:
     if not hashed:
         del manifest["stages"]["allocate"]["sha256"]
     (run / "manifest.json").write_text(json.dumps(manifest))
-    message = "another decision of round" if hashed else "lacks the hash of stage allocate"
+    message = "another decision" if hashed else "lacks the hash of stage allocate"
     with pytest.raises(dp.BudgetError if hashed else dp.JobError, match=message):
         dp.run(path, run)
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
@@ -298,7 +302,7 @@ def test_edited_division_is_refused(tmp_path: Path, hashed: bool) -> None:
 
 
 def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> None:
-    write_bundle(CompositeRun(shop / "run"), PASSED)
+    write_bundle(open_run(shop / "run"), PASSED)
     assert check_bundle(shop / "run/evidence")["sound"]
     for change, message in ((lambda one: one["components"][0]["draws"][0].update(variance="9"), "cost"),
                             (lambda one: one["components"][0]["draws"].pop(), "statistics"),
@@ -335,7 +339,7 @@ def test_evidence_of_protected_pairs(tmp_path: Path) -> None:
             "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both", "links": 900}  # fmt: skip
     sections = {"persons": table_section("persons", "id"), "products": table_section("products", "code")}
     dp.run(write_job(tmp_path, PLANNED, tables=sections, link=[link]), tmp_path / "run")
-    write_bundle(CompositeRun(tmp_path / "run"), PASSED)
+    write_bundle(open_run(tmp_path / "run"), PASSED)
     assert check_bundle(tmp_path / "run/evidence")["sound"]
 
 
@@ -353,7 +357,7 @@ def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed
     def statistics(folder: Path, frames: Any) -> tuple[int, np.ndarray]:
         job = write_database(folder, frames, rng)
         first = first_measurement.job_of_public_cells(job)
-        run = CompositeRun.create(job, folder / "run")
+        run = begin_linked(job, folder / "run")
         exact = measuring.read_all(first, run.neighbours, engine)
         links, side = first_measurement.end_of(first, "persons", exact)
         return links.table_rows(side), links.table_sums(side, features)
@@ -365,7 +369,7 @@ def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed
         assert rows - fewer == 1
         changes.append(int(((sums - less) ** 2).sum()))
     assert max(changes) <= features.squared
-    run = CompositeRun(tmp_path / "all" / "run")
+    run = linked(tmp_path / "all" / "run")
     first = first_measurement.FirstMeasurement(run, first_measurement.job_of_public_cells(run.job))
     assert cost_of_change(max(changes), first.ones_draw("persons")) <= first.amount * first_measurement.ONES
     assert cost_of_change(1, first.rows_draw("persons")) <= first.amount * first_measurement.ROWS
@@ -390,8 +394,8 @@ def test_private_bound_cuts_few_links(tmp_path: Path) -> None:
     assert content["cut"]["orders"] == pytest.approx(np.maximum(degrees - bound, 0).sum() / degrees.sum(), abs=0.05)
     assert bound in (12, 16, 24)
     assert release.synthetic()["orders"].compute().person.value_counts().max() <= bound
-    assert CompositeRun(tmp_path / "run").neighbours.rows["orders"] == bound
-    write_bundle(CompositeRun(tmp_path / "run"), PASSED)
+    assert linked(tmp_path / "run").neighbours.rows["orders"] == bound
+    write_bundle(open_run(tmp_path / "run"), PASSED)
     assert check_bundle(tmp_path / "run/evidence")["sound"]
 
 
@@ -402,7 +406,7 @@ def test_bound_of_a_chain_is_chosen_from_the_top(tmp_path: Path) -> None:
     for person in (None, *range(6)):
         frames = data if person is None else remove_person(data, person)
         job = first_measurement.job_of_public_cells(write_database(tmp_path / f"at-{person}", frames, rng))
-        run = CompositeRun.create(job, tmp_path / f"at-{person}" / "run")
+        run = begin_linked(job, tmp_path / f"at-{person}" / "run")
         exact = measuring.read_all(job, run.neighbours, engine)
         histograms[person] = {
             name: degree_histogram(exact[name].unbounded) for name in ("accounts", "payments", "tags")

@@ -14,10 +14,10 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dpscale as dp
-from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import link_blocks, link_parts, link_sampling, link_sides
 from tests.links.shapes import SHAPES, assert_consistent, make_frames, one, write_shape
 from tests.links.small import make_job, write_job
+from tests.running import linked
 
 PERSONS, BOUND = 1200, 6
 
@@ -79,7 +79,7 @@ def test_blocks_have_the_statistics_of_links_at_once(tmp_path: Path, request: py
     assert set(blocks["orders"].person) <= set(blocks["persons"].id)
     assert not blocks["orders"].person.isna().any()
     assert blocks["orders"].person.value_counts().max() <= BOUND
-    assert not (CompositeRun(tmp_path / "here/run").path / "profiles").exists()
+    assert not (linked(tmp_path / "here/run").path / "profiles").exists()
     far = [0.5 * np.abs(table_of(one) - table_of(truth)).sum() for one in (whole, blocks)]
     assert far[1] < far[0] + 0.05  # blocks of 300 rows: 0.012 more, standard deviation 0.006
     moved = blocks["orders"].person.sample(frac=1, random_state=0).to_numpy()
@@ -100,7 +100,7 @@ def test_all_shapes_are_consistent_in_blocks(tmp_path: Path, name: str, monkeypa
     monkeypatch.setattr(link_parts, "PART_ROWS", 7)
     path = write_shape(tmp_path, SHAPES[name], make_frames(SHAPES[name], {}, 1), 8.0)
     found = dp.run(path, tmp_path / "run")
-    assert_consistent(CompositeRun(found.path).job, {own: rows.compute() for own, rows in found.synthetic().items()})
+    assert_consistent(linked(found.path).job, {own: rows.compute() for own, rows in found.synthetic().items()})
 
 
 @pytest.mark.usefixtures("small_blocks")

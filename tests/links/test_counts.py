@@ -21,11 +21,11 @@ from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links import component, measuring
+from dpscale.runs.links import link_part, measuring
 from dpscale.runs.links.link_data import ExactLinks
 from tests.links.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
 from tests.links.test_neighbours import DOMAIN, PERSONS, make_database, remove_person, squared_changes
+from tests.running import begin_linked, linked
 
 ONE = {"kind": "one-to-many", "dangling": "drop"}
 PAYMENTS = ONE | {"name": "payments", "parent": "accounts", "child": "payments", "child_key": "account",
@@ -56,7 +56,7 @@ def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict
 
 
 def read_links(job: CompositeJob, folder: Path) -> dict[str, ExactLinks]:
-    run = CompositeRun.create(job, folder / "run")
+    run = begin_linked(job, folder / "run")
     return measuring.read_all(run.closed_job, run.neighbours, resolve(scheduler="synchronous"))
 
 
@@ -103,7 +103,7 @@ def check_sensitivity(folder: Path, seed: int, links: list[dict[str, Any]]) -> N
 @pytest.mark.parametrize("seed", range(3))
 def test_counted_degrees_stay_within_sensitivity(tmp_path: Path, seed: int) -> None:
     check_sensitivity(tmp_path, seed, SAFE)
-    job = CompositeRun(tmp_path / "all" / "run").job
+    job = linked(tmp_path / "all" / "run").job
     found = read_links(job, tmp_path / "all")
     assert [found[name].parents.shape[1] for name in COUNTED] == [2 + len(own) for own, _ in COUNTED.values()]
     assert [found[name].children.shape[1] for name in COUNTED] == [2 + len(own) for _, own in COUNTED.values()]
@@ -120,7 +120,7 @@ def test_missing_parents_and_forbidden_loops_stay_within_sensitivity(
     monkeypatch.setattr(sys.modules[__name__], "make_database", lambda _: data)
     loose = [PAYMENTS, ACCOUNTS, TAGS, KINDS | {"nulls": "keep"}, BOSSES | {"nulls": "keep", "loops": False}]
     check_sensitivity(tmp_path, 2, loose)
-    found = read_links(CompositeRun(tmp_path / "all" / "run").job, tmp_path / "all")
+    found = read_links(linked(tmp_path / "all" / "run").job, tmp_path / "all")
     assert 0 < len(found["kinds"].rows) < len(data["payments"])
     assert 0 < len(found["bosses"].rows) < int((data["persons"].boss.notna()).sum())
 
@@ -212,7 +212,7 @@ def test_counts_preserve_degree_correlation(tmp_path: Path) -> None:
 def test_run_resumed_between_links_gives_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_correlated_job(tmp_path)
     whole = dpscale.run(path, tmp_path / "whole")
-    measure, seen = component.measure_link, []
+    measure, seen = link_part.measure_link, []
 
     def measure_or_stop(run: Any, link: Any, *rest: Any) -> Any:
         seen.append(link.called)
@@ -220,10 +220,10 @@ def test_run_resumed_between_links_gives_same_bytes(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
         return measure(run, link, *rest)
 
-    monkeypatch.setattr(component, "measure_link", measure_or_stop)
+    monkeypatch.setattr(link_part, "measure_link", measure_or_stop)
     with pytest.raises(KeyboardInterrupt):
         dpscale.run(path, tmp_path / "again")
-    monkeypatch.setattr(component, "measure_link", measure)
+    monkeypatch.setattr(link_part, "measure_link", measure)
     dpscale.run(path, tmp_path / "again")
     assert seen == ["orders", "ratings"]
     assert run_digests(tmp_path / "again") == run_digests(whole.path)

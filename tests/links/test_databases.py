@@ -17,6 +17,10 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.measurement.journal import StoredDraws
+from dpscale.runs.links import link_part
+from dpscale.runs.links.link_draws import LinkDraws
+from dpscale.runs.opening import open_part
 from tests.links.small import DOMAINS, make_frames, make_job, run_digests, table_section, write_job
 
 
@@ -121,10 +125,9 @@ def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, t
 
 def test_resumed_run_has_same_noise(shop: Path, tmp_path: Path) -> None:
     """The run is stopped after the first sum of the first link is on disk: it stays, and the rest is the same."""
-    from dpscale.runs.links import measuring
 
     path = write_job(tmp_path)
-    original, calls = measuring.LinkRecords.measure, []
+    original, calls = StoredDraws.store, []
 
     def measure_once(self: Any, *arguments: Any) -> Any:
         if calls:
@@ -133,11 +136,11 @@ def test_resumed_run_has_same_noise(shop: Path, tmp_path: Path) -> None:
         return original(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", measure_once)
+        patch.setattr(StoredDraws, "store", measure_once)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     assert list_charges(tmp_path) == [("shop", "reserved")]
-    assert len(list((tmp_path / "run").glob("links/*/*.npy"))) == 1
+    assert len(list((tmp_path / "run").glob("links/*/*.parquet"))) == 1
     dp.run(path, tmp_path / "run")
     assert list_charges(tmp_path) == [("shop", "released")]
     for file in tmp_path.glob("ledger.sqlite*"):
@@ -148,7 +151,6 @@ def test_resumed_run_has_same_noise(shop: Path, tmp_path: Path) -> None:
 
 def test_copied_directory_with_other_links_is_refused(tmp_path: Path) -> None:
     """The release is charged once: a copy of the directory with other links is refused before a draw."""
-    from dpscale.runs.links import measuring
 
     path = write_job(tmp_path)
 
@@ -156,7 +158,7 @@ def test_copied_directory_with_other_links_is_refused(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", stop)
+        patch.setattr(StoredDraws, "store", stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     (tmp_path / "data/ratings/0.parquet").unlink()
@@ -165,7 +167,7 @@ def test_copied_directory_with_other_links_is_refused(tmp_path: Path) -> None:
         dp.run(path, tmp_path / "run")
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     (tmp_path / "run/manifest.json").write_text(json.dumps(manifest | {"snapshot": None}))
-    with pytest.raises(dp.BudgetError, match="has another decision of round"):
+    with pytest.raises(dp.BudgetError, match="has another decision"):
         dp.run(path, tmp_path / "run")
 
 
@@ -322,17 +324,16 @@ def test_plan_states_expected_errors(tmp_path: Path) -> None:
 
 def test_interruption_after_secret_is_destroyed_loses_nothing(tmp_path: Path) -> None:
     """The secret is destroyed before this is recorded: drawn values are on disk, and the run completes with them."""
-    from dpscale.runs.stages import budget
+    from dpscale.runs import run as runs
 
-    path, destroy = write_job(tmp_path), budget.destroy_secret
+    path, destroy = write_job(tmp_path), runs.destroy_secret
 
     def delete_secret_and_stop(secret: Path) -> None:
         destroy(secret)
-        if secret == tmp_path / "run/secret.key":  # that of the links, after those of the tables
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "destroy_secret", delete_secret_and_stop)
+        patch.setattr(runs, "destroy_secret", delete_secret_and_stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     before = {name: digest for name, digest in run_digests(tmp_path / "run").items() if "links" in name}
@@ -359,17 +360,16 @@ def test_repeated_pair_is_one_link(tmp_path: Path) -> None:
 
 def stop_before_draw(path: Path, run: Path, name: str) -> None:
     """Run a job and stop it before the draw of `name`."""
-    from dpscale.runs.links import measuring
 
-    original = measuring.LinkRecords.measure
+    original = StoredDraws.store
 
-    def measure(self: Any, what: str, *arguments: Any) -> Any:
-        if what == name:
+    def measure(self: Any, number: int, *arguments: Any) -> Any:
+        if number == LinkDraws.number(name):
             raise KeyboardInterrupt
-        return original(self, what, *arguments)
+        return original(self, number, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", measure)
+        patch.setattr(StoredDraws, "store", measure)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
 
@@ -382,15 +382,14 @@ def test_copy_with_other_features_is_refused(tmp_path: Path) -> None:
     answer = tmp_path / "copy/tables/persons/synthetic/_rows.json"
     answer.write_text(json.dumps(json.loads(answer.read_text()) | {"rows": 500}))
     dp.run(path, tmp_path / "run")
-    with pytest.raises(dp.BudgetError, match="has another decision of round"):
+    with pytest.raises(dp.BudgetError, match="has another decision"):
         dp.run(path, tmp_path / "copy")
-    assert not list((tmp_path / "copy").glob("links/*/u.npy"))
+    assert not list((tmp_path / "copy").glob("links/*/005-00000000-00000001.parquet"))
 
 
 def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
-    from dpscale.runs.links import component
 
-    path, original = write_job(tmp_path), component.read_all
+    path, original = write_job(tmp_path), link_part.read_all
 
     def read_and_change(*arguments: Any) -> Any:
         found = original(*arguments)
@@ -398,7 +397,7 @@ def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(component, "read_all", read_and_change)
+        patch.setattr(link_part, "read_all", read_and_change)
         with pytest.raises(dp.DataError, match="the files changed while they were read"):
             dp.run(path, tmp_path / "run")
     assert not list_charges(tmp_path)
@@ -406,9 +405,8 @@ def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
 
 def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
     """The links also differ if files are exchanged only during reading."""
-    from dpscale.runs.links import component
 
-    path, original = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}), component.read_all
+    path, original = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}), link_part.read_all
     stop_before_draw(path, tmp_path / "run", "links")
 
     def read_other_links(*arguments: Any) -> Any:
@@ -416,8 +414,8 @@ def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
         return {name: type(one)(one.rows[:-3], one.parents, one.children) for name, one in found.items()}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(component, "read_all", read_other_links)
-        with pytest.raises(dp.BudgetError, match="has another decision of round"):
+        patch.setattr(link_part, "read_all", read_other_links)
+        with pytest.raises(dp.BudgetError, match="has another decision"):
             dp.run(path, tmp_path / "run")
     dp.run(path, tmp_path / "run")
 
@@ -436,32 +434,32 @@ def test_workload_without_an_attribute_is_refused(tmp_path: Path) -> None:
 def test_links_refer_to_written_rows(tmp_path: Path) -> None:
     """Some rows are repaired, because the domain excludes them."""
     from dpscale.runs.links.link_sampling import synthetic_codes
-    from dpscale.runs.table import TableRun
 
     path = write_job(tmp_path)
     rules = tomli_w.dumps({"attributes": DOMAINS["persons"], "impossible": [{"age": [0, 1], "sex": ["F"]}]})
     (tmp_path / "persons.toml").write_text(rules)
     release = dp.run(path, tmp_path / "run")
-    codes = synthetic_codes(TableRun(tmp_path / "run/tables/persons"))
+    codes = synthetic_codes(open_part(tmp_path / "run/tables/persons"))
     rows = release.synthetic()["persons"].compute()
     assert (rows.age.to_numpy() == codes[:, 0]).all()
     assert ((rows.sex == "M").to_numpy() == codes[:, 1]).all()
     assert not ((rows.age <= 1) & (rows.sex == "F")).any()
 
 
-def test_end_of_table_states_whole_charge(shop: Path, tmp_path: Path) -> None:
-    shutil.copytree(shop, tmp_path / "shop")
+def test_end_of_a_table_is_refused(shop: Path) -> None:
     done = CliRunner().invoke(main, ["job", "end", str(shop / "run/tables/persons"), "--json"])
-    assert json.loads(done.stdout)["charged"]["state"] == "released"
+    assert (done.exit_code, "is part of the run in" in done.stderr) == (2, True)
 
 
 def test_secret_is_destroyed_after_directories_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured links lost in a later power failure could not be drawn again."""
-    from dpscale.runs.stages import budget
+    from dpscale.runs import charge, run as runs
 
     done: list[str] = []
-    flushed, destroyed = budget.flush_names, budget.destroy_secret
-    monkeypatch.setattr(budget, "flush_names", lambda folder: (done.append(folder.name), flushed(folder)))
-    monkeypatch.setattr(budget, "destroy_secret", lambda path: (done.append("secret"), destroyed(path)))
+    flushed, destroyed = charge.flush_names, runs.destroy_secret
+    monkeypatch.setattr(charge, "flush_names", lambda folder: (done.append(folder.name), flushed(folder)))
+    monkeypatch.setattr(runs, "destroy_secret", lambda path: (done.append(path.name), destroyed(path)))
     dp.run(write_job(tmp_path), tmp_path / "run")
-    assert done[-6:] == ["homes", "orders", "ratings", "links", "run", "secret"]
+    secrets = [name for name in done if name.startswith("secret")]
+    assert {"homes", "orders", "ratings", "links", "run"} <= set(done[: -len(secrets)])
+    assert done[-len(secrets) :] == secrets

@@ -14,13 +14,16 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
-from dpscale.measurement.measurement import LinkRecords
-from dpscale.runs import components, composite
-from dpscale.runs.links import component
+from dpscale.measurement.journal import StoredDraws
+from dpscale.runs import parts
+from dpscale.runs.links import link_part, together
+from dpscale.runs.links.link_draws import LinkDraws
 from dpscale.runs.manifest import output_digest
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from tests.links.small import make_job, write_job
 from tests.selection import mostly_slow
+
+STOPS = (LinkDraws.number("v"), LinkDraws.number("round-01"))
 
 
 def stop(*_: Any, **__: Any) -> Any:
@@ -50,7 +53,7 @@ def test_completed_run_is_refused_for_changed_files(tmp_path: Path, name: str) -
 def test_run_is_not_resumed_with_changed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_job(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(components, "write_tables", stop)
+        patch.setattr(together, "write_tables", stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     file = tmp_path / "data" / "products" / "0.parquet"
@@ -68,7 +71,7 @@ def test_ended_run_has_no_secret_and_is_not_resumed(
 ) -> None:
     path, run = write_job(tmp_path), tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(component, begun, stop)
+        patch.setattr(link_part, begun, stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
     assert list(run.rglob("secret.key"))
@@ -96,7 +99,7 @@ def test_evidence_of_jointly_charged_table_is_refused(tmp_path: Path) -> None:
     dp.run(write_job(tmp_path), tmp_path / "run")
     done = CliRunner().invoke(main, ["evidence", str(tmp_path / "run" / "tables" / "persons")])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
-    assert "several tables" in done.stderr
+    assert "whose parts are charged together" in done.stderr
 
 
 def plan_only(tmp_path: Path, mechanism: str = "aim-grem") -> tuple[Path, Path]:
@@ -123,30 +126,29 @@ def test_table_is_not_measured_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("edited", ["within", "budget", "plan", "large plan"])
+@pytest.mark.parametrize("edited", ["facts", "budget", "plan", "large plan"])
 def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str) -> None:
     """Planted: the share of a table is edited between planning and measuring, with a new hash of its stage."""
     path, run = plan_only(tmp_path, "residual-planner" if edited == "budget" else "aim-grem")
     table = run / "tables" / "persons"
-    manifest = json.loads((table / "manifest.json").read_text())
+    manifest = json.loads((run / "manifest.json").read_text())
+    facts = manifest["parts"]["tables.persons"]
     cost = {"gaussian": "1/1000000", "zcdp": "0", "pure": "0", "pure_squares": "0"}
-    if edited == "within":
-        edit_json(table / "manifest.json", within=manifest["within"] | {"cost": cost})
+    if edited == "facts":
+        parts = manifest["parts"] | {"tables.persons": facts | {"cost": cost, "privacy": {"budget": "1000"}}}
+        edit_json(run / "manifest.json", parts=parts)
     if edited == "budget":
-        edit_json(table / "manifest.json", privacy={"cost": cost, "budget": "1000"})
+        edit_json(run / "manifest.json", privacy={"cost": cost, "budget": "1000"})
     if "plan" in edited:
         plan = json.loads((table / "plan/plan.json").read_text())
         plan.pop("first")
         (table / "plan/plan.json").write_text(json.dumps(plan | {"beta": "1.5" if edited == "plan" else "1000"}))
-        edit_json(
-            table / "manifest.json",
-            privacy={"cost": cost},
-            stages={"plan": {"state": "done", "sha256": output_digest(table, table / "plan")}},
-        )
+        stages = {"plan": facts["stages"]["plan"] | {"sha256": output_digest(table, table / "plan")}}
+        edit_json(run / "manifest.json", parts=manifest["parts"] | {"tables.persons": facts | {"stages": stages}})
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
     refusals = {"plan": "does not follow from the job", "budget": "a charge that is not on the ledger",
-                "large plan": "components that cost"}  # fmt: skip
-    assert done.exit_code == {"within": 0, "large plan": 3}.get(edited, 2), done.output
+                "large plan": "parts that cost"}  # fmt: skip
+    assert done.exit_code == {"facts": 0, "large plan": 3}.get(edited, 2), done.output
     if edited in refusals:
         assert refusals[edited] in done.stderr
         assert not list(run.rglob("measurements/*.parquet"))
@@ -156,7 +158,7 @@ def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str)
     assert float(Fraction(row["cost"]["gaussian"])) == pytest.approx(8, rel=1e-6)
     for name, own in dp.Release.open(run).tables.items():  # reading compares noise and plan
         assert own.marginal(own.domain.names[:1]).shape
-        assert float(TableRun(run / "tables" / name).measurements.spent.gaussian) <= 1.6 * (1 + 1e-9)
+        assert float(open_part(run / "tables" / name).measurements.spent.gaussian) <= 1.6 * (1 + 1e-9)
 
 
 @pytest.mark.sampled(3)
@@ -171,13 +173,13 @@ def test_end_finishes_run_whose_noise_is_drawn(
     path, run = write_job(tmp_path, job), tmp_path / "run"
     with monkeypatch.context() as patch:
         if killed == "before commit":
-            patch.setattr(composite, "publish_release", stop)
+            patch.setattr(parts, "publish", stop)
         if killed == "before publication":
             patch.setattr(Ledger, "publish", stop)
         if killed == "in a link":
-            measure = LinkRecords.measure
-            patch.setattr(LinkRecords, "measure", lambda self, name, *own: stop() if name in ("v", "round-01")
-                          else measure(self, name, *own))  # fmt: skip
+            measure = StoredDraws.store
+            patch.setattr(StoredDraws, "store", lambda self, number, *own: stop() if number in STOPS
+                          else measure(self, number, *own))  # fmt: skip
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
     before = {one: one.read_bytes() for one in run.rglob("links/*/*") if one.is_file()}

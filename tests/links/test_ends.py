@@ -18,9 +18,9 @@ from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import block_links
 from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums
-from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import link_sampling
 from tests.links.small import make_frames, make_job, table_section, write_job
+from tests.running import link_values, linked
 
 HOMES = make_job()["link"][2]
 PRIVACY = {"privacy_cost": 50.0, "dataset": "shop", "allow_weak_privacy": True}
@@ -34,7 +34,7 @@ def test_number_of_children_without_parent_is_measured(tmp_path: Path, mechanism
     release = dp.run(write_job(tmp_path, data=data, link=link, privacy=PRIVACY), tmp_path / "run")
     persons = release.synthetic()["persons"].compute()
     assert abs(persons.country.isna().mean() - data["persons"].country.isna().mean()) < 0.03
-    measured = np.load(tmp_path / "run/links/homes/links.npy")
+    measured = link_values(tmp_path / "run", "homes")["links"]
     assert persons.country.notna().sum() == pytest.approx(measured[0], abs=1)
 
 
@@ -108,12 +108,12 @@ def test_siblings_are_respected_for_grouped_links(tmp_path: Path, monkeypatch: p
         path = write_job(tmp_path, data=data, link=make_job()["link"][:1], privacy=PRIVACY,
                      tables={name: make_job()["tables"][name] for name in ("persons", "orders")})  # fmt: skip
         orders = dp.run(path, tmp_path / what).synthetic()["orders"].compute()
-        run = CompositeRun(tmp_path / what)
+        run = linked(tmp_path / what)
         assert (orders.person.value_counts() <= 6).all()
         parents = pd.factorize(orders.person)[0]
         sums = sibling_sums(orders[["month"]].to_numpy(), parents, PairTables((3,))).reshape(3, 3)
         same[what] = np.trace(sums) / sums.sum()
-        assert run.done("report")
+        assert run.run.done("report")
     assert same["without"] < 0.85
     assert same["with"] > 0.95
 

@@ -13,8 +13,8 @@ import dpscale as dp
 from dpscale.engine import resolve
 from dpscale.evaluation.key_statistics import check_keys
 from dpscale.job.tables import CompositeJob
-from dpscale.runs.composite import CompositeRun
 from tests.links.small import make_frames, make_job, write_job
+from tests.running import begin_linked, linked
 
 
 def write_filtered_job(folder: Path) -> Path:
@@ -100,8 +100,8 @@ def test_run_is_pinned_to_delta_version(tmp_path: Path) -> None:
     """The version also applies if the table changes before the run is resumed or repeated."""
     deltalake = pytest.importorskip("deltalake")
     path, products = write_delta_job(tmp_path), make_frames()["products"]
-    run = CompositeRun.create(CompositeJob.read(path), tmp_path / "run")
-    with run.locked():
+    run = begin_linked(CompositeJob.read(path), tmp_path / "run")
+    with run.run.locked():
         run.pin_versions()
     assert run.job.tables["products"].version == 0
     deltalake.write_deltalake(str(tmp_path / "products"), products.assign(code=products.code + 1000), mode="append")
@@ -111,7 +111,7 @@ def test_run_is_pinned_to_delta_version(tmp_path: Path) -> None:
         assert sorted(found["products"].code) == sorted(products.code)
         assert len(found["persons"]) == pytest.approx(200, abs=3)
         assert found["ratings"].code.isin(found["products"].code).all()
-    assert CompositeRun(tmp_path / "run").job.tables["products"].version == 0
+    assert linked(tmp_path / "run").job.tables["products"].version == 0
     summary = check_keys(CompositeJob.read(path), resolve(scheduler="synchronous"))
     assert {one["name"]: one["rows"] for one in summary["tables"]}["products"] == 2 * len(products)
 

@@ -200,7 +200,7 @@ def test_private_bound_of_one_child_has_no_history(tmp_path):
     path = write_job(tmp_path, visits, history={"max_degree": "private"})
     release = dp.run(path, tmp_path / "run")
     assert json.loads((tmp_path / "run/allocation/allocation.json").read_text())["bounds"] == {"visits": 1}
-    assert not (tmp_path / "run/links/visits/steps.npy").exists()
+    assert not (tmp_path / "run/links/visits/003-00000000-00000001.parquet").exists()
     assert release.synthetic()["visits"].compute().patient.is_unique
     check.check_bundle(bundle.write_bundle(open_run(release.path), PASSED))
 

@@ -25,8 +25,8 @@ from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degrees import GRID
 from dpscale.relational.features import BITS, Features, squared_distance
-from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import child_rows, link_data
+from tests.running import begin_linked
 
 PERSONS = 12
 DOMAIN = {"attributes": {"x": {"kind": "coded", "size": 2}, "y": {"kind": "coded", "size": 3}}}
@@ -112,7 +112,7 @@ def link_statistics(
 
 def counted_rows(engine: Engine, job: CompositeJob, path: Path, name: str) -> pd.DataFrame:
     """Return the rows of a table that its run counts."""
-    run = CompositeRun.create(job, path / f"run-{name}")
+    run = begin_linked(job, path / f"run-{name}")
     data = run.tables[name].job.data
     table = data.origin.table(data.path, job.domains[name])
     hops = [(hop.origin.table(hop.path, job.domains[name]), hop.key, hop.unit) for hop in data.unit_through or []]

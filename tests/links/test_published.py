@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from scipy.stats import chi2, chisquare
 
 import dpscale as dp
-from dpscale.measurement.measurement import LinkRecords
+from dpscale.measurement.journal import Journal, StoredDraws
 from dpscale.privacy.conversion import mu_of_exponential
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.privacy.selection import epsilon_below
@@ -25,6 +26,7 @@ from dpscale.relational.published import Fit, Rounds, moved_entries
 from dpscale.relational.rounding import Cross
 from dpscale.runs.links import publishing
 from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.link_draws import LinkDraws
 from dpscale.runs.links.publishing import PublishedLoop
 from tests.links.small import make_job, run_digests, table_section, write_job
 
@@ -62,14 +64,25 @@ def test_planted_sensitivity_of_other_relation_is_detected() -> None:
     assert max(int(np.abs(one).sum()) for one in marginal_changes(REPLACE, 2)) > moved_entries(ADD_REMOVE) * 2
 
 
+class RecordingJournal(Journal):
+    """Journal that records numbers and contents of decisions in a list."""
+
+    def __init__(self, record: list[Any]) -> None:
+        super().__init__("links.link", "release", lambda: None, lambda: nullcontext())  # type: ignore[arg-type]
+        object.__setattr__(self, "decided", record)
+
+    def decide(self, number: int, content: Mapping[str, Any]) -> None:
+        self.decided.append((number, json.dumps(content)))  # type: ignore[attr-defined]
+
+
 def make_loop(
     folder: Path, number: int, exact: np.ndarray, rounds: Rounds, amount: Fraction, record: list[Any]
 ) -> PublishedLoop:
-    records = LinkRecords(folder / str(number), f"release {number}", "snapshot", "link")
-    return PublishedLoop(
-        records, rounds, amount, REPLACE, 3, lambda: exact, lambda n, digest: record.append((n, digest)),
-        lambda: seeded_secret(5),
-    )  # fmt: skip
+    head = {"release": f"release {number}", "snapshot": "snapshot"}
+    draws = LinkDraws(
+        StoredDraws(folder / str(number), head), "link", RecordingJournal(record), lambda: seeded_secret(5)
+    )
+    return PublishedLoop(draws, rounds, amount, REPLACE, 3, lambda: exact, lambda records: {"records": records})
 
 
 def make_fit() -> tuple[Fit, Cross, np.ndarray]:
@@ -107,7 +120,7 @@ def test_noise_has_variance_of_its_share(tmp_path: Path, factor: float, fits: bo
     rounds, amount, errors = Rounds(1, 2, 0.2), Fraction(3), []
     for number in range(60):
         one = make_loop(tmp_path, number, exact, rounds, amount, [])
-        (one.records.folder).mkdir()
+        (one.draws.folder).mkdir()
         one._stored_path(0).write_text("[1, 2]")
         found = one._measured(cross, 0, [1, 2])
         errors += [(found - exact)[cross.entries(k)] for k in (1, 2)]
@@ -135,11 +148,11 @@ def test_rounds_end_and_are_recorded_first(tmp_path: Path) -> None:
     record: list[Any] = []
     one = make_loop(tmp_path, 0, exact, Rounds(5, 3), Fraction(100_000), record)
     b = one.run_rounds(fit)
-    assert [n for n, _ in record] == [0, 1, 2, 3]  # what a choice is made on, and the choice, of two rounds
+    assert [n - 10 for n, _ in record] == [0, 1, 2, 3]  # what a choice is made on, and the choice, of two rounds
     assert sorted(k for n in (0, 1) for k in json.loads((tmp_path / f"0/round-{n:02d}.json").read_text())) == [
         *range(4)
     ]
-    assert len(list(tmp_path.glob("0/*.npy"))) == 2
+    assert len(list(tmp_path.glob("0/*.parquet"))) == 2
     again = make_loop(tmp_path, 0, None, Rounds(5, 3), Fraction(100_000), record)  # type: ignore[arg-type]
     assert (again.run_rounds(fit) == b).all()
     assert len(record) == 4
@@ -195,15 +208,15 @@ def test_run_resumes_after_interruption_in_round(tmp_path: Path) -> None:
 
 def stop_before_noise(path: Path, run: Path) -> None:
     """Run a job and stop it after the first selection, before noise is drawn."""
-    original = LinkRecords.measure
+    original = StoredDraws.store
 
-    def measure(self: LinkRecords, name: str, *more: Any) -> Any:
-        if name.startswith("round"):
+    def measure(self: StoredDraws, number: int, *more: Any) -> Any:
+        if number >= LinkDraws.number("round-00"):
             raise KeyboardInterrupt
-        return original(self, name, *more)
+        return original(self, number, *more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LinkRecords, "measure", measure)
+        patch.setattr(StoredDraws, "store", measure)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
 
@@ -213,7 +226,7 @@ def test_other_selection_under_same_charge_is_refused(tmp_path: Path) -> None:
     stop_before_noise(path, tmp_path / "run")
     stored = next((tmp_path / "run").glob("links/*/round-00.json"))
     stored.write_text(json.dumps([k + 1 for k in json.loads(stored.read_text())]))
-    with pytest.raises(dp.BudgetError, match="has another decision of round"):
+    with pytest.raises(dp.BudgetError, match="has another decision"):
         dp.run(path, tmp_path / "run")
 
 
@@ -226,7 +239,7 @@ def test_selection_is_not_repeated_on_other_rows(tmp_path: Path) -> None:
     next((tmp_path / "run").glob("links/*/round-00.json")).unlink()
     record = tmp_path / "run/tables/persons/synthetic/_rows.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"rows": 500}))
-    with pytest.raises(dp.BudgetError, match="has another decision of round"):
+    with pytest.raises(dp.BudgetError, match="has another decision"):
         dp.run(path, tmp_path / "run")
     assert not list((tmp_path / "run").glob("links/*/round-00.json"))
 

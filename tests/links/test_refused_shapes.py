@@ -12,7 +12,7 @@ from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.base.errors import JobError
 from dpscale.job.neighbours import describe_neighbours, neighbour_relation
 from dpscale.job.tables import CompositeJob
-from dpscale.runs.links.planning import summary
+from dpscale.runs.links.planning import overview
 from dpscale.runs.opening import open_run
 from tests.links.shapes import SHAPES, Shape, make_frames, one, pairs, single, write_shape
 
@@ -70,7 +70,7 @@ def test_rows_of_no_unit_are_described(tmp_path: Path) -> None:
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 5.0)
     sentence = "Rows of doctor belong to no row of root: each is protected in its own table"
     assert sentence in describe_neighbours(neighbour_relation(CompositeJob.read(path)))
-    assert sentence in summary(CompositeJob.read(path))["neighbours"]
+    assert sentence in overview(CompositeJob.read(path))["neighbours"]
     run = dp.run(path, tmp_path / "run").path
     assert sentence in (run / "report.html").read_text()
     assert sentence in (write_bundle(open_run(run), []) / "README.md").read_text()

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 import dpscale as dp
-from dpscale.runs.composite import INDEX, CompositeRun
+from dpscale.runs.linked_tables import INDEX, LinkedTables
 from dpscale.runs.links.released_keys import KeyIndex, numbered_keys, released_ends
 from tests.links.shapes import SHAPES, make_frames, write_shape
+from tests.running import linked
 
 
 @pytest.mark.parametrize("prefix", ["", "film (new)-"])
@@ -30,13 +31,13 @@ def test_numbered_keys_need_no_index(prefix: str) -> None:
         assert KeyIndex(10, prefix).find(others, ("key",))[0].tolist() == [-1, -1, -1, -1, 7]
 
 
-def run_of_pairs(folder: Path) -> tuple[CompositeRun, pd.DataFrame]:
+def run_of_pairs(folder: Path) -> tuple[LinkedTables, pd.DataFrame]:
     path = write_shape(folder, SHAPES["pairs"], make_frames(SHAPES["pairs"], {}, 0), 20.0)
-    run = CompositeRun(dp.run(path, folder / "run").path)
+    run = linked(dp.run(path, folder / "run").path)
     return run, pd.read_parquet(run.path / "synthetic/pairs/part-00000.parquet")
 
 
-def write_pairs(run: CompositeRun, frames: list[pd.DataFrame]) -> None:
+def write_pairs(run: LinkedTables, frames: list[pd.DataFrame]) -> None:
     index: dict[str, Any] = json.loads((run.path / "synthetic" / INDEX).read_text())
     index["pairs"] = [f"pairs/part-{number:05d}.parquet" for number in range(len(frames))]
     for name, frame in zip(index["pairs"], frames, strict=True):

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.charge import cost_of_entry, parts_of_entry
 from dpscale.runs.links.report import ReleasedLink
 from tests.links.small import write_job
+from tests.running import linked
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, plots_of_module: None) -> Pat
 
 
 def released_links(run: Path) -> dict[str, ReleasedLink]:
-    opened = CompositeRun(run)
+    opened = linked(run)
     return {link.called: ReleasedLink(opened, link) for link in opened.job.link}
 
 
@@ -105,8 +106,9 @@ def test_permuted_links_have_no_strong_association(shop: Path) -> None:
 
 
 def test_cost_section_lists_components_whose_squares_add(shop: Path) -> None:
-    run = CompositeRun(shop)
-    squares = [one.cost.squared_mu for one in run.components().values()]
+    run = linked(shop)
+    parts = parts_of_entry(run.run, "privacy")
+    squares = [cost.squared_mu for cost, _ in parts.values()]
     page = (shop / "report.html").read_text()
-    assert sum(squares) <= run.cost.squared_mu <= sum(squares) * (1 + 1e-6)
-    assert all(f"<td>{name}</td>" in page for name in run.components())
+    assert sum(squares) <= cost_of_entry(run.run, "privacy").squared_mu <= sum(squares) * (1 + 1e-6)
+    assert all(f"<td>{name}</td>" in page for name in parts)

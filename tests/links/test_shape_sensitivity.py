@@ -31,11 +31,11 @@ from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degrees import degree_histogram
-from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import link_data
 from dpscale.runs.links.first_measurement import end_of
 from tests.joins.small import exact_counts
 from tests.links.shapes import SHAPES, Frames, Shape, write_shape
+from tests.running import begin_linked
 
 ENGINE = resolve(scheduler="synchronous")
 UNITS, DEPENDENT, OTHERS, MOST = 3, 4, 2, 400
@@ -206,7 +206,7 @@ class Statistics:
         if not wanted:
             return {}
         job = CompositeJob.read(self.job.to_dict() | {"workload": wanted})
-        runs = CompositeRun.create(job, folder / "run").joins
+        runs = begin_linked(job, folder / "run").joins
         return {name: (exact_counts(run, ENGINE), run.planning_problem.rows_per_unit) for name, run in runs.items()}
 
 

@@ -12,30 +12,31 @@ import pytest
 import dpscale as dp
 from dpscale.job.neighbours import describe_neighbours, neighbour_relation, refusals
 from dpscale.job.tables import CompositeJob
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.report import ReleasedLink, write_report
+from dpscale.runs.links.row_limits import describe_rows
 from dpscale.runs.links.statements import (
     describe_bound,
     describe_size,
     not_reproduced,
     reproduced,
 )
-from dpscale.runs.row_limits import describe_rows
 from tests.links.shapes import SHAPES, Frames, make_frames, write_shape
+from tests.running import link_values, linked
 
 SIMILAR, DEGREES, TOGETHER = "the similarity of rows of", "the distribution of the number of links", "go together"
 
 
 def run_shape(
     folder: Path, name: str, frames: Frames | None = None, epsilon: float = 2.0, **change: int
-) -> CompositeRun:
+) -> LinkedTables:
     """Run a shape; `change` are settings of all its links."""
     shape = dataclasses.replace(SHAPES[name], links=tuple(link | change for link in SHAPES[name].links))
     path = write_shape(folder, shape, frames or make_frames(shape, {}, 2), epsilon, method="equal")
-    return CompositeRun(dp.run(path, folder / "run").path)
+    return linked(dp.run(path, folder / "run").path)
 
 
-def statements(run: CompositeRun, number: int = 0) -> tuple[str, str]:
+def statements(run: LinkedTables, number: int = 0) -> tuple[str, str]:
     link = run.job.link[number]
     rows = ReleasedLink(run, link).rows
     return "; ".join(reproduced(run, link, rows)), "; ".join(not_reproduced(run, link, rows))
@@ -61,7 +62,7 @@ def test_only_measured_facts_are_stated(
     """A fact is stated if its measurement is in the directory; `siblings`: whether rows have any."""
     run = run_shape(tmp_path, name, None, epsilon, **change)
     stated, absent = statements(run)
-    measured = {file.stem for file in (run.path / "links" / run.job.link[0].called).glob("*.npy")}
+    measured = set(link_values(run.path, run.job.link[0].called))
     assert (DEGREES in stated, DEGREES in absent) == ("degrees" in measured, "degrees" not in measured)
     assert (SIMILAR in stated) == ("siblings" in measured)
     assert (SIMILAR in absent) == (siblings and "siblings" not in measured)
@@ -77,7 +78,7 @@ def test_only_measured_facts_are_stated(
 def test_statement_needs_the_measurement(tmp_path: Path) -> None:
     run = run_shape(tmp_path, "chain", None, 2000)
     assert SIMILAR in statements(run)[0]
-    (run.path / "links/middle/siblings.npy").unlink()
+    (run.path / "links/middle/002-00000000-00000001.parquet").unlink()
     stated, absent = statements(run)
     assert SIMILAR not in stated
     assert SIMILAR in absent
@@ -105,7 +106,7 @@ def test_limited_size_is_explained(tmp_path: Path) -> None:
     """The data have about 20 cards, and the job states 5 rows of their parents."""
     shape = SHAPES["one to one"]
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 2), 50.0, root={"rows": 5})
-    run = CompositeRun(dp.run(path, tmp_path / "run").path)
+    run = linked(dp.run(path, tmp_path / "run").path)
     rows = {name: len(pd.read_parquet(run.path / f"synthetic/{name}")) for name in ("root", "card")}
     estimate = round(describe_rows(run.tables["card"])["total"])
     assert rows == {"root": 5, "card": 5}

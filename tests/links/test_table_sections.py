@@ -15,7 +15,7 @@ from dpscale.job.neighbours import table_jobs
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.composite import job_digest
+from dpscale.runs.linked_tables import job_digest
 from tests.audit.small import write_selftest
 from tests.links.small import make_job, table_section, write_job
 
@@ -153,7 +153,7 @@ def test_unit_of_another_table_is_followed(tmp_path):
     release = dp.run(path, tmp_path / "run")
     each = frame.merge(towns, left_on="household", right_on="id").groupby("town").size().clip(upper=5).sum()
     assert release.tables["persons"].total().estimate == pytest.approx(each, abs=1)
-    assert release.manifest["privacy"]["protects"]["unit"] == "town"
+    assert release.manifest["privacy"]["unit"] == "town"
 
 
 def test_evidence_states_unit_of_table(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,11 @@ from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import link_estimation
 from dpscale.relational.assignment import remove_loops
-from dpscale.runs import row_limits
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.charge import parts_of_entry
+from dpscale.runs.links import row_limits
+from dpscale.runs.stages.row_numbers import limited_rows
 from tests.links.shapes import SHAPES, Frames, assert_consistent, make_frames, write_shape
+from tests.running import linked
 
 EPSILONS, SIZES = (0.05, 0.5, 4.0), (1, 2, 5, 40)
 METHODS = ("equal", "planned")
@@ -158,24 +159,29 @@ def test_public_table_without_remaining_rows_is_refused(tmp_path: Path) -> None:
 def test_charge_does_not_depend_on_order_of_components(tmp_path: Path) -> None:
     """A child that precedes its parent in the job is sampled after it; the ledger's digest has the order of the job."""
     path = run_shape(tmp_path, "chain of one to one", {}, 1.0, 1, method="planned")
-    run = CompositeRun(dp.run(path, tmp_path / "run").path)
-    assert [name for name in run.components() if "tables" in name] == ["tables.root", "tables.middle", "tables.leaf"]
-    plans = [run.tables[name].measurement_plan.digest for name in ("leaf", "middle", "root")]
-    content = json.dumps([run.manifest["job_sha256"], plans, run.allocated])
-    assert run._entry()["digest"] == hashlib.sha256(content.encode()).hexdigest()
+    run = linked(dp.run(path, tmp_path / "run").path)
+    assert [name for name in run.parts if "tables" in name] == ["tables.root", "tables.middle", "tables.leaf"]
+    terms = {name: terms for name, (_, terms) in parts_of_entry(run.run, "privacy").items()}
+    assert set(terms) == {
+        "tables.root",
+        "tables.middle",
+        "tables.leaf",
+        *(f"links.{one.called}" for one in run.job.link),
+    }
+    assert all(terms[f"tables.{name}"] == run.tables[name].measurement_plan.digest for name in run.tables)
 
 
 def test_rows_of_a_run_without_limits_stay(tmp_path: Path) -> None:
     """A table's run of an earlier version has no limits, and its rows are sampled again identically."""
     path = run_shape(tmp_path, "one to one", {"root": 5, "card": 5}, 50.0, 1)
-    run = CompositeRun(dp.run(path, tmp_path / "run").path)
+    run = linked(dp.run(path, tmp_path / "run").path)
     limits, rows = run.tables["card"].manifest["row_limits"], row_limits.describe_rows(run.tables["root"])["rows"]
     assert (limits["least"], limits["most"]) == (0, rows)
-    assert row_limits.limited_rows(run.tables["card"], 1e6) <= rows
-    manifest = json.loads((tmp_path / "run/tables/card/manifest.json").read_text())
-    manifest.pop("row_limits")
-    (tmp_path / "run/tables/card/manifest.json").write_text(json.dumps(manifest))
-    assert row_limits.limited_rows(CompositeRun(tmp_path / "run").tables["card"], 1e6) == 1_000_000
+    assert limited_rows(run.tables["card"], 1e6) <= rows
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    manifest["parts"]["tables.card"].pop("row_limits")
+    (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
+    assert limited_rows(linked(tmp_path / "run").tables["card"], 1e6) == 1_000_000
 
 
 @pytest.mark.parametrize("pairs", [

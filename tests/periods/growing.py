@@ -12,10 +12,10 @@ import pandas as pd
 
 import dpscale as dp
 from dpscale.privacy.draws import SMOOTHING
-from dpscale.runs.opening import begin_run, read_job
-from dpscale.runs.periods.period import PeriodRun
-from dpscale.runs.periods.stages import release_next
-from dpscale.runs.periods.stream import StreamRun
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import read_job
+from dpscale.runs.periods.growing import GrowingPart
+from tests.running import release_next
 
 SIZES = {"a": 3, "b": 4}
 MONTHS = ["2026-01", "2026-02", "2026-03", "2026-04", "2026-05", "2026-06"]
@@ -69,14 +69,14 @@ def make_job(folder: Path, sizes: Mapping[str, int] = SIZES, time: Mapping[str, 
     }  # fmt: skip
 
 
-def start(job: Mapping[str, Any], run_dir: Path) -> StreamRun:
+def start(job: Mapping[str, Any], run_dir: Path) -> GrowingPart:
     """Create or reopen a run without releasing anything."""
-    run = begin_run(read_job(job), run_dir)
-    assert isinstance(run, StreamRun)
+    run = begin_run(read_job(job), run_dir).table
+    assert isinstance(run, GrowingPart)
     return run
 
 
-def release(job: Mapping[str, Any], run_dir: Path, months: Sequence[str]) -> StreamRun:
+def release(job: Mapping[str, Any], run_dir: Path, months: Sequence[str]) -> GrowingPart:
     """Release some months one by one."""
     run = start(job, run_dir)
     for month in months:
@@ -96,11 +96,11 @@ def exact(months: Frames, names: Sequence[str], label: str, kind: str, window: i
     return out
 
 
-def drawn(run: StreamRun) -> list[tuple[Fraction, np.ndarray]]:
+def drawn(run: GrowingPart) -> list[tuple[Fraction, np.ndarray]]:
     """Return variance less smoothing, and stored numbers, of each block of each released period."""
     found = []
     for label in run.released:
-        period = PeriodRun(run.period_path(run.number_of(label)))
+        period = run.part_at(f"periods/{label}")
         decision = period.measurement_plan.first_decision()
         values = period.measurements.values(decision)
         for index, request in enumerate(decision.requests):
@@ -108,12 +108,12 @@ def drawn(run: StreamRun) -> list[tuple[Fraction, np.ndarray]]:
     return found
 
 
-def measured_cost(one: StreamRun, other: StreamRun) -> Fraction:
+def measured_cost(one: GrowingPart, other: GrowingPart) -> Fraction:
     """Return the squared mu between two runs whose values have no noise."""
     pairs = zip(drawn(one), drawn(other), strict=True)
     return sum((sum((Fraction(int(gap)) ** 2 for gap in np.rint(mine - theirs)), Fraction(0)) / variance
                 for (variance, mine), (_, theirs) in pairs), Fraction(0))  # fmt: skip
 
 
-def open_release(run: StreamRun) -> dp.Release:
+def open_release(run: GrowingPart) -> dp.Release:
     return dp.Release.open(run.path)

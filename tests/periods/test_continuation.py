@@ -17,7 +17,7 @@ def first(tmp_path):
     (tmp_path / "one").mkdir()
     write(tmp_path / "one", {label: months[label] for label in MONTHS[:2]})
     run = release(make_job(tmp_path / "one", SIZES), tmp_path / "one/run", MONTHS[:2])
-    from dpscale.runs.stages.runner import end
+    from tests.running import end
 
     end(run)
     return run, months

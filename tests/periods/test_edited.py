@@ -9,10 +9,8 @@ import pytest
 from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, PlanError
 from dpscale.optimize.time_strategy import plan_time
 from dpscale.plans.time_plan import CUMULATIVE, TimePlan
-from dpscale.runs.periods.period import PeriodRun
-from dpscale.runs.periods.stages import release_next
-from dpscale.runs.stages.runner import end
 from tests.periods.growing import MONTHS, frames, make_job, open_release, release, start, write
+from tests.running import end, release_next
 
 PRECISE = {"privacy_cost": 1e8, "allow_weak_privacy": True}
 
@@ -32,12 +30,11 @@ def edit(path, **changes):
     path.write_text(json.dumps(content))
 
 
-def test_weights_and_number_in_a_period_manifest_are_ignored(first):
-    """A period folder that was prepared with other weights measures those of the plan."""
+def test_weights_and_number_in_a_manifest_are_ignored(first):
+    """A period whose facts were prepared with other weights measures those of the plan."""
     _, run = first
-    PeriodRun.start(run, 1)
-    edit(run.period_path(1) / "manifest.json", period={"name": MONTHS[1], "number": 0, "weights": [1000, 1000]})
-    (run.period_path(1) / "job.toml").write_text("x = 1")
+    part = {"number": 0, "weights": [1000, 1000], "release": "other"}
+    edit(run.path / "manifest.json", parts=lambda parts: {**parts, MONTHS[1]: part})
     release_next(run, MONTHS[1])
     assert round(open_release(run).at(MONTHS[1]).total().estimate) == 60
 
@@ -60,7 +57,7 @@ def test_edited_time_plan_is_refused(tmp_path, case, charged):
     job = make_job(tmp_path)
     run = release(job, tmp_path / "run", MONTHS[: int(charged)])
     if not charged:
-        from dpscale.runs.stages.runner import run_stages
+        from tests.running import run_stages
 
         run_stages(run, only="plan")
     edit(run.path / "plan/time.json", **EDITS[case])
@@ -81,7 +78,7 @@ def test_deleted_period_is_not_drawn_again(tmp_path):
     job = make_job(tmp_path, engine={"scheduler": "synchronous"})
     run = release(job, tmp_path / "run", MONTHS[:1])
     shutil.rmtree(run.period_path(0))
-    run.update(released={}, contents={})
+    run.update(released={}, contents={}, parts={})
     with pytest.raises(BudgetError, match="another decision"):
         release(job, run.path, [MONTHS[0]])
 
@@ -134,7 +131,7 @@ def test_end_of_a_period_is_refused(first):
     for path in (run.period_path(0), run.period_path(0) / "cumulative"):
         from dpscale.runs.opening import open_run
 
-        with pytest.raises(JobError, match="is part of a run"):
+        with pytest.raises(JobError, match="is part of the run in"):
             end(open_run(path))
 
 

@@ -11,7 +11,8 @@ from contextlib import closing
 import pytest
 import tomli_w
 
-from dpscale.runs.periods.period import PeriodRun
+from dpscale.runs.charge import journal_of
+from dpscale.runs.opening import open_run
 from tests.audit import kills
 from tests.periods.growing import MONTHS, frames, make_job, write
 
@@ -52,10 +53,11 @@ def drawn(run):
     A period begins again with a fresh noise key if it was killed before.
     """
     found = {}
-    for manifest in run.glob("periods/*/manifest.json"):
-        folder = manifest.parent
-        if PeriodRun(folder).is_decided():
-            found[folder.name] = json.loads(manifest.read_text())["secret_tag"]
+    opened = open_run(run)
+    for folder in run.glob("periods/*"):
+        part = opened.content.part_at(f"periods/{folder.name}")
+        if opened.manifest["privacy"] is not None and journal_of(part).is_decided(0):
+            found[folder.name] = part.manifest["secret_tag"]
         found |= {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                   for path in folder.glob("measurements/*.parquet")}  # fmt: skip
     return found
@@ -127,6 +129,7 @@ def test_planted_second_draw_is_found(tmp_path):
     job = write_job(tmp_path, None)
     kills.warm_up(job, tmp_path / "run")
     before = drawn(tmp_path / "run")
-    manifest = tmp_path / "run/periods/2026-02/manifest.json"
-    manifest.write_text(manifest.read_text().replace(json.loads(manifest.read_text())["secret_tag"], "0" * 64))
+    manifest = tmp_path / "run/manifest.json"
+    tag = json.loads(manifest.read_text())["parts"]["2026-02"]["secret_tag"]
+    manifest.write_text(manifest.read_text().replace(tag, "0" * 64))
     assert drawn(tmp_path / "run") != before

@@ -8,8 +8,10 @@ import pytest
 
 import dpscale as dp
 from dpscale.base.errors import DataError, JobError
-from dpscale.runs.periods.stages import release_next
+from dpscale.measurement import value_files
+from dpscale.runs.stages import reconstruct
 from tests.periods.growing import MONTHS, SIZES, exact, frames, make_job, open_release, release, start, write
+from tests.running import release_next
 
 LARGE = {"a": 50, "b": 60}
 KINDS = ("period", "cumulative", "window")
@@ -39,7 +41,7 @@ def test_errors_have_the_stated_standard_errors(large, kind):
 
 def test_variances_are_those_of_the_time_plan(large):
     _, opened = large
-    plan = opened._run.time_plan
+    plan = opened._run.table.time_plan
     first = opened.at(MONTHS[0], "period").answer((), query=1.0)[1]
     for kind in KINDS:
         for number, label in enumerate(MONTHS[:4]):
@@ -54,6 +56,21 @@ def test_cumulative_answers_are_sums_of_the_periods(large):
         periods = [opened.marginal(("a",), period=one) for one in MONTHS[: number + 1]]
         assert np.allclose(opened.marginal(("a",), period=label, kind="cumulative"), sum(periods), atol=1e-6)
         assert np.allclose(opened.marginal(("a",), period=label, kind="window"), sum(periods[-3:]), atol=1e-6)
+
+
+def test_three_months_are_one_directory_with_few_files(tmp_path, monkeypatch):
+    """One manifest and one job; each month adds its values, and the answers of each kind."""
+    monkeypatch.setattr(value_files, "LEAST_VALUES", 1 << 12)  # as outside the tests
+    monkeypatch.setattr(reconstruct, "LEAST_ROWS", 1 << 12)
+    sizes = {"a": 4, "b": 3, "c": 5, "d": 2}
+    write(tmp_path, frames(500, MONTHS[:3], sizes=sizes))
+    time = {"answers": ["period", "cumulative"], "window": None}
+    dp.run(make_job(tmp_path, sizes, time=time), tmp_path / "run")
+    files = [path.relative_to(tmp_path / "run") for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) <= 40
+    single = ("job.toml", "manifest.json", "secret.key")
+    assert sorted(str(path) for path in files if path.name in single) == ["job.toml", "manifest.json"]
+    assert dp.Release.open(tmp_path / "run").marginal(("a", "b"), period=MONTHS[2], kind="cumulative").shape == (4, 3)
 
 
 def test_later_periods_do_not_change_earlier_answers(tmp_path):
@@ -97,7 +114,7 @@ def test_periods_of_folders_need_no_attribute(tmp_path):
     (tmp_path / "domain.toml").write_text("\n".join(line for line in text if not line.startswith("month")))
     opened = dp.run(job, tmp_path / "run")
     assert opened.periods == MONTHS[:2]
-    assert len(opened._run.labels) == 24
+    assert len(opened._run.table.labels) == 24
 
 
 @pytest.mark.parametrize("mechanism", ["weighted-residuals", "aim-grem"])

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from dpscale.privacy.draws import GaussianDraw
-from dpscale.runs.stages.runner import run_stages
 from tests.periods.growing import MONTHS, frames, make_job, measured_cost, start, write
+from tests.running import run_stages
 
 RELEASED = MONTHS[:4]
 UNIT = {"privacy_unit": "who", "max_rows_per_unit": 2}

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.reconstruction.model_answers import read_residuals
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from dpscale.workload.residual import residual_of
 from tests.audit.composition import audit_run
 from tests.audit.small import SIZES, answers, frame, write, write_selftest
@@ -49,7 +49,7 @@ def solve_with_clarabel(terms):
 def test_estimates_are_the_constrained_maximum_likelihood(tmp_path, mechanism, seed):
     """The oracle has the noisy measurements themselves, their explicit strategies and variances, and no residuals."""
     release = run(tmp_path, mechanism, engine={"scheduler": "synchronous", "seed": seed})
-    evidence = TableRun(release.path).measurements.evidence()
+    evidence = open_part(release.path).measurements.evidence()
     terms = []
     for index, (block, variance) in enumerate(zip(evidence.plan.blocks, evidence.variances, strict=True)):
         matrix = on_domain(block.attributes, [factor.explicit() for factor in block.factors])
@@ -70,7 +70,7 @@ def test_estimates_are_the_constrained_maximum_likelihood(tmp_path, mechanism, s
 def test_estimates_are_nearest_in_the_mean_variance_of_residuals(tmp_path, mechanism):
     """For a prefix strategy of two attributes, whose noise differs by direction, the metric is an average."""
     release = run(tmp_path, mechanism)
-    evidence = TableRun(release.path).measurements.evidence()
+    evidence = open_part(release.path).measurements.evidence()
     residuals = evidence.residuals()
     terms = []
     for names, precision in residuals.precisions.items():
@@ -107,7 +107,7 @@ def test_non_negative_estimates_are_nearer_to_the_counts(tmp_path, cost):
     for seed in range(3):
         privacy = {"privacy_cost": cost, "dataset": "small"}
         release = run(tmp_path / str(seed), engine={"scheduler": "synchronous", "seed": seed}, privacy=privacy)
-        residuals = TableRun(release.path).measurements.evidence().residuals()
+        residuals = open_part(release.path).measurements.evidence().residuals()
         found = read_residuals(next((release.path / "model").rglob("residuals.npz")))
         distances = np.zeros(2)
         for names, precision in residuals.precisions.items():
@@ -147,7 +147,7 @@ def test_run_has_answers_report_evidence_and_rows(tmp_path, monkeypatch):
 
 def test_without_the_option_grem_of_a_plan_is_least_squares(tmp_path):
     plain = run(tmp_path, reconstruct={"method": "grem"})
-    least = TableRun(plain.path).measurements.evidence().least_squares()
+    least = open_part(plain.path).measurements.evidence().least_squares()
     assert plain.marginal(("a", "b")).tobytes() == least.marginal(("a", "b")).tobytes()
     assert plain.table(("a", "b"))["std_error"].notna().all()
 

@@ -13,7 +13,7 @@ import dpscale as dp
 from dpscale.records import delimited, files, listing, parquet, table
 from dpscale.records.judging import faults_of
 from dpscale.records.origin import snapshot
-from dpscale.runs.stages.preflight import check_table
+from dpscale.runs.preflight import check_table
 
 AB = dp.Domain({"a": 4, "b": 3})
 ADULT = Path(__file__).parents[3] / "shared" / "data" / "adult"

@@ -19,7 +19,7 @@ from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.records import ndjson, table as tables
 from dpscale.records.origin import Origin
-from dpscale.runs import table as opening
+from dpscale.runs import one_table
 from dpscale.runs.links.link_data import read_links
 from dpscale.runs.stages import measure
 from tests.links.small import make_frames, make_job, write_job as write_link_job
@@ -62,7 +62,7 @@ def released(folder):
 def equal_keys(monkeypatch):
     """Give releases of one seed the same keys: those of one snapshot and one job."""
     monkeypatch.setattr(measure, "joint_digest", lambda *_: "the same snapshot")
-    monkeypatch.setattr(opening, "job_digest", lambda *_: "the same job")
+    monkeypatch.setattr(one_table, "job_digest", lambda *_: "the same job")
 
 
 HOP = {"key": "person", "unit": "home", "where": "area != 'far'"}

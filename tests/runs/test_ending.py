@@ -12,10 +12,10 @@ from dpscale.cli import driver_status
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement
-from dpscale.runs.stages import measure
-from dpscale.runs.stages.runner import end, run_stages
-from dpscale.runs.table import TableRun
+from dpscale.runs import charge, parts, run as runs
+from dpscale.runs.opening import open_part
 from tests.audit.small import answers, measurements, write
+from tests.running import begin_table, end, run_stages
 
 
 def run_command(code, *arguments):
@@ -36,10 +36,10 @@ def ledger_releases(job):
 
 def interrupt_run(job, where, step):
     """Return a run interrupted before the charge, during measurement or before publishing."""
-    run = TableRun.create(TableJob.read(job), where)
+    run = begin_table(TableJob.read(job), where)
     with pytest.MonkeyPatch.context() as patch:
-        home, name, after = {"uncharged": (measure, "charge", 0), "amid": (measurement, "write_values", 2),
-                             "unpublished": (measure, "publish", 0)}[step]  # fmt: skip
+        home, name, after = {"uncharged": (charge, "charge", 0), "amid": (measurement, "write_values", 2),
+                             "unpublished": (parts, "publish", 0)}[step]  # fmt: skip
         real, calls = getattr(home, name), []
 
         def interrupt(*arguments, **options):
@@ -134,11 +134,9 @@ def test_second_end_changes_nothing(tmp_path):
 @pytest.mark.parametrize("killed", ["destroy_secret", "update"])
 def test_killed_end_is_completed_by_next_end(tmp_path, monkeypatch, killed):
     """Once the manifest says that the run is ended, no stage runs, even while the secret still exists."""
-    from dpscale.runs import directory
-
     run = interrupt_run(write(tmp_path), tmp_path / "run", "amid")
     with monkeypatch.context() as patch:
-        real, calls = run.update, []
+        real, calls = run.run.update, []
 
         def update(**changes):
             calls.append(changes)
@@ -149,18 +147,18 @@ def test_killed_end_is_completed_by_next_end(tmp_path, monkeypatch, killed):
         def destroy(path):
             raise KeyboardInterrupt
 
-        patch.setattr(run, "update", update) if killed == "update" else patch.setattr(directory, killed, destroy)
+        patch.setattr(run.run, "update", update) if killed == "update" else patch.setattr(runs, killed, destroy)
         with pytest.raises(KeyboardInterrupt):
             end(run)
     assert "was ended on" in run_command(2, "run", run.path, "--only", "measure")
     assert run_command(0, "job", "end", run.path).startswith("abandoned")
     assert not run.secret_path.exists()
-    assert TableRun(run.path).manifest["secret"] == "destroyed"
+    assert open_part(run.path).manifest["secret"] == "destroyed"
 
 
 def test_running_run_is_not_ended(tmp_path):
     run = interrupt_run(write(tmp_path), tmp_path / "run", "amid")
-    with run.locked():
+    with run.run.locked():
         assert "another process works in" in run_command(75, "job", "end", run.path)
     driver_status.change(
         run.path, lambda _: True, submission="s", driver="d", state="running", exit_code=None, error=None,
@@ -215,7 +213,7 @@ def test_end_without_ledger_reports_charge_when_ledger_is_back(tmp_path, lose, s
             f"{how}: the ledger is not available to state the spent budget (privacy.ledger"
         )
         assert not run.secret_path.exists()
-        assert (TableRun(run.path).ended["how"], TableRun(run.path).manifest["secret"]) == (how, "destroyed")
+        assert (open_part(run.path).ended["how"], open_part(run.path).manifest["secret"]) == (how, "destroyed")
     back()
     assert run_command(0, "job", "end", run.path).startswith(f"{how}: the whole charge is spent")
     assert [row["state"] for row in ledger_releases(job)] == ["reserved" if step == "amid" else "released"]

@@ -6,8 +6,8 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.engine.schedulers import LocalEngine
+from dpscale.runs.opening import open_part
 from dpscale.runs.stages import measure
-from dpscale.runs.table import TableRun
 
 
 def filtered_content_hash(place, on):
@@ -18,7 +18,7 @@ def filtered_content_hash(place, on):
     job = {"data": data, "privacy": {"epsilon": 1.0, "delta": 1e-6, "dataset": on, "ledger": "l.sqlite"},
            "workload": [{"family": "marginal", "degree": 1}]}  # fmt: skip
     (place / f"{on}.toml").write_text(tomli_w.dumps(job))
-    run = TableRun(dp.run(place / f"{on}.toml", place / on).path)
+    run = open_part(dp.run(place / f"{on}.toml", place / on).path)
     return measure.content_hash(run, run.job.data.origin.table(run.job.data.path, run.domain), LocalEngine())
 
 

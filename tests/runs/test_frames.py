@@ -19,7 +19,7 @@ from dpscale.ledger import Ledger
 from dpscale.records import frames
 from dpscale.records.frames import as_arrow, content_of
 from dpscale.records.origin import snapshot
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from tests.audit.small import SIZES, frame, measurements
 
 DOMAIN = dp.Domain(SIZES)
@@ -156,29 +156,30 @@ def test_changed_frame_is_measured_without_check(tmp_path, monkeypatch):
 
 
 def test_frame_modified_between_passes_is_refused(tmp_path, monkeypatch):
-    from dpscale.runs.stages import measure
+    from dpscale.runs import charge as charges
 
-    columns, charge = {name: frame()[name].to_numpy().copy() for name in frame()}, measure.charge
+    columns, charge = {name: frame()[name].to_numpy().copy() for name in frame()}, charges.charge
     force_one_pass_per_set(monkeypatch)
 
     def charge_and_modify(*given, **more):
         charge(*given, **more)
         columns["b"][0] = (columns["b"][0] + 1) % 3  # pyarrow has the very same memory
 
-    monkeypatch.setattr(measure, "charge", charge_and_modify)
+    monkeypatch.setattr(charges, "charge", charge_and_modify)
     with pytest.raises(dp.DataError, match="computes to other records"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=pa.table(columns))
 
 
 def test_run_on_frame_resumes_only_with_same_frame(tmp_path, monkeypatch):
+    from dpscale.runs import parts
     from dpscale.runs.stages import measure
 
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     with pytest.raises(dp.DataError, match=r"data: none, but this run reads a data frame; .* pass it again"):
-        measure.perform(TableRun(tmp_path / "run"), LocalEngine("synchronous"))
+        measure.perform(open_part(tmp_path / "run"), LocalEngine("synchronous"))
     with pytest.raises(dp.DataError, match="changed since this release started"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame(seed=1))
     release = dp.run(make_job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
@@ -215,8 +216,8 @@ def test_frame_without_fingerprint_key_is_refused(tmp_path, monkeypatch):
     dp.run(make_job(tmp_path), tmp_path / "other", data=frame(), fresh=True)  # makes another key
     with pytest.raises(dp.DataError, match="with another key"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
-    manifest = TableRun(tmp_path / "run").manifest
-    TableRun(tmp_path / "run").update(frame=None)
+    manifest = open_part(tmp_path / "run").manifest
+    open_part(tmp_path / "run").update(frame=None)
     with pytest.raises(dp.DataError, match="has no fingerprint"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     assert manifest["release"] == dp.Release.open(tmp_path / "run").manifest["release"]

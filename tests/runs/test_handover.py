@@ -9,10 +9,9 @@ from dpscale.base.errors import JobError
 from dpscale.engine import resolve
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs import manifest
-from dpscale.runs.stages import measure, reconstruct
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
+from dpscale.runs import manifest, parts
+from dpscale.runs.stages import reconstruct
+from tests.running import begin_table, run_stages
 from tests.runs.small import write_job
 
 STAGES = ("plan", "measure", "reconstruct", "report")
@@ -22,7 +21,7 @@ FILES = {"plan": "plan/plan.json", "measure": "measurements/*.parquet", "reconst
 
 def run_stages_before(place, stage):
     """Return a run whose stages before the given one are done."""
-    run = TableRun.create(TableJob.read(write_job(place, engine=SEEDED)), place / "run")
+    run = begin_table(TableJob.read(write_job(place, engine=SEEDED)), place / "run")
     for name in STAGES[: STAGES.index(stage)]:
         run_stages(run, only=name)
     return run
@@ -91,7 +90,7 @@ def test_missing_or_added_file_is_refused(place, change):
 def test_interrupted_stage_resumes_and_edited_plan_is_refused(place, monkeypatch):
     run = run_stages_before(place, "measure")
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             run_stages(run, only="measure")
     path = first_output(run, "plan")

@@ -5,8 +5,9 @@ import json
 import pytest
 
 import dpscale as dp
-from dpscale.runs.opening import begin_run, open_run, read_job
-from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import open_run, read_job
+from tests.running import run_stages
 from tests.runs.small import table, write_job, write_table
 
 UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 2}

@@ -17,7 +17,7 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.runs.opening import open_run
-from dpscale.runs.stages import STAGES
+from dpscale.runs.stage import STAGES
 from dpscale.storage import files, links
 from tests.audit.small import write, write_selftest
 from tests.links import small as shop
@@ -147,7 +147,7 @@ def test_foreign_files_are_removed_without_the_checks(base, monkeypatch, name):
     run = restore(folder, states["reconstruct"])
     link(run, "answers", folder / "outside")
     before = content(folder / "outside")
-    monkeypatch.setattr("dpscale.runs.directory.check_tree", lambda *_: None)
+    monkeypatch.setattr("dpscale.runs.run.check_tree", lambda *_: None)
     if name == "check_real":
         monkeypatch.setattr(files, "check_real", lambda *_: None)
     run_command("run", run, "--only", "reconstruct", "--quiet")
@@ -197,7 +197,7 @@ def test_modules_of_runs_open_files_in_one_place():
         "runs/create.py",
         "runs/stages/plan.py",
         "runs/manifest.py",
-        "runs/stages/runner.py",
+        "runs/runner.py",
     }  # drafts, cache, key
     calls = ("open(", ".unlink(", "rmtree(", "os.open(", ".write_bytes(", ".write_text(", "os.replace(", ".rename(")
     for folder in ("runs", "measurement", "audit/evidence", "plans", "reconstruction", "synthesis"):

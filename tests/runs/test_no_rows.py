@@ -9,9 +9,9 @@ import tomli_w
 import dpscale as dp
 from dpscale.base.errors import DataError, JobError
 from dpscale.ledger import Ledger
-from dpscale.runs.periods.stages import release_next
 from tests.links.small import make_frames, make_job, table_section, write_job
 from tests.periods import growing
+from tests.running import release_next
 from tests.runs.test_spent_once import DOMAIN, JOB
 
 DROPPING = DOMAIN.replace("size = 3", 'size = 3\noutside = "drop"')

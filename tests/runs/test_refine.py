@@ -16,11 +16,12 @@ from dpscale.ledger import Ledger
 from dpscale.privacy import gdp_mu
 from dpscale.privacy.conversion import epsilon_of_mu
 from dpscale.runs import earlier, refine
-from dpscale.runs.opening import begin_run, read_job
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import open_run, read_job
 from dpscale.runs.stages import measure
-from dpscale.runs.stages.runner import end, run_stages
 from tests.audit.small import SIZES, frame, measurements, write, write_selftest
 from tests.links import small as links
+from tests.running import end, run_stages
 
 EPSILON, DELTA = 0.5, 1e-9
 NAMES, UNSEEDED = tuple(SIZES), {"scheduler": "synchronous"}
@@ -38,14 +39,14 @@ def measured(job, place):
     run = begin_run(read_job(job), place)
     for stage in ("plan", "measure"):
         run_stages(run, only=stage)
-    return run
+    return run.table
 
 
 def refined(run, epsilon=EPSILON, **given):
     new = refine.start_refinement(refine.plan_refinement(run.path, epsilon, **given))
     for stage in ("plan", "measure"):
         run_stages(new, only=stage)
-    return new
+    return new.table
 
 
 def run_command(code, *arguments):
@@ -185,6 +186,7 @@ def scaled_errors(folder, seeds, forged=False):
         second = refine.start_refinement(planned)
         if forged:
             second.update(release=run.manifest["release"])
+            second = open_run(second.path)
             for path in place.glob("ledger.sqlite*"):  # the ledger would refuse the release id as well
                 path.unlink()
         run_stages(second, only="plan")
@@ -210,7 +212,7 @@ def test_repeated_noise_is_detected(tmp_path, monkeypatch):
 def test_the_noise_key_of_an_earlier_release_is_refused(tmp_path):
     run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
     run_stages(run, only="plan")
-    measure.ensure_noise_key(run)
+    measure.ensure_noise_key(run.table)
     key = run.secret_path.read_bytes()
     run_stages(run, only="measure")
     second = refine.start_refinement(refine.plan_refinement(run.path, EPSILON))

@@ -17,11 +17,11 @@ def refined(job, place, epsilon, **given):
 def test_cells_that_were_found_are_not_searched_again(tmp_path):
     first, second = refined(searches.write_job(tmp_path), tmp_path, 4.0)
     assert second.domain.digest == first.domain.digest
-    assert not second._run.discovery
+    assert not second._run.table.discovery
     before, after = (release.table(["city", "sex"]).std_error for release in (first, second))
     np.testing.assert_allclose(1 / after**2 - 1 / before**2, (1 / after**2 - 1 / before**2)[0], rtol=1e-6)
     assert (after < 0.8 * before).all()
-    whole = second._run.measurement_plan.instalments
+    whole = second._run.table.measurement_plan.instalments
     assert whole.costs[0].delta > 0  # that of the search
     assert whole.costs[0].gaussian > whole.measured[0].gaussian
 
@@ -33,7 +33,7 @@ def test_sums_and_means_are_pooled(tmp_path):
     first, second = refined(numbers.write_job(tmp_path, workload), tmp_path, 2.0, delta=1e-9)
     before, after = (one.sum(names[0], by=workload[1]["attributes"][0]) for one in (first, second))
     assert (after.high - after.low < before.high - before.low).all()
-    assert second._run.measurement_plan.ratio_to_one_release == pytest.approx(1, abs=1e-3)
+    assert second._run.table.measurement_plan.ratio_to_one_release == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("sections", [{}, {"reconstruct": {"method": "maxent"}}, {"mechanism": {"name": "aim-grem"}}],
@@ -49,7 +49,7 @@ def test_trees_of_a_hierarchy_are_pooled(tmp_path):
     job, _, _ = totals.write_job(tmp_path, [])
     job.pop("totals")
     first, second = refined(job, tmp_path, 1.0)
-    assert second._run.measurement_plan.plan.blocks.has_trees
+    assert second._run.table.measurement_plan.plan.blocks.has_trees
     before, after = (one.table(["place"]).std_error for one in (first, second))
     np.testing.assert_allclose(before / after, 2**0.5, rtol=1e-3)
     other = {**job, "workload": [{"family": "marginal", "attributes": [["place", "age"]]}]}

@@ -11,9 +11,9 @@ from dpscale.__main__ import main
 from dpscale.base.errors import DataError, DpscaleError, TransientError
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import secret_tag
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.opening import open_part
 from dpscale.runs.stages import measure
-from dpscale.runs.table import TableRun
+from tests.running import linked
 from tests.runs.small import table, write_job, write_table
 
 
@@ -75,7 +75,7 @@ def test_charged_run_keeps_its_secret(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "secret.key").exists()
     secret = (tmp_path / "run" / "secret.key").read_bytes()
     assert len(secret) == 32
-    tag = TableRun(tmp_path / "run").manifest["secret_tag"]
+    tag = open_part(tmp_path / "run").manifest["secret_tag"]
     assert secret_tag(secret) == tag
     release = dp.run(job, tmp_path / "run")
     assert release.total().estimate > 0
@@ -122,7 +122,7 @@ def test_database_run_with_possible_charge_keeps_secrets(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
 
     def refuse(*_):
-        CompositeRun(tmp_path / "run").update(privacy=None)
+        linked(tmp_path / "run").update(privacy=None)
         for path in Path().glob("l.sqlite*" if ledger_missing else "none"):
             path.unlink()
         raise DataError("data", "a", "b", "c")

@@ -14,10 +14,10 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs.stages import measure
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
+from dpscale.runs import parts
+from dpscale.runs.opening import open_part
 from tests.audit.small import answers, measurements, write
+from tests.running import begin_table, run_stages
 
 UNSEEDED = {"scheduler": "synchronous"}
 
@@ -96,7 +96,7 @@ def leave_unchanged(place):
 def test_plain_repeat_reads_and_spends_nothing(tmp_path, finished_job, change):
     change(tmp_path)
     before = measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)
-    when = TableRun(tmp_path / "run").manifest["stages"]["measure"]["end"][:10]
+    when = open_part(tmp_path / "run").manifest["stages"]["measure"]["end"][:10]
     message = run_command(0, "run", finished_job, "--run-dir", tmp_path / "run")
     assert message == f"dpscale: done on {when}, nothing read, nothing spent\n"
     assert (measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)) == before
@@ -136,7 +136,7 @@ def test_added_file_is_counted(tmp_path, finished_job):
 
 def test_measured_run_refuses_changed_data_and_resumes_by_name(tmp_path):
     job = write(tmp_path)
-    run = TableRun.create(TableJob.read(job), tmp_path / "run")
+    run = begin_table(TableJob.read(job), tmp_path / "run")
     for stage in ("plan", "measure"):
         run_stages(run, only=stage)
     change_row(tmp_path)
@@ -158,7 +158,7 @@ def test_older_run_without_data_layout_is_plain_repeat(tmp_path, finished_job):
 def test_changed_file_times_do_not_stop_resume(tmp_path, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     change_time(tmp_path)
@@ -181,7 +181,7 @@ def test_fresh_creates_new_release(tmp_path, monkeypatch, engine):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {first.name, f"{first.name}-2"}
     assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
     assert len(set(charged_releases(tmp_path))) == 2
-    second = TableRun(tmp_path / "runs" / f"{first.name}-2")
+    second = open_part(tmp_path / "runs" / f"{first.name}-2")
     assert not set(measurements(first).values()) & set(measurements(second.path).values())
     assert "nothing read" in run_command(0, "run", job), "the latest is the job's run"
     assert dp.run(job).path == second.path
@@ -207,7 +207,7 @@ def test_repeated_fresh_after_stop_does_not_charge_twice(tmp_path, monkeypatch):
     job, run = write(tmp_path, engine=UNSEEDED), tmp_path / "run"
     dp.run(job, run)
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         run_command(75, "run", job, "--run-dir", run, "--fresh")
     assert len(charged_releases(tmp_path)) == 2
     refused = run_command(2, "run", job, "--run-dir", run, "--fresh")

@@ -9,7 +9,9 @@ import pytest
 import dpscale as dp
 from dpscale.ledger import Ledger
 from dpscale.measurement.value_files import records
+from dpscale.runs.opening import open_part
 from tests.answered import answers_to, edit_blocks, index_of
+from tests.running import begin_table
 from tests.runs.small import job, table, write_job
 
 MECHANISMS = ["query-smasher", "weighted-residuals", "weighted-fourier", "hdmm", "identity"]
@@ -225,10 +227,9 @@ def test_edited_plan_is_refused_before_charge(place, edit):
     import json
 
     from dpscale.job import TableJob
-    from dpscale.runs.stages.runner import run_stages
-    from dpscale.runs.table import TableRun
+    from tests.running import run_stages
 
-    run = TableRun.create(TableJob.read(write_job(place, workload=MIXED)), place / "run")
+    run = begin_table(TableJob.read(write_job(place, workload=MIXED)), place / "run")
     run_stages(run, only="plan")
     path = place / "run" / "plan" / "plan.json"
     content = json.loads(path.read_text())
@@ -245,5 +246,5 @@ def test_edited_plan_is_refused_before_charge(place, edit):
     edit_blocks(place / "run", edit_columns)
     run.update(stages={"plan": {"state": "done"}})
     with pytest.raises(dp.JobError, match=r"run directory: (?!files that stage)"):
-        run_stages(TableRun(place / "run"), only="measure")
+        run_stages(open_part(place / "run"), only="measure")
     assert not list((place / "run" / "measurements").glob("*"))

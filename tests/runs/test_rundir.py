@@ -19,9 +19,10 @@ from dpscale.cli import driver, driver_status
 from dpscale.job import TableJob
 from dpscale.runs import create
 from dpscale.runs.manifest import disk_errors
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part, open_run
 from dpscale.storage import lock
 from tests.cluster.waiting import eventually
+from tests.running import begin_table
 from tests.runs.disks import fill_disk, mount_read_only, needs_mounts, small_disk
 from tests.runs.small import job as content, table, write_job, write_table
 
@@ -46,7 +47,7 @@ def test_run_on_full_disk_can_be_retried(place):
     path = write_job(place)
     with small_disk(place / "disk", "1m") as disk:
         (disk / "empty").mkdir()
-        mark_submitted(TableRun.create(TableJob.read(path), disk / "begun").path)
+        mark_submitted(begin_table(TableJob.read(path), disk / "begun").path)
         with fill_disk(disk):
             for arguments in (
                 ["job", "cancel", disk / "begun"],
@@ -128,7 +129,7 @@ def test_empty_directory_keeps_its_mode(place):
     (place / "run").mkdir()
     (place / "run").chmod(0o2770)
     before = (place / "run").stat()
-    TableRun.create(TableJob.read(write_job(place)), place / "run")
+    begin_table(TableJob.read(write_job(place)), place / "run")
     after = (place / "run").stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
 
@@ -144,9 +145,9 @@ def test_creation_resumes_after_kill(place, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(create, "create", kill_creation)
         with pytest.raises(KeyboardInterrupt):
-            TableRun.create(job, run)
+            begin_table(job, run)
     assert {"job.toml", "domain.toml"} < {one.name for one in run.iterdir()}
-    assert TableRun.create(job, run).manifest["stages"] == {}
+    assert begin_table(job, run).manifest["stages"] == {}
 
 
 def test_user_job_file_is_not_overwritten(tmp_path):
@@ -169,13 +170,13 @@ def test_concurrent_creation_finds_existing_run(place, monkeypatch, step):
         if arguments[-1] != run:
             return real(*arguments)
         monkeypatch.setattr(os, step, real)
-        TableRun.create(job, run)
+        begin_table(job, run)
         return real(*arguments)
 
     monkeypatch.setattr(os, step, interleave)
-    second = TableRun.create(job, run)
+    second = begin_table(job, run)
     assert getattr(os, step) is real
-    assert second.manifest == TableRun(run).manifest
+    assert second.manifest == open_part(run).manifest
     assert {one.name for one in run.iterdir()} == {"job.toml", "domain.toml", "manifest.json"}
     assert not list(place.glob(".*.new"))
 
@@ -188,22 +189,22 @@ def test_draft_of_killed_process_is_removed_by_next_creation(place, monkeypatch)
         patch.setattr(create.shutil, "rmtree", lambda *_, **__: None)
         for name in ("run", "other"):
             with pytest.raises(KeyboardInterrupt):
-                TableRun.create(job, place / name)
+                begin_table(job, place / name)
     assert len(list(place.glob(".*.new"))) == 2
-    TableRun.create(job, run)
+    begin_table(job, run)
     assert len(list(place.glob(".*.new"))) == 1
-    TableRun.create(job, place / "other")
+    begin_table(job, place / "other")
     assert not list(place.glob(".*.new"))
 
 
 def test_several_processes_create_one_run_in_empty_directory(place):
     (run := place / "run").mkdir()
     path = write_job(place)
-    code = "import sys; from dpscale import job; from dpscale.runs import table; "
-    code += "print(table.TableRun.create(job.TableJob.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
+    code = "import sys; from dpscale import job; from tests import running; "
+    code += "print(running.begin_table(job.TableJob.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
     command = [sys.executable, "-c", code, str(path), str(run)]
     makers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert {maker.communicate()[0].strip() for maker in makers} == {TableRun(run).manifest["release"]}
+    assert {maker.communicate()[0].strip() for maker in makers} == {open_part(run).manifest["release"]}
 
 
 def test_model_of_other_release_is_not_used(tmp_path):
@@ -307,7 +308,7 @@ def no_locks(request, monkeypatch):
 def test_run_without_locks_finishes_and_is_not_reported_as_stopped(place, no_locks):
     path = write_job(place)
     run_command(0, "run", path, "--run-dir", place / "run")
-    run = TableRun(place / "run")
+    run = open_run(place / "run")
     with run.locked(), run.locked():
         assert not lock.free(run.path)
     run._mark("report", state="running")
@@ -318,8 +319,8 @@ def test_run_without_locks_finishes_and_is_not_reported_as_stopped(place, no_loc
 
 
 def test_failing_lock_differs_from_taken_lock(place, monkeypatch):
-    run = TableRun.create(TableJob.read(write_job(place)), place / "run")
-    with run.locked():
+    run = begin_table(TableJob.read(write_job(place)), place / "run")
+    with run.run.locked():
         assert "another process works in" in run_command(75, "run", run.path, "--only", "measure")
 
     def flock(*_):

@@ -82,9 +82,8 @@ job, folder, room, only = sys.argv[1:]
 mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (int(room) << 20),) * 2)
 from dpscale.job import TableJob
-from dpscale.runs.table import TableRun
-from dpscale.runs.stages.runner import run_stages
-run_stages(TableRun.create(TableJob.read(job), folder), **({"only": only} if only else {}))
+from tests.running import begin_table, run_stages
+run_stages(begin_table(TableJob.read(job), folder), **({"only": only} if only else {}))
 """
 
 

@@ -15,10 +15,13 @@ from dpscale.base.errors import BudgetError, DataError
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.ledger.job_entry import JobEntry
-from dpscale.runs.directory import Run
-from dpscale.runs.opening import begin_run, read_job
-from dpscale.runs.stages.runner import check_repeat
+from dpscale.runs.create import begin_run
+from dpscale.runs.one_table import OneTable
+from dpscale.runs.opening import read_job
+from dpscale.runs.run import Run
+from dpscale.runs.runner import check_repeat
 from tests.ledger.test_book import gaussian
+from tests.running import begin_table
 
 JOB = """
 [data]
@@ -219,12 +222,12 @@ def test_changed_data_of_an_uncharged_run_name_no_fresh_release(project: Path, m
 
 def test_stopped_run_resumes_with_renamed_files(project: Path, monkeypatch) -> None:
     from dpscale.base.errors import TransientError
-    from dpscale.runs.stages import measure
+    from dpscale.runs import parts
 
     job, folder = project / "job.toml", project / "runs/stopped"
     job.write_text(JOB.replace("epsilon = 1.0", "epsilon = 0.5"))
     with monkeypatch.context() as patched:
-        patched.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(TransientError("disk", "full", "", "")))
+        patched.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(TransientError("disk", "full", "", "")))
         with pytest.raises(TransientError):
             dp.run(job, folder)
     rename_files(project)
@@ -233,8 +236,8 @@ def test_stopped_run_resumes_with_renamed_files(project: Path, monkeypatch) -> N
 
 def test_run_of_an_earlier_version_is_opened_again(project: Path, monkeypatch) -> None:
     """Its digest has absolute paths, and its name on the ledger is the path."""
-    from dpscale.runs import directory
-    from dpscale.runs.table import TableRun, job_digest
+    from dpscale.runs.create import default_base
+    from dpscale.runs.table import job_digest
 
     old = project / "runs/first"
     manifest = json.loads((old / "manifest.json").read_text())
@@ -243,9 +246,9 @@ def test_run_of_an_earlier_version_is_opened_again(project: Path, monkeypatch) -
                                                                                 "places")}  # fmt: skip
     (old / "manifest.json").write_text(json.dumps(manifest | {"job_sha256": job_digest(job, job.read_domain(), 1)}))
     monkeypatch.chdir(project)
-    assert check_repeat(TableRun.create(job, old)) is not None
+    assert check_repeat(begin_table(job, old).run) is not None
     old.rename(project / "runs" / job_digest(job, job.read_domain(), 1)[:12])
-    assert directory._default_base(TableRun._prepare(job).digests).name == job_digest(job, job.read_domain(), 1)[:12]
+    assert default_base(OneTable.prepare(job).digests).name == job_digest(job, job.read_domain(), 1)[:12]
 
 
 def test_name_of_an_earlier_version_is_taken_over(project: Path) -> None:

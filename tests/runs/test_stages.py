@@ -15,10 +15,11 @@ from dpscale.__main__ import main
 from dpscale.engine import LocalEngine
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs import table as opening
-from dpscale.runs.stages import STAGES, measure
-from dpscale.runs.stages.runner import run_stage
-from dpscale.runs.table import TableRun
+from dpscale.runs import one_table
+from dpscale.runs.runner import run_stage
+from dpscale.runs.stage import STAGES
+from dpscale.runs.stages import measure
+from tests.running import begin_table
 from tests.runs.small import table, write_job, write_table
 from tests.selection import mostly_slow
 
@@ -75,7 +76,7 @@ def test_schedulers_give_same_bytes(seeded_run, scheduler):
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_worker_count_does_not_change_bytes(seeded_run, workers):
-    run = TableRun.create(TableJob.read(seeded_run / "job.toml"), seeded_run / f"workers-{workers}")
+    run = begin_table(TableJob.read(seeded_run / "job.toml"), seeded_run / f"workers-{workers}")
     engine = LocalEngine("threads", workers=workers)
     for name in ("plan", "measure"):
         run_stage(STAGES[name], run, engine)
@@ -120,7 +121,7 @@ def test_partitions_and_row_order_change_only_the_snapshot(tmp_path, monkeypatch
         settings = {"path": "data", "domain": "domain.toml", **data}
         # one run directory name and job: the release id of a seeded run follows the job
         path = write_job(place, engine=SEEDED, data=settings, privacy={"rho": 0.1, "dataset": "small"})
-        monkeypatch.setattr(opening, "job_digest", lambda *_: "the same job, elsewhere")
+        monkeypatch.setattr(one_table, "job_digest", lambda *_: "the same job, elsewhere")
         dp.run(path, place / "run", scheduler="threads")
         found.append(measurement_bytes(place / "run"))
     assert found[0] == found[1] == found[2]
@@ -138,7 +139,7 @@ def test_changed_data_use_other_noise(place):
     path = write_job(place, engine=SEEDED)
     dp.run(path, place / "one")
     write_table(place / "data", table().iloc[:-1])
-    with pytest.raises(dp.BudgetError, match="on the ledger"):  # a seeded run's release follows its job's path
+    with pytest.raises(dp.BudgetError, match="has another decision 0"):  # a seeded run's release follows its job's path
         dp.run(path, place / "refused")
     (place / "ledger.sqlite").unlink()
     dp.run(path, place / "two")
@@ -147,7 +148,7 @@ def test_changed_data_use_other_noise(place):
 
 def test_data_changed_during_run_are_refused(place):
     path = write_job(place)
-    directory = TableRun.create(TableJob.read(path), place / "run")
+    directory = begin_table(TableJob.read(path), place / "run")
     directory.update(snapshot="0" * 64)
     with pytest.raises(dp.DataError, match="changed since"):
         dp.run(path, place / "run")
@@ -181,7 +182,7 @@ def test_replaced_run_answers_from_own_measurements(place):
 
 
 def test_status_distinguishes_killed_from_running(place):
-    run = TableRun.create(TableJob.read(write_job(place)), place / "run")
+    run = begin_table(TableJob.read(write_job(place)), place / "run")
 
     def read_states():
         return json.loads(CliRunner().invoke(main, ["job", "status", str(run.path), "--json"]).stdout)["states"]
@@ -200,7 +201,7 @@ def test_status_distinguishes_killed_from_running(place):
 
 
 def hold_lock(run, pipe):
-    with run.locked(), run.record_stage(STAGES["plan"]):
+    with run.run.locked(), run.run.record_stage(STAGES["plan"]):
         pipe.send("begun")
         signal.pause()
 

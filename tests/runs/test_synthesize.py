@@ -18,8 +18,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import sections as dp_sections
-from dpscale.runs.stages.runner import run_stages
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
+from tests.running import run_stages
 
 DOMAIN = {
     "attributes": {
@@ -108,7 +108,7 @@ def test_polishing_depends_on_row_count_and_option(
     reference: Path, tmp_path: Path, row_request: dict[str, Any], way: str
 ) -> None:
     shutil.copytree(reference / "run", tmp_path / "run")
-    run = TableRun(tmp_path / "run")
+    run = open_part(tmp_path / "run")
     run.request_rows(dp_sections.SynthesizeTable(**({"rows": 900} | row_request)))
     run_stages(run, only="synthesize")
     record = json.loads((run.path / "synthetic/_rows.json").read_text())
@@ -140,10 +140,9 @@ def test_scheduler_does_not_change_rows(reference: Path, tmp_path: Path, schedul
 def test_redrawn_part_has_same_bytes(reference: Path) -> None:
     from dpscale.runs.estimates import model_folder
     from dpscale.runs.stages.synthesize import write_part
-    from dpscale.runs.table import TableRun
     from dpscale.synthesis.draw import split_rows
 
-    run, before = TableRun(reference / "run"), row_digests(reference / "run")
+    run, before = open_part(reference / "run"), row_digests(reference / "run")
     [part] = split_rows(900, 3)
     write_part(str(run.path), str(model_folder(run)), "polished", run.synthesis, part)
     assert row_digests(reference / "run") == before

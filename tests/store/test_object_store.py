@@ -23,14 +23,14 @@ from dpscale.cli import driver_status
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
-from dpscale.runs import create as creation
-from dpscale.runs.stages import measure
-from dpscale.runs.stages.runner import end
-from dpscale.runs.table import TableRun
+from dpscale.runs import charge, create as creation, parts
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import open_part, open_run
 from dpscale.storage import lock
 from dpscale.storage.files import create, listed, place, present, read_bytes, sizes, write_whole, writing
 from dpscale.storage.lock import locked
 from tests.audit.small import answers, measurements, write
+from tests.running import begin_table, end
 
 s3fs = pytest.importorskip("s3fs")
 pytest.importorskip("upath")
@@ -63,7 +63,7 @@ def test_run_in_store_has_bytes_of_run_in_directory(tmp_path, prefix, mechanism)
 def test_stopped_run_resumes_in_store(tmp_path, prefix, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(parts, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, prefix)
     assert place(prefix + "/secret.key").exists()
@@ -77,10 +77,10 @@ def test_stopped_run_resumes_in_store(tmp_path, prefix, monkeypatch):
 def test_run_in_store_is_ended(tmp_path, prefix, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "charge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(charge, "charge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, prefix)
-    run = TableRun(prefix)
+    run = open_run(prefix)
     with run.locked(), pytest.raises(dp.TransientError, match="another process works in"):
         end(run)
     assert present(run.secret_path)
@@ -93,7 +93,7 @@ def test_run_in_store_is_ended(tmp_path, prefix, monkeypatch):
 def test_evidence_of_run_in_store(tmp_path, prefix):
     release = dp.run(write(tmp_path, engine={"scheduler": "synchronous"}), prefix)
     for _ in range(2):
-        write_bundle(TableRun(release.path), [{"name": "one", "passed": True, "detail": ""}])
+        write_bundle(open_run(release.path), [{"name": "one", "passed": True, "detail": ""}])
     folder = download(f"{prefix}/evidence", tmp_path / "bundle")
     assert check_bundle(folder)["draws"] == 7  # residuals of all subsets of pairs of three attributes
     assert "s3://" not in "".join(path.read_text() for path in folder.iterdir())
@@ -101,7 +101,7 @@ def test_evidence_of_run_in_store(tmp_path, prefix):
 
 
 def test_lock_excludes_other_processes_and_expires(tmp_path, prefix, monkeypatch):
-    run = TableRun.create(TableJob.read(write(tmp_path)), prefix)
+    run = begin_run(TableJob.read(write(tmp_path)), prefix)
     with run.locked():
         with pytest.raises(dp.TransientError, match="another process works in"), run.locked():
             pass
@@ -117,7 +117,7 @@ def test_lock_excludes_other_processes_and_expires(tmp_path, prefix, monkeypatch
 def test_lost_lock_is_left_to_its_new_owner(tmp_path, prefix, monkeypatch):
     """A process that was suspended neither renews nor removes the lock of its successor."""
     monkeypatch.setattr(lock, "BEAT_SECONDS", 0.05)
-    run = TableRun.create(TableJob.read(write(tmp_path)), prefix)
+    run = begin_run(TableJob.read(write(tmp_path)), prefix)
     with run.locked():
         (run.path / ".lock").write_bytes(other := lock._sign("another"))
         [beat] = [thread for thread in threading.enumerate() if "_beat" in thread.name]
@@ -131,18 +131,18 @@ def test_lost_lock_is_left_to_its_new_owner(tmp_path, prefix, monkeypatch):
 
 def test_concurrent_processes_create_one_run(tmp_path, prefix):
     job = write(tmp_path, engine={"scheduler": "synchronous"})
-    code = "import sys; from dpscale import job; from dpscale.runs import table; "
-    code += "table.TableRun.create(job.TableJob.read(sys.argv[1]), sys.argv[2])"
+    code = "import sys; from dpscale import job; from dpscale.runs import create; "
+    code += "create.begin_run(job.TableJob.read(sys.argv[1]), sys.argv[2])"
     makers = [subprocess.Popen([sys.executable, "-c", code, str(job), prefix]) for _ in range(3)]
     assert [maker.wait() for maker in makers] == [0] * 3
     assert not create(place(prefix + "/manifest.json"), b"another")
 
 
 def test_other_job_and_unknown_store_are_refused(tmp_path, prefix):
-    TableRun.create(TableJob.read(write(tmp_path)), prefix)
+    begin_table(TableJob.read(write(tmp_path)), prefix)
     other = TableJob.read(write(tmp_path, "other.toml", workload=[{"family": "marginal", "degree": 1}]))
     with pytest.raises(dp.JobError, match="contains another job"):
-        TableRun.create(other, prefix)
+        begin_table(other, prefix)
     with pytest.raises(dp.JobError, match="an unknown kind of store"):
         place("nowhere://bucket/run")
 
@@ -151,38 +151,38 @@ def test_missing_bucket_or_job_is_refused_without_printing_keys(tmp_path, prefix
     """The error is not transient."""
     bucket = f"s3://no-such-bucket-{uuid.uuid4().hex}"
     with pytest.raises(dp.JobError, match="in a bucket that does not exist") as caught:
-        TableRun.create(TableJob.read(write(tmp_path)), f"{bucket}/run")
+        begin_table(TableJob.read(write(tmp_path)), f"{bucket}/run")
     assert "tests" not in str(caught.value)
     for where in (prefix, bucket):
         with pytest.raises(dp.JobError, match=r"cannot read .*\(No such file or directory\)"):
             TableJob.read(f"{where}/job.toml")
         with pytest.raises(dp.JobError, match="is not one"):
-            TableRun(f"{where}/run")
+            open_part(f"{where}/run")
 
 
 def test_prefix_with_other_content_is_refused(tmp_path, prefix):
     """Refused are leftovers of an older run, directories within a run, and a bucket with runs."""
     job = TableJob.read(write(tmp_path))
-    path = TableRun.create(job, prefix).path
+    path = begin_table(job, prefix).path
     (path / "answers" / "index.json").write_bytes(b"[]")
     for inside in (f"{prefix}/answers", prefix.rpartition("/")[0]):
         with pytest.raises(dp.JobError, match="exists and is not a run directory"):
-            TableRun.create(job, inside)
+            begin_table(job, inside)
     (path / "manifest.json").unlink()
     with pytest.raises(dp.JobError, match="exists and is not a run directory"):
-        TableRun.create(job, prefix)
+        begin_table(job, prefix)
 
 
 def test_creation_resumes_after_kill(tmp_path, prefix):
     job = TableJob.read(write(tmp_path))
-    first = TableRun.create(job, prefix)
+    first = begin_table(job, prefix)
     (first.path / ".probe-0123").write_bytes(b"first")
     (first.path / "manifest.json").unlink()
-    assert TableRun.create(job, prefix).manifest["stages"] == {}
+    assert begin_table(job, prefix).manifest["stages"] == {}
     (first.path / "manifest.json").unlink()
     (first.path / "job.toml").write_bytes(b"# the user's own")
     with pytest.raises(dp.JobError, match="exists and is not a run directory"):
-        TableRun.create(job, prefix)
+        begin_table(job, prefix)
 
 
 def test_concurrent_creation_finds_existing_run(tmp_path, prefix, monkeypatch):
@@ -190,11 +190,11 @@ def test_concurrent_creation_finds_existing_run(tmp_path, prefix, monkeypatch):
 
     def create_before_listing(where):
         monkeypatch.setattr(creation, "listed", listed)
-        TableRun.create(job, prefix)
+        begin_table(job, prefix)
         return listed(where)
 
     monkeypatch.setattr(creation, "listed", create_before_listing)
-    assert TableRun.create(job, prefix).manifest == TableRun(prefix).manifest
+    assert begin_table(job, prefix).manifest == open_part(prefix).manifest
 
 
 def test_failed_write_leaves_old_content(prefix):
@@ -257,13 +257,13 @@ class UnconditionalStore(MemoryFileSystem):
 def test_store_that_ignores_conditions_is_refused(tmp_path):
     fsspec.register_implementation("heedless", UnconditionalStore, clobber=True)
     with pytest.raises(dp.JobError, match="lacks conditional writes"):
-        TableRun.create(TableJob.read(write(tmp_path)), "heedless://bucket/run")
+        begin_table(TableJob.read(write(tmp_path)), "heedless://bucket/run")
     assert not [name for name in UnconditionalStore.store if "probe" not in name]
 
 
 @pytest.mark.slow
 def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
-    run = TableRun.create(TableJob.read(write(tmp_path)), prefix)
+    run = begin_table(TableJob.read(write(tmp_path)), prefix)
     driver_status.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
     assert driver_status.read(run.path)["state"] == "running"
     with socket.socket() as free, monkeypatch.context() as patch:
@@ -272,7 +272,7 @@ def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
         patch.setenv("AWS_MAX_ATTEMPTS", "1")
         s3fs.S3FileSystem.clear_instance_cache()
         lost = place(prefix)
-        calls = [lambda: TableRun(prefix), lambda: driver_status.read(lost), lambda: create(lost / "x", b""),
+        calls = [lambda: open_part(prefix), lambda: driver_status.read(lost), lambda: create(lost / "x", b""),
                      lambda: read_secret(lost / "secret.key"), lambda: TableJob.read(f"{prefix}/job.toml"),
                      lambda: destroy_secret(lost / "secret.key"), lambda: locked(lost).__enter__()]  # fmt: skip
         for call in calls:
@@ -280,7 +280,7 @@ def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
                 call()
             assert "tests" not in str(caught.value).replace(prefix, "")
     s3fs.S3FileSystem.clear_instance_cache()
-    assert TableRun(prefix).manifest == run.manifest
+    assert open_part(prefix).manifest == run.manifest
 
 
 @pytest.mark.slow

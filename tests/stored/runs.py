@@ -6,7 +6,8 @@ archives/NAME.npz has the estimates of the release by table and attribute set.
 A job file has absolute paths, which the digest of a job covers, so each case has its own directory below `ROOT`.
 `python -m tests.stored.runs [CASE ...]` makes cases. The archives are never made again for a later version: a
 version that cannot read them breaks the promise that directories of released versions stay readable. A new
-mechanism or a new form of run directory adds a case. A case NAME@3 has manifest version 3.
+mechanism or a new form of run directory adds a case. A case NAME@4 has manifest version 4;
+the archive identity@3 has a directory of manifest version 3, which was never released and is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ARCHIVES = Path(__file__).parent / "archives"
 MECHANISMS = ("weighted-residuals", "query-smasher", "residual-planner", "residual-planner-plus", "weighted-fourier",
               "hdmm", "eigen-design", "identity", "baseline", "auto", "aim-grem", "aim-pgm", "mst")  # fmt: skip
 ROWS = {"rows": 500}
-VERSION_3 = "@3"
+VERSION_4 = "@4"
 PRODUCTS = [
     {"family": "product", "label": "groups", "predicates": {"age": ["age < 2", "age in 2..7"], "sex": "identity"}},
     {"family": "predicates", "conditions": ["age = 0 and code > 0", "age = 1 or sex = 0"]},
@@ -60,14 +61,14 @@ TABLES: dict[str, dict[str, Any]] = {
     "interrupted-rounds": _mechanism("aim-grem"),
 }
 TABLES["published"]["mechanism"]["published"] = True
-TABLES |= {f"{name}{VERSION_3}": job for name, job in TABLES.items()}
-TABLES[f"product{VERSION_3}"] = {"workload": [*PRODUCTS, *PAIRS]}
-DATABASES = (f"database{VERSION_3}", f"interrupted-database{VERSION_3}")
-CASES = (*(case for case in TABLES if case.endswith(VERSION_3)), *DATABASES)
+TABLES |= {f"{name}{VERSION_4}": job for name, job in TABLES.items()}
+TABLES[f"product{VERSION_4}"] = {"workload": [*PRODUCTS, *PAIRS]}
+DATABASES = (f"database{VERSION_4}", f"interrupted-database{VERSION_4}")
+CASES = (*(case for case in TABLES if case.endswith(VERSION_4)), *DATABASES)
 INTERRUPTED = {
-    "interrupted@3": 1,
-    "interrupted-rounds@3": 6,
-    "interrupted-database@3": 2,
+    "interrupted@4": 1,
+    "interrupted-rounds@4": 6,
+    "interrupted-database@4": 2,
 }  # files of values before the kill
 KILL = """
 import os, signal, sys

@@ -10,8 +10,8 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.job_entry import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
-from dpscale.runs.opening import read_job, run_class
-from dpscale.runs.stages.preflight import check_first_release
+from dpscale.runs.opening import content_of, read_job
+from dpscale.runs.preflight import check_first_release
 
 ROOT = Path(__file__).parents[2]
 STORED = json.loads(Path(__file__).with_name("job-digests.json").read_text())  # of version 2, by the path of the job
@@ -22,7 +22,7 @@ def test_released_job_is_refused_again(path, tmp_path):
     job = read_job(ROOT / path)
     privacy = job.privacy.model_copy(update={"ledger": str(tmp_path / "ledger.sqlite"), "dataset": "stored"})
     engine = job.engine.model_copy(update={"seed": None})
-    digest = run_class(job)._prepare(job).digest
+    digest = content_of(job.kind).prepare(job).digest
     assert digest == STORED[path]
     stated = job.model_copy(update={"privacy": privacy, "engine": engine})
     entry = JobEntry(f"2:{STORED[path]}", "earlier", "runs/earlier", "")

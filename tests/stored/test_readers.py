@@ -22,7 +22,7 @@ from dpscale.mechanisms.aim import state
 from dpscale.plans.plan_file import read_content
 from dpscale.privacy import conversion
 from dpscale.runs import manifest
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from tests.selection import mostly_slow
 from tests.stored.runs import case_folder, estimates, run_case, write_case
 
@@ -112,14 +112,14 @@ def test_a_plan_with_an_unknown_version_is_refused(finished):
     plan.write_text(before.replace(read_content(plan.parent)["version"], "aim-grem/99"))
     try:
         with pytest.raises(dp.JobError, match="unknown version"):
-            TableRun(folder / "run").measurement_plan  # noqa: B018
+            open_part(folder / "run").measurement_plan  # noqa: B018
     finally:
         plan.write_text(before)
 
 
 def test_the_manifest_names_format_mechanism_and_project(finished):
     case, folder, _ = finished
-    written = TableRun(folder / "run").manifest
+    written = open_part(folder / "run").manifest
     assert written["version"] == manifest.VERSION
     assert written["mechanism"]["version"] == mechanism(written["mechanism"]["name"]).version
     assert written["versions"]["dpscale"] == VERSION == dp.__version__

@@ -3,8 +3,8 @@
 from dpscale.answers.report.page import Section
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
-from dpscale.runs.component_order import KINDS
-from dpscale.runs.stages import STAGES, Stage
+from dpscale.runs.kinds import PARTS
+from dpscale.runs.stage import STAGES, Stage
 from dpscale.runs.stages.report import SECTIONS
 from dpscale.workload import FAMILIES
 from tests.toys.window import FAMILY
@@ -17,7 +17,7 @@ def register() -> None:
     RECONSTRUCTIONS["cut-at-zero"] = "tests.toys.cut_at_zero"
     FAMILIES["window"] = FAMILY
     SECTIONS["largest"] = Section("largest", "Largest count", module="tests.toys.section")
-    KINDS["heads"] = "tests.toys.heads:heads_components"
+    PARTS["heads"] = "tests.toys.heads:heads_parts"
     STAGES["totals"] = Stage("totals", "Write the estimated totals.", "totals", "totals/totals.json",
                              "tests.toys.totals", needs=("measure",))  # fmt: skip
 
@@ -28,7 +28,7 @@ def unregister() -> None:
         (MECHANISMS, ("one-ways", "tree")),
         (RECONSTRUCTIONS, ("cut-at-zero",)),
         (FAMILIES, ("window",)),
-        (KINDS, ("heads",)),
+        (PARTS, ("heads",)),
         (SECTIONS, ("largest",)),
         (STAGES, ("totals",)),
     ):

@@ -1,73 +1,64 @@
-"""A component that measures the number of rows of the protected table, for the job's remaining budget."""
+"""A part that measures the number of rows of the protected table, for the job's remaining budget."""
 
-import hashlib
 import json
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from dpscale.measurement.measurement import LinkRecords
+from dpscale.measurement.journal import StoredDraws
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.secret import snapshot_tag
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.charge import journal_of
 from dpscale.runs.links.link_data import keyed
+from dpscale.runs.run import Part
 
-SHARE, NUMBER = Fraction(1, 100), 1 << 40  # of the budget; of the record on the ledger
-TIMES = 1  # a test makes the component too expensive
+SHARE = Fraction(1, 100)  # of the budget
+TIMES = 1  # a test makes the part too expensive
 
 
-@dataclass(eq=False)
-class Heads:
-    run: CompositeRun
-    name = "heads.root"
-    plan_digest = "one count"
+class Heads(Part):
     exact: int | None = None
 
-    @property
-    def depends_on(self):
-        return tuple(f"tables.{name}" for name in self.run.tables)
+    def __init__(self, whole):
+        super().__init__(whole.run, "heads.root", "heads")
+        self.whole, self.depends_on = whole, tuple(f"tables.{name}" for name in whole.tables)
 
     @property
     def cost(self):
-        return Cost(gaussian=TIMES * SHARE * Fraction(self.run.job.privacy.budget.amount))
+        return Cost(gaussian=TIMES * SHARE * Fraction(self.whole.job.privacy.budget.amount))
 
-    def plan(self, engine):
-        pass
+    def charges(self, entry):
+        return (self.cost, "one count") if entry == "privacy" else None
 
     def check(self, engine):
         if not self.is_measured():
-            self.exact = len(keyed(engine, self.run.job, self.run.neighbours.root).words)
+            self.exact = len(keyed(engine, self.whole.job, self.whole.neighbours.root).words)
 
     def measure(self, engine):
-        if self.is_measured():
-            return
-        secret, draw = self.run.secret.read(), gaussian_draw(1, self.cost.gaussian, 1, self.name)
-        self.run.charge()
-        self.run.record_draws(NUMBER, hashlib.sha256(snapshot_tag(secret, str(self.exact)).encode()).hexdigest())
-        self.records.measure("rows", "one count", np.array([self.exact]), draw, secret)
-
-    def close(self):
-        pass
-
-    @property
-    def records(self):
-        manifest = self.run.manifest
-        return LinkRecords(self.run.path / "links" / "heads", manifest["release"], str(manifest["snapshot"]), "heads")
+        self.rows()
 
     def is_measured(self):
-        return self.records.measured("rows") is not None
+        return self.draws.path(0) is not None
+
+    @property
+    def draws(self):
+        return StoredDraws(self.path, {"release": self.release, "snapshot": str(self.run.manifest["snapshot"])})
+
+    def rows(self):
+        draw = gaussian_draw(1, self.cost.gaussian, 1, self.name)
+        label = {"part": self.name, **draw.noise_spec, "multiplier": str(draw.multiplier)}
+
+        def content(counts):
+            return {"rows": snapshot_tag(self.secret.read(), str(counts()[0]))}
+
+        [[rows]] = self.draws.draw(journal_of(self), 0, [(draw, label)], lambda: [np.array([self.exact])],
+                                   self.secret.read, content)  # fmt: skip
+        return float(rows)
 
     def reconstruct(self, engine):
-        (self.run.path / "heads.json").write_text(json.dumps({"rows": float(self.records.measured("rows")[0])}))
-
-    def synthesize(self, engine):
-        return {}
-
-    def report(self, engine):
-        pass
+        (self.run.path / "heads.json").write_text(json.dumps({"rows": self.rows()}))
 
 
-def heads_components(run):
-    return [Heads(run)]
+def heads_parts(whole):
+    return [Heads(whole)]

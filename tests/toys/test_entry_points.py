@@ -96,7 +96,7 @@ def test_foreign_mechanism_is_listed_in_schema_and_comparison(site, tmp_path):
 
 @pytest.mark.slow
 def test_foreign_family_is_in_schema_workload_and_errors(site, tmp_path):
-    part = json.loads(run_dpscale(site, "job", "schema")[0])["$defs"]["Part"]
+    part = json.loads(run_dpscale(site, "job", "schema")[0])["$defs"]["WorkloadSection"]
     assert {"prefix", "toy-window", "predicates"} <= set(part["properties"]["family"]["enum"])
     assert part["properties"]["width"]["minimum"] == 1
     assert not part["additionalProperties"]

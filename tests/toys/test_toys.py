@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.display import figure
-from dpscale.runs.table import TableRun
+from dpscale.runs.opening import open_part
 from tests.audit.composition import audit_run
 from tests.audit.small import answers, measurements, write
 from tests.toys import register, unregister
@@ -97,7 +97,7 @@ def test_toy_stage_checks_hashes_of_its_input(tmp_path):
     assert "files that stage measure wrote" in done.stderr
     path.write_bytes(content)
     dp.run(tmp_path / "job.toml", release.path)
-    assert TableRun(release.path).done("totals")
+    assert open_part(release.path).done("totals")
 
 
 @pytest.mark.slow

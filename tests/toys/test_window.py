@@ -10,7 +10,7 @@ import dpscale as dp
 from dpscale.mechanisms import MECHANISMS, mechanism, plan_problem
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.privacy.accounting import Budget
-from dpscale.runs.stages import STAGES
+from dpscale.runs.stage import STAGES
 from dpscale.runs.stages.report import SECTIONS
 from dpscale.workload import Workload, axis_of, wide
 from tests.audit.small import frame, write

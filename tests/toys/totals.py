@@ -7,6 +7,6 @@ from dpscale.storage.files import write_whole
 
 
 def perform(run, engine):
-    estimates = estimates_of(run)
-    totals = {"+".join(names): float(estimates.marginal(names).sum()) for names in run.workload.sets}
+    estimates = estimates_of(run.table)
+    totals = {"+".join(names): float(estimates.marginal(names).sum()) for names in run.table.workload.sets}
     write_whole(run.path / "totals" / "totals.json", json.dumps(totals).encode())

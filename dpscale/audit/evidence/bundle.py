@@ -18,22 +18,21 @@ import tomli_w
 from dpscale.answers.joins import CUT_JOIN
 from dpscale.audit.evidence.checklist import checklist
 from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_factors, file_hashes, folder_of
-from dpscale.audit.evidence.growing import check_fixed, check_periods
+from dpscale.audit.evidence.growing import check_fixed, check_periods, growing_table
 from dpscale.audit.evidence.link_draws import first_draws, is_allocated
 from dpscale.audit.evidence.signing import ALGORITHM
-from dpscale.base.errors import BudgetError, JobError
+from dpscale.base.errors import BudgetError
 from dpscale.domain.public_totals import is_condition
 from dpscale.job.join_job import cut_share
 from dpscale.job.neighbours import describe_sides
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost, float_above
 from dpscale.privacy.attack_risk import rates_text, total_bounds
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.directory import Run, now
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.manifest import check_output, disk_errors, versions
-from dpscale.runs.periods.stream import StreamRun
-from dpscale.runs.stages import STAGES
-from dpscale.runs.stages.runner import ledger_dataset
+from dpscale.runs.run import Run, now
+from dpscale.runs.runner import ledger_dataset
+from dpscale.runs.stage import STAGES
 from dpscale.storage.files import listed, read_bytes, remove, store_errors, write_whole
 
 LEFT_OUT = "(left out)"
@@ -83,10 +82,10 @@ def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | 
         check_whole(run)
         run.require("measure")
         for one in (*run.tables.values(), *run.joins.values()):
-            for stage in filter(one.done, STAGES):
+            for stage in (name for name in STAGES if one.manifest["stages"].get(name, {}).get("state") == "done"):
                 check_output(one.path, stage, one.manifest["stages"][stage])
-        if isinstance(run, StreamRun):
-            check_periods(run)
+        if (growing := growing_table(run)) is not None:
+            check_periods(growing)
         contents = _texts(run)
         contents |= {name: canonical(value) for name, value in _facts(run, selftest).items()}
         contents["README.md"] += _risk_text(run, json.loads(contents["ledger.json"])).encode()
@@ -101,15 +100,9 @@ def _risk_text(run: Run, ledger: Fields) -> str:
 
 
 def check_whole(run: Run) -> None:
-    """Raise JobError for a run that is charged with others, and for a growing table without a fixed plan."""
-    if isinstance(run, StreamRun):
-        check_fixed(run)
-    if run.manifest.get("kind") in ("period", "period answers", "period rows"):
-        raise JobError("run directory", f"{run.path} is part of the run of a growing table",
-                       "the directory of the whole run", "make the bundle there")  # fmt: skip
-    if run.manifest.get("within"):
-        raise JobError("run directory", f"{run.path} is one of several tables, which were charged together",
-                       "the directory of the whole run", "make the bundle there")  # fmt: skip
+    """Raise JobError for a growing table without a fixed plan."""
+    if (growing := growing_table(run)) is not None:
+        check_fixed(growing)
 
 
 def check_charged(run: Run) -> None:
@@ -227,11 +220,11 @@ def _texts(run: Run) -> dict[str, bytes]:
             file = f"{part}.{name}.json" if folder_of(run, table.path) else f"{part}.json"
             scripts[file] = read_bytes(table.path / PARTS[part] / f"{part}.json")
     readme = README
-    if isinstance(run, StreamRun):
+    if growing_table(run) is not None:
         scripts[TIME_SCRIPT] = files("dpscale.audit.evidence").joinpath(TIME_SCRIPT).read_bytes()
         scripts[TIME] = read_bytes(run.path / "plan" / TIME)
         readme += TIME_README
-    if isinstance(run, CompositeRun) and (sides := describe_sides(run.neighbours)):
+    if isinstance(run.content, LinkedTables) and (sides := describe_sides(run.content.neighbours)):
         readme += f"\n## Rows of no unit\n\n{sides.strip()}\n"
     if is_allocated(run):
         scripts["allocation.json"] = canonical(first_draws(run))
@@ -239,23 +232,19 @@ def _texts(run: Run) -> dict[str, bytes]:
 
 
 def _format(run: Run) -> str:
-    if isinstance(run, StreamRun):
+    if growing_table(run) is not None:
         return GROWING
     return SEARCHED if _searched(run) or _unit_counted(run) or is_allocated(run) else FORMAT
 
 
 def _searched(run: Run) -> dict[str, Any]:
-    """Return the runs of tables whose cells were searched."""
-    return {} if isinstance(run, StreamRun) else {name: one for name, one in run.tables.items() if one.discovery}
+    """Return the tables whose cells were searched."""
+    return {name: one for name, one in run.tables.items() if one.requests("discovery")}
 
 
 def _unit_counted(run: Run) -> dict[str, Any]:
-    """Return the runs of tables whose distinct units were counted."""
-    return (
-        {}
-        if isinstance(run, StreamRun)
-        else {name: one for name, one in run.tables.items() if one.unit_counts is not None}
-    )
+    """Return the tables whose distinct units were counted."""
+    return {name: one for name, one in run.tables.items() if one.requests("unit_counts")}
 
 
 def _job(run: Run) -> Fields:
@@ -277,23 +266,31 @@ def _job(run: Run) -> Fields:
 
 def _join(run: Run, name: str) -> Fields:
     """Return the facts of a join: its base, the bound of the job, mechanism, share, and the part for rows beyond it."""
-    assert isinstance(run, CompositeRun)
+    assert isinstance(run.content, LinkedTables)
     own = run.joins[name]
     if name == CUT_JOIN:
-        return {"base": run.neighbours.root, "mechanism": own.job.mechanism.name}
+        return {"base": run.content.neighbours.root, "mechanism": own.job.mechanism.name}
     section, join = (run.job.joins or {}).get(name), run.job.joined[name]
     given = {"share": section and section.share, "max_rows_per_unit": join.bound}
     facts = {"base": join.base, "mechanism": own.job.mechanism.name,
-             "cut": cut_share(run.job, run.neighbours, name)}  # fmt: skip
+             "cut": cut_share(run.job, run.content.neighbours, name)}  # fmt: skip
     return facts | {key: value for key, value in given.items() if value is not None}
 
 
 def _domains(run: Run) -> dict[str, bytes]:
     """Return the domain files of all tables: of private ones as the run wrote them. A tree is stated by its hash."""
-    names = {name: f"domain.{name}.toml" for name in run.public_domains}
-    public = {file: run.public_domains[name].to_files(file)[file] for name, file in names.items()}
+    names = {name: f"domain.{name}.toml" for name in run.content.public_domains}
+    public = {file: run.content.public_domains[name].to_files(file)[file] for name, file in names.items()}
     tables = {**run.tables, **{f"joins.{name}": one for name, one in run.joins.items()}}
-    return public | {domain_file(run, name): read_bytes(one.path / one.domain_file) for name, one in tables.items()}
+    return public | {domain_file(run, name): _domain_text(run, one) for name, one in tables.items()}
+
+
+def _domain_text(run: Run, part: Any) -> bytes:
+    """Return the domain file of an only table as the run wrote it; that of a part follows from the job."""
+    if not part.folder:
+        return read_bytes(run.path / part.domain_file)
+    files: dict[str, bytes] = part.domain.to_files()
+    return files["domain.toml"]
 
 
 def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ from dpscale.audit.evidence.growing import measured_tables, secret_state
 from dpscale.domain.public_totals import condition_of
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.privacy.protection import REPLACE
-from dpscale.runs.directory import Run
+from dpscale.runs.run import Run
 
 Item = dict[str, str]
 YES = "as it was installed; `selftest.json` has the audit of that installation"

@@ -40,9 +40,7 @@ CONSTANTS = {
     SEARCHED: "c951144d4a4fb7ff94a8cdd534c9afdfa3ceef36e7569a8ff5941201df57298c",
     GROWING: "ce5db5a8b5359b29a2382aae1bb326ebb8c163d2f434f236d0e3a14ce9859e29",
 }
-VALUES = re.compile(
-    r"(^|/)measurements/[^/]+\.parquet$|^links/[^/]+/(links|degrees|siblings|steps|histories|u|v|both|round-[0-9]+)\.npy$"
-)
+VALUES = re.compile(r"(^|/)measurements/[^/]+\.parquet$|^links/[^/]+/\d{3,}-\d{8}-\d{8}\.parquet$")
 UNNAMED, OTHER = ("auto",), ("selection", "delta")  # settings that choose a mechanism; kinds of events besides draws
 TABLE_BOUND = "largest column norms of integer matrices, exactly: strategies.json"
 LINK_BOUND = "exactly, from bounds of links and of the norms of features: draws.json"

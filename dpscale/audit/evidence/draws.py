@@ -16,8 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.audit.evidence.growing import EventCounts, horizon_costs, measured_tables, public_folders, time_fields
-from dpscale.audit.evidence.link_draws import check_links, link_component, link_records, refused, selected_costs
+from dpscale.audit.evidence.growing import (
+    EventCounts,
+    growing_table,
+    horizon_costs,
+    measured_tables,
+    public_folders,
+    time_fields,
+)
+from dpscale.audit.evidence.link_draws import check_links, link_component, refused, selected_costs
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
 from dpscale.measurement import MeasurementStore
@@ -30,8 +37,9 @@ from dpscale.plans.tree import TreeFactor
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.privacy.selection import epsilon_below
 from dpscale.privacy.streams import canonical
-from dpscale.runs.directory import Run
-from dpscale.runs.periods.stream import StreamRun
+from dpscale.runs.charge import parts_of_entry
+from dpscale.runs.links.measuring import stored_draws
+from dpscale.runs.run import Run
 from dpscale.storage.files import is_local, listed
 from dpscale.storage.links import check_real
 
@@ -50,20 +58,21 @@ def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]
     names = _named(factor for request in every for factor in request.block.factors)
     tables = [_table(run, name, runs[name], own, names) for name, own in decisions.items()]
     check_links(run)
-    parts = [*tables, *(link_component(run, piece, link_records(run, piece.link)) for piece in run.links)]
+    content: Any = run.content
+    parts = [*tables, *(link_component(run, piece, stored_draws(content, piece.link)) for piece in run.links)]
     listed = {"release": run.manifest["release"], "components": [component for component, _ in parts]}
-    if isinstance(run, StreamRun):
-        costs = horizon_costs(run, [costs for _, costs in parts])
-        return listed | {"time": time_fields(run)}, dict(names.values()), costs
+    if (growing := growing_table(run)) is not None:
+        costs = horizon_costs(growing, [costs for _, costs in parts])
+        return listed | {"time": time_fields(growing)}, dict(names.values()), costs
     return listed, dict(names.values()), sum((costs for _, costs in parts), EventCounts())
 
 
 def _check_components(run: Run) -> None:
-    """Raise JobError for a component of another kind: its draws would be missing from the list."""
-    tables = {"tables": run.tables, "joins": run.joins, "links": [piece.link.called for piece in run.links]}
-    known = {f"{kind}.{name}" for kind, names in tables.items() for name in names}
-    if other := next((name for name in run.components() if name not in known), None):
-        raise JobError("evidence", f"the component {other}", "tables, links, joins", "add it to dpscale/audit/evidence")
+    """Raise JobError for a part of another kind: its draws would be missing from the list."""
+    known = {part.name for part in (*run.tables.values(), *run.joins.values())}
+    known |= {f"links.{piece.link.called}" for piece in run.links}
+    if other := next((name for name in parts_of_entry(run, "privacy") if name not in known), None):
+        raise JobError("evidence", f"the part {other}", "tables, links, joins", "add it to dpscale/audit/evidence")
 
 
 def folder_of(run: Run, part: Path) -> str:
@@ -79,7 +88,7 @@ def domain_file(run: Run, name: str) -> str:
 
 def _table(run: Run, name: str, table: Any, decisions: Sequence[Decision], names: Names) -> tuple[Fields, EventCounts]:
     """Return the component of a table, and the costs of its draws to a unit of the job."""
-    steps = run.steps.get(name, 1)
+    steps = run.content.steps.get(name, 1)
     _check_names(table.measurements_path, [decision.round for decision in decisions])
     component = {
         "name": name,

@@ -12,12 +12,9 @@ from fractions import Fraction
 from typing import Any
 
 from dpscale.base.errors import JobError
-from dpscale.runs.directory import Run
-from dpscale.runs.manifest import MANIFEST, check_output
-from dpscale.runs.opening import open_run
-from dpscale.runs.periods.answers import ROWS
-from dpscale.runs.periods.stream import StreamRun
-from dpscale.storage.files import present
+from dpscale.runs.manifest import check_output
+from dpscale.runs.periods.growing import FOLDER, ROWS, GrowingPart
+from dpscale.runs.run import Run
 
 EventCounts = Counter[tuple[str, Fraction]]
 ANSWERS = ("answers", "synthetic")  # folders of each kind of answers at a period
@@ -32,23 +29,26 @@ def measured_tables(run: Run) -> Mapping[str, Any]:
 
     Returns
     -------
-    mapping of str to TableRun
+    mapping of str to TablePart
     """
-    if not isinstance(run, StreamRun):
+    if (table := growing_table(run)) is None:
         return {**run.tables, **{f"joins.{name}": one for name, one in run.joins.items()}}
-    parts = run.parts
-    for label in run.released:
-        vars(parts[label])["stream"] = run  # one plan for all periods
-    return {label: parts[label] for label in run.released}
+    return {label: table.part_at(f"{FOLDER}/{label}") for label in table.released}
 
 
-def time_fields(run: StreamRun) -> dict[str, Any]:
+def growing_table(run: Run) -> GrowingPart | None:
+    """Return the growing table of a run; None of another run."""
+    table = run.tables.get("data")
+    return table if isinstance(table, GrowingPart) else None
+
+
+def time_fields(run: GrowingPart) -> dict[str, Any]:
     """Return the field `time` of draws.json."""
     plan = run.time_plan
     return {"factor": str(plan.factor), "periods_per_unit": plan.periods_per_unit, "periods": run.labels}
 
 
-def horizon_costs(run: StreamRun, parts: Sequence[EventCounts]) -> EventCounts:
+def horizon_costs(run: GrowingPart, parts: Sequence[EventCounts]) -> EventCounts:
     """Return the costs of the whole horizon from the costs of each released period.
 
     Raises JobError if the periods have different costs.
@@ -59,7 +59,7 @@ def horizon_costs(run: StreamRun, parts: Sequence[EventCounts]) -> EventCounts:
     return EventCounts({(kind, cost * run.time_plan.factor): count for (kind, cost), count in parts[0].items()})
 
 
-def check_fixed(run: StreamRun) -> None:
+def check_fixed(run: GrowingPart) -> None:
     """Raise JobError for a growing table whose measurements follow from the values of its first period."""
     if run.released and run.structure is not None:
         raise JobError("mechanism.name", f"{run.job.method.name} on a growing table, whose first period selects the"
@@ -67,29 +67,30 @@ def check_fixed(run: StreamRun) -> None:
                        "see plan/time.json and the ledger for the cost of all periods")  # fmt: skip
 
 
-def check_periods(run: StreamRun) -> None:
+def check_periods(run: GrowingPart) -> None:
     """Raise JobError if files of a released period, of its answers or of its rows were changed."""
-    for drawn in measured_tables(run).values():
-        for path in (drawn.path, *(drawn.path / name for name in (*run.kinds, ROWS))):
-            if present(path / MANIFEST):
-                stages = open_run(path).manifest["stages"]
-                for stage in (one for one in stages if stages[one]["state"] == "done"):
-                    check_output(path, stage, stages[stage])
+    for label in run.released:
+        for folder in ("", *(f"/{name}" for name in (*run.kinds, ROWS))):
+            part = run.part_at(f"{FOLDER}/{label}{folder}")
+            stages = part.manifest["stages"]
+            for stage in (one for one in stages if stages[one]["state"] == "done"):
+                check_output(part.path, stage, stages[stage])
 
 
 def public_folders(run: Run) -> list[str]:
     """Return the folders of released values of each period of a growing table; none of other runs."""
-    if not isinstance(run, StreamRun):
+    if (table := growing_table(run)) is None:
         return []
     found = []
-    for label in run.released:
-        place = f"periods/{label}"
-        found += [f"{place}/measurements", *(f"{place}/{kind}/{name}" for kind in (*run.kinds, ROWS)
+    for label in table.released:
+        place = f"{FOLDER}/{label}"
+        found += [f"{place}/measurements", *(f"{place}/{kind}/{name}" for kind in (*table.kinds, ROWS)
                                              for name in ANSWERS)]  # fmt: skip
     return found
 
 
 def secret_state(run: Run) -> str | None:
     """Return "destroyed" if the secrets of all noise that was drawn are destroyed."""
-    states = {one.manifest["secret"] for one in (run.parts.values() if isinstance(run, StreamRun) else [run])}
+    drawn = measured_tables(run).values() if growing_table(run) is not None else [run]
+    states = {one.manifest["secret"] for one in drawn}
     return "destroyed" if states == {"destroyed"} else None

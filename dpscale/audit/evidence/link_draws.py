@@ -15,18 +15,19 @@ from dpscale.audit.evidence.growing import EventCounts
 from dpscale.base.errors import JobError
 from dpscale.job.allocation import FILE
 from dpscale.job.link_budget import LinkBudget
-from dpscale.job.tables import LinkSection
-from dpscale.measurement.measurement import LinkRecords, draw_of_precision
+from dpscale.measurement.measurement import draw_of_precision
+from dpscale.measurement.value_files import file_name
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.relational import assignment, budget_shares, features, published, rounding
 from dpscale.relational.degrees import bucket_starts
 from dpscale.relational.features import Features
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.directory import Run
-from dpscale.runs.links import link_sampling, measuring
+from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.links import link_sampling
 from dpscale.runs.links.first_measurement import FirstMeasurement, job_of_public_cells
+from dpscale.runs.links.link_draws import SUMS, LinkDraws
+from dpscale.runs.run import Run
 from dpscale.storage.files import listed, read_bytes
 
 Fields = dict[str, Any]
@@ -53,17 +54,10 @@ def check_links(run: Run) -> None:
         raise refused(f"links/{wrong[0]} belongs to no link")
 
 
-def link_records(run: Run, link: LinkSection) -> LinkRecords:
-    """Return the stored measurements of a link."""
-    release, snapshot = run.manifest["release"], str(run.manifest["snapshot"])
-    return LinkRecords(run.path / "links" / link.called, release, snapshot, link.called)
-
-
-def link_component(run: Run, piece: LinkBudget, stored: LinkRecords) -> tuple[Fields, EventCounts]:
+def link_component(run: Run, piece: LinkBudget, stored: LinkDraws) -> tuple[Fields, EventCounts]:
     """Return the component of a link, with the public numbers that determine its sensitivities, and its costs.
 
-    The files of a link contain values without records of their noise. The noise is that of the budget, as the run
-    computes it; the values must be multiples of its lattice.
+    The noise is that of the budget, as the run computes it; the values must be multiples of its lattice.
     """
     link, neighbours, folder = piece.link, piece.neighbours, stored.folder
     sizes = [list(piece.sizes(end)) for end in (link.parent, link.child)]
@@ -98,11 +92,16 @@ def link_component(run: Run, piece: LinkBudget, stored: LinkRecords) -> tuple[Fi
     }  # fmt: skip
     costs = EventCounts()
     for one in measured:
-        if one.name not in measuring.SUMS:
+        if one.name not in SUMS:
             costs["gaussian", one.draw.cost] += one.count
-    if (sums := {one.name: one.draw.cost for one in measured if one.name in measuring.SUMS}) and shares:
-        costs["gaussian", _sums_cost(piece, shares, [sums.get(name, Fraction(0)) for name in measuring.SUMS])] += 1
+    if (sums := {one.name: one.draw.cost for one in measured if one.name in SUMS}) and shares:
+        costs["gaussian", _sums_cost(piece, shares, [sums.get(name, Fraction(0)) for name in SUMS])] += 1
     return component, costs + selected_costs(component["selections"], 1)
+
+
+def file_of(name: str) -> str:
+    """Return the value file of a draw."""
+    return file_name(LinkDraws.number(name), (0, 1))
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class LinkDraw:
     @property
     def fields(self) -> Fields:
         noise = {"multiplier": str(self.draw.multiplier), "variance": str(self.draw.variance)}
-        return {"statistic": self.name, "file": f"{self.name}.npy", "count": self.count,
+        return {"statistic": self.name, "file": file_of(self.name), "count": self.count,
                 "squared_l2": str(self.squared), **noise}  # fmt: skip
 
 
@@ -145,10 +144,10 @@ def _sums(piece: LinkBudget, shares: budget_shares.Shares | None) -> Iterator[Li
     if shares is None:
         return
     widths = len(shares.u.attributes), len(shares.v.attributes)
-    values = dict(zip(measuring.SUMS, (*widths, widths[0] * widths[1]), strict=True))
-    for at, (name, precision) in enumerate(zip(measuring.SUMS, budget_shares.precisions_in_steps(shares), strict=True)):
+    values = dict(zip(SUMS, (*widths, widths[0] * widths[1]), strict=True))
+    for at, (name, precision) in enumerate(zip(SUMS, budget_shares.precisions_in_steps(shares), strict=True)):
         if precision > 0:
-            alone = tuple(Fraction(int(at == other)) for other in range(len(measuring.SUMS)))
+            alone = tuple(Fraction(int(at == other)) for other in range(len(SUMS)))
             draw = draw_of_precision(precision, f"link {piece.link.called}")
             yield LinkDraw(name, draw, _sums_cost(piece, shares, alone), values[name])
 
@@ -158,7 +157,7 @@ def _sums_cost(piece: LinkBudget, shares: budget_shares.Shares, precisions: Sequ
     return budget_shares.sums_cost(piece.neighbours.protects.relation, shares, (u, v, both), piece.moved)
 
 
-def _planned(stored: LinkRecords, sizes: Sequence[Sequence[int]]) -> budget_shares.Shares:
+def _planned(stored: LinkDraws, sizes: Sequence[Sequence[int]]) -> budget_shares.Shares:
     """Return the stored shares of a link; the cost depends on clipping bounds and numbers of cells only."""
     shares = json.loads(read_bytes(stored.folder / "shares.json"))
     u, v = (features.Features(tuple(own), (), clip) for own, clip in zip(sizes, shares["clips"], strict=True))
@@ -169,7 +168,7 @@ def _round(number: int) -> str:
     return f"round-{number:02d}"
 
 
-def _chosen(stored: LinkRecords, piece: LinkBudget) -> list[list[int]]:
+def _chosen(stored: LinkDraws, piece: LinkBudget) -> list[list[int]]:
     """Return the marginals that the rounds of a published loop selected."""
     found = list[list[int]]()
     while len(found) < piece.link.loop.rounds and f"{_round(len(found))}.json" in listed(stored.folder):
@@ -201,16 +200,16 @@ def _link_selections(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> Iter
     yield from ({"round": number, "count": len(chosen)} | fields for number, chosen in enumerate(rounds))
 
 
-def check_lattice(stored: LinkRecords, drawn: LinkDraw) -> None:
+def check_lattice(stored: LinkDraws, drawn: LinkDraw) -> None:
     """Raise JobError if stored values are not as many as the draw has, or not multiples of its lattice."""
     values = stored.measured(drawn.name)
     if values is None or values.size != drawn.values or not (values * drawn.draw.multiplier % 1 == 0).all():
-        raise refused(f"{drawn.name}.npy of link {stored.link} has values that differ from its draw")
+        raise refused(f"{file_of(drawn.name)} of link {stored.name} has values that differ from its draw")
 
 
 def is_allocated(run: Run) -> bool:
     """Return whether a run has a first measurement."""
-    return isinstance(run, CompositeRun) and run.allocation is not None
+    return isinstance(run.content, LinkedTables) and run.content.allocation is not None
 
 
 def first_draws(run: Run) -> Fields:
@@ -220,9 +219,9 @@ def first_draws(run: Run) -> Fields:
     unit, numbers of cells, and two draws. `degrees` are histograms of degrees before the bound: the link, rows of a
     unit among its parents, and the draw. Raises JobError for values that differ from their draws.
     """
-    assert isinstance(run, CompositeRun)
-    first = FirstMeasurement(run, job_of_public_cells(run.job))
-    links = [link_component(run, first.piece(link), first.records(f"links.{link.called}", link.called))[0]
+    assert isinstance(run.content, LinkedTables)
+    first = FirstMeasurement(run.content, job_of_public_cells(run.job))
+    links = [link_component(run, first.piece(link), first.draws(f"links.{link.called}", link.called))[0]
              for link in first.job.link]  # fmt: skip
     return {"components": links, "tables": list(_tables(first)), "degrees": list(_degrees(first)),
             "shares": dict(run.job.shares),
@@ -236,7 +235,7 @@ def _tables(first: FirstMeasurement) -> Iterator[Fields]:
         columns = len(Features(sizes, (), None).attributes)
         draws = [LinkDraw("rows", first.rows_draw(name), rows**2, 1),
                  LinkDraw("ones", first.ones_draw(name), rows**2 * squared, columns)]  # fmt: skip
-        stored = first.records(f"tables.{name}", f"table {name}")
+        stored = first.draws(f"tables.{name}", f"table {name}")
         for one in draws:
             check_lattice(stored, one)
         yield {"name": name, "rows_per_unit": rows, "sizes": list(sizes), "draws": [one.fields for one in draws]}
@@ -246,5 +245,5 @@ def _degrees(first: FirstMeasurement) -> Iterator[Fields]:
     for link in first.bounded_links:
         rows = first.neighbours.rows[link.parent]
         draw = LinkDraw("degrees", first.degrees_draw(link), rows**2, len(bucket_starts()))
-        check_lattice(first.records(f"degrees.{link.called}", f"degrees of {link.called}"), draw)
+        check_lattice(first.draws(f"degrees.{link.called}", f"degrees of {link.called}"), draw)
         yield {"name": link.called, "rows_per_unit": rows, "draws": [draw.fields]}

@@ -19,8 +19,8 @@ from dpscale.domain.public_totals import condition_of, is_condition
 from dpscale.privacy.accounting import Cost, float_above, root_above
 from dpscale.privacy.attack_risk import total_bounds
 from dpscale.privacy.protection import REPLACE
-from dpscale.runs.directory import Run, now
-from dpscale.runs.stages.runner import ledger_dataset
+from dpscale.runs.run import Run, now
+from dpscale.runs.runner import ledger_dataset
 
 FORMAT = "dpscale-registry/1"
 REFERENCES = {
@@ -79,9 +79,9 @@ def _data(table: Any) -> dict[str, Any]:
 
 
 def _mechanism(table: Any) -> dict[str, Any]:
-    plan = table.measurement_plan
-    return {**table.manifest["mechanism"], "noise": f"discrete {plan.noise}", "queries": plan.workload.query_count,
-            "reconstruction": table.job.reconstruction.name}  # fmt: skip
+    plan, whole = table.measurement_plan, table.run.manifest.get("mechanism")  # that of all periods
+    return {**table.manifest.get("mechanism", whole), "noise": f"discrete {plan.noise}",
+            "queries": plan.workload.query_count, "reconstruction": table.job.reconstruction.name}  # fmt: skip
 
 
 def _unit(run: Run) -> dict[str, Any]:

@@ -237,6 +237,7 @@ def selection_events(component: Fields) -> tuple[Events, list[str]]:
 
 
 SUMS = ("u", "v", "both")
+NUMBERED = ("links", "degrees", "siblings", "steps", "histories", *SUMS, "rows", "ones")  # draws by their numbers
 BITS, SCALE = 12, 256  # features are integers in steps of 2^-BITS; scores of selections, in steps of 1/SCALE
 
 
@@ -251,7 +252,7 @@ def link_events(link: Fields) -> tuple[Events, list[str]]:
         if not _possible(draw) or count < 1 or (count > 1 and not is_round(name)):
             faults.append(f"{where}: invalid noise")
             continue
-        if draw["file"] != f"{name}.npy":
+        if draw["file"] != file_of(name):
             faults.append(f"{where}: {draw['file']} is not its file")
         precision = Fraction(int(draw["multiplier"]) ** 2, int(draw["variance"]) - SMOOTHING)
         if name in SUMS:
@@ -263,6 +264,12 @@ def link_events(link: Fields) -> tuple[Events, list[str]]:
     if sums:
         events["gaussian", int(link["moved"]) ** 2 * moved_features(link, sums)] += 1
     return events, faults + _score_faults(link)
+
+
+def file_of(name: str) -> str:
+    """Return the value file of a draw of a link; those of rounds follow the others, each after its selection."""
+    number = len(NUMBERED) + 2 * int(name[6:]) + 1 if is_round(name) else NUMBERED.index(name)
+    return f"{number:03d}-00000000-00000001.parquet"
 
 
 def is_round(name: str) -> bool:

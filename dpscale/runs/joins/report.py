@@ -15,19 +15,18 @@ from dpscale.job.joins import CUT, split_name
 from dpscale.runs.estimates import estimates_of, number_of_rows
 
 if TYPE_CHECKING:
-    from dpscale.runs.composite import CompositeRun
-    from dpscale.runs.joins.run import JoinRun
+    from dpscale.runs.linked_tables import LinkedTables
 
 TEMPLATE = files("dpscale.runs.joins").joinpath("section-joins.html").read_text()
 LEVEL = 0.95
 
 
-def values(run: CompositeRun) -> dict[str, Callable[[], Any]]:
+def values(run: LinkedTables) -> dict[str, Callable[[], Any]]:
     """Return a function for each value of the template."""
     return {"joins": lambda: [_context(run, name, one) for name, one in run.joins.items() if name != CUT_JOIN]}
 
 
-def _context(run: CompositeRun, name: str, own: JoinRun) -> dict[str, Any]:
+def _context(run: LinkedTables, name: str, own: Any) -> dict[str, Any]:
     """Return the row of a join in the table of joins.
 
     Returns
@@ -55,7 +54,7 @@ def _context(run: CompositeRun, name: str, own: JoinRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cut(run: CompositeRun, name: str, rows: tuple[float, float]) -> Estimate | None:
+def _cut(run: LinkedTables, name: str, rows: tuple[float, float]) -> Estimate | None:
     """Return the share of the rows that is cut and its interval; None if it was not measured or has no interval."""
     found = excess_of(estimates_of(run.joins[CUT_JOIN]), name) if CUT_JOIN in run.joins else None
     if found is None or np.isnan(rows[0]):

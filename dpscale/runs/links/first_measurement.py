@@ -1,9 +1,9 @@
 """First measurement of tables and links, from which the division of the budget follows.
 
-    allocation/tables.NAME/rows.npy, ones.npy       of a private table whose rows have no private parent
-    allocation/links.NAME/links.npy, u.npy, v.npy, both.npy, shares.json
-    allocation/degrees.NAME/degrees.npy             degrees of the parents of a link before its bound
-    allocation/allocation.json                      the shares, written last
+    allocation/tables.NAME/      rows and sums of a private table whose rows have no private parent
+    allocation/links.NAME/       number of links and sums of features, shares.json
+    allocation/degrees.NAME/     degrees of the parents of a link before its bound
+    allocation/allocation.json   the shares, written last
 
 Its cost is one entry of the ledger, `RELEASE-allocation`, which is reserved before the first draw. Features are centred
 uniformly, because no table is released yet, and attributes whose cells are not public are left out. A row of a table is
@@ -15,13 +15,13 @@ before the bound give the share of links that the bound cuts, and the bounds tha
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -40,9 +40,9 @@ from dpscale.job.allocation import (
     with_bounds,
 )
 from dpscale.job.link_budget import LinkBudget
-from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.tables import CompositeJob, LinkSection
-from dpscale.measurement.measurement import LinkRecords
+from dpscale.measurement.journal import Journal
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.secret import snapshot_tag
@@ -50,29 +50,20 @@ from dpscale.relational.allocation import LinkStrength, NoisySums, even_side, on
 from dpscale.relational.budget_shares import Expected, LinkProblem, Shares, Split, first_shares
 from dpscale.relational.degrees import cut_share, proposed_bound
 from dpscale.relational.features import BITS, STEP, Features, Side
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.joint_parts import protection_fields
+from dpscale.runs.charge import ALLOCATION, charge, open_ledger, release_of_entry
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.link_draws import LinkDraws, link_draws
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics
-from dpscale.runs.links.measuring import LEAST_LINKS, LinkDraws, LinkMeasurement, read_link
+from dpscale.runs.links.measuring import LEAST_LINKS, LinkMeasurement, read_link
 from dpscale.runs.links.public_tables import public_tables
-from dpscale.runs.stages.budget import (
-    ALLOCATION,
-    DIVISION,
-    Charge,
-    charge_release,
-    facts_of_totals,
-    open_ledger,
-    part_release,
-    publish_part,
-)
+from dpscale.runs.run import Run
 from dpscale.storage.files import read_bytes
 
 # parts of the first measurement; the rest is of sums
 ROWS = ONES = DEGREES = Fraction(1, 8)
 LINKS = Fraction(1, 4)
 OPEN_DEGREES = Fraction(3, 8)  # in place of DEGREES if the job leaves a bound open
-FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and degrees on the ledger, after links
 
 
 def job_of_public_cells(job: CompositeJob) -> CompositeJob:
@@ -132,12 +123,12 @@ class FirstMeasurement:
 
     Attributes
     ----------
-    run : CompositeRun
+    run : LinkedTables
     job : CompositeJob
         The job with the attributes that are measured.
     """
 
-    run: CompositeRun
+    run: LinkedTables
     job: CompositeJob
 
     @cached_property
@@ -149,8 +140,14 @@ class FirstMeasurement:
         return Divisible(self.job, self.neighbours)
 
     @property
-    def release(self) -> str:
-        return part_release(self.run, ALLOCATION)
+    def cost(self) -> Cost:
+        """Cost of all draws."""
+        return Cost(gaussian=self.amount).coarsened()
+
+    @property
+    def terms(self) -> list[Any]:
+        """Everything that determines the draws besides job, data and noise key."""
+        return [str(self.amount), BITS]
 
     @cached_property
     def amount(self) -> Fraction:
@@ -221,8 +218,7 @@ class FirstMeasurement:
 
     def degrees(self, link: LinkSection, exact: LinkStatistics) -> Floats:
         """Return the noisy histogram of degrees before the bound, drawn once."""
-        number = next(place for place, one in enumerate(self.job.link) if one.called == link.called)
-        draws = self._draws(f"degrees.{link.called}", f"degrees of {link.called}", FIRST_DEGREES + 2 * number)
+        draws = self.draws(f"degrees.{link.called}", f"degrees of {link.called}")
         return self._drawn(draws, "degrees", self.degrees_draw(link), exact.degree_histogram)
 
     def cut_shares(self, exact: LinksByName) -> dict[str, float | None]:
@@ -242,22 +238,22 @@ class FirstMeasurement:
 
     def measure(self, exact: LinksByName) -> KnownSizes:
         """Draw what is not stored, and return the numbers of rows and links and the strengths of the links."""
-        links = [_FirstLink(self.run, self.piece(link), number, self._sides(link), exact[link.called], self._draws(
-            f"links.{link.called}", link.called, 2 * number)) for number, link in enumerate(self.job.link)]  # fmt: skip
+        links = [_FirstLink(self.run, self.piece(link), self._sides(link), exact[link.called],
+                            self.draws(f"links.{link.called}", link.called)) for link in self.job.link]  # fmt: skip
         rows, means = dict[str, float](), dict[str, NoisySums]()
         for name, public in public_tables(self.run).items():
             means[name] = self._public_mean(name, public[0])
-        for number, name in enumerate(self.roots):
-            rows[name], means[name] = self._table(name, number, exact)
+        for name in self.roots:
+            rows[name], means[name] = self._table(name, exact)
         return self._linked(links, rows, means)
 
     def _sides(self, link: LinkSection) -> tuple[Side, Side]:
         return even_side(self.divisible.sizes(link.parent)), even_side(self.divisible.sizes(link.child))
 
-    def _table(self, name: str, number: int, exact: LinksByName) -> tuple[float, NoisySums]:
+    def _table(self, name: str, exact: LinksByName) -> tuple[float, NoisySums]:
         """Return the likely number of rows of a table, and the means of its features."""
         (links, side), sizes = end_of(self.job, name, exact), self.divisible.sizes(name)
-        draws = self._draws(f"tables.{name}", f"table {name}", FIRST_TABLE + 2 * number)
+        draws = self.draws(f"tables.{name}", f"table {name}")
         draw = self.rows_draw(name)
         noisy = self._drawn(draws, "rows", draw, lambda: np.array([links.table_rows(side)], np.int64))
         count = likely_rows(float(noisy[0]), draw.lattice_variance**0.5, USUAL_ROWS, ROOT_SPREAD)
@@ -321,51 +317,34 @@ class FirstMeasurement:
             ones += one_way_blocks(v, sums[1], means[one.link.child])
         return LinkStrength.of(ones, pair_blocks(u, v, sums))
 
-    def records(self, folder: str, name: str) -> LinkRecords:
-        """Return the stored values of a table or a link."""
-        snapshot = str(self.run.manifest["snapshot"])
-        return LinkRecords(self.run.path / "allocation" / folder, self.release, snapshot, name)
-
-    def _draws(self, folder: str, name: str, number: int) -> LinkDraws:
-        records = self.records(folder, name)
-        return LinkDraws(records, self.charge, lambda late, digest: self._record(number + late, digest))
+    def draws(self, folder: str, name: str) -> LinkDraws:
+        """Return the draws of a table, of a link or of degrees, which are a part each on the ledger."""
+        run = self.run
+        release = release_of_entry(run.run, ALLOCATION)
+        journal = Journal(folder, release, lambda: charge(run.run, ALLOCATION), lambda: open_ledger(run.run))
+        return link_draws(run, run.path / "allocation" / folder, name, journal, release)
 
     def _drawn(self, draws: LinkDraws, name: str, draw: GaussianDraw, compute: Callable[[], Integers]) -> Floats:
         """Return a sum over the rows of a table, drawn once."""
-        before = draws.records.measured(name)
-        if before is not None:
-            return before
-        self.charge()
-        exact, manifest, secret = compute(), self.run.manifest, self.run.secret.read()
-        tag = snapshot_tag(secret, hashlib.sha256(exact.tobytes()).hexdigest())
-        content = [manifest["snapshot"], manifest["secret_tag"], draws.records.link, name, tag, str(draw.multiplier),
-                   str(draw.variance)]  # fmt: skip
-        draws.record(name == "ones", hashlib.sha256(json.dumps(content).encode()).hexdigest())
-        return draws.records.measure(name, name, exact, draw, secret)
+        manifest = self.run.manifest
 
-    def _record(self, number: int, digest: str) -> None:
-        with open_ledger(self.run) as ledger:
-            ledger.decide(self.release, number, digest)
+        def content(exact: Callable[[], Integers]) -> dict[str, Any]:
+            tag = snapshot_tag(self.run.secret.read(), hashlib.sha256(exact().tobytes()).hexdigest())
+            return {"snapshot": manifest["snapshot"], "key": manifest["secret_tag"], "name": draws.name, "sums": tag,
+                    "draw": name, "multiplier": str(draw.multiplier), "variance": str(draw.variance)}  # fmt: skip
 
-    def charge(self, reserve: bool = True) -> str:
-        """Reserve the cost and return the state of the release; a repeated call costs nothing."""
-        run, privacy = self.run, self.run.job.privacy
-        cost, protects = Cost(gaussian=self.amount).coarsened(), run.protects
-        content = [run.manifest["job_sha256"], ALLOCATION, [str(self.amount), BITS]]
-        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-        facts = facts_of_totals(own.read_domain() for own in table_jobs(run.job).values())
-        recorded = {"dataset": run.job.dataset, "cost": cost.to_dict(), **protection_fields(protects)}
-        terms = Charge(self.release, cost, digest, privacy.epsilon, privacy.delta, protects, facts)
-        return charge_release(run, terms, recorded, reserve, ALLOCATION)
+        return draws.draw(name, name, draw, compute, content)
 
-    def record_division(self) -> None:
-        """Record on the ledger the digest of the division: other shares under the same release are refused."""
-        self.charge()
-        self._record(DIVISION, hashlib.sha256(read_bytes(self.run.path / FILE)).hexdigest())
 
-    def publish(self) -> None:
-        """Commit and publish the release; the noise key stays for the other measurements."""
-        publish_part(self.run, self.release, self.charge())
+def division_journal(run: Run) -> Journal:
+    """Return the journal of the division of the budget: other shares under the same release are refused."""
+    release = release_of_entry(run, ALLOCATION)
+    return Journal("division", release, lambda: charge(run, ALLOCATION), lambda: open_ledger(run))
+
+
+def division_digest(run: Run) -> str:
+    """Return the digest of the stored division."""
+    return hashlib.sha256(read_bytes(run.path / FILE)).hexdigest()
 
 
 def end_of(job: CompositeJob, table: str, exact: LinksByName) -> tuple[LinkStatistics, int]:

@@ -18,17 +18,17 @@ from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.streams import PublicStream
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.storage.files import writing
 from dpscale.synthesis.decode import column as decoded
 
 
-def write_again(run: CompositeRun, name: str, files: Sequence[str], links: Mapping[str, Any]) -> None:
+def write_again(run: LinkedTables, name: str, files: Sequence[str], links: Mapping[str, Any]) -> None:
     """Write the files of a table again, if it has an order or changed cells.
 
     Parameters
     ----------
-    run : CompositeRun
+    run : LinkedTables
     name : str
     files : sequence of str
         Of the table, in the database.

@@ -22,11 +22,11 @@ from dpscale.relational.assignment import MOST
 from dpscale.relational.block_links import ChildModel, Groups
 from dpscale.relational.degrees import distribution, poisson_degrees
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_sampling import Drawing, sibling_target
 from dpscale.runs.links.measuring import SIDES, MeasuredLinks
 from dpscale.runs.links.table_profiles import FOLDER, TableProfiles
-from dpscale.runs.row_numbers import read_array, write_array
+from dpscale.runs.stages.row_numbers import read_array, write_array
 
 BLOCK_ROWS = 1 << 20  # children of a block
 
@@ -92,7 +92,7 @@ class ParentFiles:
         return np.concatenate(found)
 
 
-def sample_blocks(run: CompositeRun, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
+def sample_blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
                   measured: MeasuredLinks, each: ParallelMap) -> ParentFiles:  # fmt: skip
     """Draw the links of all blocks and return their files."""
     blocks = _blocks(run, link, profiles, measured)
@@ -102,7 +102,7 @@ def sample_blocks(run: CompositeRun, link: LinkSection, profiles: tuple[TablePro
     return ParentFiles(tuple(blocks.links_file(number) for number in numbers), blocks.ends[1:])
 
 
-def _blocks(run: CompositeRun, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
+def _blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
             measured: MeasuredLinks) -> LinkBlocks:  # fmt: skip
     u, v = profiles[0].side, profiles[1].side
     drawing = Drawing(run, link, (u, v), measured)

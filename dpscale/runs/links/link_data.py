@@ -35,7 +35,7 @@ from dpscale.relational.assignment import PairTables, sibling_sums
 from dpscale.relational.degrees import bucket, buckets, degree_histogram
 from dpscale.relational.features import FEW_CELLS, Features, Side, distinct
 from dpscale.relational.rounding import Cross
-from dpscale.runs.composite import NO_DOMAIN, Files, open_table
+from dpscale.runs.linked_tables import NO_DOMAIN, Files, open_table
 from dpscale.runs.links.child_rows import NO_KEYS, ChildPolicy, ChildRows
 
 Columns = tuple[str, ...]

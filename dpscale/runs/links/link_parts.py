@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.records.table import Partition, Table
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Features
-from dpscale.runs.composite import NO_DOMAIN, open_table
+from dpscale.runs.linked_tables import NO_DOMAIN, open_table
 from dpscale.runs.links.child_rows import ChildPolicy
 from dpscale.runs.links.link_data import (
     ExactLinks,
@@ -252,7 +252,7 @@ class PartedLinks:
         return "PartedLinks(hidden)"
 
 
-LinkStatistics = ExactLinks | PartedLinks
+LinkStatistics: TypeAlias = ExactLinks | PartedLinks
 LinksByName = Mapping[str, LinkStatistics]
 
 

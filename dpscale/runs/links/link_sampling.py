@@ -38,18 +38,18 @@ from dpscale.relational.rounding import (
     round_columns,
     round_totals,
 )
-from dpscale.runs.composite import CompositeRun
 from dpscale.runs.estimates import model_folder, read_sampler
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.measuring import SIDES, MeasuredLinks, piece_of
 from dpscale.runs.stages.synthesize import drawn_rows
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text
 from dpscale.synthesis.draw import split_rows
 
 DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measurements of the link
 
 
-def synthetic_codes(run: TableRun) -> NDArray[np.int32]:
+def synthetic_codes(run: TablePart) -> NDArray[np.int32]:
     """Return the synthetic rows of a table as cells, (rows, attributes), sampled again identically to its files."""
     index = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     way = read_sampler(model_folder(run), index["method"])
@@ -57,7 +57,7 @@ def synthetic_codes(run: TableRun) -> NDArray[np.int32]:
     return rows[:, [way.names.index(name) for name in run.domain.names]]
 
 
-def sample_links(run: CompositeRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
+def sample_links(run: LinkedTables, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
     """Return sampled links as rows of the parent and of the child, shape (links, 2)."""
     (u, v), stream = sides, PublicStream(run.manifest["release"], f"who has links {link.called}")
     having = np.arange(v.rows)
@@ -77,13 +77,13 @@ class Drawing:
 
     Attributes
     ----------
-    run : CompositeRun
+    run : LinkedTables
     link : LinkSection
     sides : tuple of Side
     measured : MeasuredLinks
     """
 
-    run: CompositeRun
+    run: LinkedTables
     link: LinkSection
     sides: tuple[Side, Side]
     measured: MeasuredLinks

@@ -15,7 +15,7 @@ import numpy as np
 from dpscale.base.numerics import Integers, Integers32, ParallelMap
 from dpscale.job.tables import LinkSection
 from dpscale.relational.features import Side
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_blocks import BLOCK_ROWS, ParentFiles, sample_blocks
 from dpscale.runs.links.link_data import sizes, with_drawn
 from dpscale.runs.links.link_sampling import DRAWN, sample_links, synthetic_codes
@@ -35,12 +35,12 @@ class LinkSides:
 
     Attributes
     ----------
-    run : CompositeRun
+    run : LinkedTables
     drawn : dict of str to ndarray
         Links whose numbers or parents are attributes in a later link.
     """
 
-    run: CompositeRun
+    run: LinkedTables
     drawn: dict[str, Integers] = field(default_factory=dict)
     codes: dict[str, Integers32] = field(default_factory=dict, repr=False)
     profiles: dict[str, TableProfiles] = field(default_factory=dict, repr=False)
@@ -145,6 +145,6 @@ class LinkSides:
                 np.save(file, pairs, allow_pickle=False)
 
 
-def _rows(run: CompositeRun, table: str) -> int:
+def _rows(run: LinkedTables, table: str) -> int:
     """Return the number of synthetic rows of a table."""
     return int(json.loads(read_text(run.tables[table].path / "synthetic" / "_rows.json"))["rows"])

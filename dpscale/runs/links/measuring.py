@@ -19,18 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.errors import BudgetError, DataError, JobError
+from dpscale.base.errors import BudgetError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.contributions.key_ids import with_key_ids
 from dpscale.engine import Engine
 from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation
-from dpscale.job.tables import MOST_ROUNDS, CompositeJob, LinkSection
-from dpscale.measurement.measurement import LinkRecords, draw_of_precision
+from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.measurement.measurement import draw_of_precision
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import snapshot_tag
-from dpscale.records import Table
-from dpscale.records.origin import Stamps, fingerprints, joint_digest, stamps
+from dpscale.records.origin import fingerprints, joint_digest
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import (
     LinkProblem,
@@ -43,18 +42,19 @@ from dpscale.relational.budget_shares import (
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.history import NoisyHistory, parent_counts, step_counts
 from dpscale.relational.published import Fit
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.charge import is_charged, journal_of, release_of_entry
 from dpscale.runs.file_tags import check_same_files, record_tags
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
+from dpscale.runs.links.link_draws import SUMS, LinkDraws, link_draws
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics, PartedLinks, number_of_parts, read_parts
 from dpscale.runs.links.publishing import PublishedLoop
-from dpscale.runs.stages.budget import is_charged
+from dpscale.runs.run import Part
 from dpscale.runs.stages.measure import check_rows_exist, is_open_to_no_rows
 from dpscale.storage.files import present, read_bytes, writing
 
 LEAST_LINKS = 2.0
 SIDES = ("parent", "child")
-SUMS = ("u", "v", "both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,39 +84,25 @@ class MeasuredLinks:
 
 
 def measure_link(
-    run: CompositeRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: LinkStatistics | None
+    run: LinkedTables, link: LinkSection, sides: tuple[Side, Side], exact: LinkStatistics | None, draws: LinkDraws
 ) -> MeasuredLinks:
     """Measure everything that is not stored yet; `exact` may be None if all measurements are stored."""
-    first = len(run.tables) + 2 * number
-    draws = LinkDraws(records_of(run, link), run.charge, lambda late, digest: run.record_draws(first + late, digest))
-    return LinkMeasurement(run, piece_of(run, link), number, sides, exact, draws).all()
+    return LinkMeasurement(run, piece_of(run, link), sides, exact, draws).all()
 
 
-def records_of(run: CompositeRun, link: LinkSection) -> LinkRecords:
-    manifest = run.manifest
-    return LinkRecords(run.path / "links" / link.called, manifest["release"], str(manifest["snapshot"]), link.called)
-
-
-def piece_of(run: CompositeRun, link: LinkSection) -> LinkBudget:
+def piece_of(run: LinkedTables, link: LinkSection) -> LinkBudget:
     return LinkBudget(run.closed_job, run.neighbours, link)
 
 
-@dataclass(frozen=True, eq=False)
-class LinkDraws:
-    """Stored values of a link, and the charge under which they are drawn.
+def draws_of(part: Part, run: LinkedTables) -> LinkDraws:
+    """Return the draws of the part of a link."""
+    release = release_of_entry(run.run, "privacy")
+    return link_draws(run, part.path, part.name.partition(".")[2], journal_of(part), release)
 
-    Attributes
-    ----------
-    records : LinkRecords
-    charge : callable
-        charge() reserves the cost before the first draw; a repeated call costs nothing.
-    record : callable
-        record(late, digest) records on the ledger which data are drawn from, and `late` which features are summed.
-    """
 
-    records: LinkRecords
-    charge: Callable[[], object] = field(repr=False)
-    record: Callable[[bool, str], None] = field(repr=False)
+def stored_draws(run: LinkedTables, link: LinkSection) -> LinkDraws:
+    """Return the draws of a link, to be read."""
+    return draws_of(Part(run.run, f"links.{link.called}", f"links/{link.called}"), run)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +111,8 @@ class LinkMeasurement:
 
     Attributes
     ----------
-    run : CompositeRun
+    run : LinkedTables
     piece : LinkBudget
-    number : int
-        Position of the link in the job.
     sides : tuple of Side
     exact : LinkStatistics or None
         None if all measurements are stored.
@@ -137,9 +121,8 @@ class LinkMeasurement:
         Exact sums, computed once.
     """
 
-    run: CompositeRun
+    run: LinkedTables
     piece: LinkBudget
-    number: int
     sides: tuple[Side, Side]
     exact: LinkStatistics | None
     draws: LinkDraws
@@ -185,29 +168,21 @@ class LinkMeasurement:
         if fit.links == 0:
             return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
         piece, relation = self.piece, self.run.neighbours.protects.relation
-        loop = PublishedLoop(self.draws.records, self.link.loop, piece.parts.sums, relation, piece.moved,
-                    self._entries, self._record_round, self.run.secret.read)  # fmt: skip
+        loop = PublishedLoop(self.draws, self.link.loop, piece.parts.sums, relation, piece.moved, self._entries,
+                             self._sign)  # fmt: skip
         return MeasuredLinks(fit.links, {}, chances=loop.run_rounds(fit))
 
     def _entries(self) -> Integers:
-        """Return the exact entries of all cross marginals, after charging the budget."""
+        """Return the exact entries of all cross marginals."""
         if self.exact is None:
             raise self._missing("rounds")
-        self.draws.charge()
         if "entries" not in self.stored:
             self.stored["entries"] = self.exact.entry_sums((self.sides[0].sizes, self.sides[1].sizes))
         return self.stored["entries"]
 
-    def _record_round(self, number: int, digest: str) -> None:
-        """Record a round in the ledger; the rounds of all links are numbered after their other pieces."""
-        first = len(self.run.tables) + 2 * len(self.run.job.link) + 2 * MOST_ROUNDS * self.number
-        manifest, link = self.run.manifest, self.link.called
-        content = [manifest["snapshot"], manifest["secret_tag"], link, self._tag(), self._ones(), digest]
-        self.run.record_draws(first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
-
     def shares(self, links: float) -> Shares:
         """Return the planned shares, stored before any sum is sampled: another machine's solver may differ."""
-        path = self.draws.records.folder / "shares.json"
+        path = self.draws.folder / "shares.json"
         if not present(path):
             question = self.piece.question(self.sides, links)
             made = self._plan(question)
@@ -251,11 +226,13 @@ class LinkMeasurement:
         if sums_cost(relation, shares, precisions, self.piece.moved) > self.piece.parts.sums:  # type: ignore[arg-type]
             raise BudgetError("privacy", f"sums of link {self.link.called} that cost more than their share",
                               "at most the charge", "report this as a bug; nothing was drawn")  # fmt: skip
-        units = (2.0**-BITS, 2.0**-BITS, 4.0**-BITS)
+        widths = len(shares.u.attributes), len(shares.v.attributes)
+        scales = ((2.0**-BITS, widths[:1]), (2.0**-BITS, widths[1:]), (4.0**-BITS, widths))
         return tuple(
-            None if draw is None else unit * self._drawn(name, draw, partial(self._exact_sum, shares, at))
-            for at, (name, draw, unit) in enumerate(zip(SUMS, draws, units, strict=True))
-        )
+            None if draw is None
+            else unit * self._drawn(name, draw, partial(self._exact_sum, shares, at)).reshape(shape)
+            for at, (name, draw, (unit, shape)) in enumerate(zip(SUMS, draws, scales, strict=True))
+        )  # fmt: skip
 
     def _exact_sum(self, shares: Shares, at: int, _: LinkStatistics) -> Integers:
         return self._exact(shares)[at]
@@ -267,16 +244,14 @@ class LinkMeasurement:
         return tuple(self.stored["sums"])
 
     def _drawn(self, name: str, draw: GaussianDraw, compute: Callable[[LinkStatistics], Integers]) -> Floats:
-        records = self.draws.records
-        before = records.measured(name)
-        if before is not None:
-            return before
-        if self.exact is None:
-            raise self._missing(name)
-        self.draws.charge()
-        late = name in SUMS
-        self.draws.record(late, self._sign(late))
-        return records.measure(name, self._query_text(late), compute(self.exact), draw, self.run.secret.read())
+        query = self._query_text(name in SUMS)
+
+        def counts() -> Integers:
+            if self.exact is None:
+                raise self._missing(name)
+            return compute(self.exact)
+
+        return self.draws.draw(name, query, draw, counts, lambda _: self._sign([name, query]))
 
     def _missing(self, name: str) -> JobError:
         return JobError("run directory", f"{name} of link {self.link.called} and the noise secret are missing",
@@ -286,7 +261,7 @@ class LinkMeasurement:
         """Return the text that identifies the query: the degree bound, or a digest of the features of both sides."""
         if not late:
             return f"bound {self.link.bound}"
-        shares = read_bytes(self.draws.records.folder / "shares.json")
+        shares = read_bytes(self.draws.folder / "shares.json")
         return hashlib.sha256(shares + self._ones().encode()).hexdigest()
 
     def _ones(self) -> str:
@@ -302,14 +277,18 @@ class LinkMeasurement:
             self.stored["tag"] = snapshot_tag(self.run.secret.read(), self.exact.digest())
         return str(self.stored["tag"])
 
-    def _sign(self, late: bool) -> str:
-        """Return the digest of data, link and query that the ledger stores."""
+    def _sign(self, records: list[str]) -> dict[str, Any]:
+        """Return data, link, shares and query, which determine a draw, as the journal records them."""
         manifest = self.run.manifest
-        content = [manifest["snapshot"], manifest["secret_tag"], self.link.called, self._tag()]
-        if self.run.manifest.get("divides"):  # the noise follows from shares that the job does not state
-            content.append([str(part) for part in vars(self.piece.parts).values()])
-        plan = self._query_text(late)
-        return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()
+        return {
+            "records": records,
+            "snapshot": manifest["snapshot"],
+            "key": manifest["secret_tag"],
+            "link": self.link.called,
+            "links": self._tag(),
+            "sides": self._ones(),
+            "shares": [str(part) for part in vars(self.piece.parts).values()],
+        }
 
 
 def _ordered(exact: ExactLinks | PartedLinks) -> tuple[Integers, Integers]:
@@ -352,26 +331,9 @@ def read_link(
     return read_links(engine, job, link, neighbours)
 
 
-def files_of(run: CompositeRun) -> list[Table]:
-    """Return all tables that the job reads."""
-    return list(run.open_data().values())
-
-
-def current_stamps(run: CompositeRun) -> list[Stamps]:
-    """Return sizes and times of the current files."""
-    return [stamps(one) for one in files_of(run)]
-
-
-def check_unchanged(run: CompositeRun, seen: list[Stamps]) -> None:
-    """Raise DataError if a file changed since `seen` was recorded."""
-    if current_stamps(run) != seen:
-        raise DataError("data.path", "the files changed while they were read", "the same files",
-                        "restore them, or start a new run in another directory")  # fmt: skip
-
-
-def check_tables_have_rows(run: CompositeRun, engine: Engine) -> None:
+def check_tables_have_rows(run: LinkedTables, engine: Engine) -> None:
     """Raise DataError before the first charge if a private table has no row that is counted, unless that is allowed."""
-    if is_open_to_no_rows(run):
+    if is_open_to_no_rows(run.run):
         return
     data = run.open_data()
     for name, domain in run.job.declared.items():
@@ -385,14 +347,14 @@ def check_tables_have_rows(run: CompositeRun, engine: Engine) -> None:
             check_rows_exist(table, names, engine, f"tables.{name}.path", unit)
 
 
-def snapshot_of(run: CompositeRun, engine: Engine) -> str:
+def snapshot_of(run: LinkedTables, engine: Engine) -> str:
     """Return the keyed snapshot tag of the data; raise DataError if the data changed since the release started."""
     each, recorded = engine.each("snapshot"), run.manifest["snapshot"]
     prints = {name: (table, fingerprints(table, False, each)) for name, table in run.open_data().items()}
     content = json.dumps([joint_digest(table, own) for table, own in prints.values()])
     tag = snapshot_tag(run.secret.read(), hashlib.sha256(content.encode()).hexdigest())
     if recorded not in (None, tag):
-        check_same_files(run, prints, is_charged(run))
+        check_same_files(run, prints, is_charged(run.run))
         tag = str(recorded)
     record_tags(run, prints)
     run.update(snapshot=tag, data=run.layouts())

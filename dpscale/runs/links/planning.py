@@ -22,7 +22,7 @@ from dpscale.job import TableJob
 from dpscale.job.allocation import expected_job, first_share
 from dpscale.job.join_job import join_jobs
 from dpscale.job.link_budget import LinkBudget
-from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
+from dpscale.job.neighbours import NeighbourRelation, describe_neighbours, neighbour_relation, table_job
 from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
 from dpscale.privacy.accounting import Cost
@@ -31,13 +31,12 @@ from dpscale.relational.allocation import even_side
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP
-from dpscale.runs.links.report import describe_neighbours
 from dpscale.runs.stages.plan import make_plan
 
 LINKS = (1_000, 10_000, 100_000, 1_000_000)
 
 
-def summary(job: CompositeJob) -> dict[str, Any]:
+def overview(job: CompositeJob) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
     protects, amount = neighbour_relation(job), job.budget.amount
     swaps = any(condition_of(one.public_totals) for one in job.domains.values())

@@ -13,7 +13,7 @@ from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.job.table_sizes import check_public_parents
 from dpscale.job.tables import CompositeJob, TableSection
-from dpscale.runs.composite import CompositeRun, open_table
+from dpscale.runs.linked_tables import LinkedTables, open_table
 
 
 def public_table(section: TableSection, domain: Domain) -> tuple[Integers32, pa.Table]:
@@ -32,7 +32,7 @@ def public_table(section: TableSection, domain: Domain) -> tuple[Integers32, pa.
     return np.concatenate(found), pa.concat_tables(tables, promote_options="permissive")
 
 
-def public_tables(run: CompositeRun) -> dict[str, tuple[Integers32, pa.Table]]:
+def public_tables(run: LinkedTables) -> dict[str, tuple[Integers32, pa.Table]]:
     """Return the codes and the rows of every public table, which are read once."""
     found: dict[str, tuple[Integers32, pa.Table]] = vars(run).setdefault("public_tables", {})
     for name, section in run.job.tables.items():

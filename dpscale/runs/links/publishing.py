@@ -13,18 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
 from dpscale.measurement.adaptive import distance
-from dpscale.measurement.measurement import LinkRecords
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.selection import draw_index, scale_for
 from dpscale.privacy.streams import open_stream
 from dpscale.relational.published import Fit, Rounds, moved_entries, run_rounds
 from dpscale.relational.rounding import Cross
+from dpscale.runs.links.link_draws import LinkDraws
 from dpscale.storage.files import present, read_bytes, writing
 
 
@@ -34,7 +35,7 @@ class PublishedLoop:
 
     Attributes
     ----------
-    records : LinkRecords
+    draws : LinkDraws
     rounds : Rounds
     amount : Fraction
         Squared μ.
@@ -42,21 +43,18 @@ class PublishedLoop:
     moved : int
         Number of links that a neighbour changes.
     exact : callable
-        exact() charges the budget and returns the entries of all cross marginals.
-    record : callable
-        record(round, digest) records a draw on the ledger.
-    secret : callable
-        secret() returns the secret of the release.
+        exact() returns the entries of all cross marginals.
+    sign : callable
+        sign(records) returns the content of a decision with some records.
     """
 
-    records: LinkRecords
+    draws: LinkDraws
     rounds: Rounds
     amount: Fraction
     relation: str
     moved: int
     exact: Callable[[], Integers] = field(repr=False)
-    record: Callable[[int, str], None] = field(repr=False)
-    secret: Callable[[], bytes] = field(repr=False)
+    sign: Callable[[list[str]], dict[str, Any]] = field(repr=False)
 
     def run_rounds(self, fit: Fit) -> Floats:
         """Return b of every pair of profiles."""
@@ -72,7 +70,7 @@ class PublishedLoop:
     def _chosen(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
         path = self._stored_path(number)
         if not present(path):
-            self.record(2 * number, self._before(number))
+            self.draws.journal.decide(self.draws.number(f"selection-{number:02d}"), self.sign([self._before(number)]))
             drawn = self._drawn(cross, number, estimates, left, count)
             with writing(path) as file:
                 file.write(json.dumps(drawn).encode())
@@ -86,26 +84,26 @@ class PublishedLoop:
         chosen: list[int] = []
         for rank in range(count):
             others = [k for k in left if k not in chosen]
-            stream = open_stream(self.secret(), "selection", self._record(number, rank))
+            stream = open_stream(self.draws.secret(), "selection", self._record(number, rank))
             chosen.append(others[draw_index(stream, [scores[k] for k in others], scale)])
         return chosen
 
     def _record(self, number: int, rank: int) -> dict[str, object]:
-        records = self.records
-        return {"release": records.release, "snapshot": records.snapshot, "mechanism": "published/1",
-                "link": records.link, "round": number, "rank": rank}  # fmt: skip
+        return {**self.draws.values.head, "mechanism": "published/1", "link": self.draws.name, "round": number,
+                "rank": rank}  # fmt: skip
 
     def _measured(self, cross: Cross, number: int, chosen: Sequence[int]) -> Floats:
         """Return the noisy entries of the chosen marginals."""
         name, out = f"round-{number:02d}", np.zeros(cross.size)
         noise = self.rounds.costs(self.amount)[1]
-        draw = gaussian_draw(moved_entries(self.relation), noise, self.moved, f"link {self.records.link}")
-        found = self.records.measured(name)
-        if found is None:
-            self.record(2 * number + 1, hashlib.sha256(read_bytes(self._stored_path(number))).hexdigest())
+        draw = gaussian_draw(moved_entries(self.relation), noise, self.moved, f"link {self.draws.name}")
+
+        def entries() -> Integers:
             exact = self.exact()
-            entries = np.concatenate([exact[cross.entries(k)] for k in chosen])
-            found = self.records.measure(name, json.dumps(list(chosen)), entries, draw, self.secret())
+            return np.concatenate([exact[cross.entries(k)] for k in chosen])
+
+        selection = hashlib.sha256(read_bytes(self._stored_path(number))).hexdigest()
+        found = self.draws.draw(name, json.dumps(list(chosen)), draw, entries, lambda _: self.sign([selection]))
         begun = 0
         for k in chosen:
             own = cross.entries(k)
@@ -115,9 +113,12 @@ class PublishedLoop:
 
     def _before(self, number: int) -> str:
         """Return a digest of all earlier rounds, which determine the current estimates and the scores of this round."""
-        earlier = [f"round-{one:02d}.{kind}" for one in range(number) for kind in ("json", "npy")]
-        files = [self.records.folder / name for name in earlier]
+        files = list[Path]()
+        for earlier in range(number):
+            values = self.draws.values.path(self.draws.number(f"round-{earlier:02d}"))
+            assert values is not None
+            files += [self._stored_path(earlier), values]
         return hashlib.sha256(b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)).hexdigest()
 
     def _stored_path(self, number: int) -> Path:
-        return self.records.folder / f"round-{number:02d}.json"
+        return self.draws.folder / f"round-{number:02d}.json"

@@ -20,7 +20,7 @@ from dpscale.job.key_columns import key_links, pair_links
 from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.streams import PublicStream
-from dpscale.runs.composite import CompositeRun, open_table
+from dpscale.runs.linked_tables import LinkedTables, open_table
 from dpscale.runs.links.link_blocks import ParentFiles
 from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.links.released_keys import numbered_keys
@@ -52,12 +52,12 @@ class Keys:
         return [numbered_keys(rows, prefix) for prefix in self.prefixes]
 
 
-def release_keys(run: CompositeRun, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Keys]:
+def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Keys]:
     """Return the keys of all tables.
 
     Parameters
     ----------
-    run : CompositeRun
+    run : LinkedTables
     rows : mapping of str to int
         Number of rows of every synthetic table.
     pairs : mapping of str to ndarray of int, shape (links, 2), or ParentFiles
@@ -85,7 +85,7 @@ def release_keys(run: CompositeRun, rows: Mapping[str, int], pairs: Pairs) -> di
     return found
 
 
-def _prefix(run: CompositeRun, name: str, column: str) -> str:
+def _prefix(run: LinkedTables, name: str, column: str) -> str:
     """Return the beginning of the texts that number a table's rows; empty if the input's key is no text."""
     first = open_table(run.job.tables[name], run.tables[name].domain).partitions[0]
     return f"{name}-" if first.format.typed and is_text(first.kind(column)) else ""
@@ -100,7 +100,7 @@ def parents_of(links: Integers | ParentFiles, rows: int) -> Integers:
     return parents
 
 
-def with_distinct_ends(run: CompositeRun, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Integers | ParentFiles]:
+def with_distinct_ends(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Integers | ParentFiles]:
     """Return sampled links in which rows whose key is that of two parents have different parents.
 
     Links with an order keep their parents where the other ends can be exchanged.
@@ -125,11 +125,11 @@ def _as_before(links: Integers | ParentFiles, parents: Integers) -> Integers:
     return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
 
-def _rows_of(run: CompositeRun, name: str, rows: Mapping[str, int]) -> int:
+def _rows_of(run: LinkedTables, name: str, rows: Mapping[str, int]) -> int:
     return len(public_tables(run)[name][0]) if run.job.tables[name].public else rows[name]
 
 
-def _bounds(run: CompositeRun, one: LinkSection, other: LinkSection) -> tuple[int | None, int | None]:
+def _bounds(run: LinkedTables, one: LinkSection, other: LinkSection) -> tuple[int | None, int | None]:
     first, second = (own.bound if has_bounded_parents(run.job, own) else None for own in (one, other))
     return first, second
 

@@ -14,7 +14,7 @@ import numpy as np
 from dpscale.base.arrow import is_text, pa, pc, pq
 from dpscale.base.numerics import Flags, Integers, Integers32
 from dpscale.job.tables import LinkSection
-from dpscale.runs.composite import INDEX, CompositeRun
+from dpscale.runs.linked_tables import INDEX, LinkedTables
 from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Columns = tuple[str, ...]
 
 
-def files_of(run: CompositeRun, name: str) -> list[Path]:
+def files_of(run: LinkedTables, name: str) -> list[Path]:
     """Return the files of a released table."""
     content = json.loads(read_text(run.path / "synthetic" / INDEX))
     return [run.path / "synthetic" / file for file in content[name]]
@@ -55,7 +55,7 @@ class KeyIndex:
     index: Index | None = None
 
     @classmethod
-    def of(cls, run: CompositeRun, name: str, columns: Columns) -> KeyIndex:
+    def of(cls, run: LinkedTables, name: str, columns: Columns) -> KeyIndex:
         """Read the keys of a table. Those that number the rows in their order need no index."""
         import pandas as pd
 
@@ -131,7 +131,7 @@ class ReleasedEnds:
     sample: Integers
 
 
-def released_ends(run: CompositeRun, link: LinkSection, most: int) -> ReleasedEnds:
+def released_ends(run: LinkedTables, link: LinkSection, most: int) -> ReleasedEnds:
     """Read the keys of a released link; `most` is the size of the sample."""
     job = run.job
     table, ends = link.called if link.via else link.child, job.ends(link)[: 2 if link.via else 1]
@@ -159,7 +159,7 @@ def released_ends(run: CompositeRun, link: LinkSection, most: int) -> ReleasedEn
                         pairs.repeated, int(counts[3]), np.concatenate(samples, axis=1))  # fmt: skip
 
 
-def _tables(run: CompositeRun, name: str, keys: list[Columns]) -> Iterator[tuple[int, pa.Table]]:
+def _tables(run: LinkedTables, name: str, keys: list[Columns]) -> Iterator[tuple[int, pa.Table]]:
     """Yield the first row and the key columns of every file."""
     first, columns = 0, list(dict.fromkeys(one for own in keys for one in own))
     for file in files_of(run, name):

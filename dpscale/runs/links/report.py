@@ -20,9 +20,9 @@ from dpscale.counting.count import encode_batch
 from dpscale.job.neighbours import describe_neighbours, refusals
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.joint_parts import joint_parts
-from dpscale.runs.links.measuring import SIDES, piece_of, records_of
+from dpscale.runs.charge import ALLOCATION, SEARCHES, UNITS, parts_of_entry
+from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.links.measuring import SIDES, piece_of, stored_draws
 from dpscale.runs.links.released_keys import ReleasedEnds, files_of, released_ends
 from dpscale.runs.links.statements import (
     describe_allocation,
@@ -31,7 +31,6 @@ from dpscale.runs.links.statements import (
     not_reproduced,
     reproduced,
 )
-from dpscale.runs.stages.budget import ALLOCATION
 from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import present, read_bytes, write_whole
 
@@ -42,7 +41,7 @@ COST = ("epsilon", "delta", "mu", "additive", "period")
 class ReleasedLink:
     """Released link of a synthesised run."""
 
-    run: CompositeRun
+    run: LinkedTables
     link: LinkSection
 
     @cached_property
@@ -84,7 +83,7 @@ class ReleasedLink:
 
     def measured(self) -> list[tuple[Integers, Floats]]:
         """Return for each measured side the degrees and the noisy share of rows of at most this degree; [] if none."""
-        noisy = records_of(self.run, self.link).measured("degrees")
+        noisy = stored_draws(self.run, self.link).measured("degrees")
         if noisy is None:
             return []
         places = piece_of(self.run, self.link).places
@@ -95,7 +94,7 @@ class ReleasedLink:
     @property
     def expected(self) -> float | None:
         """Expected error of cross marginals relative to random links, by the plan's priors; None for "published"."""
-        path = records_of(self.run, self.link).folder / "shares.json"
+        path = stored_draws(self.run, self.link).folder / "shares.json"
         if not present(path):
             return None
         content = json.loads(read_bytes(path))
@@ -127,7 +126,7 @@ class ReleasedLink:
                 "counts": self.link.counts or []}  # fmt: skip
 
 
-def codes_at(run: CompositeRun, name: str, rows: Integers) -> Integers:
+def codes_at(run: LinkedTables, name: str, rows: Integers) -> Integers:
     """Return the cells of some rows of a released table, shape (attributes, rows)."""
     domain, begun = run.closed_job.domains[name], 0
     codes = np.zeros((len(domain.names), len(rows)), np.int64)
@@ -159,7 +158,7 @@ TABLE = (
 SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}  # one line per section
 
 
-def write_report(run: CompositeRun) -> None:
+def write_report(run: LinkedTables) -> None:
     """Write report.html, and synthetic/_links.json with its statistics of links.
 
     Raises ReportError, after both are written, if a section could not be rendered.
@@ -168,19 +167,19 @@ def write_report(run: CompositeRun) -> None:
     links = [one.context() for one in found]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
     frame = {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
-    cost, left = cache(lambda: _cost(run)), cache(lambda: remaining(run))
+    cost, left = cache(lambda: _cost(run)), cache(lambda: remaining(run.run))
     values: dict[str, Callable[[], Any]] = {
         **{name: partial(frame.__getitem__, name) for name in frame},
         **{name: lambda name=name: cost()[name] for name in COST},  # type: ignore[misc]
         "neighbours": lambda: describe_neighbours(run.neighbours),
         "components": lambda: _components(run),
-        "guarantees": lambda: [(run.spent.epsilon_or_inf(delta), delta)
+        "guarantees": lambda: [(run.run.spent.epsilon_or_inf(delta), delta)
                                for delta in dict.fromkeys([cost()["delta"], 1e-6, 1e-9]) if delta > cost()["additive"]],
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "tables": lambda: _tables(run),
         "protects": lambda: run.protects.words,
-        "risk": lambda: run.attack_risk,
+        "risk": lambda: run.run.attack_risk,
         "refusals": lambda: refusals(run.job, run.neighbours),
         "links": lambda: [content | _shown(one) for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
@@ -190,24 +189,28 @@ def write_report(run: CompositeRun) -> None:
     check_rendered(failed, run.path)
 
 
-def _cost(run: CompositeRun) -> dict[str, Any]:
+def _cost(run: LinkedTables) -> dict[str, Any]:
     delta = run.job.privacy.delta or DELTA
-    spent = run.spent
+    spent = run.run.spent
     figures = Spending().plus(spent).epsilon(GDP, delta), delta, float(spent.squared_mu) ** 0.5
     return dict(zip(COST, (*figures, float_above(spent.delta), spent.period), strict=True))
 
 
-def _components(run: CompositeRun) -> list[dict[str, Any]]:
+def _components(run: LinkedTables) -> list[dict[str, Any]]:
     """Return share, μ and ε of every component alone, and of searches and numbers of units; their squared μ add."""
     delta = run.job.privacy.delta or DELTA
     first = {"first measurement": Cost.from_dict(one["cost"])} if (one := run.manifest.get(ALLOCATION)) else {}
-    costs = first | {f"{part.title} of {', '.join(part.tables)}": part.cost for part in joint_parts(run)}
-    costs |= {name: one.cost for name, one in run.components().items()}
+    costs = dict(first)
+    for entry, title in ((SEARCHES, "searches for cells"), (UNITS, "numbers of distinct units")):
+        if parts := parts_of_entry(run.run, entry):
+            tables = ", ".join(name.partition(".")[2] for name in parts)
+            costs[f"{title} of {tables}"] = Cost.total([cost for cost, _ in parts.values()]).coarsened()
+    costs |= {name: cost for name, (cost, _) in parts_of_entry(run.run, "privacy").items()}
     return [{"name": name, "share": _share(run, name), "mu": float(own.squared_mu) ** 0.5,
              "epsilon": Spending().plus(own).epsilon(GDP, delta)} for name, own in costs.items()]  # fmt: skip
 
 
-def _tables(run: CompositeRun) -> list[dict[str, Any]]:
+def _tables(run: LinkedTables) -> list[dict[str, Any]]:
     most = {**run.neighbours.rows, **dict.fromkeys(run.neighbours.sides, "no unit")}
     return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": one.public,
              "attributes": len(run.job.domains[name].names), "most": most.get(name),
@@ -225,12 +228,12 @@ def _shown(one: ReleasedLink) -> dict[str, Any]:
             "at_bound": describe_bound(run, link, len(one.degrees[0]))}  # fmt: skip
 
 
-def _share(run: CompositeRun, piece: str) -> str:
+def _share(run: LinkedTables, piece: str) -> str:
     share = run.job.shares.get(piece)
     return "" if share is None else f"{figure(100 * share)} %"
 
 
-def _count(run: CompositeRun, name: str) -> int:
+def _count(run: LinkedTables, name: str) -> int:
 
     return sum(pq.read_metadata(file).num_rows for file in files_of(run, name))
 

@@ -11,20 +11,20 @@ from dpscale.job.tables import LinkSection
 from dpscale.relational.block_links import MOST_WORDS
 from dpscale.relational.budget_shares import MOST_SIBLINGS
 from dpscale.relational.rounding import count_words
-from dpscale.runs.composite import CompositeRun
-from dpscale.runs.links.measuring import piece_of, records_of
-from dpscale.runs.row_limits import describe_rows
+from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.links.measuring import piece_of, stored_draws
+from dpscale.runs.links.row_limits import describe_rows
 from dpscale.storage.files import listed, present
 
 SURE, MANY = 2.0, 0.1  # standard errors, and the share of rows at the bound from which a warning is given
 
 
-def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
+def reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
     """Return the properties that the synthetic links reproduce, because they were measured.
 
     Parameters
     ----------
-    run : CompositeRun
+    run : LinkedTables
     link : LinkSection
     rows : int
         Number of synthetic rows of the parent and of the child.
@@ -33,45 +33,42 @@ def reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
     -------
     list of str
     """
-    folder = records_of(run, link).folder
+    draws = stored_draws(run, link)
+    folder = draws.folder
     found = []
-    if present(folder / "degrees.npy"):
+    if draws.has("degrees"):
         sides = [link.parent] if link.via is None else list(dict.fromkeys((link.parent, link.child)))
         found.append(f"the distribution of the number of links of a row of {' and of '.join(sides)}")
-    found += [
-        f"the number of links by attributes of {table}"
-        for table, name in _sides(link)
-        if present(folder / f"{name}.npy")
-    ]
-    if present(folder / "both.npy"):
+    found += [f"the number of links by attributes of {table}" for table, name in _sides(link) if draws.has(name)]
+    if draws.has("both"):
         found.append("which attributes of linked rows go together")
     if present(folder) and any(name.startswith("round-") for name in listed(folder)):
         found.append("the selected counts over attributes of both ends")
-    if present(folder / "siblings.npy") and _fits(run, link, rows):
+    if draws.has("siblings") and _fits(run, link, rows):
         found.append(f"the similarity of rows of {link.child} with one parent")
-    if present(folder / "steps.npy"):
+    if draws.has("steps"):
         found.append(f"which rows of {link.child} follow each other by {link.order[0]}, and the span of those of a"
                      f" row of {link.parent}")  # fmt: skip
     counts = ", ".join(link.counts or ())
     return found + ([f"the dependence on the number of links in {counts}"] if counts and found else [])
 
 
-def not_reproduced(run: CompositeRun, link: LinkSection, rows: int) -> list[str]:
+def not_reproduced(run: LinkedTables, link: LinkSection, rows: int) -> list[str]:
     """Return the properties that need not be reproduced, with reasons; the parameters are those of `reproduced`."""
-    folder, found = records_of(run, link).folder, []
+    draws, found = stored_draws(run, link), []
     piece = piece_of(run, link)
     if not piece.modelled:
         return ["anything else, because no share of the budget would pay: links are random"]
-    if not present(folder / "degrees.npy"):
+    if not draws.has("degrees"):
         reason = f"rows of {link.parent} have no bound" if not piece.bounded else _unmeasured(link)
         found.append(f"the distribution of the number of links of a row of {link.parent} ({reason})")
-    if not present(folder / "both.npy") and link.mechanism != "published":
+    if not draws.has("both") and link.mechanism != "published":
         found.append("which attributes of linked rows go together (by the plan its measurement would add more noise "
                      "than it removes error)")  # fmt: skip
     if link.via is None and link.kind != "one-to-one" and not (link.bound == 1 and piece.bounded):
         if link.order:
-            found += [] if present(folder / "steps.npy") else [f"the order of rows of {link.child}"]
-        elif not present(folder / "siblings.npy"):
+            found += [] if draws.has("steps") else [f"the order of rows of {link.child}"]
+        elif not draws.has("siblings"):
             found.append(f"the similarity of rows of {link.child} with one parent ({_reason(run, link)})")
         elif not _fits(run, link, rows):
             found.append(f"the similarity of rows of {link.child} with one parent (attributes of both tables may have "
@@ -86,7 +83,7 @@ def _sides(link: LinkSection) -> list[tuple[str, str]]:
     return [(link.parent, "u"), (link.child, "v")]
 
 
-def _reason(run: CompositeRun, link: LinkSection) -> str:
+def _reason(run: LinkedTables, link: LinkSection) -> str:
     """Return why the similarity of siblings is not measured."""
     if link.parent == link.child:
         return "it is not measured within one table"
@@ -101,14 +98,14 @@ def _unmeasured(link: LinkSection) -> str:
     return 'mechanism = "published"' if link.mechanism == "published" else "it has no share of the budget"
 
 
-def _fits(run: CompositeRun, link: LinkSection, rows: int) -> bool:
+def _fits(run: LinkedTables, link: LinkSection, rows: int) -> bool:
     """Return whether the cross marginals of any such rows fit, so that children are exchanged between parents."""
     piece = piece_of(run, link)
     sizes = piece.sizes(link.parent), piece.sizes(link.child)
     return count_words(*sizes, min(rows, sum(map(math.prod, sizes)))) <= MOST_WORDS
 
 
-def describe_size(run: CompositeRun, name: str) -> str:
+def describe_size(run: LinkedTables, name: str) -> str:
     """Return why a private table has another number of rows than estimated; "" if it has not, or if it is stated."""
     table = run.tables[name]
     content = describe_rows(table)
@@ -123,12 +120,12 @@ def describe_size(run: CompositeRun, name: str) -> str:
     return text.format("fewer") + f", because every row needs a row of {parents}."
 
 
-def describe_bound(run: CompositeRun, link: LinkSection, rows: int) -> dict[str, Any] | None:
+def describe_bound(run: LinkedTables, link: LinkSection, rows: int) -> dict[str, Any] | None:
     """Return how many of a parent's `rows` have as many links as the bound permits, from the released histogram.
 
     Parameters
     ----------
-    run : CompositeRun
+    run : LinkedTables
     link : LinkSection
     rows : int
         Number of synthetic rows of the parent.
@@ -139,7 +136,7 @@ def describe_bound(run: CompositeRun, link: LinkSection, rows: int) -> dict[str,
         `rows`, `share` and `error`: the noisy number, its share and the share's standard error; `sure` and `warn`:
         whether the share is above 0, and is large, by more than its error. None if nothing is cut or measured.
     """
-    noisy, piece = records_of(run, link).measured("degrees"), piece_of(run, link)
+    noisy, piece = stored_draws(run, link).measured("degrees"), piece_of(run, link)
     if noisy is None or run.neighbours.replaces or link.bound == 1:
         return None
     below = float(noisy[len(piece.places[0]) - 1])
@@ -153,12 +150,12 @@ LITTLE, MUCH = 0.97, 0.1  # expected error relative to random links, and share o
 LEAST_CUT = 0.01  # share of cut links that is stated
 
 
-def describe_allocation(run: CompositeRun, link: LinkSection, expected: float | None) -> list[dict[str, Any]]:
+def describe_allocation(run: LinkedTables, link: LinkSection, expected: float | None) -> list[dict[str, Any]]:
     """Return sentences on the division of the budget for a link, each with whether it is a warning.
 
     Parameters
     ----------
-    run : CompositeRun
+    run : LinkedTables
     link : LinkSection
     expected : float or None
         Expected error of the link relative to random links by the plan of its measurement.

@@ -19,12 +19,12 @@ import numpy as np
 
 from dpscale.base.numerics import Integers, Integers32, NDArray, ParallelMap
 from dpscale.relational.features import Side
-from dpscale.runs.composite import CompositeRun
 from dpscale.runs.estimates import model_folder, open_sampler
+from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.public_tables import public_tables
-from dpscale.runs.row_numbers import read_array, write_array
+from dpscale.runs.stages.row_numbers import read_array, write_array
 from dpscale.runs.stages.synthesize import drawn_rows
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import is_local, listed, present, read_text, remove
 from dpscale.synthesis.draw import RowPart, split_rows
 
@@ -76,7 +76,7 @@ class TableProfiles:
         return found
 
 
-def count_profiles(run: CompositeRun, name: str, each: ParallelMap) -> TableProfiles:
+def count_profiles(run: LinkedTables, name: str, each: ParallelMap) -> TableProfiles:
     """Return the profiles of the rows of a table."""
     sizes = tuple(int(run.closed_job.domains[name][one].size) for one in run.closed_job.domains[name].names)
     found: list[tuple[Path, int, Counted]]
@@ -107,7 +107,7 @@ def _draw_part(item: tuple[str, str, str, tuple[int, ...], RowPart, Path]) -> tu
     if present(file):
         return file, part.count, _counted(read_array(file))
     run, sampler = open_sampler(path, folder, method)
-    rows = drawn_rows(cast(TableRun, run), sampler, part)
+    rows = drawn_rows(cast(TablePart, run), sampler, part)
     columns = tuple(rows[:, sampler.names.index(name)] for name in run.domain.names)
     return file, part.count, _stored(file, np.ravel_multi_index(columns, sizes).astype(np.int64), sizes)
 
@@ -123,7 +123,7 @@ def _counted(numbers: NDArray[np.integer]) -> Counted:
     return kinds.astype(np.int64), counts.astype(np.int64)
 
 
-def remove_profiles(run: CompositeRun) -> None:
+def remove_profiles(run: LinkedTables) -> None:
     """Remove the files, once the tables are written."""
     folder = run.path / FOLDER
     for name in listed(folder) if present(folder) else []:

@@ -19,7 +19,7 @@ from dpscale.base.arrow import pa, pq
 from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
 from dpscale.job.tables import LinkSection
-from dpscale.runs.composite import INDEX, CompositeRun
+from dpscale.runs.linked_tables import INDEX, LinkedTables
 from dpscale.runs.links.history import write_again
 from dpscale.runs.links.link_blocks import ParentFiles, stored_parents
 from dpscale.runs.links.public_tables import public_tables
@@ -54,12 +54,12 @@ class KeyedFile:
     links: tuple[tuple[tuple[str, ...], ParentFiles], ...]
 
 
-def write_tables(run: CompositeRun, pairs: Mapping[str, Integers | ParentFiles], engine: Engine) -> None:
+def write_tables(run: LinkedTables, pairs: Mapping[str, Integers | ParentFiles], engine: Engine) -> None:
     """Write all tables and links, and an index of their files.
 
     Parameters
     ----------
-    run : CompositeRun
+    run : LinkedTables
     pairs : mapping of str to ndarray or ParentFiles
         By link, rows of the parent and of the child; by TABLE.ATTRIBUTE, rows whose cells rules changed, and these.
     engine : Engine
@@ -83,7 +83,7 @@ def write_tables(run: CompositeRun, pairs: Mapping[str, Integers | ParentFiles],
     write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
 
 
-def _with_keys(run: CompositeRun, name: str, description: Mapping[str, Any], keys: Mapping[str, Keys],
+def _with_keys(run: LinkedTables, name: str, description: Mapping[str, Any], keys: Mapping[str, Keys],
                pairs: Mapping[str, Integers | ParentFiles], engine: Engine) -> list[str]:  # fmt: skip
     """Write a synthetic table's files with its keys and its parents' keys."""
     above = [link for link in run.job.link if link.child == name and link.via is None]
@@ -117,7 +117,7 @@ def _write_keyed(file: KeyedFile, own: Keys, *above: Keys) -> str:
     return _write(file.folder, file.source.name, columns)
 
 
-def _paired(run: CompositeRun, link: LinkSection, keys: Mapping[str, Keys], pairs: Integers) -> pa.Table:
+def _paired(run: LinkedTables, link: LinkSection, keys: Mapping[str, Keys], pairs: Integers) -> pa.Table:
     """Return the table of pairs."""
     found: dict[str, Any] = {}
     for columns, name, rows in zip(run.job.ends(link), (link.parent, link.child), pairs.T, strict=True):

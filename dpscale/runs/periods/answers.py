@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import tomli_w
 
 from dpscale.base.arrow import pa
-from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats
 from dpscale.engine import Engine
 from dpscale.measurement.value_files import Labelled, Span, file_name, write_values
@@ -30,58 +27,57 @@ from dpscale.plans.measurement_plan import Decision, MeasurementPlan, Measuremen
 from dpscale.plans.requests import MeasurementRequests, as_requests
 from dpscale.plans.time_plan import CUMULATIVE
 from dpscale.privacy.accounting import LAPLACE
-from dpscale.runs.create import create_directory
-from dpscale.runs.manifest import MANIFEST, first_manifest
-from dpscale.runs.opening import open_run
+from dpscale.runs.opening import open_part
 from dpscale.runs.periods.continuation import EarlierValues, read_earlier
-from dpscale.runs.periods.period import PeriodRun
-from dpscale.runs.periods.stream import StreamRun, stream_of
-from dpscale.runs.stages import STAGES, Stage
-from dpscale.runs.table import TableRun
-from dpscale.storage.files import create, present, read_text
+from dpscale.runs.periods.growing import FOLDER, ROWS, GrowingPart
+from dpscale.runs.stage import STAGES, Stage
+from dpscale.runs.table import TablePart
+from dpscale.storage.files import create, read_text
 
-KIND, ROWS = "period answers", "rows"
 ANSWER_STAGES: dict[str, Stage] = {
     "measure": replace(STAGES["measure"], needs=(), spends=False, module="dpscale.runs.periods.answers"),
     "reconstruct": replace(STAGES["reconstruct"], needs=("measure",)),
 }
 
 
-class AnswersRun(TableRun):
-    """Existing run of the answers of one kind at a period; `start` makes one."""
+class AnswersPart(TablePart):
+    """Part of the answers of one kind at a period: combinations of the values of periods, without draws.
+
+    Attributes
+    ----------
+    stream : GrowingPart
+    number : int
+        Number of the period.
+    kind : str
+        Kind of the answers.
+    """
 
     stages = ANSWER_STAGES
-    is_part = True
-    manifest_kind = KIND
+    has_rows = False  # whether it is the part of the new rows of the period
 
-    def _load(self, inputs: tuple[Any, ...]) -> None:
-        if self.manifest.get("kind") != self.manifest_kind:
-            raise JobError("run directory", f"{self.path} has no answers of a period", "a folder in periods/PERIOD/",
-                           "use the directory of the whole run")  # fmt: skip
-        self.stream = inputs[0] if inputs else stream_of(self.path)
-        self.job, self.declared = self.stream.job, self.stream.declared
-
-    @classmethod
-    def start(cls, stream: StreamRun, number: int, name: str) -> Self:
-        """Create the run of some answers of a measured period, or reopen it; `name` is that of its folder."""
-        path = stream.period_path(number) / name
-        if not present(path / MANIFEST):
-            create_directory(path, _first_files(stream, number, name, cls.manifest_kind))
-        return cls(path, (stream,))
+    def __init__(self, stream: GrowingPart, number: int, kind: str) -> None:
+        label = stream.labels[number]
+        self.stream, self.number, self.kind = stream, number, kind
+        super().__init__(stream.run, f"{label}/{kind}", stream.job, stream.declared, f"{FOLDER}/{label}/{kind}")
 
     @property
-    def tables(self) -> Mapping[str, TableRun]:
-        return {"data": self}
+    def drawn(self) -> TablePart:
+        """Part with the values of the period."""
+        return self.stream.part_at(f"{FOLDER}/{self.stream.labels[self.number]}")
+
+    @cached_property
+    def release(self) -> str:
+        return f"{self.drawn.release}-{self.path.name}"
 
     @property
-    def number(self) -> int:
-        """Number of the period."""
-        return self.stream.number_of(self.path.parent.name)
+    def manifest(self) -> dict[str, Any]:
+        drawn = self.drawn.manifest
+        facts = {name: drawn.get(name) for name in ("snapshot", "secret_tag", "columns")}
+        period = {"name": self.stream.labels[self.number], "number": self.number, "answers": self.path.name}
+        return {**super().manifest, **facts, "secret": "destroyed", "period": period}
 
-    @property
-    def kind(self) -> str:
-        """Kind of the answers."""
-        return self.path.name
+    def charges(self, entry: str) -> None:
+        """Return None: nothing is drawn."""
 
     @cached_property
     def planning_problem(self) -> PlanningProblem:
@@ -97,7 +93,7 @@ class AnswersRun(TableRun):
     @cached_property
     def earlier(self) -> EarlierValues | None:
         """Final values of the run of an earlier horizon, which cumulative answers start from."""
-        return read_earlier(self.stream) if self.kind == CUMULATIVE and self.manifest_kind == KIND else None
+        return read_earlier(self.stream) if self.kind == CUMULATIVE and not self.has_rows else None
 
     @cached_property
     def measurement_plan(self) -> MeasurementPlan:
@@ -116,12 +112,9 @@ class AnswersRun(TableRun):
         return self.stream.time_plan.coefficients(self.kind, self.number)
 
     @cached_property
-    def periods(self) -> list[PeriodRun]:
-        """Runs of the periods up to this one."""
-        return [PeriodRun(self.stream.period_path(number), (self.stream,)) for number in range(self.number + 1)]
-
-    def check_alone(self) -> None:
-        """Do nothing: answers are post-processing."""
+    def periods(self) -> list[TablePart]:
+        """Parts of the periods up to this one."""
+        return [self.stream.part_at(f"{FOLDER}/{label}") for label in self.stream.labels[: self.number + 1]]
 
     def shifted(self, request: MeasurementRequest, values: Floats) -> Floats:
         """Return the combined values of a request, in the units of its draw, as they are stored."""
@@ -129,39 +122,26 @@ class AnswersRun(TableRun):
 
     def done(self, stage: str) -> bool:
         """Return whether a stage is done; rows are those of the periods that the answers count."""
-        if stage != "synthesize" or self.manifest_kind != KIND:
+        if stage != "synthesize" or self.has_rows:
             return super().done(stage)
-        return all(present(path / MANIFEST) and open_run(path).done(stage) for path in self._row_paths)
+        return all(part.done(stage) for part in self._row_parts)
 
     @property
-    def _row_paths(self) -> list[Path]:
+    def _row_parts(self) -> list[TablePart]:
+        """Parts of the new rows of the periods that the answers count."""
         weights = self.stream.time_plan.weights(self.kind, self.number)
-        return [self.stream.period_path(int(number)) / ROWS for number in np.flatnonzero(weights)]
+        labels = [self.stream.labels[number] for number in np.flatnonzero(weights).tolist()]
+        return [self.stream.part_at(f"{FOLDER}/{label}/{ROWS}") for label in labels]
 
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
         """Return the synthetic rows of all periods that the answers count."""
         files = []
-        for folder in (path / "synthetic" for path in self._row_paths):
+        for folder in (part.path / "synthetic" for part in self._row_parts):
             files += [str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]]
         return read(files, self.row_reader)
 
 
-def _first_files(stream: StreamRun, number: int, name: str, kind: str) -> dict[str, bytes]:
-    label, job, drawn = stream.labels[number], stream.job, PeriodRun(stream.period_path(number), (stream,))
-    release = f"{drawn.manifest['release']}-{name}"
-    manifest = first_manifest(job.engine.seed, stream.manifest["job_sha256"], 1, kind=kind,
-                              period={"name": label, "number": number, "answers": name},
-                              mechanism=stream.manifest["mechanism"])  # fmt: skip
-    manifest |= {"release": release, "snapshot": drawn.manifest["snapshot"], "secret": "destroyed",
-                 "secret_tag": drawn.manifest["secret_tag"]}  # fmt: skip
-    return {
-        **stream.declared.to_files(),
-        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(manifest, indent=2).encode(),
-    }
-
-
-def perform(run: AnswersRun, engine: Engine) -> None:
+def perform(run: AnswersPart, engine: Engine) -> None:
     """Combine the values of the periods, one task for each file."""
     store, items = run.measurements, []
     for decision in run.decisions:
@@ -173,7 +153,7 @@ def perform(run: AnswersRun, engine: Engine) -> None:
     engine.map(combine_file, items, "combine-periods")
 
 
-_open: dict[str, AnswersRun] = {}
+_open: dict[str, AnswersPart] = {}
 
 
 def combine_file(path: str, number: int, span: Span) -> None:
@@ -195,16 +175,16 @@ def combine_file(path: str, number: int, span: Span) -> None:
     write_values(store.folder / file_name(number, span), store.head, _labelled(run, requests, drawn, cuts, total))
 
 
-def _opened(path: str) -> AnswersRun:
-    """Return the run at a path, cached in the process for the next file."""
-    found = _open.get(path) or open_run(path)
-    assert isinstance(found, AnswersRun)
+def _opened(path: str) -> AnswersPart:
+    """Return the part at a path, cached in the process for the next file."""
+    found = _open.get(path) or open_part(path)
+    assert isinstance(found, AnswersPart)
     _open.clear()
     _open[path] = found
     return found
 
 
-def _decision_of(period: PeriodRun, number: int) -> Decision:
+def _decision_of(period: TablePart, number: int) -> Decision:
     """Return a decision of a period; the first one follows from the plan."""
     return list(period.measurements.decisions())[number] if number else period.measurement_plan.first_decision()
 
@@ -221,7 +201,7 @@ def _earlier_total(earlier: EarlierValues, drawn: MeasurementRequests, span: Spa
 
 
 def _labelled(
-    run: AnswersRun, requests: MeasurementRequests, drawn: MeasurementRequests, bounds: Sequence[int], values: Floats
+    run: AnswersPart, requests: MeasurementRequests, drawn: MeasurementRequests, bounds: Sequence[int], values: Floats
 ) -> Iterator[Labelled]:
     """Yield label and values of each request, in the units of its draw instead of those of the periods' draws."""
     for index in range(len(requests)):

@@ -28,7 +28,7 @@ from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.records import Table
 from dpscale.records.origin import snapshot
 from dpscale.records.table import Partition
-from dpscale.runs.periods.stream import StreamRun
+from dpscale.runs.periods.growing import GrowingPart
 
 MIXES = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))
 SHIFT = np.uint64(32)
@@ -108,7 +108,7 @@ def combined(hashes: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
-def compare_contents(run: StreamRun, hashes: Sequence[str]) -> None:
+def compare_contents(run: GrowingPart, hashes: Sequence[str]) -> None:
     """Compare the records of the first periods with those that were released; record those of the last one.
 
     Raises DataError if the records of an earlier period changed, unless the job accepts that.
@@ -129,7 +129,7 @@ def compare_contents(run: StreamRun, hashes: Sequence[str]) -> None:
         run.update(contents={**known, label: tags[label]})
 
 
-def forget_contents(run: StreamRun, number: int) -> None:
+def forget_contents(run: GrowingPart, number: int) -> None:
     """Forget the hash of the records of a period of which nothing was drawn."""
     known = run.manifest.get("contents", {})
     if run.labels[number] in known:

@@ -17,20 +17,19 @@ from dpscale.domain import Domain
 from dpscale.measurement import MeasurementStore
 from dpscale.plans.time_plan import CUMULATIVE
 from dpscale.privacy.accounting import GAUSSIAN
-from dpscale.runs.opening import open_run
-from dpscale.runs.periods.stream import EARLIER, StreamRun
+from dpscale.runs.run import Run
 from dpscale.storage.files import listed, present, read_bytes, read_text
 
-INDEX = "earlier.json"
+EARLIER, INDEX = "earlier", "earlier.json"
 
 
-def earlier_files(directory: str, domain: Domain, period_low: int) -> dict[str, bytes]:
+def earlier_files(run: Run, domain: Domain, period_low: int) -> dict[str, bytes]:
     """Return the files of the final cumulative values of an earlier run, to be copied into a new one.
 
     Parameters
     ----------
-    directory : str
-        Run directory of the earlier run.
+    run : Run
+        Earlier run.
     domain : Domain
         Domain of the new run.
     period_low : int
@@ -41,22 +40,23 @@ def earlier_files(directory: str, domain: Domain, period_low: int) -> dict[str, 
     JobError
         If the earlier run has periods to come, another domain, or no cumulative answers of a fixed plan.
     """
-    run = open_run(directory)
-    if not isinstance(run, StreamRun) or not run.released or run.manifest.get("kind") != "periods":
+    directory = str(run.path)
+    if run.job.kind != "periods" or not run.table.released:
         raise _refused(directory, "which is not the run of a growing table with released periods")
-    if not run.ended and len(run.released) < len(run.labels):
+    table = run.table
+    if not run.ended and len(table.released) < len(table.labels):
         raise _refused(directory, "which has periods to come", f"end it first: dpscale job end {directory}")
-    if CUMULATIVE not in run.kinds or not run.job.method.data_independent or run.job.privacy.noise != GAUSSIAN:
+    if CUMULATIVE not in table.kinds or not run.job.method.data_independent or run.job.privacy.noise != GAUSSIAN:
         raise _refused(directory, "which has no cumulative answers of a fixed plan with Gaussian noise")
-    if run.declared.digest != domain.digest:
+    if table.declared.digest != domain.digest:
         raise _refused(directory, "which has another domain")
-    last = run.released[-1]
-    if run.period.low + run.number_of(last) >= period_low:
+    last = table.released[-1]
+    if table.period.low + table.number_of(last) >= period_low:
         raise _refused(directory, f"whose last period is {last}", "let the new horizon begin after it")
-    answers = run.answers_at(last, CUMULATIVE)
+    answers = table.answers_at(last, CUMULATIVE)
     store = answers.measurements
     facts = {"release": store.release, "snapshot": store.snapshot, "amount": answers.planning_problem.budget.amount,
-             "plan": run.measurement_plan.digest, "last": last}  # fmt: skip
+             "plan": table.measurement_plan.digest, "last": last}  # fmt: skip
     names = [name for name in listed(store.folder) if name.endswith(".parquet")]
     files = {f"{EARLIER}/{name}": read_bytes(store.folder / name) for name in names}
     return files | {f"{EARLIER}/{INDEX}": json.dumps(facts).encode()}
@@ -82,8 +82,8 @@ class EarlierValues:
     amount: float
 
 
-def read_earlier(run: StreamRun) -> EarlierValues | None:
-    """Return the earlier values of a run; None if it has none. Raises JobError if its plan is another one."""
+def read_earlier(run: Any) -> EarlierValues | None:
+    """Return the earlier values of a growing table; None if it has none. Raises JobError if its plan is another one."""
     folder = run.path / EARLIER
     if not present(folder / INDEX):
         return None

@@ -1,16 +1,13 @@
-"""Run of one period of a growing table: its values, drawn under the charge of the whole horizon."""
+"""Part of one period of a growing table: its values, drawn under the charge of the whole horizon."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
 
-import tomli_w
-
-from dpscale.base.errors import DataError, JobError
+from dpscale.base.errors import DataError
 from dpscale.contributions.units import Bound, PeriodBound
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.engine import Engine
@@ -19,84 +16,52 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records import Table
 from dpscale.records.table import Partition
-from dpscale.runs.create import create_directory
-from dpscale.runs.directory import Run
-from dpscale.runs.manifest import MANIFEST, first_manifest
 from dpscale.runs.periods.contents import combined, compare_contents, hashes_by_period
-from dpscale.runs.periods.stream import StreamRun, stream_of
-from dpscale.runs.stages import STAGES, Stage
-from dpscale.runs.stages.budget import open_ledger
+from dpscale.runs.periods.growing import FOLDER, GrowingPart
+from dpscale.runs.stage import STAGES, Stage
 from dpscale.runs.stages.measure import columns_of
-from dpscale.runs.table import TableRun
-from dpscale.storage.files import present
+from dpscale.runs.table import TablePart
 
-KIND = "period"
 MOST_SUM = 1 << 62
 PERIOD_STAGES: dict[str, Stage] = {"measure": replace(STAGES["measure"], needs=())}
 
 
-class PeriodRun(TableRun):
-    """Existing run of a period; `start` makes one."""
+class PeriodPart(TablePart):
+    """Part of a period, with a noise key of its own.
+
+    Attributes
+    ----------
+    stream : GrowingPart
+    number : int
+        Number of the period.
+    """
 
     stages = PERIOD_STAGES
-    is_part = True
-    is_started = False  # by the run of the growing table, which charges
 
-    def _load(self, inputs: tuple[Any, ...]) -> None:
-        if self.manifest.get("kind") != KIND:
-            raise JobError("run directory", f"{self.path} is not the run of a period", "a folder in periods/",
-                           "use the directory of the whole run")  # fmt: skip
-        self.stream = inputs[0] if inputs else stream_of(self.path)
-        self.job, self.declared = self.stream.job, self.stream.declared
-
-    @classmethod
-    def start(cls, stream: StreamRun, number: int) -> PeriodRun:
-        """Create the run of a period, or reopen it."""
-        path = stream.period_path(number)
-        if not present(path / MANIFEST):
-            create_directory(path, _first_files(stream, number))
-        run = cls(path, (stream,))
-        run.is_started = True
-        within = {**stream.charge_entry, "piece": number, "job": asdict(stream.job_entry)}
-        if run.manifest.get("within") != within:
-            run.update(within=within)
-        return run
+    def __init__(self, stream: GrowingPart, number: int) -> None:
+        label = stream.labels[number]
+        self.stream, self.number = stream, number
+        super().__init__(stream.run, label, stream.job, stream.declared, f"{FOLDER}/{label}")
 
     @property
-    def charging(self) -> Run:
-        return self.stream
+    def key_owner(self) -> PeriodPart:
+        return self
 
     @property
-    def tables(self) -> Mapping[str, TableRun]:
-        return {"data": self}
+    def secret_path(self) -> Path:
+        return self.path / "secret.key"
 
-    def check_alone(self) -> None:
-        if not self.is_started:
-            raise JobError("run directory", f"{self.path} is one period of a growing table",
-                           "the directory of the whole run",
-                           f"dpscale run {self.path.parents[1]} --period {self.path.name}")  # fmt: skip
+    def charges(self, entry: str) -> None:
+        """Return None: the growing table is charged for all periods."""
 
     def check_plan(self) -> None:
-        """Raise JobError if the period is measured alone; the ledger compares the plan with that of other periods."""
-        self.check_alone()
-
-    @property
-    def number(self) -> int:
-        """Number of the period."""
-        return self.stream.number_of(self.path.name)
-
-    def is_decided(self) -> bool:
-        """Return whether the ledger has the draws of the period; without them no noise was drawn."""
-        if self.manifest.get("ledger") is None:
-            return False
-        with open_ledger(self) as ledger:
-            return ledger.is_decided(self.manifest["within"]["release"], self.manifest["within"]["piece"])
+        """Do nothing: the ledger compares the plan with that of other periods."""
 
     def restart(self) -> None:
         """Begin the period again with a fresh noise key: nothing was drawn, and records may have been corrected."""
         if self.manifest["secret"] is not None or self.manifest["snapshot"] is not None:
             self.destroy_key()
-            self.update(secret=None, secret_tag=None, snapshot=None, privacy=None, stages={})
+            self.forget()
 
     @cached_property
     def record_weights(self) -> PeriodWeights | None:
@@ -145,20 +110,3 @@ class PeriodRun(TableRun):
         found = hashes_by_period(table, names, weights, self.job.data.unit_column, engine)
         compare_contents(self.stream, found)
         return combined(found)
-
-
-def _first_files(stream: StreamRun, number: int) -> dict[str, bytes]:
-    label, job = stream.labels[number], stream.job
-    entry = {"name": label, "number": number}
-    manifest = first_manifest(job.engine.seed, stream.manifest["job_sha256"], _seeded_number(stream, number), kind=KIND,
-                              period=entry, mechanism=stream.manifest["mechanism"])  # fmt: skip
-    return {
-        **stream.declared.to_files(),
-        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(manifest, indent=2).encode(),
-    }
-
-
-def _seeded_number(stream: StreamRun, number: int) -> int:
-    """Return a number that distinguishes the noise of periods and of runs of a job with a seed."""
-    return 1 + len(stream.labels) * (int(stream.manifest.get("number", 1)) - 1) + number

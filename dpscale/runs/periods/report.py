@@ -18,7 +18,7 @@ from dpscale.answers.tables import Answered
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.runs.estimates import estimates_of
-from dpscale.runs.periods.stream import StreamRun
+from dpscale.runs.periods.growing import GrowingPart
 from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import write_whole
 
@@ -43,7 +43,7 @@ UNIT = ("All rows of one {unit} in all periods are protected together. At most {
         " left out, and how many there are is private.")  # fmt: skip
 
 
-def write_report(run: StreamRun) -> None:
+def write_report(run: GrowingPart) -> None:
     """Write report.html, then raise ReportError if a section failed."""
     frame = {"manifest": run.manifest, "dataset": public_name((run.manifest["privacy"] or {}).get("dataset"))}
     with one_thread():
@@ -52,8 +52,8 @@ def write_report(run: StreamRun) -> None:
     check_rendered(failed, run.path)
 
 
-def _values(run: StreamRun, frame: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    delta, left, rows = run.job.privacy.delta or DELTA, cache(lambda: remaining(run)), cache(lambda: _rows(run))
+def _values(run: GrowingPart, frame: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    delta, left, rows = run.job.privacy.delta or DELTA, cache(lambda: remaining(run.run)), cache(lambda: _rows(run))
     fixed = {**frame, "released": run.released, "horizon": len(run.labels), "kinds": run.kinds, "delta": delta,
              "changed": run.changes, "accepted": run.manifest.get("accepted", {}), "promise": str(run.protects),
              "explained": explain(run)}  # fmt: skip
@@ -76,7 +76,7 @@ def _values(run: StreamRun, frame: dict[str, Any]) -> dict[str, Callable[[], Any
     }  # fmt: skip
 
 
-def explain(run: StreamRun) -> str:
+def explain(run: GrowingPart) -> str:
     """Return what the privacy unit of the run means for several periods."""
     data, settings = run.job.data, run.job.periods
     if data.privacy_unit is None:
@@ -85,12 +85,12 @@ def explain(run: StreamRun) -> str:
     return text.format(unit=data.unit_name, rows=data.max_rows_per_unit, periods=settings.max_periods_per_unit)
 
 
-def _answered(run: StreamRun, label: str, kind: str) -> Answered:
+def _answered(run: GrowingPart, label: str, kind: str) -> Answered:
     own = run.answers_at(label, kind)
     return Answered(estimates_of(own), str(own.manifest["release"]))
 
 
-def _rows(run: StreamRun) -> list[dict[str, Any]]:
+def _rows(run: GrowingPart) -> list[dict[str, Any]]:
     """Return the total and the relative error of each kind of answers at each released period."""
     plan, found = run.time_plan, []
     for label in run.released:
@@ -110,7 +110,7 @@ def _total(answered: Answered) -> dict[str, float | None]:
     return {"estimate": None, "half": None}
 
 
-def _singles(run: StreamRun, kind: str) -> list[dict[str, Any]]:
+def _singles(run: GrowingPart, kind: str) -> list[dict[str, Any]]:
     answered = _answered(run, run.released[-1], kind)
     domain = answered.estimates.workload.domain
     asked = [one for one in tables.requested(answered, SINGLES) if len(one.names) == 1]
@@ -119,7 +119,7 @@ def _singles(run: StreamRun, kind: str) -> list[dict[str, Any]]:
     return [single(one.names, one.labels, one.values, one.half, domain[one.names[0]]) for one in shown]
 
 
-def _total_plot(run: StreamRun, rows: list[dict[str, Any]]) -> str:
+def _total_plot(run: GrowingPart, rows: list[dict[str, Any]]) -> str:
     """Plot the estimated totals over the released periods; "" if they are not determined."""
     if len(rows) < 2 or any(one["estimate"] is None for row in rows for one in row["answers"]):
         return ""
@@ -137,7 +137,7 @@ def _total_plot(run: StreamRun, rows: list[dict[str, Any]]) -> str:
     return svg(figure)
 
 
-def _variances(run: StreamRun, kind: str) -> dict[str, Any]:
+def _variances(run: GrowingPart, kind: str) -> dict[str, Any]:
     """Return the mean variance of the plan, of sums of periods measured once, and of repeated measurement."""
     plan, horizon = run.time_plan, len(run.labels)
     sums = float(np.mean([plan.weights(kind, number).sum() for number in range(horizon)]))
@@ -145,7 +145,7 @@ def _variances(run: StreamRun, kind: str) -> dict[str, Any]:
     return {"kind": kind, "plan": plan.mean_variance(kind), "sums": sums * per_unit, "again": horizon * per_unit}
 
 
-def _variance_plot(run: StreamRun) -> str:
+def _variance_plot(run: GrowingPart) -> str:
     figure, axes = new_figure(2.6)
     places = np.arange(len(run.labels))
     for colour, kind in zip(COLOURS, run.kinds, strict=False):

@@ -27,12 +27,13 @@ from dpscale.measurement.measurement import block_product, project
 from dpscale.plans.measurement_plan import MeasurementRequest
 from dpscale.plans.time_plan import CUMULATIVE, PERIOD
 from dpscale.runs.estimates import model_folder, open_sampler
-from dpscale.runs.periods.answers import ANSWER_STAGES, ROWS, AnswersRun
-from dpscale.runs.stages import STAGES, Stage, synthesize
+from dpscale.runs.periods.answers import ANSWER_STAGES, AnswersPart
+from dpscale.runs.periods.growing import FOLDER, ROWS, GrowingPart
+from dpscale.runs.stage import STAGES, Stage
+from dpscale.runs.stages import synthesize
 from dpscale.storage.files import read_text, reading, writing
 from dpscale.synthesis.draw import split_rows
 
-KIND = "period rows"
 COUNTS = "row-counts.npy"
 ROW_STAGES: dict[str, Stage] = {
     "measure": ANSWER_STAGES["measure"],
@@ -40,19 +41,19 @@ ROW_STAGES: dict[str, Stage] = {
 }
 
 
-class RowsRun(AnswersRun):
-    """Existing run of the new rows of a period; `start` makes one."""
+class RowsPart(AnswersPart):
+    """Part of the new rows of a period."""
 
-    manifest_kind = KIND
+    has_rows = True
     stages = ROW_STAGES
 
-    @property
-    def kind(self) -> str:
-        """Kind of the answers from which rows are drawn."""
-        kinds = self.stream.kinds
-        if CUMULATIVE in kinds and not self.workload.numbers:
-            return CUMULATIVE
-        return PERIOD if PERIOD in kinds else kinds[0]
+    def __init__(self, stream: GrowingPart, number: int, kind: str) -> None:
+        super().__init__(stream, number, kind)
+        kinds = stream.kinds
+        if CUMULATIVE in kinds and not stream.workload.numbers:
+            self.kind = CUMULATIVE
+        else:
+            self.kind = PERIOD if PERIOD in kinds else kinds[0]
 
     @property
     def is_shifted(self) -> bool:
@@ -67,7 +68,8 @@ class RowsRun(AnswersRun):
     @cached_property
     def earlier_counts(self) -> Callable[[AttributeSet], Integers]:
         """Function from a counted set to the counts of the rows of earlier periods."""
-        with reading(RowsRun(self.stream.period_path(self.number - 1) / ROWS, (self.stream,)).counts_path) as file:
+        before = self.stream.part_at(f"{FOLDER}/{self.stream.labels[self.number - 1]}/{ROWS}")
+        with reading(before.path / COUNTS) as file:
             flat = np.load(file, allow_pickle=False)
         return self.reader(flat)
 
@@ -93,7 +95,7 @@ class RowsRun(AnswersRun):
         return np.asarray(values - float(request.draw.multiplier) * product.reshape(-1))
 
 
-def perform(run: RowsRun, engine: Engine) -> None:
+def perform(run: RowsPart, engine: Engine) -> None:
     """Draw the new rows and write the counts of all rows up to the period."""
     synthesize.perform(run, engine)
     description = json.loads(read_text(run.path / "synthetic" / synthesize.INDEX))

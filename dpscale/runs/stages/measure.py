@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dpscale.base.errors import DataError, JobError, RefusedValue
+from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
 from dpscale.contributions.key_ids import with_key_ids
 from dpscale.contributions.presence import has_counted_row
@@ -31,6 +32,7 @@ from dpscale.engine.frames import frame_table
 from dpscale.engine.shards import Shards
 from dpscale.measurement import Measurements, MeasurementStore, measure_layouts
 from dpscale.measurement.adaptive import Scores, select_candidates
+from dpscale.measurement.journal import Journal
 from dpscale.measurement.measurement import check_selection_cost
 from dpscale.plans.measurement_plan import Decision
 from dpscale.privacy.secret import read_secret, snapshot_tag
@@ -40,26 +42,18 @@ from dpscale.records.frames import FRAME, FramePartition
 from dpscale.records.origin import Stamps, fingerprints, joint_digest, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.answers import write_trace
-from dpscale.runs.directory import UNREADABLE, Run
+from dpscale.runs.charge import charge, ensure_noise_key, is_charged, journal_of
 from dpscale.runs.earlier import check_fresh_noise, check_same_data
 from dpscale.runs.file_tags import Prints, check_same_files, record_tags
 from dpscale.runs.manifest import frame_tag
-from dpscale.runs.stages.budget import (
-    charge,
-    check_noise_key,
-    ensure_noise_key,
-    is_charged,
-    publish,
-    record_decision,
-    record_empty_decisions,
-)
-from dpscale.runs.stages.preflight import check_memory, counting_memory
+from dpscale.runs.preflight import check_memory, counting_memory
+from dpscale.runs.run import UNREADABLE, Run
 from dpscale.runs.stages.unit_bounds import check_frame_unit, rows_beyond_bound, unit_tables
-from dpscale.runs.table import TableRun, origin_of
-from dpscale.storage.files import flush_names, remove_partial
+from dpscale.runs.table import TablePart, origin_of
+from dpscale.storage.files import remove_partial
 
 
-def open_table(run: TableRun, names: Sequence[str], engine: Engine) -> Table:
+def open_table(run: TablePart, names: Sequence[str], engine: Engine) -> Table:
     """Return the table of the run's files or of its data frame."""
     data = run.job.data
     wanted = [*run.domain.columns(names), *([data.unit_column] if data.unit_column else [])]
@@ -82,7 +76,7 @@ def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
     return [name for name in domain.axis_names if name in used]
 
 
-def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
+def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     """Return the tag of the data under the noise key; raise DataError if the data changed since the release began.
 
     If the noise key is destroyed, nothing can be drawn and the data are not read again.
@@ -99,19 +93,19 @@ def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
     if first_snapshot not in (None, tag):
         if not prints:
             raise changed_files("the records changed since this release started")
-        check_same_files(run, prints, is_charged(run))
+        check_same_files(run, prints, is_charged(run.run))
         tag = str(first_snapshot)
-    if prints and not run.manifest.get("within"):
+    if prints and not run.folder:
         record_tags(run, prints)
     if first_snapshot is None or run.manifest.get("data") != known:
         run.update(snapshot=tag, data=known, **({"table": table.lake.summary} if table.lake else {}))
     entry = "content" if run.frame is None else "frame"
-    if entry not in run.manifest and not run.manifest.get("within"):
+    if entry not in run.manifest and not run.folder:
         run.update(**{entry: frame_tag(run.manifest["release"], content, create=True)})
     return tag
 
 
-def file_prints(run: TableRun, table: Table, engine: Engine) -> Prints:
+def file_prints(run: TablePart, table: Table, engine: Engine) -> Prints:
     """Return the fingerprints of the files of the table and of the privacy units; empty for other data than files."""
     if not table.root or run.record_weights is not None or run.lookup_tables:
         return {}
@@ -121,7 +115,7 @@ def file_prints(run: TableRun, table: Table, engine: Engine) -> Prints:
     return {name: (one, fingerprints(one, run.uses_footers, each)) for name, one in tables.items()}
 
 
-def content_hash(run: TableRun, table: Table, engine: Engine, prints: Prints | None = None) -> str:
+def content_hash(run: TablePart, table: Table, engine: Engine, prints: Prints | None = None) -> str:
     """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
     if (found := run.content_hash(table, engine)) is not None:
         return found
@@ -148,19 +142,19 @@ class OpenData:
         Tag of the data.
     """
 
-    run: TableRun
+    run: TablePart
     tables: list[Table]
     file_stamps: list[Stamps]
     snapshot: str
 
     @classmethod
-    def of(cls, run: TableRun, names: Sequence[str], engine: Engine) -> OpenData:
+    def of(cls, run: TablePart, names: Sequence[str], engine: Engine) -> OpenData:
         """Open the columns of some attributes; the run has a noise key afterwards, if its noise is not drawn."""
         tables = [open_table(run, names, engine), *unit_tables(run), *run.lookup_tables]
         engine.check_file_access(run.path, tables[0].files)
-        ensure_noise_key(run)
+        ensure_noise_key(run.key_owner)
         file_stamps = [stamps(one) for one in tables]
-        if not (run.measured_together or is_open_to_no_rows(run.charging)):
+        if run.checks_rows and not is_open_to_no_rows(run.run):
             unit = run.job.data.unit_column if run.job.data.unit_nulls == "drop" else None
             check_rows_exist(tables[0], names, engine, unit=unit)
         return cls(run, tables, file_stamps, snapshot_of(run, tables[0], engine))
@@ -171,8 +165,8 @@ class OpenData:
 
     @property
     def head(self) -> dict[str, str]:
-        """Beginning of the noise records of a part with its own release."""
-        return {"release": self.run.manifest["release"], "snapshot": self.snapshot}
+        """Fields that the labels of searches and of numbers of units begin with."""
+        return {"release": self.run.release, "snapshot": self.snapshot}
 
     def check_unchanged(self) -> None:
         """Raise DataError if a file changed; counts lost with a worker may be read from it again."""
@@ -282,10 +276,28 @@ def changed_files(got: str) -> DataError:
     )
 
 
+def decision(run: TablePart, data: OpenData, records: list[dict[str, Any]], domain: Domain) -> dict[str, Any]:
+    """Return everything that determines the draws with some records, as the journal records it.
+
+    Records, domain, data, noise key and release id determine the noise. The job also determines the counts that it is
+    added to, for example by a filter or the privacy unit: the same noise on other counts would reveal their difference.
+    """
+    manifest, weights = run.manifest, run.record_weights
+    return {
+        "records": records,
+        "domain": domain.digest,
+        "snapshot": data.snapshot,
+        "key": manifest["secret_tag"],
+        "release": run.release,
+        "job": manifest["job_sha256"],
+        "weights": None if weights is None else list(weights.weights),
+    }
+
+
 CountedPasses = list[tuple[Pass, list[Any]]]
 
 
-def perform(run: TableRun, engine: Engine) -> None:
+def perform(run: TablePart, engine: Engine) -> None:
     """Count, charge, draw noise and store the values."""
     run.check_plan()
     check_memory(run.measurement_plan, run.job, engine)
@@ -294,24 +306,22 @@ def perform(run: TableRun, engine: Engine) -> None:
     if run.manifest.get("columns") is None:
         public = run.synthesis is not None and run.synthesis.types == "input"
         run.update(columns={name: kind if public else "" for name, kind in data.table.types().items()})
-    measurements = run.open_measurements(run.manifest["release"], data.snapshot)
+    measurements = run.open_measurements(run.release, data.snapshot)
     with one_thread():
         measure(run, engine, data, measurements)
-    publish(run, measurements)
+    remove_partial(run.measurements_path)
 
 
-def measure(run: TableRun, engine: Engine, data: OpenData, measurements: MeasurementStore) -> None:
+def measure(run: TablePart, engine: Engine, data: OpenData, measurements: MeasurementStore) -> None:
     """Make all remaining decisions."""
     state, pending = measurements.replay()
     if pending is not None or measurements.measurement_plan.next_selection(state) is not None:
-        check_noise_key(run)
-        if charge(run, measurements, reserve=False) == "admitted" and run.manifest["privacy"] is not None:
-            raise JobError("run directory", f"manifest.json in {run.path} has a charge that is not on the ledger",
-                           "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
+        run.secret.read()
+        charge(run.run, reserve=False)
         columns = columns_of(run.domain, measurements.measurement_plan.counted_sets)
         try:
             reader = Reader.of(data, engine, columns)
-            state = MeasurementLoop(run, engine, measurements, reader).finish(state, pending)
+            state = MeasurementLoop(run, engine, measurements, reader, journal_of(run)).finish(state, pending)
         except RefusedValue as error:
             raise collect_refusals(engine, data.table, columns, error) from None
     write_trace(run.path / "trace.parquet", measurements.measurement_plan.trace(state))
@@ -321,10 +331,11 @@ def measure(run: TableRun, engine: Engine, data: OpenData, measurements: Measure
 class MeasurementLoop:
     """The remaining decisions of a release: select, record on disk and ledger, measure, update."""
 
-    run: TableRun
+    run: TablePart
     engine: Engine
     measurements: MeasurementStore
     reader: Reader
+    journal: Journal
     scores: Scores = field(default_factory=Scores)
     decisions: list[Decision] = field(default_factory=list)
 
@@ -342,9 +353,10 @@ class MeasurementLoop:
             handles = self.reader.count(one) if number else self.reader.first(one)
             if number == 0:
                 self._check_counts(handles)
-                charge(self.run, self.measurements)
-                record_empty_decisions(self.run, self.measurements)
-                self._record_decision(first) if first is not None else None
+                self.journal.charge()
+                self._record_empty()
+                if first is not None:
+                    self._record_decision(first)
             self._measure_pass(one, wanted, handles)
             if measurement_plan.candidates:
                 counted.append((one, handles))
@@ -355,7 +367,7 @@ class MeasurementLoop:
     def _check_counts(self, handles: Sequence[Any]) -> None:
         """Raise DataError before the charge if all rows are dropped, by whatever rule; empty files are released."""
         run, table = self.run, self.reader.data.table
-        if run.measured_together or is_open_to_no_rows(run.charging) or states_no_rows(table):
+        if not run.checks_rows or is_open_to_no_rows(run.run) or states_no_rows(table):
             return
         if not any(self.engine.map(has_counts, [(one,) for one in handles], "presence")):
             raise no_rows("data.path")
@@ -417,8 +429,24 @@ class MeasurementLoop:
         if recorded is not decision:
             self._check_budget(recorded)
         self.decisions.append(recorded)
-        record_decision(self.run, self.measurements.release, recorded.round, self.measurements.digest(recorded))
+        self._decide(recorded)
         return recorded
+
+    def _decide(self, made: Decision) -> None:
+        """Record the first decision with everything that determines it, and later ones, which follow from values."""
+        digest = self.measurements.digest(made)
+        if made.round:
+            self.journal.charge()
+            self.journal.record(made.round, digest)
+        else:
+            content = {"decision": digest, "plan": self.run.measurement_plan.digest}
+            self.journal.decide(0, decision(self.run, self.reader.data, [content], self.run.domain))
+
+    def _record_empty(self) -> None:
+        """Record again the decisions that measure nothing, because no released value shows that the ledger has them."""
+        for decision in self.measurements.decisions():
+            if decision.round and not decision.requests:
+                self._decide(decision)
 
     def _check_budget(self, decision: Decision) -> None:
         self.measurements.check_affordable([*self.decisions, decision])
@@ -439,34 +467,21 @@ class MeasurementLoop:
         return decision
 
 
-def finish(run: TableRun) -> bool:
-    """Complete the stage if all noise is drawn, for example after a kill at the very end; return whether it is.
+def is_drawn(run: TablePart) -> bool:
+    """Return whether all noise of a table is drawn, for example after a kill at the very end; complete its stage then.
 
-    The noise key is no longer needed then. The files are flushed to disk first, because lost values cannot be drawn
-    again.
+    Nothing is drawn.
     """
+    if run.done("measure"):
+        return True
     try:
-        state, remaining = _state_of(run)
+        measurements = run.measurements
+        state, pending = measurements.replay()
     except UNREADABLE:  # an unreadable run can still be abandoned
         return False
-    if remaining:
+    if pending is not None or measurements.measurement_plan.next_selection(state) is not None:
         return False
-    with run.record_stage(run.stages["measure"]):
-        write_trace(run.path / "trace.parquet", run.measurements.measurement_plan.trace(state))
+    with run.record_stage(run.stages["measure"]) if run.folder else nullcontext():
+        write_trace(run.path / "trace.parquet", measurements.measurement_plan.trace(state))
         remove_partial(run.measurements_path)
-        for folder in (run.measurements_path, run.path):
-            flush_names(folder)
-        run.destroy_key()
     return True
-
-
-def _state_of(run: TableRun) -> tuple[Any, bool]:
-    """Return the last state of the measurements, and whether any measurement remains."""
-    measurements = run.measurements
-    state, pending = measurements.replay()
-    return state, pending is not None or measurements.measurement_plan.next_selection(state) is not None
-
-
-def publish_finished(run: TableRun) -> None:
-    """Publish a release whose noise is drawn."""
-    publish(run, run.measurements)

@@ -35,17 +35,17 @@ from dpscale.mechanisms import plan_problem
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, planning_memory, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.earlier import plan_with_earlier
-from dpscale.runs.stages.preflight import LEAST_MEMORY, check_memory
-from dpscale.runs.table import TableRun
+from dpscale.runs.preflight import LEAST_MEMORY, check_memory
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import write_whole
 
 
-def perform(run: TableRun, engine: Engine) -> None:
+def perform(run: TablePart, engine: Engine) -> None:
     """Plan the measurements and write the plan."""
     run.write_plan(make_refined_plan(run, engine) if run.refines else make_plan(run.job, run.planning_problem, engine))
 
 
-def make_refined_plan(run: TableRun, engine: Engine) -> MeasurementPlan:
+def make_refined_plan(run: TablePart, engine: Engine) -> MeasurementPlan:
     """Return the plan of a run that refines earlier releases: theirs again, or one that completes or continues them."""
     measurement_plan = plan_with_earlier(
         run, run.planning_problem, lambda: make_plan(run.job, run.planning_problem, engine)
@@ -107,7 +107,7 @@ def check_cells(measurement_plan: MeasurementPlan, job: TableJob) -> None:
                         "ask for fewer or smaller sets, or raise it")  # fmt: skip
 
 
-def check_numbers(run: TableRun, engine: Engine) -> None:
+def check_numbers(run: TablePart, engine: Engine) -> None:
     """Raise PlanError if the mechanism of a job with assumed cells refuses its numbers, before searches are charged."""
     if run.workload.numbers:
         problem = run.job.planning_problem(run.workload, run.declared)

@@ -25,19 +25,19 @@ from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.model_answers import simultaneous_widths
 from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, write_index
 from dpscale.runs.estimates import estimates_key, estimates_of, open_estimates, prepare_model
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import writing
 from dpscale.workload import WorkloadPart
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 LEVEL = 0.95  # if the job sets none
 FILES = 64  # approximate number of answer files, so that many workers write them
-MOST_ROWS = 1 << 21  # rows of a file, about 64 MB
+LEAST_ROWS, MOST_ROWS = 1 << 12, 1 << 21  # rows of a file, up to about 64 MB
 GROUP_ROWS = 1 << 17
 MOST_QUERIES = 1 << 62  # more queries than a file can have
 
 
-def perform(run: TableRun, engine: Engine) -> None:
+def perform(run: TablePart, engine: Engine) -> None:
     """Write the answers of the whole workload and their index."""
     engine.check_file_access(run.path)
     prepare_model(run, engine.each("model"))
@@ -51,10 +51,10 @@ def perform(run: TableRun, engine: Engine) -> None:
 File = tuple[int, str, NDArray[np.int64]]
 
 
-def _files(run: TableRun) -> Iterator[File]:
+def _files(run: TablePart) -> Iterator[File]:
     """Yield part number, file name and places in the part for the sets of each file."""
     counts = [_row_counts(run, part) for part in run.workload.parts]
-    most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), 1)
+    most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), LEAST_ROWS)
     for number, (part, rows) in enumerate(zip(run.workload.parts, counts, strict=True)):
         degrees = np.array([len(part.shown(names)) for names in part.sets], np.int64)
         for degree in np.unique(degrees[rows > 0]).tolist():
@@ -66,7 +66,7 @@ def _files(run: TableRun) -> Iterator[File]:
                 yield number, f"{folder}/{number:02d}-{which:05d}.parquet", sets
 
 
-def _row_counts(run: TableRun, part: WorkloadPart) -> NDArray[np.int64]:
+def _row_counts(run: TablePart, part: WorkloadPart) -> NDArray[np.int64]:
     """Return the number of rows of each set in files; 0 if the set has too many queries or weight 0."""
     counts = _queries(part)
     return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
@@ -77,7 +77,7 @@ def _queries(part: WorkloadPart) -> NDArray[np.int64]:
     return np.array([min(count, MOST_QUERIES) for count in part.counts], np.int64)
 
 
-def _index(run: TableRun, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
+def _index(run: TablePart, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
     """Return the columns of index.parquet."""
     parts = run.workload.parts
     starts = np.cumsum([0, *(len(part.sets) for part in parts)])
@@ -155,7 +155,7 @@ def _intervals(output: Output, estimates: Estimates) -> str:
 
 
 def _figures(
-    run: TableRun, estimates: Estimates, part: WorkloadPart, names: AttributeSet, answers: Floats, errors: Floats
+    run: TablePart, estimates: Estimates, part: WorkloadPart, names: AttributeSet, answers: Floats, errors: Floats
 ) -> Figures:
     """Return the figures of a set, flat."""
     level = run.job.output.level
@@ -175,7 +175,7 @@ def _dictionary_columns(columns: AnswerColumns, estimates: Estimates) -> list[st
 
 
 def _groups(
-    run: TableRun, estimates: Estimates, part: WorkloadPart, sets: NDArray[np.int64]
+    run: TablePart, estimates: Estimates, part: WorkloadPart, sets: NDArray[np.int64]
 ) -> Iterator[list[SetAnswers]]:
     """Yield the answers of the sets in groups that are written together."""
     group, rows = list[SetAnswers](), 0

@@ -44,10 +44,10 @@ from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.runs.answers import AnswerColumns, answer_texts, read_index, read_trace, relative_errors
-from dpscale.runs.directory import Run
 from dpscale.runs.estimates import counted_words, estimates_of, model_folder
+from dpscale.runs.run import Run
 from dpscale.runs.searches import summarize_searches
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text, write_whole
 
 Value = TypeVar("Value")
@@ -131,7 +131,7 @@ def strategies(plan: object) -> list[dict[str, Any]]:
     return found
 
 
-def snippets(run: TableRun, index: pa.Table) -> list[tuple[str, str]]:
+def snippets(run: TablePart, index: pa.Table) -> list[tuple[str, str]]:
     """Return code per language that reads the answers of the first set with an answer file."""
     rows = index.filter(index["file"].is_valid()).slice(0, 1).to_pylist()
     if not rows:
@@ -186,7 +186,7 @@ TABLE = (
 SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}  # one line per section
 
 
-def perform(run: TableRun, engine: Engine) -> None:
+def perform(run: TablePart, engine: Engine) -> None:
     """Write report.html, then raise ReportError if a section failed."""
     with one_thread():
         page, failed = render_sections(_frame(run), SECTIONS.values(), values(run, engine.workers), run=run)
@@ -194,12 +194,12 @@ def perform(run: TableRun, engine: Engine) -> None:
     check_rendered(failed, run.path)
 
 
-def _frame(run: TableRun) -> dict[str, Any]:
+def _frame(run: TablePart) -> dict[str, Any]:
     """Return the values of the page outside its sections; all come from the manifest."""
     return {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
 
 
-def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
+def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
     """Return the values that sections use, each as a function that computes it."""
     measurement_plan, job, named = run.measurement_plan, run.job, run.job.reconstruction
     trace, index = (
@@ -207,7 +207,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         cache(lambda: read_index(run.path / "answers")),
     )
     estimated = cache(lambda: Answered(estimates_of(run), str(run.manifest["release"])))
-    results, left = cache(lambda: headline_tables(estimated())), cache(lambda: remaining(run))
+    results, left = cache(lambda: headline_tables(estimated())), cache(lambda: remaining(run.run))
     listing = cache(lambda: listed_sets(run, index(), len(results()["texts"])))
     sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
     counts = {part.name for part in run.workload.parts if not has_numbers(part)}
@@ -259,7 +259,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _hierarchies(run: TableRun, estimated: Callable[[], Answered], index: pa.Table) -> list[dict[str, Any]]:
+def _hierarchies(run: TablePart, estimated: Callable[[], Answered], index: pa.Table) -> list[dict[str, Any]]:
     """Return the figures of hierarchies; sets of sums and means are not counts of nodes."""
     if not run.domain.hierarchies:
         return []
@@ -268,7 +268,7 @@ def _hierarchies(run: TableRun, estimated: Callable[[], Answered], index: pa.Tab
     return hierarchy_results(estimated(), counts)
 
 
-def _found(run: TableRun) -> list[dict[str, Any]]:
+def _found(run: TablePart) -> list[dict[str, Any]]:
     """Return title, facts and bars of every search for cells that are not public."""
     width, sections = half_width(LEVEL, GAUSSIAN), list[dict[str, Any]]()
     for name, one in summarize_searches(run.declared, run.domain, run.searched).items():
@@ -284,7 +284,7 @@ def _found(run: TableRun) -> list[dict[str, Any]]:
     return sections
 
 
-def _units(run: TableRun) -> list[dict[str, Any]]:
+def _units(run: TablePart) -> list[dict[str, Any]]:
     """Return the figures of the numbers of distinct units."""
     tables = ((names, pq.read_table(file)) for names, file in run.unit_files.items())
     return unit_results(run.domain, tables, MOST_CELLS)
@@ -300,7 +300,7 @@ def _extrapolated(index: pa.Table) -> int | None:
     return int(index["extrapolated"].to_numpy(zero_copy_only=False).sum()) if named else None
 
 
-def _drawn(run: TableRun) -> dict[str, Any] | None:
+def _drawn(run: TablePart) -> dict[str, Any] | None:
     """Return the description of the synthetic rows and their distance from the estimates; None without rows."""
     return dict(json.loads(read_text(run.path / "synthetic" / "_rows.json"))) if run.done("synthesize") else None
 
@@ -327,12 +327,12 @@ def _named(chosen: list[str], most: int = 4) -> str:
     return "; ".join([*first, *([f"nothing, {nothing} times"] if nothing else [])])
 
 
-def listed_sets(run: TableRun, index: pa.Table, first: int) -> dict[str, Any]:
+def listed_sets(run: TablePart, index: pa.Table, first: int) -> dict[str, Any]:
     """Return the first sets of the index of answers, in the order of the workload, and their answers as CSV.
 
     Parameters
     ----------
-    run : TableRun
+    run : TablePart
     index : pyarrow.Table
     first : int
         Number of texts before these in the archive of the page.
@@ -361,7 +361,7 @@ def _errors(index: pa.Table) -> dict[str, tuple[Any, Any]]:
     return {one: (queries[mine], errors[mine]) for one, mine in found.items() if mine.any()}
 
 
-def _epsilon(run: TableRun, cost: Cost) -> list[tuple[float, float]]:
+def _epsilon(run: TablePart, cost: Cost) -> list[tuple[float, float]]:
     """Return (ε, δ) pairs of a cost, at the job's δ first, then at common ones; δ above the additive one only."""
     deltas = [float_above(cost.delta)] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
     figures = [(cost.epsilon_or_inf(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]

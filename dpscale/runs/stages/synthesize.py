@@ -1,8 +1,9 @@
 """The synthesize stage: synthetic rows, which cost nothing and can be drawn repeatedly.
 
 It reads no record and no count. The driver fits the sampler once. Then each part of the table is a separate task. Its
-bytes depend on the sampler, the release id and the number of the part. With numbers (`dpscale.runs.row_numbers`) and
-several parts, they also depend on the counts of all rows: a first pass draws, stores and counts the rows.
+bytes depend on the sampler, the release id and the number of the part. With numbers
+(`dpscale.runs.stages.row_numbers`) and several parts, they also depend on the counts of all rows: a first pass draws,
+stores and counts the rows.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import choose_sampler, estimates_of, low_order_tables, model_folder, open_sampler
 from dpscale.runs.manifest import disk_errors
-from dpscale.runs.row_limits import limited_rows
-from dpscale.runs.row_numbers import (
+from dpscale.runs.preflight import check_rows
+from dpscale.runs.stages.row_numbers import (
     COUNTS,
     cells_file,
     count_groups,
     describe_numbers,
+    limited_rows,
     number_steps,
     read_array,
     row_sums,
     write_array,
     write_targets,
 )
-from dpscale.runs.stages.preflight import check_rows
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 from dpscale.storage.files import listed, present, remove, write_whole, writing
 from dpscale.synthesis.decode import column, number_column, table_of, type_of
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, split_rows
@@ -53,16 +54,16 @@ INDEX = "_rows.json"  # readers of a folder skip names that begin with an unders
 Counts = list[np.ndarray]
 
 
-def request_rows(run: TableRun, rows: int) -> None:
+def request_rows(run: TablePart, rows: int) -> None:
     """Request another number of synthetic rows after checking that it is possible."""
     before = run.synthesis or SynthesizeTable()
     request = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
     check_rows(request, rows, len(run.domain), run.job.engine.bytes)
-    with disk_errors(run.path), run.locked():
+    with disk_errors(run.path), run.run.locked():
         run.request_rows(request)
 
 
-def perform(run: TableRun, engine: Engine) -> None:
+def perform(run: TablePart, engine: Engine) -> None:
     """Fit the sampler, draw every part and write the description."""
     settings, folder, memory = _settings(run), model_folder(run), run.job.engine.bytes
     columns = len(run.domain) + len(run.workload.numbers)
@@ -114,7 +115,7 @@ def count_part(path: str, folder: str, name: str, part: RowPart) -> list[Integer
     return [count_groups(Path(folder), rows, sampler)]
 
 
-def _write_description(run: TableRun, sampler: RowSampler, description: dict[str, Any], counts: Counts) -> None:
+def _write_description(run: TablePart, sampler: RowSampler, description: dict[str, Any], counts: Counts) -> None:
     """Write the description of the rows and their distance from the estimates."""
     content = description | {
         "total": sampler.total,
@@ -127,7 +128,7 @@ def _write_description(run: TableRun, sampler: RowSampler, description: dict[str
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
 
 
-def _distance_warning(run: TableRun, sampler: RowSampler, counts: Counts, rows: int) -> str:
+def _distance_warning(run: TablePart, sampler: RowSampler, counts: Counts, rows: int) -> str:
     """Return a warning if rows are too far from the estimates from which they are drawn; "" if they are not.
 
     Least-squares estimates may be negative and inconsistent. Rows are then drawn from low-order tables.
@@ -137,7 +138,7 @@ def _distance_warning(run: TableRun, sampler: RowSampler, counts: Counts, rows: 
     return distance_warning(counts, sampler.names, attribute_sizes(sampler), model.marginal, rows)
 
 
-def _settings(run: TableRun) -> SynthesizeTable:
+def _settings(run: TablePart) -> SynthesizeTable:
     return run.synthesis or SynthesizeTable()
 
 
@@ -171,7 +172,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     return [*count_sampled_sets(rows, attribute_sizes(sampler), weights), *sums]
 
 
-def drawn_rows(run: TableRun, sampler: RowSampler, part: RowPart) -> Integers32:
+def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart) -> Integers32:
     """Return the cells of a part's rows; rows that the domain's rules exclude are repaired."""
     rows = sampler.rows(part, run.manifest["release"])
     if not run.domain.rules:
@@ -181,7 +182,7 @@ def drawn_rows(run: TableRun, sampler: RowSampler, part: RowPart) -> Integers32:
 
 
 def _decoded(
-    run: TableRun,
+    run: TablePart,
     sampler: RowSampler,
     cells: Integers32,
     numbers: dict[str, Integers],

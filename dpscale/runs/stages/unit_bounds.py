@@ -23,11 +23,11 @@ from dpscale.engine.contribution_bounds import (
 from dpscale.job.data import Data
 from dpscale.records import Table
 from dpscale.records.table import Partition
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 
 
 def rows_beyond_bound(
-    run: TableRun, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
+    run: TablePart, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
 ) -> Mapping[Partition, Any] | None:
     """Return the rows that exceed the contribution bound, and values beyond a unit's total; None without a bound."""
     data = run.job.data
@@ -41,7 +41,7 @@ def rows_beyond_bound(
 
 
 def rows_beyond_rank(
-    run: TableRun, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str], bound: Bound
+    run: TablePart, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str], bound: Bound
 ) -> Dropped:
     """Return the rows of each unit beyond a bound, and those without a unit if they are dropped."""
     data, unit = run.job.data, str(run.job.data.unit_column)
@@ -50,20 +50,20 @@ def rows_beyond_rank(
                        data.unit_nulls == "drop", through)  # fmt: skip
 
 
-def unit_lookup(run: TableRun, engine: Engine) -> list[Any]:
+def unit_lookup(run: TablePart, engine: Engine) -> list[Any]:
     """Return handles of the parts of the map from the unit's column to units; none if the column has the units."""
     found = _read_lookup(run, engine)
     return engine.scatter(found.cut(KEYS_SENT), "units") if found is not None else []
 
 
-def _read_lookup(run: TableRun, engine: Engine) -> UnitMap | None:
+def _read_lookup(run: TablePart, engine: Engine) -> UnitMap | None:
     through, rule = run.job.data.unit_through or [], run.job.data.unit_type or ""
     hops = [(one, column_name(hop.columns[0], rule), column_name(hop.columns[1], rule))
             for one, hop in zip(unit_tables(run), through, strict=True)]  # fmt: skip
     return read_unit_lookup(engine, hops) if hops else None
 
 
-def unit_tables(run: TableRun) -> list[Table]:
+def unit_tables(run: TablePart) -> list[Table]:
     """Return the tables that define the privacy unit."""
     rule = run.job.data.unit_type or ""
     return [with_key_ids(one.origin.table(one.path, run.domain), *one.columns, rule=rule)

@@ -1,8 +1,8 @@
 """The stage `units`: numbers of distinct privacy units by cell, and of the rows that their bound cuts.
 
-The order of the steps is that of the measure stage (`budget`): the rows are counted and checked, so that refused data
-cost nothing; the plan's cost is charged; the noise is drawn and the values are written. The release has an entry of its
-own on the ledger. Units are counted by the workload parts with `count = "units"`, after the contribution bound.
+The order of the steps is that of the measure stage (`runs.charge`): the rows are counted and checked, so that refused
+data cost nothing; the plan's cost is charged; the noise is drawn and the values are written. The release has an entry
+of its own on the ledger. Units are counted by the workload parts with `count = "units"`, after the contribution bound.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ import pyarrow.parquet as pq
 
 from dpscale.answers.unit_counts import unit_table
 from dpscale.base.errors import RefusedValue
-from dpscale.base.numerics import Integers, one_thread
+from dpscale.base.numerics import Floats, Integers, one_thread
 from dpscale.contributions.lookups import REACH
 from dpscale.contributions.unit_cells import UnitRequest, count_units, take_range, unit_cells
 from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.engine.counting import dropped_rows, partition_groups
-from dpscale.measurement.unit_counts import UnitPlan, measure_units
+from dpscale.measurement.journal import StoredDraws
+from dpscale.measurement.unit_counts import UnitPlan
 from dpscale.privacy.accounting import Cost
 from dpscale.records import Table
-from dpscale.runs.stages.budget import UNITS, PartRelease
-from dpscale.runs.stages.measure import OpenData
-from dpscale.runs.stages.preflight import check_unit_memory, unit_plan
+from dpscale.runs.charge import UNITS, journal_of
+from dpscale.runs.preflight import check_unit_memory, unit_plan
+from dpscale.runs.stages.measure import OpenData, decision
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound, rows_beyond_rank, unit_lookup
-from dpscale.runs.table import CUT_FILE, UNIT_RECORD, TableRun
+from dpscale.runs.table import CUT_FILE, UNIT_RECORD, TablePart
 from dpscale.storage.files import flush_names, remove_partial, write_whole
 
+DRAWN = "drawn"  # folder of the values in units/
 ROW_BYTES = 96  # of a distinct row while it is sorted
 
 
@@ -47,25 +49,22 @@ class CountedUnits:
     ----------
     plan : UnitPlan
     data : OpenData
-    release : PartRelease
     counts : list of ndarray of int64
         By set, then the number of rows beyond the bound. Private, so the repr does not show them.
     """
 
     plan: UnitPlan
     data: OpenData
-    release: PartRelease
     counts: list[Integers] = field(repr=False)
 
 
-def prepare(run: TableRun, engine: Engine) -> CountedUnits:
-    """Read, check and count the rows, and ask the ledger whether it admits the charge."""
+def prepare(run: TablePart, engine: Engine) -> CountedUnits:
+    """Read, check and count the rows. Nothing is charged or drawn."""
     plan = plan_of(run)
     check_unit_memory(counters(run), run.job.engine.bytes, engine.workers)
     names = read_names(run, plan)
     data = OpenData.of(run, names, engine)
-    release = PartRelease(run, UNITS, *part_terms(run), run.domain.digest, data.snapshot)
-    release.query()
+    run.secret.read()
     with one_thread():
         try:
             counts = exact_counts(run, engine, data.table, plan, names)
@@ -73,45 +72,45 @@ def prepare(run: TableRun, engine: Engine) -> CountedUnits:
         except RefusedValue as error:
             raise collect_refusals(engine, data.table, names, error) from None
     data.check_unchanged()
-    return CountedUnits(plan, data, release, counts)
+    return CountedUnits(plan, data, counts)
 
 
-def perform(run: TableRun, engine: Engine) -> None:
-    """Count unless a run of several tables has done so, charge, draw noise and write a table for each set."""
-    run.check_alone()
+def perform(run: TablePart, engine: Engine) -> None:
+    """Draw the noise of the counted units, after the charge, and write a table for each set."""
     counted, run.prepared = run.prepared or prepare(run, engine), None
     assert isinstance(counted, CountedUnits)
-    with one_thread():
-        counted.release.charge()
-        write(run, counted.plan, measure_units(counted.plan, counted.counts, run.secret.read(), counted.data.head))
-    counted.release.publish()
+    plan, draws = counted.plan, StoredDraws(run.path / "units" / DRAWN, counted.data.head)
+    content = decision(run, counted.data, plan.records, run.domain)
+    values = draws.draw(journal_of(run, UNITS), 0, plan.requests, lambda: counted.counts, run.secret.read,
+                        lambda _: content)  # fmt: skip
+    write(run, plan, values)
 
 
-def plan_of(run: TableRun) -> UnitPlan:
+def plan_of(run: TablePart) -> UnitPlan:
     """Return the measurement of all sets of a run."""
     plan = unit_plan(run.job, run.domain, run.declared)
     assert plan is not None
     return plan
 
 
-def counters(run: TableRun) -> int:
+def counters(run: TablePart) -> int:
     """Return the number of cells in which units are counted."""
     return sum(run.domain.cells_each(plan_of(run).sets))
 
 
-def part_terms(run: TableRun) -> tuple[Cost, list[dict[str, Any]]]:
+def terms(run: TablePart) -> tuple[Cost, list[dict[str, Any]]]:
     """Return the cost of all sets, and the records that determine their draws."""
     plan = plan_of(run)
     return plan.cost, plan.records
 
 
-def read_names(run: TableRun, plan: UnitPlan) -> list[str]:
+def read_names(run: TablePart, plan: UnitPlan) -> list[str]:
     """Return the attributes that are read: those of the plan of rows too, so that the same rows are dropped."""
     used = {name for own in (*plan.sets, *run.measurement_plan.counted_sets) for name in own} or {run.domain.names[0]}
     return [name for name in run.domain.axis_names if name in used]
 
 
-def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, names: Sequence[str]) -> list[Integers]:
+def exact_counts(run: TablePart, engine: Engine, table: Table, plan: UnitPlan, names: Sequence[str]) -> list[Integers]:
     """Return the exact numbers of distinct units of each set, in as many passes as the memory setting requires."""
     if not plan.sets:
         return []
@@ -135,7 +134,7 @@ def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, na
     return totals
 
 
-def beyond_bound(run: TableRun, engine: Engine, table: Table, names: Sequence[str]) -> Integers:
+def beyond_bound(run: TablePart, engine: Engine, table: Table, names: Sequence[str]) -> Integers:
     """Return the exact number of rows that the bound k cuts, of each unit at most (`REACH` - 1) k; shape (1,)."""
     bound, groups = int(run.job.data.max_rows_per_unit or 1), partition_groups(table.partitions, engine.workers)
     near, far = (sum(map(len, rows_beyond_rank(run, engine, table, groups, names, most).values()))
@@ -143,10 +142,11 @@ def beyond_bound(run: TableRun, engine: Engine, table: Table, names: Sequence[st
     return np.array([near - far], np.int64)
 
 
-def write(run: TableRun, plan: UnitPlan, found: Sequence[tuple[Any, float]]) -> None:
+def write(run: TablePart, plan: UnitPlan, drawn: Sequence[Floats]) -> None:
     """Write a table of answers for each draw, then the record of the draws, whose presence completes the stage."""
     folder, record = run.path / "units", list[dict[str, Any]]()
-    for number, (own, (values, error)) in enumerate(zip(plan.records, found, strict=True)):
+    for number, (own, values, draw) in enumerate(zip(plan.records, drawn, plan.all_draws, strict=True)):
+        error = draw.lattice_variance**0.5
         name = f"{number:04d}.parquet" if "attributes" in own else CUT_FILE
         table = unit_table(run.domain, tuple(own.get("attributes", ())), values, error, run.job.privacy.noise)
         _write_table(folder / name, table)

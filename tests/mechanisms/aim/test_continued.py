@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from dpscale.mechanisms.aim.continued import common_refinement, lift_residual
-from dpscale.runs.opening import begin_run, read_job
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import read_job
 from dpscale.runs.refine import plan_refinement, start_refinement
-from dpscale.runs.stages.runner import run_stages
 from dpscale.workload.residual import center
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 from tests.audit.small import SIZES, write
+from tests.running import run_stages
 
 OLD = [Groups(6, (0, 3)), Groups(5, (0, 1, 4))]
 NEW = [Groups(6, (0, 2, 3, 5)), Groups(5, (0, 1, 3, 4))]

@@ -1,0 +1,333 @@
+"""Measurements of a release on disk: the values of every decision, and the decisions that do not follow from the plan.
+
+    measurements/000-00000000-00004095.parquet, …      measurements/round-001.json, round-002.json, …
+
+The first decision follows from the plan; every later one is written before any of its noise is drawn. An existing
+decision is never made again, and an existing value is never drawn again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.arrow import pa
+from dpscale.base.errors import JobError, TransientError
+from dpscale.base.numerics import Floats, Integers
+from dpscale.measurement.measurement import Measurements, Part, check_affordable, decision_parts
+from dpscale.measurement.value_files import FileLayout, Span, ValueReader, file_name, read_rows, spans
+from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
+from dpscale.plans.requests import MeasurementRequests, as_requests
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.secret import round_tag, secret_tag
+from dpscale.privacy.streams import canonical
+from dpscale.storage.files import create, listed, present, read_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class MeasurementStore:
+    """Store of the decisions and noisy values of a release.
+
+    Attributes
+    ----------
+    folder : Path
+    release : str
+        Release id.
+    snapshot : str
+        Hash of the input.
+    measurement_plan : MeasurementPlan
+    rows_per_unit : int
+    secret : callable
+        Returns the noise key, or None after it is destroyed; the key authenticates stored decisions.
+    """
+
+    folder: Path
+    release: str
+    snapshot: str
+    measurement_plan: MeasurementPlan
+    rows_per_unit: int = 1
+    secret: Callable[[], bytes | None] = lambda: None
+
+    @property
+    def spent(self) -> Cost:
+        """Privacy cost of the whole release, charged before the first draw."""
+        return self.measurement_plan.cost
+
+    @cached_property
+    def value_reader(self) -> ValueReader:
+        """Reader of the value files, with a cache."""
+        return ValueReader(self.head)
+
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """Fields that the noise records of all draws begin with."""
+        return {"release": self.release, "snapshot": self.snapshot, "domain": self.measurement_plan.domain.digest}
+
+    def record(self, request: MeasurementRequest) -> dict[str, Any]:
+        """Return the canonical record of a measurement: query and noise, never worker or attempt."""
+        return {**self.head, **request.label}
+
+    def file_layout(self, decision: Decision) -> FileLayout:
+        """Return the file layout of a decision; that of the first decision, which may be large, is cached."""
+        if decision is self.measurement_plan.first_decision():
+            return self._first
+        return FileLayout.of(as_requests(decision.requests))
+
+    @cached_property
+    def _first(self) -> FileLayout:
+        return FileLayout.of(as_requests(self.measurement_plan.first_decision().requests))
+
+    @cached_property
+    def _parsed(self) -> dict[int, tuple[tuple[bytes, str | None], Decision]]:
+        """Parsed decisions, each with the hash of its file and the tag of the noise key with which it was checked."""
+        return {}
+
+    @cached_property
+    def _last(self) -> list[tuple[Decision, bytes]]:
+        """Last decision and its canonical text."""
+        return []
+
+    @cached_property
+    def _costs(self) -> dict[int, tuple[Decision, list[Part]]]:
+        """Decisions and the parts of their costs."""
+        return {}
+
+    def stored_spans(self, decision: Decision) -> list[Span]:
+        """Return the spans of a decision whose values are stored."""
+        return spans(decision.round, listed(self.folder))
+
+    def missing(self, decision: Decision) -> list[Measurements]:
+        """Return the measurements of a decision that have no file yet."""
+        layout, requests = self.file_layout(decision), as_requests(decision.requests)
+        return [
+            Measurements(
+                self.folder, decision.round, (first, end), self.head, requests.take(layout.sequence[first:end])
+            )
+            for first, end in layout.unfilled(self.stored_spans(decision))
+        ]
+
+    def values(self, decision: Decision) -> Sequence[Floats]:
+        """Return the values of a decision in the units of states and estimates; they are read from disk on access."""
+        return _Values(self, decision)
+
+    def record_decision(self, decision: Decision) -> Decision:
+        """Store a decision and return the valid one: an existing decision of the same round takes precedence."""
+        path, seal = self._path(decision.round), self._seal(self._text(decision))
+        if seal is None:
+            raise JobError("run directory", "the secret of the release is lost", "the original run directory",
+                           "start a new run, which is a new release")  # fmt: skip
+        if create(path, json.dumps(decision.to_dict() | {"seal": seal}).encode()):
+            return decision
+        standing = self._read(decision.round)
+        if not standing.fits(decision):  # the shards of this run have other groups
+            raise TransientError("measurements", f"another process wrote {path.name} at the same time",
+                                 "one process per run", "run again to continue from that file")  # fmt: skip
+        return standing
+
+    def digest(self, decision: Decision) -> str:
+        """Return the SHA-256 of a decision, by which the ledger identifies it; a function of released values."""
+        return hashlib.sha256(self._text(decision)).hexdigest()
+
+    def _text(self, decision: Decision) -> bytes:
+        """Return a decision as canonical text; that of the last one is cached."""
+        for known, text in self._last:
+            if known is decision:
+                return text
+        text = canonical(decision.to_dict())
+        self._last[:] = [(decision, text)]
+        return text
+
+    def decisions(self) -> Iterator[Decision]:
+        """Yield the decisions in order: the first one from the plan, the others from disk."""
+        taken: list[Decision] = [self.measurement_plan.first_decision()]
+        while present(self._path(len(taken))):
+            number, decision = len(taken), self._read(len(taken))
+            taken.append(decision)
+            consistent = number < 2 or decision.fits(taken[number - 1])
+            if decision.round != number or not consistent:
+                raise self._foreign(number)
+        if len(taken) > 1:  # the cost of the first decision is checked before it is drawn
+            self.check_affordable(taken)
+        yield from taken
+
+    def check_affordable(self, decisions: Sequence[Decision]) -> None:
+        """Raise BudgetError if the decisions cost more than was charged; the cost of each is computed once."""
+        check_affordable(decisions, self.spent, self._parts)
+
+    def _parts(self, decision: Decision) -> list[Part]:
+        if id(decision) not in self._costs:
+            self._costs[id(decision)] = decision, decision_parts(decision, self.rows_per_unit)
+        return self._costs[id(decision)][1]
+
+    def replay(self) -> tuple[Any, Decision | None]:
+        """Return the state after all completely measured decisions, and the decision that lacks measurements or None.
+
+        There is no state before the first decision is completely measured.
+        """
+        taken, state = list(self.decisions()), None
+        for decision in taken:
+            if self.missing(decision):
+                return state, decision
+            values = self.values(decision)
+            state = self._after(state, decision, values, taken)
+        return state, None
+
+    def _after(self, state: Any, decision: Decision, values: Sequence[Floats], taken: Sequence[Decision]) -> Any:
+        if decision is taken[0]:
+            return self.measurement_plan.initial_state(decision, values, taken[1] if len(taken) > 1 else None)
+        return self.measurement_plan.next_state(state, decision, values)
+
+    def read_span(self, decision: Decision, span: Span, starts: Integers, texts: pa.Array) -> Floats:
+        """Return stored numbers at some positions of the layout of a decision.
+
+        Parameters
+        ----------
+        decision : Decision
+        span : tuple of int
+            First position and end.
+        starts : ndarray of int64
+            Number of values before each position of the layout, and in total.
+        texts : pyarrow StringArray
+            Label of each position of the span.
+
+        Raises
+        ------
+        JobError
+            If values are missing, or belong to other measurements or to another release.
+        """
+        values, at = [], span[0]
+        for first, end in self.stored_spans(decision):
+            if first <= at < min(end, span[1]):
+                last = min(end, span[1])
+                skipped, size = int(starts[at] - starts[first]), int(starts[last] - starts[at])
+                rows = read_rows(self.folder / file_name(decision.round, (first, end)), self.head, skipped, size)
+                if rows.num_rows != size:
+                    raise self._missing("that are missing")
+                bounds = starts[at : last + 1] - starts[at]
+                expected = texts.slice(at - span[0], last - at)
+                for places in (bounds[:-1], bounds[1:] - 1):  # first and last value of each measurement
+                    found = rows.column("label").take(pa.array(places)).combine_chunks().cast(pa.string())
+                    if not found.equals(expected):
+                        raise self._missing("of other measurements")
+                values.append(rows.column("value").to_numpy())
+                at = last
+        if at < span[1]:
+            raise self._missing("that are missing")
+        return np.concatenate(values)
+
+    def _missing(self, what: str) -> JobError:
+        return JobError("measurements", f"values {what} in {self.folder}", "the original files", "restore them")
+
+    def evidence(self) -> Any:
+        """Return all decisions and values, in the form that reconstructions read."""
+        return self.measurement_plan.evidence([(decision, self.values(decision)) for decision in self.decisions()])
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:03d}.json"
+
+    def _read(self, number: int) -> Decision:
+        """Return a stored decision; an unchanged file is parsed once."""
+        try:
+            content = read_bytes(self._path(number))
+        except FileNotFoundError:
+            raise self._foreign(number) from None
+        secret = self.secret()
+        tag = None if secret is None else secret_tag(secret)  # the secret itself must not be kept
+        key = hashlib.sha256(content).digest(), tag
+        if self._parsed.get(number, (None,))[0] != key:
+            self._parsed[number] = key, self._parse(number, content)
+        return self._parsed[number][1]
+
+    def _parse(self, number: int, content: bytes) -> Decision:
+        try:
+            record = dict(json.loads(content))
+            seal = record.pop("seal")
+            if (expected := self._seal(canonical(record))) is not None and seal != expected:
+                raise ValueError("edited")
+            return self.measurement_plan.read_decision(record)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
+            raise self._foreign(number) from None
+
+    def _seal(self, text: bytes) -> str | None:
+        """Return the authentication tag of a decision, or None if the secret is destroyed and no noise can be drawn."""
+        secret = self.secret()
+        return None if secret is None else round_tag(secret, text.decode())
+
+    def _foreign(self, number: int) -> JobError:
+        got = f"{self._path(number).name} is not a round of this run"
+        return JobError("measurements", got, "the original file", "restore it, or start a new run")
+
+
+@dataclass(frozen=True, eq=False)
+class _Values(Sequence[Floats]):
+    """Values of a decision, read from their files on access."""
+
+    released: MeasurementStore
+    decision: Decision
+
+    @cached_property
+    def _layout(self) -> FileLayout:
+        return self.released.file_layout(self.decision)
+
+    @cached_property
+    def _spans(self) -> list[Span]:
+        return self.released.stored_spans(self.decision)
+
+    def __len__(self) -> int:
+        return len(self.decision.requests)
+
+    def __iter__(self) -> Iterator[Floats]:
+        """Yield the values in order, file by file if they are stored in this order."""
+        at = 0
+        if np.array_equal(self._layout.place, np.arange(len(self))):
+            for first, end in self._spans:
+                if first <= at < end <= len(self):
+                    yield from self._read(at, end)
+                    at = end
+        yield from (self[i] for i in range(at, len(self)))
+
+    def _read(self, first: int, end: int) -> Iterator[Floats]:
+        """Yield the values of successive requests of one file."""
+        starts, own = self._layout.starts, range(first, end)
+        texts = pa.array([self._requests.text(index) for index in own], pa.string())
+        flat = self.released.read_span(self.decision, (first, end), starts, texts)
+        for index, (start, stop) in zip(own, pairwise((starts[first : end + 1] - starts[first]).tolist()), strict=True):
+            request = self._requests[index]
+            yield request.estimate(flat[start:stop].reshape(request.block.rows))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        request = self._requests[index]
+        return request.estimate(self.measured(range(len(self))[index]).reshape(request.block.rows))
+
+    def measured(self, index: int) -> Floats:
+        """Return the stored numbers of one request, flat."""
+        place, starts = int(self._layout.place[index]), self._layout.starts
+        span = self._span(place)
+        first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])
+        path = self.released.folder / file_name(self.decision.round, span)
+        return self.released.value_reader.read(path, start - first, end - start, self._requests.text(index))
+
+    @cached_property
+    def _requests(self) -> MeasurementRequests:
+        return as_requests(self.decision.requests)
+
+    def _span(self, place: int) -> Span:
+        """Return the span of the file that contains a position."""
+        number = bisect_right(self._spans, (place, len(self._layout.place) + 1)) - 1
+        while number >= 0 and self._spans[number][1] <= place:  # an earlier span may be longer
+            number -= 1
+        if number < 0:
+            got = f"values of round {self.decision.round} are missing"
+            raise JobError("measurements", got, "the original files", "restore them")
+        return self._spans[number]

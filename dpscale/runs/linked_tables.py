@@ -1,0 +1,362 @@
+"""Run of several tables and links between their rows.
+
+    job.toml  manifest.json  domains/NAME/  tables/NAME/ and joins/NAME/ (parts with a plan)  links/NAME/
+    synthetic/NAME/  report.html
+
+secret.key exists from the first draw to the last. The total cost of all parts is reserved before the first draw. Before
+its first draw each part records on the ledger which data it draws from. A second directory that draws something else
+under the same charge is refused, like a changed round of an adaptive release.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar
+
+import tomli_w
+
+from dpscale.base.errors import JobError
+from dpscale.domain import Domain
+from dpscale.job import TableJob
+from dpscale.job.allocation import (
+    FILE,
+    OPEN,
+    Divisible,
+    allocation_of,
+    check_division,
+    check_open_bounds,
+    expected_job,
+    has_first_measurement,
+    stored_allocation,
+    with_bounds,
+    with_shares,
+)
+from dpscale.job.join_job import join_jobs
+from dpscale.job.link_budget import LinkBudget
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
+from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
+from dpscale.job.sections import LIMITS, AllocationTable
+from dpscale.job.table_checks import check_whole_rows
+from dpscale.job.tables import CompositeJob, Rows, TableSection
+from dpscale.privacy.protection import Protection
+from dpscale.privacy.secret import SecretFile
+from dpscale.records import Table
+from dpscale.records.origin import Layout, Stamps, differing, layout, stamps
+from dpscale.runs.kinds import PARTS, load_kind
+from dpscale.runs.manifest import MANIFEST, check_output, first_manifest, versions
+from dpscale.runs.preflight import check_cap, check_unit_memory, check_units
+from dpscale.runs.run import NewRun, Part, Run, in_order
+from dpscale.runs.stage import ALLOCATE, Stage, stages_of_run
+from dpscale.runs.stored_job import DOMAINS, read_stored
+from dpscale.runs.table import TablePart
+from dpscale.storage.files import present, read_text, write_whole
+
+Files = TableSection | str  # a table of pairs is a path
+NO_DOMAIN = Domain({"links": 2})  # for files of which only keys are read
+
+
+def open_table(files: Files, domain: Domain = NO_DOMAIN) -> Table:
+    """Return the table of the files, with large files split into partitions."""
+    return Table.open(files, domain).split() if isinstance(files, str) else files.origin.table(files.path, domain)
+
+
+def latest_versions(job: CompositeJob) -> dict[str, int]:
+    """Return the latest version of every versioned table for which the job states none."""
+    unversioned = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
+    return {name: one.origin.lake(one.path).version for name, one in unversioned.items()}
+
+
+def at_versions(job: CompositeJob, versions: Mapping[str, int]) -> CompositeJob:
+    """Return the job with these versions of some tables."""
+    tables = {name: one.model_copy(update={"version": versions[name]}) if name in versions else one
+              for name, one in job.tables.items()}  # fmt: skip
+    return job.model_copy(update={"tables": tables}) if versions else job
+
+
+INDEX = "_tables.json"
+MEASURED, STARTED, UNMEASURED = "measured", "started", "unmeasured"  # ways of a run to divide its budget
+OF_TABLES = stages_of_run({
+    "discover": ("", ""),
+    "plan": ("", ""),
+    "units": ("", ""),
+    "measure": ("", ""),
+    "reconstruct": ("", ""),
+    "synthesize": ("synthetic", f"synthetic/{INDEX}"),
+    "report": ("report.html", "report.html"),
+})  # fmt: skip
+STAGES = {
+    "allocate": ALLOCATE,
+    **OF_TABLES,
+    "measure": replace(OF_TABLES["measure"], needs=(*OF_TABLES["measure"].needs, "allocate")),
+}
+CACHED = ("tables", "joins")  # parts with a plan; the others have the data of one stage
+
+
+class LinkedTables:
+    """Content of the run of a job of several tables and links between their rows.
+
+    Attributes
+    ----------
+    run : Run
+    job : CompositeJob
+        With the division of its budget, once it is decided.
+    """
+
+    job_class = CompositeJob
+    stages: ClassVar[dict[str, Stage]] = STAGES
+    periods: Sequence[str] = ()
+    is_complete = True
+    domain_file: str | None = None
+    uses_footers = False
+
+    def __init__(self, run: Run, inputs: tuple[Any, ...] = ()) -> None:
+        self.run, self.path = run, run.path
+        self._read()
+
+    def _read(self) -> None:
+        job = self.stated_job
+        if self.manifest["job_sha256"] != job_digest(job, self.manifest.get("job_version", 1)):
+            raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
+                           "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
+        self.job = at_versions(job, self.manifest.get("at", {}))
+        if self.is_allocated:
+            self._take_allocation()
+
+    @property
+    def stated_job(self) -> CompositeJob:
+        """The job as it was given, without the division of its budget."""
+        job: CompositeJob = read_stored(CompositeJob, self.path, self.manifest)
+        return job
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """A copy of the manifest of the run."""
+        return self.run.manifest
+
+    def update(self, **changes: object) -> None:
+        """Change entries of the manifest of the run."""
+        self.run.update(**changes)
+
+    @property
+    def secret(self) -> SecretFile:
+        """Path and public tag of the noise key."""
+        return self.run.secret
+
+    @classmethod
+    def prepare(cls, job: CompositeJob) -> NewRun:
+        check_open_bounds(job)
+        check_whole_rows(job)
+        joins = join_jobs(job, neighbour_relation(job))
+        for one in joins.values():
+            one.build_workload(one.read_domain())
+        digest, earlier = job_digest(job), job_digest(job, 1)
+        return NewRun(digest, lambda number: _first_files(job, earlier, number), (), (earlier,))
+
+    @classmethod
+    def preflight(cls, job: CompositeJob, inputs: tuple[Any, ...]) -> None:
+        check_cap(job, neighbour_relation(job).protects, job.budget, Fraction(sum(job.search_deltas.values())))
+        cells = [check_units(own, job.declared[name]) for name, own in table_jobs(job).items()]
+        check_unit_memory(sum(cells), job.engine.bytes, 1)
+
+    @classmethod
+    def table_jobs(cls, job: CompositeJob) -> Mapping[str, TableJob]:
+        return table_jobs(expected_job(job)[0])
+
+    def reopen(self, job: CompositeJob) -> None:
+        """Read the job again, whose files may have been moved; limits are those of the job until it is planned."""
+        self._read()
+        if not self.run.done("plan"):
+            self.job = self.job.model_copy(update={"engine": job.engine})
+
+    def begin(self) -> None:
+        self.divide_without_data()
+        self.pin_versions()
+
+    def pin_versions(self) -> None:
+        """Record the latest version of versioned tables, so that later reads use it."""
+        if "at" not in self.manifest and (found := latest_versions(self.job)):
+            self.update(at=found)
+            self.job = at_versions(self.job, found)
+
+    @property
+    def allocation(self) -> AllocationTable | None:
+        """Settings of the division of the budget; None if the job or an older version has divided it."""
+        return allocation_of(self.job) if self.manifest.get("divides") in (MEASURED, STARTED) else None
+
+    @cached_property
+    def allocated(self) -> dict[str, Any]:
+        """Division of the budget, once it is decided."""
+        return stored_allocation(self.path)
+
+    @property
+    def allocated_or_none(self) -> dict[str, Any] | None:
+        """Division of the budget; None if it was not planned."""
+        return self.allocated if self.is_allocated else None
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether the division of the budget is decided."""
+        return present(self.path / FILE)
+
+    def record_allocation(self, content: Mapping[str, Any]) -> None:
+        """Store the division of the budget; the run has these shares from now on."""
+        write_whole(self.path / FILE, json.dumps(content, indent=1).encode())
+        self._take_allocation()
+
+    def _take_allocation(self) -> None:
+        """Take over the shares and bounds that were decided."""
+        check_division(self.job, self.allocated)
+        self.job = with_shares(with_bounds(self.job, self.allocated.get("bounds", {})), self.allocated["shares"])
+        for name in ("neighbours", "_cached"):
+            vars(self).pop(name, None)
+
+    def divide_without_data(self) -> None:
+        """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
+        divides = self.manifest.get("divides")
+        if self.allocation is not None and self.run.done("allocate"):
+            check_output(self.path, "allocate", self.manifest["stages"]["allocate"])
+        if divides == STARTED and not self.run.done("allocate"):
+            raise self.run.undone("allocate")
+        if divides and not self.is_allocated:
+            if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
+                raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others",
+                               f"run `dpscale run {self.path} --only allocate` first")  # fmt: skip
+            self.record_allocation(Divisible(self.job, self.neighbours).divide_by_usual_sizes().to_dict())
+            self.update(divides=UNMEASURED)
+
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
+        folder = self.path / "synthetic"
+        files: dict[str, list[str]] = json.loads(read_text(folder / INDEX))
+        return {name: read([str(folder / one) for one in own]) for name, own in files.items()}
+
+    @property
+    def data_paths(self) -> list[str]:
+        return [one.path for one in self.job.tables.values()] + [one.via for one in self.job.link if one.via]
+
+    def changed_data(self) -> dict[str, list[str]]:
+        known, found = self.manifest.get("data") or {}, self.layouts()
+        pairs = {name: (before, found.get(name)) for name, before in known.items()}
+        changed = {name: differing(before, now) for name, (before, now) in pairs.items() if before and now}
+        return {f"{name}.{'via' if name.startswith('link') else 'path'}": one for name, one in changed.items() if one}
+
+    def open_data(self) -> Mapping[str, Table]:
+        """Return all tables that the job reads."""
+        found = {f"tables.{name}.path": open_table(one, self.job.declared[name])
+                 for name, one in self.job.tables.items()}  # fmt: skip
+        return found | {f"link {one.called}.via": open_table(one.via) for one in self.job.link if one.via}
+
+    def layouts(self) -> dict[str, Layout | None]:
+        """Return size, time and number of files, or the version, of every table and table of pairs."""
+        found = {f"tables.{name}": _layout(one) for name, one in self.job.tables.items()}
+        return found | {f"link {one.called}": layout(one.via) for one in self.job.link if one.via}
+
+    @property
+    def protects(self) -> Protection:
+        return self.neighbours.protects
+
+    @property
+    def public_domains(self) -> Mapping[str, Domain]:
+        return {name: self.job.domains[name] for name, one in self.job.tables.items() if one.public}
+
+    @property
+    def steps(self) -> Mapping[str, int]:
+        return self.neighbours.steps
+
+    @property
+    def links(self) -> Sequence[LinkBudget]:
+        return [LinkBudget(self.closed_job, self.neighbours, link) for link in self.job.link]
+
+    @property
+    def closed_job(self) -> CompositeJob:
+        """The job with the cells that searches have found, for links and reports."""
+        return self.job.with_domains({name: table.domain for name, table in self.tables.items()})
+
+    @property
+    def synthesis(self) -> Rows:
+        """Settings of the synthetic rows, which links require."""
+        return self.job.synthesize
+
+    @property
+    def pair_tables(self) -> tuple[str, ...]:
+        return tuple(one.called for one in self.job.link if one.via)
+
+    @cached_property
+    def neighbours(self) -> NeighbourRelation:
+        """Neighbouring relation of the job."""
+        return neighbour_relation(self.job)
+
+    @property
+    def amount(self) -> float:
+        return self.job.budget.amount
+
+    @property
+    def declared_domains(self) -> Sequence[Domain]:
+        return list(self.job.declared.values())
+
+    @property
+    def tables(self) -> Mapping[str, TablePart]:
+        return {part.name.partition(".")[2]: part for part in self._listed("tables")}
+
+    @property
+    def joins(self) -> Mapping[str, TablePart]:
+        return {part.name.partition(".")[2]: part for part in self._listed("joins")}
+
+    @cached_property
+    def _cached(self) -> dict[str, list[Any]]:
+        return {}
+
+    def _listed(self, kind: str) -> list[Any]:
+        """Return the parts of a kind, in the order of the job."""
+        if kind not in self._cached:
+            found: list[Any] = load_kind(PARTS[kind])(self)
+            if kind not in CACHED:
+                return found
+            self._cached[kind] = found
+        return self._cached[kind]
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        return in_order({part.name: part for kind in PARTS for part in self._listed(kind)})
+
+    def part_at(self, folder: str) -> TablePart | None:
+        parts = [*self.tables.values(), *self.joins.values()]
+        return next((part for part in parts if part.folder == folder), None)
+
+    def file_stamps(self) -> list[Stamps]:
+        return [stamps(table) for table in self.open_data().values()]
+
+
+def _layout(table: TableSection) -> Layout | None:
+    """Return the version of a versioned table, otherwise the layout of its files."""
+    return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)
+
+
+def job_digest(job: CompositeJob, version: int = DIGEST_VERSION) -> str:
+    """Return the digest that identifies a job: all settings except scheduler and limits.
+
+    Its paths are relative to the folder of the job; in version 1 they are absolute.
+    """
+    content = job.to_dict()
+    for setting in LIMITS:
+        content["engine"].pop(setting, None)
+    return digest_of([versioned(content, job, version), [one.digest for one in job.declared.values()]])
+
+
+def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes]:
+    """Return the initial files of a run, the manifest last."""
+    entries: dict[str, Any] = {}
+    if allocation_of(job) is not None:
+        entries["divides"] = MEASURED if has_first_measurement(job) else UNMEASURED
+    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
+    manifest = first_manifest(job.engine.seed, digest, number, **entries)
+    domains = {f"{DOMAINS}/{table}/{name}": file for table, one in job.declared.items()
+               for name, file in one.to_files().items()}  # fmt: skip
+    return {
+        **domains,
+        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+        MANIFEST: json.dumps(manifest, indent=2).encode(),
+    }

@@ -1,0 +1,416 @@
+"""Growing table: the content of its run, its job and its plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dpscale.base.errors import JobError
+from dpscale.domain import Attribute, Domain
+from dpscale.domain.attribute import first_day, read_period
+from dpscale.job import TableJob
+from dpscale.job.periods import check_rows, promise, read_period_file
+from dpscale.job.sections import SynthesizeTable
+from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.time_plan import TimePlan
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.attack_risk import AttackRisk
+from dpscale.privacy.protection import Protection
+from dpscale.privacy.secret import destroy_secret
+from dpscale.runs.kinds import PERIOD_PARTS, load_kind
+from dpscale.runs.manifest import MANIFEST, first_manifest, versions
+from dpscale.runs.one_table import OneTable
+from dpscale.runs.opening import open_run
+from dpscale.runs.periods.continuation import earlier_files
+from dpscale.runs.preflight import check_cap, check_columns
+from dpscale.runs.run import NewRun, Part, Run
+from dpscale.runs.stage import Stage, stages_of_run
+from dpscale.runs.stored_job import read_stored
+from dpscale.runs.table import TablePart, job_digest, mechanism_entry
+from dpscale.storage.files import present
+from dpscale.workload import Workload
+
+PERIOD_FILE, HASH_KEY, FOLDER, ROWS = "period.toml", "periods.key", "periods", "rows"
+STAGES = {
+    name: replace(stage, needs=() if name == "plan" else ("plan",))
+    for name, stage in stages_of_run({
+        "plan": ("plan", "plan/plan.json"),
+        "measure": ("", FOLDER),
+        "reconstruct": ("", FOLDER),
+        "synthesize": ("", FOLDER),
+        "report": ("report.html", "report.html"),
+    }).items()
+}  # fmt: skip
+
+
+class GrowingPart(Part):
+    """Growing table: its job, its plan, and the parts of its periods."""
+
+    def __init__(self, run: Run, job: TableJob, declared: Domain, period: Attribute) -> None:
+        super().__init__(run, "data")
+        self.job, self.declared, self.period = job, declared, period
+
+    def charges(self, entry: str) -> tuple[Cost, object] | None:
+        """Return the cost of all periods of the horizon, which the plan determines."""
+        if entry != "privacy":
+            return None
+        terms = [self.period_plan.digest, asdict(self.time_plan), self.labels]
+        return self.time_plan.total(self.period_plan.cost).coarsened(), terms
+
+    @property
+    def stages(self) -> Mapping[str, Stage]:  # type: ignore[override]
+        return self.run.stages
+
+    @property
+    def tables(self) -> Mapping[str, GrowingPart]:
+        """The table itself, by the name of an only table."""
+        return {"data": self}
+
+    @property
+    def joins(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def table(self) -> GrowingPart:
+        return self
+
+    @property
+    def pair_tables(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def protects(self) -> Protection:
+        """Privacy unit of the job."""
+        return promise(self.job.data, self.job.periods, self.period)
+
+    @property
+    def spent(self) -> Cost:
+        """Cost that was charged for the horizon."""
+        return self.run.spent
+
+    @property
+    def attack_risk(self) -> AttackRisk:
+        """Attack risk of the answers of the run."""
+        return self.run.attack_risk
+
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
+        raise self.unnamed()
+
+    def unnamed(self) -> JobError:
+        """Return the error for answers without a period."""
+        known = self.released
+        return JobError("period", f"none given for {self.path}, a run of several periods",
+                        f"one of {known[0]} to {known[-1]}" if known else "a released period",
+                        'name one: release.marginal(…, period="…"), or release.at("…")')  # fmt: skip
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Names of all periods of the horizon."""
+        return [str(one) for one in self.period.labels]
+
+    def number_of(self, label: str | int) -> int:
+        """Return the number of a period. Raises JobError for one outside the horizon."""
+        accepted = f"{self.labels[0]} to {self.labels[-1]}"
+        try:
+            number = read_period(self.period.by, label) - self.period.low
+        except ValueError as error:
+            raise JobError("period", f"{label!r}", f"{error}; {accepted}", "fix it") from None
+        if not 0 <= number < len(self.labels):
+            beyond = number >= len(self.labels)
+            raise JobError("period", f"{label}, {'after' if beyond else 'before'} the horizon of the run", accepted,
+                           "start another job for later periods" if beyond else "fix it")  # fmt: skip
+        return number
+
+    def end_of(self, number: int) -> date:
+        """Return the first day after a period."""
+        return first_day(self.period.by, self.period.low + number + 1)
+
+    def period_path(self, number: int) -> Path:
+        return self.path / FOLDER / self.labels[number]
+
+    @property
+    def released(self) -> list[str]:
+        """Periods whose values are drawn, in order."""
+        entries: dict[str, Any] = self.manifest.get("released", {})
+        if set(entries) != set(self.labels[: len(entries)]):
+            raise JobError("run directory", f"manifest.json in {self.path} lacks a released period",
+                           "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
+        return self.labels[: len(entries)]
+
+    def answers_at(self, label: str | int, kind: str) -> TablePart:
+        """Return the part with the answers of one kind at a released period.
+
+        Raises JobError for a period that is not released, and for a kind that the job does not ask for.
+        """
+        number = self.number_of(label)
+        if kind not in self.job.periods.answers:
+            raise JobError("kind", f"{kind!r}", ", ".join(self.job.periods.answers), "name one of them, or add it to"
+                           " time.answers of a new job")  # fmt: skip
+        if self.labels[number] not in self.released:
+            raise JobError("period", f"{label}, which is not released", ", ".join(self.released) or "a released one",
+                           f"release it: dpscale run {self.path} --period {self.labels[number]}")  # fmt: skip
+        return self.part_at(f"{FOLDER}/{self.labels[number]}/{kind}")
+
+    def part_at(self, folder: str) -> TablePart:
+        """Return the part of a period or of its answers, by its folder."""
+        if folder not in self._parts:
+            _, label, *kind = folder.split("/")
+            name = "period" if not kind else "rows" if kind == [ROWS] else "answers"
+            self._parts[folder] = load_kind(PERIOD_PARTS[name])(self, self.number_of(label), *kind)
+        return self._parts[folder]
+
+    @cached_property
+    def _parts(self) -> dict[str, TablePart]:
+        return {}
+
+    @cached_property
+    def domain(self) -> Domain:
+        return self.declared
+
+    @property
+    def domain_file(self) -> str:
+        """Path of the domain file in the run directory."""
+        return "domain.toml"
+
+    @cached_property
+    def workload(self) -> Workload:
+        return self.job.build_workload(self.declared)
+
+    @cached_property
+    def planning_problem(self) -> PlanningProblem:
+        """The planning problem of one table that has the whole budget."""
+        problem, charged = self.job.planning_problem(self.workload), self.manifest["privacy"]
+        if charged is None:
+            return problem
+        return replace(problem, budget=replace(problem.budget, amount=float(Fraction(charged["budget"]))))
+
+    @cached_property
+    def measurement_plan(self) -> MeasurementPlan:
+        """Plan of one table that has the whole budget; its blocks are measured in every period."""
+        return self.read_measurement_plan(self.planning_problem)
+
+    def read_measurement_plan(self, problem: PlanningProblem, structure: Any = None) -> MeasurementPlan:
+        """Return the plan of a period at the budget of a problem.
+
+        Parameters
+        ----------
+        problem : PlanningProblem
+        structure : decision, optional
+            Measurements that follow from the values of the first period.
+        """
+        read = self.job.method.read(self.path / "plan", problem, self.job.options)
+        return read.for_period(self.time_plan.context(problem.budget.amount, structure))
+
+    @cached_property
+    def later_plan(self) -> MeasurementPlan:
+        """Plan of the periods after the first one, which is measured before."""
+        if self.structure is None:
+            return self.period_plan
+        return self.read_measurement_plan(self.period_problem, self.structure)
+
+    @cached_property
+    def structure(self) -> Any:
+        """Second decision of the first period; None if the plan has one decision."""
+        first = self.part_at(f"{FOLDER}/{self.labels[0]}")
+        return next((one for one in first.measurements.decisions() if one.round), None)
+
+    @cached_property
+    def time_plan(self) -> TimePlan:
+        """Weights of earlier periods in the measurements of each period.
+
+        Everything but the weights follows from the job. Raises JobError if the file states something else.
+        """
+        found, settings = TimePlan.read(self.path / "plan"), self.job.periods
+        expected = replace(found, answers=tuple(settings.answers), window=settings.window or 0,
+                           periods_per_unit=min(self.periods_per_unit, len(self.labels)),
+                           noise=self.job.privacy.noise)  # fmt: skip
+        if found != expected or found.horizon != len(self.labels):
+            raise JobError("run directory", f"time.json in {self.path / 'plan'} is not that of the job",
+                           "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
+        return found
+
+    def check_plan(self) -> None:
+        """Raise JobError if the plan does not follow from the job."""
+        read = self.job.method.read(self.path / "plan", self.period_problem, self.job.options)
+        if not self.job.method.follows(read, self.period_problem, self.job.options):
+            raise JobError("run directory", f"the plan in {self.path / 'plan'} does not follow from the job",
+                           "the plan as the run wrote it", "start a new run")  # fmt: skip
+
+    @property
+    def largest_part(self) -> int:
+        """Largest number of parts of a record on a cell of a counted set; 1 without sums of numbers."""
+        each = {name: self.declared[name].largest_part for name in self.declared.axis_names}
+        return max((prod(each[name] for name in names) for names in self.workload.sets), default=1)
+
+    @property
+    def measurements(self) -> Any:
+        raise self.unnamed()
+
+    @cached_property
+    def period_problem(self) -> PlanningProblem:
+        """The planning problem of one measurement at weight 1."""
+        problem = self.planning_problem
+        amount = self.time_plan.amount(problem.budget.amount)
+        return replace(problem, budget=replace(problem.budget, amount=amount))
+
+    @cached_property
+    def period_plan(self) -> MeasurementPlan:
+        """Plan of the first period."""
+        return self.read_measurement_plan(self.period_problem)
+
+    @property
+    def changes(self) -> str:
+        """Whether changes of released periods are accepted; a job may accept them later (`_reopen`)."""
+        return str(self.manifest.get("changes", self.job.periods.changed))
+
+    @property
+    def hash_key(self) -> Path:
+        """File with the key of the hashes of the records of each period."""
+        return self.path / HASH_KEY
+
+    def destroy_keys(self) -> None:
+        """Destroy the key of the hashes of records, and those of periods that have started."""
+        for label in self.labels:
+            if label in self.manifest.get("parts", {}):
+                self.part_at(f"{FOLDER}/{label}").destroy_key()
+        destroy_secret(self.hash_key)
+
+    @property
+    def synthesis(self) -> SynthesizeTable | None:
+        """Settings of the synthetic rows."""
+        return self.job.synthesize
+
+    def request_rows(self, settings: SynthesizeTable) -> None:
+        """Raise JobError: the number of new rows of a period follows from its estimates."""
+        check_rows(settings)
+
+    def is_done(self, stage: str) -> bool:
+        """Return whether a stage is done for all released periods, and for measuring, whether none may be released."""
+        if stage == "measure":
+            if self.ended:
+                return True
+            return not present(self.hash_key) if len(self.released) == len(self.labels) else not self.may_release
+        if stage in ("reconstruct", "synthesize"):
+            return all(self.answers_at(one, kind).done(stage) for one in self.released for kind in self.kinds)
+        return stage != "report" or self.manifest.get("reported") == self.released
+
+    def done(self, stage: str) -> bool:
+        """Return whether a stage is done for all released periods."""
+        return self.run.done(stage)
+
+    @property
+    def periods_per_unit(self) -> int:
+        """Largest number of periods in which a privacy unit of the promise has rows; 1 for rows and unit-periods."""
+        return self.job.periods.max_periods_per_unit or 1
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of answers at each period."""
+        return list(self.job.periods.answers)
+
+    @property
+    def may_release(self) -> bool:
+        """Whether the next period has ended by the calendar."""
+        number = len(self.released)
+        return number < len(self.labels) and self.end_of(number) <= date.today()
+
+    def offers(self, stage: str) -> bool:
+        """Return whether any period is released, for measuring."""
+        return stage == "measure" and bool(self.released)
+
+    def require(self, stage: str) -> None:
+        self.run.require(stage)
+
+
+def _first_files(job: TableJob, domain: Domain, period: Attribute, digest: str, number: int) -> dict[str, bytes]:
+    """Return the initial files of a run, the manifest last."""
+    entries: dict[str, Any] = {"mechanism": mechanism_entry(job)}
+    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
+    manifest = first_manifest(job.engine.seed, digest, number, **entries)
+    after = job.periods.after
+    return {
+        **(earlier_files(open_run(after), domain, period.low) if after else {}),
+        **domain.to_files(),
+        PERIOD_FILE: Domain([period]).to_files()["domain.toml"],
+        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+        MANIFEST: json.dumps(manifest, indent=2).encode(),
+    }
+
+
+class GrowingTable(OneTable):
+    """Content of the run of a growing table: the part "data", and parts of each period in folders."""
+
+    stages = STAGES  # type: ignore[assignment]
+    table: Any
+
+    def __init__(self, run: Run, inputs: tuple[Any, ...] = ()) -> None:
+        if inputs:
+            job, declared, period = inputs
+        else:
+            job = read_stored(TableJob, run.path, run.manifest)
+            declared = Domain.read(run.path / "domain.toml")
+            period = read_period_file(Domain.read(run.path / PERIOD_FILE))
+        if run.manifest["job_sha256"] != job_digest(job, declared, run.manifest.get("job_version", 1)):
+            raise JobError("run directory", f"job.toml or domain.toml in {run.path} was edited",
+                           "the files as the run wrote them (memory and scheduler may change)",
+                           "restore them, or start a new run with your job")  # fmt: skip
+        self.table = load_kind(PERIOD_PARTS["table"])(run, job, declared, period)
+
+    @classmethod
+    def prepare(cls, job: TableJob) -> NewRun:
+        domain, period = job.read_domain(), job.read_period()
+        if domain.totals:
+            raise JobError("numbers", f"{domain.totals[0].name} with per_unit = \"total\" and data.period",
+                           "numbers whose bounds hold for each record", "leave per_unit out")  # fmt: skip
+        job.build_workload(domain)
+        digest, earlier = job_digest(job, domain), job_digest(job, domain, 1)
+        return NewRun(digest, lambda number: _first_files(job, domain, period, earlier, number), (domain, period),
+                      (earlier,))  # fmt: skip
+
+    @classmethod
+    def preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
+        domain, period = inputs
+        labels = [str(one) for one in period.labels]
+        check_cap(job, promise(job.data, job.periods, period), job.row_budget(domain), periods=labels)
+        check_columns(job, domain, job.build_workload(domain))
+
+    def reopen(self, job: TableJob) -> None:
+        """Take over whether changes are accepted; raise JobError if the domain file has other periods than the run."""
+        table, run = self.table, self.table.run
+        table.job = job.model_copy(update={"engine": self.job.engine, "synthesize": self.job.synthesize})
+        if job.periods.changed != table.changes:
+            with run.locked():
+                run.update(changes=job.periods.changed)
+        if table.period.name in Domain.read(job.data.domain).names and job.read_period() != table.period:
+            raise JobError("data.period", f"other periods than those of {run.path}, which begin with"
+                           f" {table.labels[0]}", f"{len(table.labels)} periods from {table.labels[0]}",
+                           "restore the domain file, or start a new run with --run-dir")  # fmt: skip
+
+    def part_at(self, folder: str) -> Any:
+        return self.table.part_at(folder) if folder else self.table
+
+    @property
+    def is_complete(self) -> bool:  # type: ignore[override]
+        """Whether all periods are released, and the release is not published yet."""
+        return len(self.table.released) == len(self.table.labels) and present(self.table.hash_key)
+
+    @property
+    def periods(self) -> Sequence[str]:  # type: ignore[override]
+        return self.table.labels
+
+    def changed_data(self) -> dict[str, list[str]]:
+        """Return an empty dict: the table grows, and records of earlier periods are compared when they are read."""
+        return {}
+
+    def open_data(self) -> Mapping[str, Any]:
+        return {}

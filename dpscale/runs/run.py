@@ -1,0 +1,700 @@
+"""Run directory of a job: manifest, stages, noise key and lock, whatever the job consists of.
+
+A file lock admits one process at a time. A finished stage stays finished, because the files that the job fixes never
+change. The manifest is cached in memory, written through, and read again when another process has changed it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
+from dpscale.base.numerics import ParallelMap, serial_map
+from dpscale.domain.public_totals import condition_of
+from dpscale.job.places import DIGEST_VERSION, place_entries
+from dpscale.ledger.job_entry import JobEntry
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.attack_risk import AttackRisk
+from dpscale.privacy.protection import Protection
+from dpscale.privacy.secret import SecretFile, destroy_secret, read_secret, secret_tag
+from dpscale.runs.manifest import (
+    MANIFEST,
+    ManifestCache,
+    check_output,
+    check_version,
+    disk_errors,
+    output_digest,
+    resolve_path,
+    stage_output,
+)
+from dpscale.runs.stage import Stage
+from dpscale.storage.files import (
+    is_local,
+    open_in_place,
+    present,
+    read_bytes,
+    remove_partial,
+    store_errors,
+    write_whole,
+)
+from dpscale.storage.links import check_tree
+from dpscale.storage.lock import free, locked
+
+FINISHED, ABANDONED = "finished", "abandoned"
+DRIVER_STATUS, STOP_REQUEST = "driver.json", "cancel"  # written without the lock of the directory
+# entries of the manifest for charges, and the ends of their release ids on the ledger
+ENTRIES = {"privacy": "", "discovery": "-domain", "units": "-units", "allocation": "-allocation"}
+KEYS = ("secret", "secret_tag")  # facts about a noise key
+# entries of the manifest that hold for all parts
+COMMON = ("version", "private", "job_sha256", "job_version", "versions", "mechanism", "ids", "secret", "secret_tag",
+          *ENTRIES, "ended", "number", "fresh", "empty", "ledger", "ledger_link")  # fmt: skip
+UNREADABLE = (DataError, JobError, PlanError)  # of runs whose files are damaged or whose data are gone
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """Content of a run directory that does not exist yet.
+
+    Attributes
+    ----------
+    digest : str
+        Digest of the job.
+    files : callable
+        Maps the number of the run among those of the job to its first files, the manifest last. With a seed its
+        release id follows from version 1 of the digest, so that the draws stay.
+    inputs : tuple
+        Objects read from the job's files: arguments of the checks before creation, and known to the new run.
+    earlier : tuple of str
+        Digests of the job by earlier versions, whose runs are reopened.
+    """
+
+    digest: str
+    files: Callable[[int], dict[str, bytes]]
+    inputs: tuple[Any, ...] = ()
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """All digests of the job, the current one first."""
+        return (self.digest, *self.earlier)
+
+    def first_files(self, number: int, job: Any, where: Path, fresh: bool) -> dict[str, bytes]:
+        """Return the first files of a run in a directory, the manifest last."""
+        files = self.files(number)
+        entries = {
+            "job_sha256": self.digest,
+            "job_version": DIGEST_VERSION,
+            **place_entries(job.folder, job.places, where),
+        }
+        manifest = json.loads(files[MANIFEST]) | entries | ({"fresh": True} if fresh else {})
+        return {**files, MANIFEST: json.dumps(manifest, indent=2).encode()}
+
+
+class Content(Protocol):
+    """Tables of a run: its job, the parts that draw, and the files that they read. It writes no manifest."""
+
+    job_class: ClassVar[Any]
+    stages: Mapping[str, Stage]
+    job: Any
+
+    @classmethod
+    def prepare(cls, job: Any) -> NewRun:
+        """Return the content of a new directory for a job; raise JobError for a job that cannot run."""
+
+    @classmethod
+    def preflight(cls, job: Any, inputs: tuple[Any, ...]) -> None:
+        """Raise an error for a job that would be refused later for known reasons; `inputs` are `NewRun.inputs`."""
+
+    @classmethod
+    def table_jobs(cls, job: Any) -> Mapping[str, Any]:
+        """Return the jobs of the private tables by name, with their share of the budget."""
+
+    def reopen(self, job: Any) -> None:
+        """Take over settings of the job that may change without cost."""
+
+    @property
+    def data_paths(self) -> list[str]:
+        """Paths of the data of all tables, as the job gives them."""
+
+    def changed_data(self) -> dict[str, list[str]]:
+        """Return what changed since measuring, by the key of the job: size, time or number of files, or the version.
+
+        The result is empty if the data no longer exist or the run did not record them.
+        """
+
+    def open_data(self) -> Mapping[str, Any]:
+        """Return the tables of files that the run reads, by the key of the job; empty if they are not compared."""
+
+    def begin(self) -> None:
+        """Decide, before a first stage, what the job leaves open."""
+
+    def file_stamps(self) -> list[Any]:
+        """Return sizes and times of the files that several tables share; empty for a table that checks its own."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing remains to be drawn after the measure stage."""
+
+    @property
+    def amount(self) -> float:
+        """Budget of the measurements, squared μ or ε."""
+
+    @property
+    def periods(self) -> Sequence[str]:
+        """Labels of the periods that the release reads; every period if empty."""
+
+    @property
+    def declared_domains(self) -> Sequence[Any]:
+        """Domains of the private tables as the job states them."""
+
+    @property
+    def domain_file(self) -> str | None:
+        """Domain file of the only table in the run directory; None of several tables."""
+
+    @property
+    def uses_footers(self) -> bool:
+        """Whether the content of a file is that of its footer."""
+
+    @property
+    def tables(self) -> Mapping[str, Any]:
+        """Parts of the private tables by name; the only table has the name "data"."""
+
+    @property
+    def joins(self) -> Mapping[str, Any]:
+        """Parts of the joins of several tables, by name."""
+
+    @property
+    def links(self) -> Sequence[Any]:
+        """Links between the tables, each with its share of the budget."""
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """All parts by name, each after those that it depends on."""
+
+    def part_at(self, folder: str) -> Any:
+        """Return the part with a folder of the run directory; None if there is none."""
+
+    @property
+    def protects(self) -> Protection:
+        """Privacy unit of the job."""
+
+    @property
+    def steps(self) -> Mapping[str, int]:
+        """By private table, the number of neighbours of the table that connect two neighbours of the job."""
+
+    @property
+    def public_domains(self) -> Mapping[str, Any]:
+        """Domains of the public tables by name."""
+
+    @property
+    def pair_tables(self) -> tuple[str, ...]:
+        """Names of the tables of pairs."""
+
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
+        """Return the synthetic rows; `read` maps the files of a table, and a reader of their columns, to its rows."""
+
+
+class StageRecords:
+    """States of the stages of a run or of a part, and facts about it, in the manifest of the run."""
+
+    path: Path
+    stages: Mapping[str, Stage]
+
+    @property
+    def run_path(self) -> Path:
+        """Run directory."""
+        return self.path
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """A copy of the facts. Use `update` to change them."""
+        raise NotImplementedError
+
+    def update(self, **changes: object) -> None:
+        """Change facts."""
+        raise NotImplementedError
+
+    def done(self, stage: str) -> bool:
+        """Return whether a stage is done and its output still exists."""
+        entry = self.manifest["stages"].get(stage, {})
+        return entry.get("state") == "done" and present(self.path / stage_output(stage, entry)[1])
+
+    def require(self, stage: str) -> None:
+        """Raise JobError unless the stage is done."""
+        if not self.done(stage):
+            self.check_open(stage)
+            raise self.undone(stage)
+
+    @property
+    def ended(self) -> dict[str, Any] | None:
+        """How and when `dpscale job end` ended the run; None if it did not."""
+        ended: dict[str, Any] | None = self.manifest.get("ended")
+        return ended
+
+    def check_open(self, stage: str) -> None:
+        """Raise JobError if the run was abandoned before this stage was done."""
+        ended = self.ended
+        if ended and ended["how"] == ABANDONED:
+            got = f"{self.path} was ended on {ended['at'][:10]}, before stage {stage} was done"
+            raise JobError("run directory", got, "a run that was not ended",
+                           "start a new run with --fresh, which is a new release")  # fmt: skip
+
+    def undone(self, stage: str) -> JobError:
+        """Return the error for a stage that is not done."""
+        return JobError("run directory", f"stage {stage} is not done", "a run whose earlier stages are done",
+                        f"run `dpscale run {self.run_path} --only {stage}` first")  # fmt: skip
+
+    @property
+    def secret_path(self) -> Path:
+        """File of the noise key."""
+        raise NotImplementedError
+
+    def destroy_key(self) -> None:
+        """Destroy the noise key, including one that was only partly written."""
+        for secret in (self.secret_path, self.secret_path.with_suffix(".partial")):
+            destroy_secret(secret)
+        if self.manifest["secret"] not in (None, "destroyed"):
+            self.update(secret="destroyed")
+
+    @contextmanager
+    def record_stage(self, stage: Stage, each: ParallelMap = serial_map) -> Iterator[None]:
+        """Mark a stage as running, then as done with the hash of its files; on an error as failed or stopped.
+
+        `each` is the parallel map that hashes the files.
+        """
+        self._mark(stage.name, start=now(), state="running", end=None)
+        try:
+            yield
+        except BaseException as error:
+            with suppress(OSError, DpscaleError):  # for example on a full disk; the original error is raised
+                self._mark(stage.name, end=now(), state=_state_after(error))
+            raise
+
+        if stage.folder:
+            remove_partial(self.path / stage.folder, nested=True)
+        digest = output_digest(self.path, self.path / stage.folder, each) if stage.folder else self._digest_of(stage)
+        self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
+
+    def _digest_of(self, stage: Stage) -> str:
+        """Return the hash of the outputs of a stage in the parts, each of which has its own."""
+        raise NotImplementedError
+
+    def _mark(self, stage: str, **changes: object) -> None:
+        stages = self.manifest["stages"]
+        self.update(stages={**stages, stage: {**stages.get(stage, {}), **changes}})
+        self._log(stage, changes.get("state"))
+
+    def _log(self, stage: str, state: object) -> None:
+        raise NotImplementedError
+
+
+class Run(StageRecords):
+    """Run directory of a job; `create.begin_run` makes one or reopens it.
+
+    Attributes
+    ----------
+    path : Path
+    content : Content
+        Tables of the job and the parts that draw.
+    created : str
+        What this call has created: "folder", or "files" in an existing folder, or nothing.
+    release : str
+        Release id when the directory was opened.
+    """
+
+    def __init__(self, path: str | Path, content: Callable[[Run, tuple[Any, ...]], Content],
+                 inputs: tuple[Any, ...] = ()) -> None:  # fmt: skip
+        """Open a run directory.
+
+        Parameters
+        ----------
+        path : str or Path
+        content : callable
+            Returns the content of a run.
+        inputs : tuple, optional
+            The job and `NewRun.inputs`, if this process has just created the directory; otherwise files are read.
+
+        Raises
+        ------
+        JobError
+            If `path` is not a run directory, or its job or domain file was edited.
+        """
+        self.path, self.created = resolve_path(path), ""
+        with disk_errors(self.path), store_errors(self.path):
+            if not present(self.path / MANIFEST):
+                raise JobError("run directory", f"{self.path} is not one",
+                               "a directory that `dpscale run` or `dpscale plan --run-dir` created",
+                               "check the path")  # fmt: skip
+            self._manifest_cache = ManifestCache(self.path)
+            check_version(self.path, self.manifest)
+            self.release = str(self.manifest["release"])
+            self.content = content(self, inputs)
+
+    @property
+    def job(self) -> Any:
+        return self.content.job
+
+    def requests(self, name: str) -> bool:
+        """Return whether an attribute that enables a stage is given, for the run or for one of its tables."""
+        return getattr(self.content, name, None) is not None or any(one.requests(name) for one in self.tables.values())
+
+    @property
+    def stages(self) -> Mapping[str, Stage]:  # type: ignore[override]
+        return self.content.stages
+
+    @property
+    def job_entry(self) -> JobEntry:
+        """Job of the run as the ledger records it."""
+        manifest = self.manifest
+        digest = f"{manifest.get('job_version', 1)}:{manifest['job_sha256']}"
+        return JobEntry(digest, manifest["release"], str(self.path), self.job.files, bool(manifest.get("fresh")))
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """All parts by name, each after those that it depends on."""
+        return self.content.parts
+
+    @property
+    def tables(self) -> Mapping[str, Any]:
+        """Parts of the private tables by name; the only table has the name "data"."""
+        return self.content.tables
+
+    @property
+    def joins(self) -> Mapping[str, Any]:
+        """Parts of the joins of several tables, by name."""
+        return self.content.joins
+
+    @property
+    def links(self) -> Sequence[Any]:
+        """Links between the tables, each with its share of the budget."""
+        return self.content.links
+
+    @property
+    def table(self) -> Any:
+        """The only table. Raises JobError if there are several."""
+        if "data" not in self.tables:
+            names = list(self.tables)
+            raise JobError("run directory", f"{self.path} has the tables {', '.join(names)}", "one table",
+                           f"name one: release.tables[{names[0]!r}], or {self.path / 'tables' / names[0]}")  # fmt: skip
+        return self.tables["data"]
+
+    @property
+    def pair_tables(self) -> tuple[str, ...]:
+        """Names of the tables of pairs."""
+        return self.content.pair_tables
+
+    def read_synthetic(self, read: Callable[..., Any]) -> Any:
+        """Return the synthetic rows; `read` maps the files of a table, and a reader of their columns, to its rows."""
+        return self.content.read_synthetic(read)
+
+    @property
+    def protects(self) -> Protection:
+        """Privacy unit of the job."""
+        return self.content.protects
+
+    @property
+    def spent(self) -> Cost:
+        """Cost that was charged, of all entries on the ledger."""
+        entries = [self.manifest.get(name) for name in ENTRIES]
+        return Cost.total(Cost.from_dict(entry["cost"]) for entry in entries if entry)
+
+    @property
+    def pooled_cost(self) -> Cost:
+        """Cost of all draws that the answers use: of the run, and of the earlier releases that it refines."""
+        earlier = (self.manifest.get("refines") or {}).get("releases", ())
+        return sum((Cost.from_dict(one["cost"]) for one in earlier), self.spent)
+
+    @property
+    def attack_risk(self) -> AttackRisk:
+        """Attack risk of the answers; condition on public totals of the same records included."""
+        swaps = any(condition_of(one.domain.public_totals) for one in self.tables.values())
+        return AttackRisk.of(self.pooled_cost, self.protects, swaps, self.manifest["private"])
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """A copy of the manifest: identity and progress of the run. Use `update` to change it."""
+        return self._manifest_cache.read()
+
+    def update(self, **changes: object) -> None:
+        """Change entries of the manifest."""
+        self._manifest_cache.write({**self.facts, **changes})
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The manifest itself, which the caller does not change."""
+        return self._manifest_cache.view()
+
+    @property
+    def secret_path(self) -> Path:
+        return self.path / "secret.key"
+
+    @property
+    def secret(self) -> SecretFile:
+        """Path and public tag of the noise key."""
+        return SecretFile(self.secret_path, self.manifest["secret_tag"])
+
+    def states(self, driven: bool = False) -> dict[str, str]:
+        """Return the state of every started stage: running, done, failed, cancelled or stopped.
+
+        A stage whose process no longer exists is stopped. Set `driven` if a driver on another machine is known to
+        run, because locks of some file systems are not visible to other machines.
+        """
+        return self.current_states(self.manifest["stages"], driven)
+
+    def current_states(self, stages: Mapping[str, Any], driven: bool = False) -> dict[str, str]:
+        """Return the states of stages; see `states`."""
+        states = {name: str(stage["state"]) for name, stage in stages.items()}
+        if "running" in states.values() and not driven and free(self.path):
+            states = {name: "stopped" if state == "running" else state for name, state in states.items()}
+        return states
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the directory for this process and read the manifest again.
+
+        Raises TransientError if another process works in the directory, and JobError if it contains a symbolic link.
+        """
+        with locked(self.path):
+            if is_local(self.path):
+                check_tree(self.path)
+            self._manifest_cache.forget()
+            yield
+
+    def done(self, stage: str) -> bool:
+        """Return whether a stage is done, nothing of it remains for a part, and its output still exists."""
+        return super().done(stage) and all(part.is_done(stage) for part in self.parts.values())
+
+    def require(self, stage: str) -> None:
+        """Raise JobError unless the stage is done, or its output so far is complete in itself."""
+        if not any(part.offers(stage) for part in self.parts.values()):
+            super().require(stage)
+
+    def _digest_of(self, stage: Stage) -> str:
+        stages = self.manifest.get("parts", {})
+        digests = {name: entry.get("stages", {}).get(stage.name, {}).get("sha256") for name, entry in stages.items()}
+        return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+    def _log(self, stage: str, state: object) -> None:
+        self.log({"stage": stage, "state": state})
+
+    def log(self, line: Mapping[str, object]) -> None:
+        """Append a line to the log of the run, with the time."""
+        text, path = json.dumps({"time": now(), **line}) + "\n", self.path / "log.jsonl"
+        if is_local(path):
+            with os.fdopen(open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as log:
+                log.write(text)
+        else:  # objects of a store cannot be appended to
+            write_whole(path, (read_bytes(path) if present(path) else b"") + text.encode())
+
+
+class Part(StageRecords):
+    """Part of a release: the draws of a table, a join, a link, a period or a search, and what later parts read.
+
+    Facts and stages of a part in a folder of its own are in its entry of the manifest; those of a part without a
+    folder are those of the run.
+
+    Attributes
+    ----------
+    run : Run
+    name : str
+        Name on the ledger and in the manifest, for example "tables.users".
+    folder : str
+        Folder of its files in the run directory; "" for the directory itself.
+    depends_on : tuple of str
+        Names of the parts whose released values it reads.
+    """
+
+    stages: Mapping[str, Stage] = {}
+    job: Any
+    depends_on: tuple[str, ...] = ()
+
+    def __init__(self, run: Run, name: str, folder: str = "") -> None:
+        self.run, self.name, self.folder = run, name, folder
+        self._performed = set[str]()  # stages that this process has performed
+        self.path = run.path / folder if folder else run.path
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.path})"
+
+    @property
+    def run_path(self) -> Path:
+        return self.run.path
+
+    def charges(self, entry: str) -> tuple[Cost, object] | None:
+        """Return cost and terms of the draws under an entry of the ledger; None if there are none.
+
+        The cost is exact, to one privacy unit of the job. The terms are everything that determines the draws besides
+        the job, the data and the noise key, for JSON. Both are known once the part is planned.
+        """
+        return None
+
+    def check_charge(self, entry: str) -> None:
+        """Raise BudgetError before a charge that depends on another fact than the ledger has, or costs too much."""
+
+    @property
+    def drawn_folders(self) -> list[Path]:
+        """Folders with drawn values."""
+        return []
+
+    @property
+    def release(self) -> str:
+        """Release id in the labels of noise."""
+        return str(self.run.manifest["release"])
+
+    @property
+    def public_attributes(self) -> list[str]:
+        """Attributes that the job declares public although their rows belong to no unit."""
+        return []
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Facts about the part, with those of the run that hold for all parts."""
+        if not self.folder:
+            return self.run.manifest
+        whole = self.run.facts
+        common = {name: whole[name] for name in COMMON if name in whole}
+        own = dict(whole.get("parts", {}).get(self.name, {}))
+        facts = {"part": self.name, "release": self.release, "public_attributes": self.public_attributes}
+        keys = {name: own[name] for name in KEYS if name in own} if self.key_owner is self else {}
+        return {"snapshot": None, "stages": {}, **own, **common, **keys, **facts}
+
+    def update(self, **changes: object) -> None:
+        """Change facts."""
+        if not self.folder:
+            self.run.update(**changes)
+        else:
+            parts = self.run.facts.get("parts", {})
+            self.run.update(parts={**parts, self.name: {**parts.get(self.name, {}), **changes}})
+
+    def is_done(self, stage: str) -> bool:
+        """Return whether nothing of a stage of the run remains for the part once the run has finished it."""
+        return not self.folder or stage not in self.manifest["stages"] or StageRecords.done(self, stage)
+
+    def offers(self, stage: str) -> bool:
+        """Return whether the output of a stage that is not done yet can be used."""
+        return False
+
+    def forget(self) -> None:
+        """Forget all facts about the part."""
+        parts = self.run.manifest.get("parts", {})
+        self.run.update(parts={name: facts for name, facts in parts.items() if name != self.name})
+
+    def destroy_keys(self) -> None:
+        """Destroy noise keys of the part beside that of the run."""
+
+    def requests(self, name: str) -> bool:
+        """Return whether an attribute that enables a stage is given."""
+        return getattr(self, name, None) is not None
+
+    def states(self, driven: bool = False) -> dict[str, str]:
+        """Return the state of every started stage; see `Run.states`."""
+        return self.run.current_states(self.manifest["stages"], driven)
+
+    def perform(self, stage: str, engine: Any) -> None:
+        """Run a stage of the part; that of a part in a folder is recorded, and returns at once if it is done."""
+        if not self.folder:
+            self.stages[stage].perform(self, engine)
+        elif not self.done(stage):
+            self._check_inputs(self.stages[stage], engine.each("check"))
+            with self.record_stage(self.stages[stage], engine.each("hash")):
+                self.stages[stage].perform(self, engine)
+            self._performed.add(stage)
+
+    def _check_inputs(self, stage: Stage, each: ParallelMap) -> None:
+        """Raise JobError unless earlier stages are done, with unchanged files if another process performed them."""
+        for name in stage.needed(self):
+            self.require(name)
+            if name not in self._performed:
+                check_output(self.path, name, self.manifest["stages"].get(name, {}), each)
+
+    @property
+    def key_owner(self) -> Run | Part:
+        """The run, or a part with a noise key of its own."""
+        return self.run
+
+    @property
+    def secret_path(self) -> Path:
+        """File of the noise key."""
+        return self.key_owner.secret_path
+
+    @property
+    def secret(self) -> SecretFile:
+        """Path and public tag of the noise key."""
+        return SecretFile(self.secret_path, self.manifest["secret_tag"])
+
+    def read_matching_key(self) -> bytes | None:
+        """Return the noise key if it is present and matches the manifest's tag; another key would draw fresh noise."""
+        if not present(self.secret_path):
+            return None
+        secret = read_secret(self.secret_path)
+        return secret if secret_tag(secret) == self.manifest["secret_tag"] else None
+
+    def plan(self, engine: Any) -> None:
+        """Choose the measurements. Reads no data."""
+
+    def changed_data(self) -> dict[str, list[str]]:
+        """Return what changed since measuring, by the key of the job; see `Content.changed_data`."""
+        return {}
+
+    def check_data(self, engine: Any) -> None:
+        """Refuse invalid data before the first charge of the run, where it is for searches or numbers of units."""
+
+    def begin(self, engine: Any) -> None:
+        """Create the noise key, and refuse what the ledger refuses, before data are read."""
+
+    def check(self, engine: Any) -> None:
+        """Read the data and refuse invalid data. Spends nothing; repeated after an interruption."""
+
+    def measure(self, engine: Any) -> None:
+        """Draw the noise of all measurements that are not stored, and derive what other parts read."""
+
+    def close(self) -> None:
+        """Remove what `check` has read, also after an error."""
+
+    def is_measured(self) -> bool:
+        """Return whether all noise is drawn; completes derived files from stored values, and draws nothing."""
+        return True
+
+    def reconstruct(self, engine: Any) -> None:
+        """Write the answers."""
+
+    def synthesize(self, engine: Any) -> None:
+        """Sample the synthetic rows."""
+
+    def report(self, engine: Any) -> None:
+        """Write the report of the part."""
+
+    def _log(self, stage: str, state: object) -> None:
+        self.run.log({"part": self.name, "stage": stage, "state": state} if self.folder else
+                     {"stage": stage, "state": state})  # fmt: skip
+
+
+def in_order(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Return parts in topological order. Raises JobError for an unknown dependency or a cycle."""
+    ordered: dict[str, Part] = {}
+    while left := [part for name, part in parts.items() if name not in ordered]:
+        ready = next((part for part in left if ordered.keys() >= set(part.depends_on)), None)
+        if ready is None:
+            names = {name for part in left for name in part.depends_on if name not in ordered}
+            raise JobError("parts", f"{left[0].name} depends on {', '.join(sorted(names))}",
+                           "parts without a cycle of dependencies", "remove one of them")  # fmt: skip
+        ordered[ready.name] = ready
+    return ordered
+
+
+def _state_after(error: BaseException) -> str:
+    """Return the state of a stage that ended with an error; an interrupt or `cancel` means stopped, not failed."""
+    return "stopped" if isinstance(error, KeyboardInterrupt) else str(getattr(error, "state", "failed"))
+
+
+def now() -> str:
+    """Return the current UTC time in the format of manifests and logs."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,299 @@
+"""Execution of stages in order, each once and on the output of earlier ones; repetition and end of a run.
+
+If a job is repeated, a measured run reads and spends nothing, and answers from other data are refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from dpscale.base.error_redaction import discreetly
+from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, TransientError
+from dpscale.contributions.unit_ids import RULE
+from dpscale.engine import Engine, resolve
+from dpscale.engine.schedulers import Progress, silent
+from dpscale.ledger import Ledger
+from dpscale.ledger.location import check_ledger_place, standing
+from dpscale.privacy.secret import destroy_secret
+from dpscale.records.frames import FRAME
+from dpscale.runs.charge import (
+    ALLOCATION,
+    SEARCHES,
+    UNITS,
+    check_ledger_exists,
+    check_ledger_link,
+    publish,
+    release_of_entry,
+)
+from dpscale.runs.file_tags import Comparison, compare_files
+from dpscale.runs.manifest import check_output, disk_errors, frame_tag
+from dpscale.runs.parts import finish
+from dpscale.runs.run import (
+    ABANDONED,
+    DRIVER_STATUS,
+    ENTRIES,
+    FINISHED,
+    STOP_REQUEST,
+    UNREADABLE,
+    Run,
+    now,
+)
+from dpscale.runs.stage import Stage
+from dpscale.runs.stages.measure import columns_of, content_hash, open_table
+from dpscale.runs.table import TablePart
+from dpscale.storage.files import is_local, remove, remove_partial, store_errors
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Finished = Mapping[str, Mapping[str, Any]]
+
+
+def run_stages(
+    run: Run,
+    client: Client | None = None,
+    scheduler: str | None = None,
+    progress: Progress = silent,
+    only: str | None = None,
+) -> None:
+    """Run all requested stages in order, or only one."""
+    if any(stage.spends and not run.done(stage.name) for stage in _requested(run, only)):
+        check_ledger_place(standing(run.job.privacy.ledger))
+    engine = resolve(client, scheduler or run.job.engine.scheduler, progress)
+    try:
+        run_requested(run, engine, only)
+    finally:
+        engine.close()
+
+
+def run_requested(run: Run, engine: Engine, only: str | None = None) -> None:
+    """Run all requested stages in order, or only one, on an engine; the directory is locked meanwhile."""
+    with disk_errors(run.path), store_errors(run.path), run.locked():
+        remove_partial(run.path, spared=(DRIVER_STATUS, STOP_REQUEST))
+        finished = {name: entry for name, entry in run.manifest["stages"].items() if run.done(name)}
+        for stage in _requested(run, only):
+            run_stage(stage, run, engine, finished)
+
+
+def _requested(run: Run, only: str | None) -> list[Stage]:
+    return [one for one in run.stages.values() if (one.is_enabled(run) if only is None else only == one.name)]
+
+
+def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None = None) -> None:
+    """Run one stage unless it is finished.
+
+    `finished` contains the manifest entries of the stages that were finished before this process began.
+    """
+    if not run.done(stage.name):
+        run.check_open(stage.name)
+    for name in stage.needed(run):
+        run.require(name)
+    if run.done(stage.name):
+        return
+    for name in stage.needed(run):
+        check_output(run.path, name, (finished or {}).get(name, {}), engine.each("check"))
+    with run.record_stage(stage, engine.each("hash")):
+        if stage.spends:  # stages that spend read records: report only the type of an error, never its text
+            _check_id_rule(run)
+            discreetly(f"stage {stage.name}", _perform, stage, run, engine)
+        else:
+            stage.perform(run, engine)
+
+
+def _check_id_rule(run: Run) -> None:
+    """Raise JobError if the run began under another rule for the ids of units or keys, which bounds other rows."""
+    uses_ids = getattr(run.job, "tables", None) is not None or run.job.data.privacy_unit is not None
+    if uses_ids and run.manifest.get("ids") != RULE:
+        raise JobError("run directory", f"{run.path} began under an earlier rule for ids of units and keys",
+                       "a run of this version", "resume it with the version of dpscale that its manifest.json names, or"
+                       " end it")  # fmt: skip
+
+
+def _perform(stage: Stage, run: Run, engine: Engine) -> None:
+    """Run the stage; errors of a disk or a store may be reported in full."""
+    with disk_errors(run.path), store_errors(run.path):
+        stage.perform(run, engine)
+
+
+def end(run: Run) -> dict[str, Any]:
+    """End a run and return how it ended and what it spent; a repeated call changes nothing.
+
+    The manifest is updated first: if the process is killed afterwards, the next `end` destroys the noise key, and no
+    stage continues. Raises TransientError while another process works in the directory.
+    """
+    with disk_errors(run.path), store_errors(run.path), run.locked():
+        if run.ended is None:
+            whole = run.done("measure") or finish(run)
+            run.update(ended={"how": FINISHED if whole else ABANDONED, "at": now()})
+        remove_partial(run.path)
+        for part in run.parts.values():
+            part.destroy_keys()
+        run.destroy_key()
+        return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
+
+
+def _spent(run: Run) -> dict[str, Any]:
+    """Return the charge of the run from the ledger, or from the manifest if the ledger is not readable here.
+
+    A finished run is published first if it is not yet.
+    """
+    try:
+        entry = ledger_entry(run)
+        if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
+            publish(run)
+            entry = ledger_entry(run)
+        others = {"searches": release_of_entry(run, SEARCHES), "units": release_of_entry(run, UNITS),
+                  "allocation": release_of_entry(run, ALLOCATION)}  # fmt: skip
+        found = {name: one for name, release in others.items() if (one := ledger_entry(run, release))}
+        return {"charged": entry, **found}
+    except (BudgetError, *UNREADABLE) as error:
+        return {"charged": run.manifest["privacy"], "ledger": str(error)}
+
+
+def ledger_entry(run: Run, release: str | None = None) -> dict[str, Any] | None:
+    """Return the state and cost of a release on the ledger, by default the run's; None if it was never charged."""
+    dataset, release = ledger_dataset(run), release or run.manifest["release"]
+    return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
+
+
+def _releases(run: Run) -> list[str]:
+    """Return the release ids on the ledger that a run may have."""
+    return [release_of_entry(run, entry) for entry in ENTRIES]
+
+
+def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
+    """Return the ledger's summary of the run's dataset, with the links of its hash chain if `chained`.
+
+    With `chained`, a ledger of a version without chains is upgraded.
+    It is empty if the run never opened a ledger.
+    """
+    manifest = run.manifest
+    recorded = manifest.get("ledger")
+    if recorded is None and manifest["privacy"] is None:
+        return {}
+    check_ledger_exists(run)
+    with Ledger.open(standing(run.job.privacy.ledger), create=False) as ledger:
+        if recorded not in (None, ledger.name):  # older runs did not record its name
+            raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger with which this run started",
+                              "the ledger of the run, on its machine", "run the command there")  # fmt: skip
+        check_ledger_link(run, ledger)
+        if chained:
+            ledger.link_entries()
+        datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
+        releases = _releases(run)
+        containing = ((name, one) for name, one in datasets.items()
+                   if any(row["release"] in releases for row in one["releases"]))  # fmt: skip
+        name, found = next(containing, ("", {}))
+        return found | {"chain": ledger.chain(name)} if chained and found else found
+
+
+SECRET = "secret.key"
+
+
+@contextmanager
+def remove_on_error(run: Run) -> Iterator[None]:
+    """Remove a newly created run directory if the block raises a DpscaleError.
+
+    Nothing is removed after a TransientError, because the same command resumes the run, or if the release was charged.
+    """
+    try:
+        yield
+    except TransientError:  # the same command resumes the run
+        raise
+    except DpscaleError:
+        if run.created and is_local(run.path):
+            with suppress(DpscaleError, OSError):
+                _remove_directory(run)
+        raise
+
+
+def _remove_directory(run: Run) -> None:
+    """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
+    with run.locked():
+        if run.manifest["privacy"] is not None or any(ledger_entry(run, name) for name in _releases(run)):
+            return
+        for secret in run.path.rglob(SECRET):
+            destroy_secret(secret)
+        for path in run.path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else remove(path)
+    if run.created == "folder":
+        run.path.rmdir()
+        if run.path.parent.name == "runs":
+            run.path.parent.rmdir()  # fails if there are other runs
+
+
+def check_repeat(run: Run) -> str | None:
+    """Return the status of a measured run; None if it is not measured. Raises DataError if its data changed."""
+    if not run.done("measure"):
+        return None
+    when, done = _date(run), all(run.done(stage.name) for stage in run.stages.values() if stage.is_enabled(run))
+    status = f"{'done' if done else 'measured'} on {when}"
+    for field, changed in run.content.changed_data().items():
+        resume = "" if done else f", `dpscale run {run.path} --only reconstruct` resumes the old one"
+        found = _comparison(run, changed)
+        if found.same:
+            return f"{status}, the files have the same content, nothing spent"
+        if found.known:
+            raise DataError(field, f"{status} from other data ({found.text}); nothing spent",
+                            "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
+        raise DataError(field, f"{status} from files that cannot be compared with these, whose {', '.join(changed)}"
+                        f" differ{'s' * (len(changed) == 1)}: {found.text}; nothing spent", "the files as they were",
+                        f"open the existing release, {run.path}, or compare as the user who measured it")  # fmt: skip
+    return f"{status}, nothing read, nothing spent"
+
+
+def _comparison(run: Run, changed: Sequence[str]) -> Comparison:
+    """Return how the files differ from those that the run has read; `changed` as `Run.changed_data` returns it."""
+    differ = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}"
+    if "version" in changed:
+        return Comparison(differ)
+    found = compare_files(run)
+    certain = not found.known and {"size", "number"} & set(changed)
+    return Comparison(differ) if certain else found
+
+
+def check_frame(run: TablePart, client: Client | None = None, scheduler: str | None = None) -> None:
+    """Raise DataError unless the data frame of a call is the one that a measured run read.
+
+    The frame is read once for its hash (`runs.manifest.frame_tag`).
+    """
+    if run.frame is None or not run.done("measure"):
+        return
+    known = run.manifest.get("frame")
+    found = _tag_of(run, client, scheduler) if known and run.job.data.path == FRAME else None
+    if found is not None and found == known:
+        return
+    other = bool(found and known and found["key"] == known["key"])
+    got = f"a frame whose records differ from those measured on {_date(run)}"
+    if not other:
+        problem = _comparison_problem(run, found)
+        got = f"a frame that cannot be compared with the one measured on {_date(run)}: {problem}"
+    raise DataError("data", got, "the frame that the run measured",
+                    f"open the existing release with Release.open({str(run.path)!r}), or start a new one, which is "
+                    "charged, with fresh=True")  # fmt: skip
+
+
+def _tag_of(run: TablePart, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
+    engine = resolve(client, scheduler or run.job.engine.scheduler)
+    try:
+        table = open_table(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
+        return frame_tag(run.manifest["release"], content_hash(run, table, engine))
+    finally:
+        engine.close()
+
+
+def _comparison_problem(run: TablePart, found: dict[str, str] | None) -> str:
+    """Return why two frames cannot be compared."""
+    if run.job.data.path != FRAME:
+        return "the run read files"
+    if not run.manifest.get("frame"):
+        return "the run has no fingerprint of it"
+    return "the key of its fingerprint is not in the state folder of this user" if found is None else (
+        "its fingerprint was computed with another key")  # fmt: skip
+
+
+def _date(run: Run | TablePart) -> str:
+    return str(run.manifest["stages"]["measure"]["end"])[:10]

@@ -1,0 +1,109 @@
+"""Table of the stages of a run, in order. Commands, hashes of outputs, `status` and DAGs are derived from it.
+
+A finished stage returns at once, so each stage can be called separately and repeatedly, from a shell, a DAG or Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpscale.engine import Engine
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a run.
+
+    Attributes
+    ----------
+    name : str
+    help : str
+    folder : str
+        Output: a folder or a file of the run directory or of a part, which is hashed when the stage finishes; "" if the
+        parts of the run hash their own outputs.
+    leaves : str
+        File or folder of the output that exists if and only if the stage is complete.
+    module : str
+        Module with the function `perform(owner, engine)`, or "module:function"; imported on the first call.
+    needs : sequence of str
+        Stages whose output it reads, if they are requested. They must be finished and their output unchanged.
+    spends : bool
+        Whether the stage may spend budget.
+    enabled_by : str
+        Attribute of a run that is not None if the stage is requested; "" if it always is.
+    """
+
+    name: str
+    help: str
+    folder: str
+    leaves: str
+    module: str
+    needs: Sequence[str] = ()
+    spends: bool = False
+    enabled_by: str = ""
+
+    def is_enabled(self, owner: Any) -> bool:
+        """Return whether the stage is requested for a run or a part."""
+        return not self.enabled_by or bool(owner.requests(self.enabled_by))
+
+    def needed(self, run: Any) -> list[str]:
+        """Return the stages whose output it reads in a run."""
+        return [name for name in self.needs if name in run.stages and run.stages[name].is_enabled(run)]
+
+    def perform(self, owner: object, engine: Engine) -> None:
+        """Run the stage of a run or of a part."""
+        self.function("perform")(owner, engine)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return a function of the stage's module; "perform" is the one that the stage names."""
+        module, _, performs = self.module.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), performs or name if name == "perform" else name)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the description that an external scheduler needs."""
+        return {"name": self.name, "help": self.help, "needs": list(self.needs), "spends": self.spends}
+
+
+TABLE = (
+    Stage("discover", "Find the cells that are not public, at a part of the budget.",
+          "domain", "domain/domain.toml", "dpscale.runs.stages.discover", spends=True, enabled_by="discovery"),
+    Stage("plan", "Choose what is measured; reads no data, spends nothing.",
+          "plan", "plan/plan.json", "dpscale.runs.stages.plan", needs=("discover",)),
+    Stage("units", "Count distinct units by cell, at a part of the budget.",
+          "units", "units/units.json", "dpscale.runs.stages.units", needs=("plan",), spends=True,
+          enabled_by="unit_counts"),
+    Stage("measure", "Count, charge the ledger and draw the noise of a planned run.",
+          "measurements", "measurements", "dpscale.runs.stages.measure", needs=("plan", "units"), spends=True),
+    Stage("reconstruct", "Write the answers of a measured run.",
+          "answers", "answers/index.parquet", "dpscale.runs.stages.reconstruct", needs=("plan", "measure")),
+    Stage("synthesize", "Draw synthetic rows from a measured run.",
+          "synthetic", "synthetic/_rows.json", "dpscale.runs.stages.synthesize", needs=("plan", "measure"),
+          enabled_by="synthesis"),
+    Stage("report", "Write the report of an answered run.",
+          "report.html", "report.html", "dpscale.runs.stages.report", needs=("plan", "reconstruct")),
+)  # fmt: skip
+
+ALLOCATE = Stage("allocate", "Divide the budget over tables and links, from a first measurement at a part of it.",
+                 "allocation", "allocation/allocation.json", "dpscale.runs.links.allocate", spends=True,
+                 enabled_by="allocation")  # fmt: skip
+STAGES: dict[str, Stage] = {stage.name: stage for stage in TABLE}
+
+
+TABLE_STAGES = tuple(STAGES)  # those that visit the parts of a run; plug-ins of other stages have the run
+
+
+def stages_of_run(outputs: Mapping[str, tuple[str, str]]) -> dict[str, Stage]:
+    """Return the stages of a run, which visit its parts in order (`runs.parts`).
+
+    Parameters
+    ----------
+    outputs : mapping of str to (str, str)
+        Folder and completing file of each stage.
+    """
+    return {name: replace(STAGES[name], folder=folder, leaves=leaves, module=f"dpscale.runs.parts:{name}")
+            for name, (folder, leaves) in outputs.items()}  # fmt: skip

@@ -1,0 +1,199 @@
+"""Numbers in the synthetic rows of a run: targets from its estimates, and values of the rows of a part.
+
+A table of one part needs its rows only. In several parts the share of a part in the sum of a group is that of its
+rows, so the rows of all parts are counted first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.answers.number_statistics import check_measured
+from dpscale.answers.tables import LEVEL, Answered
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import AttributeSet, Floats, Integers, Integers32, NDArray
+from dpscale.domain.number import Number
+from dpscale.privacy.streams import PublicStream
+from dpscale.reconstruction.joint_intervals import half_width
+from dpscale.runs.estimates import estimates_of
+from dpscale.runs.table import TablePart
+from dpscale.storage.files import reading, writing
+from dpscale.synthesis.draw import RowPart, RowSampler
+from dpscale.synthesis.number_values import (
+    GroupTargets,
+    NumberTargets,
+    RowGroups,
+    draw_steps,
+    read_number_targets,
+    select_sets,
+    write_number_targets,
+)
+from dpscale.workload import part_of
+from dpscale.workload.residual import subsets
+from dpscale.workload.sums import MeanQueries, VarianceQueries, number_named
+
+TARGETS, COUNTS = "row-numbers.npz", "row-counts.npy"
+LIMITS = "row_limits"  # fact of a part of several tables: least and most rows, and the adjusted estimate
+GROUP_BYTES = 80  # of one group in one task
+
+
+def limited_rows(table: TablePart, total: float) -> int:
+    """Return the number of synthetic rows for an estimated number of records, within the limits of the table."""
+    limits = table.manifest.get(LIMITS, {"least": 0, "most": None, "estimate": None})
+    estimate = total if limits["estimate"] is None else limits["estimate"]
+    rows = max(limits["least"], round(estimate))
+    return rows if limits["most"] is None else min(rows, limits["most"])
+
+
+def write_targets(run: TablePart, sampler: RowSampler, folder: Path) -> tuple[NumberTargets, ...]:
+    """Write the targets of the numbers of a run and return them; those of the rows' attributes only."""
+    found = tuple(
+        targets for name in run.workload.numbers if (targets := _targets_of(run, name, sampler.names)) is not None
+    )
+    write_number_targets(folder / TARGETS, found)
+    return found
+
+
+def _targets_of(run: TablePart, name: str, names: Sequence[str]) -> NumberTargets | None:
+    """Return the targets of a number; None if not even the sum of all records was measured."""
+    answered = Answered(estimates_of(run), str(run.manifest["release"]))
+    most = run.job.engine.bytes // (8 * GROUP_BYTES * len(run.workload.numbers))
+    numbers = run.domain.number_names
+    requested = {
+        below
+        for own in run.workload.sets if name in own
+        for below in subsets(tuple(one for one in own if one not in numbers))
+        if set(below) <= set(names) and run.domain.cells(below) <= most
+    }  # fmt: skip
+    found = [
+        targets for by in sorted(requested, key=lambda own: (len(own), own))
+        if (targets := _group_targets(answered, name, by)) is not None
+    ]  # fmt: skip
+    return NumberTargets(name, select_sets(found, most)) if any(not one.names for one in found) else None
+
+
+def _group_targets(answered: Answered, name: str, by: AttributeSet) -> GroupTargets | None:
+    """Return the targets of the groups of a set; None if their sums were not measured."""
+    domain = answered.estimates.workload.domain
+    number = number_named(domain, name, "synthesize")
+    for family in [VarianceQueries(of=name), MeanQueries(of=name)] if number.squares else [MeanQueries(of=name)]:
+        part = part_of(family, domain, ((*by, name),), (1.0,))
+        try:
+            check_measured(answered, part, (*by, name))
+        except PlanError:
+            continue
+        return _shares(answered, number, by, family.figures, answered.estimates.part_answers(part.linear, (*by, name)))
+    return None
+
+
+def _shares(
+    answered: Answered, number: Number, by: AttributeSet, figures: Sequence[str], given: tuple[Floats, Floats]
+) -> GroupTargets:
+    """Return targets from centred answers: with t = 2u − 1, u = (t + 1)/2 and u² = (t² + 2t + 1)/4.
+
+    The answers of a number whose total over a unit of k rows is bounded are k times as large as the sum of t.
+    """
+    answers, errors = (one.reshape(-1, one.shape[-1]) for one in given)
+    first, second, both = figures.index("t"), figures.index("n"), -1  # t + n is the last sum of two
+    t, n, rows = answers[:, first] / number.rows_per_unit, answers[:, second], number.rows_per_unit
+    squares = (answers[:, figures.index("q")] + 2 * t + n) / 4 if "q" in figures else np.empty(0)
+    variances = errors[:, [first, second, both]].T ** 2
+    covariance = (variances[2] - variances[0] - variances[1]) / (2 * rows)
+    variance = variances[0] / rows**2
+    centre = number.low / number.steps + 0.5  # the sum is t/2 + centre · n, in units of the range
+    value_errors, sum_errors = (
+        np.sqrt(np.maximum(variance / 4 + own * covariance + own**2 * variances[1], 0)) for own in (centre, 0.5)
+    )
+    return GroupTargets(
+        by, answered.estimates.workload.domain.shape(by), n, errors[:, second], (t + n) / 2, sum_errors, value_errors,
+        squares, half_width(LEVEL, answered.estimates.noise),
+    )  # fmt: skip
+
+
+def cells_file(folder: Path, name: str, part: RowPart) -> Path:
+    """Return the file in which the rows of a part are stored between counting and writing."""
+    return folder / f"row-cells-{name}-{part.rows}-{part.parts}-{part.number}.npy"
+
+
+def count_groups(folder: Path, rows: Integers32, sampler: RowSampler) -> Integers:
+    """Return the rows in every group of every number and set, concatenated."""
+    counts = [np.empty(0, np.int64)]
+    for targets in read_number_targets(folder / TARGETS):
+        counts += [np.bincount(one.index(rows, sampler.names), minlength=len(one.known)) for one in targets.sets]
+    return np.concatenate(counts)
+
+
+def write_array(path: Path, values: NDArray[Any]) -> None:
+    """Write an array; it is not flushed to disk, because it can be recomputed for free."""
+    with writing(path, durable=False) as file:
+        np.save(file, values, allow_pickle=False)
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    with reading(path) as file:
+        found: NDArray[Any] = np.load(file, allow_pickle=False)
+    return found
+
+
+def number_steps(
+    run: TablePart, folder: Path, sampler: RowSampler, rows: Integers32, part: RowPart, weights: Floats | None
+) -> dict[str, Integers]:
+    """Return the steps of every number for the rows of a part; -1 for null."""
+    whole = part.parts == part.files
+    own = np.ones(len(rows)) if weights is None else weights
+    scale = part.rows / sampler.total if weights is None and not whole else own.sum() / sampler.total
+    numbers, found = read_number_targets(folder / TARGETS), dict[str, Integers]()
+    counts = None
+    if not whole and weights is None:
+        ends = np.cumsum([len(one.known) for targets in numbers for one in targets.sets])
+        counts = iter(np.split(read_array(folder / COUNTS), ends[:-1]))
+    for place, targets in enumerate(numbers):
+        totals = None if counts is None else list(islice(counts, len(targets.sets)))
+        groups = RowGroups(np.ascontiguousarray(rows, np.int32), sampler.names, own, scale, totals)
+        stream = PublicStream(run.manifest["release"], "numbers", place, *part.key)
+        number = number_named(run.domain, targets.name, "synthesize")
+        same = [run.domain[one] for one in sampler.names if run.domain[one].column == number.column]
+        found[targets.name] = draw_steps(number, targets, groups, same, stream)
+    return found
+
+
+def row_sums(
+    run: TablePart,
+    folder: Path,
+    sampler: RowSampler,
+    rows: Integers32,
+    steps: dict[str, Integers],
+    weights: Floats | None,
+) -> list[Floats]:
+    """Return the sums of the rows in the reported groups of each number, concatenated, in steps."""
+    own, found = np.ones(len(rows)) if weights is None else weights, list[Floats]()
+    for targets in read_number_targets(folder / TARGETS):
+        mine, low = steps[targets.name], run.domain[targets.name].low
+        values = own * np.where(mine >= 0, mine + low, 0)
+        sums = [np.bincount(one.index(rows, sampler.names), values, len(one.known)) for one in targets.reported]
+        found.append(np.concatenate(sums).astype(np.float64))
+    return found
+
+
+def describe_numbers(
+    run: TablePart, numbers: Sequence[NumberTargets], sums: Sequence[Floats], scale: float
+) -> dict[str, object]:
+    """Return the distance of the sums of the rows from the estimates, in standard errors, by number."""
+    found = dict[str, object]()
+    for targets, own in zip(numbers, sums, strict=True):
+        number, reported = number_named(run.domain, targets.name, "synthesize"), targets.reported
+        seen = np.concatenate([one.visible for one in reported])
+        aims = np.concatenate([number.steps * one.sums + number.low * one.known for one in reported])
+        errors = number.steps * np.concatenate([one.value_errors for one in reported])
+        distances = np.abs(own / scale - aims)[seen] / errors[seen]
+        found[targets.name] = {
+            "sets": len(targets.sets), "groups": int(seen.sum()),
+            "median": float(np.median(distances)) if seen.any() else None,
+            "max": float(distances.max()) if seen.any() else None,
+        }  # fmt: skip
+    return found
