@@ -101,6 +101,14 @@ def bounded_rows(shard: Shard, batch: int, bound: Bound) -> BoundedRows:
     """Return a shard's rows of a batch.
 
     If they are many, as when one unit has most rows, rows beyond the bound within this shard are omitted.
+
+    Guarantee
+    ---------
+    Protected: nothing is released: the counted rows of each unit are at most those of the bound.
+    Cost: none.
+    Neighbours: all rows of one unit; which of its rows are counted depends on its rows alone, and no row of another
+        unit moves.
+    Proof: docs/privacy.md, Neighbouring tables; tests/contributions/test_unit_cells.py.
     """
     pieces = shard.pieces(batch)
     ends = np.cumsum([len(rows) for rows, _ in pieces], dtype=np.int64)

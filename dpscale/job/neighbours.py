@@ -74,6 +74,13 @@ def neighbour_relation(job: CompositeJob) -> NeighbourRelation:
     """Return the neighbouring relation of a job.
 
     Raises JobError if its tables and links have no common privacy unit.
+
+    Guarantee
+    ---------
+    Protected: rows of the root with everything that links lead to; the tables of a job are charged for it together.
+    Cost: counted rows of each table and link for one step, from the bounds of the links.
+    Neighbours: one row of the root added or removed, with its linked rows.
+    Proof: docs/privacy.md, Several tables; tests/links/test_neighbours.py.
     """
     both = [link for link in job.link if link.protects == "both"]
     if both and len(both) < len(job.link):

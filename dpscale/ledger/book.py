@@ -163,6 +163,13 @@ class Ledger(PublicLedger):
         -------
         str
             "reserved", "committed", "released" or "admitted".
+
+        Guarantee
+        ---------
+        Protected: all releases of a dataset together.
+        Cost: at most the caps on the total and on the periods; a refused or broken history admits nothing.
+        Neighbours: `protects`: releases for other units are refused, or converted as docs/privacy.md says.
+        Proof: docs/privacy.md, Neighbouring tables; tests/ledger/test_book.py.
         """
         asked = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts,
                         checked_periods(periods), job)  # fmt: skip
@@ -199,6 +206,14 @@ class Ledger(PublicLedger):
             Number of the decision among those of the part.
         digest : str
             SHA-256 of the decision.
+
+        Guarantee
+        ---------
+        Protected: the draws of a release: two copies of a run directory cannot draw different things under one
+            charge.
+        Cost: nothing beyond the charge.
+        Neighbours: those of the release.
+        Proof: docs/privacy.md, One draw for one charge; tests/ledger/test_book.py.
         """
 
         def act(db: Database) -> None:

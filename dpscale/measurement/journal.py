@@ -64,6 +64,14 @@ class Journal:
         ------
         BudgetError
             If the ledger refuses the charge, or has another decision with this number.
+
+        Guarantee
+        ---------
+        Protected: everything that is drawn under the decision.
+        Cost: that of the entry of the ledger, which `charge` reserves first; a second decision with this number
+            is refused.
+        Neighbours: those of the entry.
+        Proof: docs/privacy.md, One draw for one charge; tests/audit/test_retry.py.
         """
         self.charge()
         self.record(number, hashlib.sha256(canonical(content)).hexdigest())
@@ -145,10 +153,13 @@ class StoredDraws:
         content : callable
             Content of the decision, given `counts`.
 
-        Notes
-        -----
-        Guarantee: each value has noise of its request, keyed by its label, so that a repetition gives the same value;
-        the decision is on the ledger before.
+        Guarantee
+        ---------
+        Protected: the values: each has the noise of its request, keyed by its label, so that a repetition gives
+            the same value.
+        Cost: that of the requests, which is on the ledger before the first draw.
+        Neighbours: those of the requests.
+        Proof: docs/privacy.md, One draw for one charge; tests/audit/test_retry.py.
         """
         if self.path(number) is None:
             once = cache(counts)

@@ -52,6 +52,13 @@ def measure_block(
         Noise key of the release.
     record : mapping
         Canonical record of the measurement; with the secret it determines the noise.
+
+    Guarantee
+    ---------
+    Protected: the noisy values: exact integers plus exact integer noise; floating point begins after the sum.
+    Cost: that of `draw` for the sensitivity of K; the counts themselves stay in memory.
+    Neighbours: those of the counts, whose rows are bounded before.
+    Proof: docs/privacy.md, The charge of discrete noise; tests/measurement/test_block.py.
     """
     exact, stream = project(marginal, block), open_stream(secret, "noise", record)
     counts, (multiplier, left) = exact.counts, divmod(draw.multiplier, exact.denominator)

@@ -132,6 +132,13 @@ class TimePlan:
         Returns
         -------
         Cost
+
+        Guarantee
+        ---------
+        Protected: all values of all periods of the horizon.
+        Cost: `cost` times `factor`, the largest cost of the rows of R in the periods in which one unit can have rows.
+        Neighbours: all rows of one unit, in at most `periods_per_unit` periods.
+        Proof: docs/privacy.md, Growing tables; tests/periods/test_sensitivity.py.
         """
         if self.noise == LAPLACE:
             return cost.scaled(self.factor)

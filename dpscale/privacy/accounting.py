@@ -111,7 +111,16 @@ class Cost:
 
     @classmethod
     def total(cls, costs: Iterable[Cost]) -> Cost:
-        """Return the composition of costs, none of which was chosen adaptively."""
+        """Return the composition of costs, none of which was chosen adaptively.
+
+        Guarantee
+        ---------
+        Protected: all releases together, if the noise of each is independent and none is chosen from the values
+            of another.
+        Cost: sums of squared mu, of pure epsilon and of additive delta, in exact fractions.
+        Neighbours: those of the releases, which are the same.
+        Proof: docs/privacy.md, One currency: everything is Gaussian DP; tests/privacy/test_accounting.py.
+        """
         return sum(costs, cls())
 
     def scaled(self, factor: Fraction | int) -> Cost:
@@ -139,6 +148,13 @@ class Cost:
         -------
         Cost
             With the additive delta rounded up.
+
+        Guarantee
+        ---------
+        Protected: the same release, between datasets that `size` neighbour steps connect.
+        Cost: size · μ, size · ε, and the additive delta of the recursion above.
+        Neighbours: chains of `size` steps of the relation of the cost.
+        Proof: docs/privacy.md, Additive δ; tests/privacy/test_additive_delta.py.
         """
         if isinstance(size, bool) or not (isinstance(size, int) and size >= 1):
             raise BudgetError("size", f"got {size!r}", "an integer >= 1", "count the units of the group")

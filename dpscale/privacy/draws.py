@@ -131,6 +131,14 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
         Contribution bound.
     denominator : int
         Number that divides the multiplier, so that counts in units of 1/denominator records are measured exactly.
+
+    Guarantee
+    ---------
+    Protected: K · counts + noise of one release, where one neighbour step changes K · counts by at most
+        rows_per_unit · √squared_l2 in L2.
+    Cost: μ² = (m · rows_per_unit)² · squared_l2 / (variance − 8) of Gaussian DP with multiplier m, at most `cost`.
+    Neighbours: added or removed rows: at most rows_per_unit of one unit.
+    Proof: docs/privacy.md, The charge of discrete noise; tests/privacy/test_draws.py.
     """
     if squared_l2 * rows_per_unit < 1 or cost <= 0:
         raise ValueError(f"{what}: a sensitivity or a cost of 0")
@@ -165,7 +173,16 @@ def scaled_gaussian(draw: GaussianDraw, factor: float, squared_l2: int, rows_per
 
 
 def laplace_draw(l1: int, epsilon: Fraction, rows_per_unit: int, what: str, denominator: int = 1) -> LaplaceDraw:
-    """Return the noise with which a strategy of L1 sensitivity `l1` costs `epsilon` or slightly less, never more."""
+    """Return the noise with which a strategy of L1 sensitivity `l1` costs `epsilon` or slightly less, never more.
+
+    Guarantee
+    ---------
+    Protected: K · counts + noise of one release, where one neighbour step changes K · counts by at most
+        rows_per_unit · l1 in L1.
+    Cost: ε = m · rows_per_unit · l1 / scale of pure DP with multiplier m, at most `epsilon`.
+    Neighbours: added or removed rows: at most rows_per_unit of one unit.
+    Proof: docs/privacy.md, Pure ε: Laplace noise; tests/privacy/test_draws.py.
+    """
     exact = Fraction(l1 * rows_per_unit) / epsilon
     multiplier = denominator
     while multiplier * exact < FINE:

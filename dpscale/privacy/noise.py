@@ -59,6 +59,13 @@ def discrete_gaussian(stream: KeyedStream, variance: int | Fraction, size: int) 
         If the variance is not an int or Fraction (a float is not exact).
     ValueError
         If the variance is out of range.
+
+    Guarantee
+    ---------
+    Protected: the noise of a release: no floating-point operation decides a value.
+    Cost: none by itself.
+    Neighbours: none by itself.
+    Proof: docs/privacy.md, The charge of discrete noise; tests/privacy/test_noise.py.
     """
     return _draw(stream, _gaussian(_exact("variance", variance, MAX_VARIANCE)), size)
 

@@ -121,7 +121,15 @@ class Urn:
 
 
 def draw_index(words: Words, scores: Sequence[int], scale: Fraction) -> int:
-    """Return one index with probability exactly proportional to exp(scale · score)."""
+    """Return one index with probability exactly proportional to exp(scale · score).
+
+    Guarantee
+    ---------
+    Protected: the index, from scores that one neighbour step changes by at most Δ.
+    Cost: range ε = 2 · scale · Δ of an exponential mechanism, without rounding.
+    Neighbours: those of the scores.
+    Proof: docs/privacy.md, One currency: everything is Gaussian DP; tests/privacy/test_selection.py.
+    """
     return Urn(scores, scale).draw(words)
 
 
@@ -170,5 +178,13 @@ def epsilon_below(beta: Fraction) -> Fraction:
 
 
 def scale_for(beta: Fraction, sensitivity: int) -> Fraction:
-    """Return the scale ε / (2Δ) of a draw that costs at most β."""
+    """Return the scale ε / (2Δ) of a draw that costs at most β.
+
+    Guarantee
+    ---------
+    Protected: the index that `draw_index` returns with this scale, from scores of sensitivity `sensitivity`.
+    Cost: μ² of Gaussian DP of at most `beta`.
+    Neighbours: those of the scores.
+    Proof: docs/privacy.md, One currency: everything is Gaussian DP; tests/privacy/test_selection.py.
+    """
     return epsilon_below(beta) / (2 * sensitivity)

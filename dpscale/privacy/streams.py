@@ -92,6 +92,13 @@ def stream_key(secret: bytes, purpose: str, record: Mapping[str, Any]) -> bytes:
 
     The purpose is part of the HMAC input, so the draws that select a query are independent of those that perturb its
     answer.
+
+    Guarantee
+    ---------
+    Protected: a retry draws the same noise, and two records share none.
+    Cost: none by itself.
+    Neighbours: none by itself.
+    Proof: docs/privacy.md, One draw for one charge; tests/privacy/test_streams.py.
     """
     if purpose not in PURPOSES:
         raise ValueError(f"purpose: got {purpose!r}; expected one of {', '.join(PURPOSES)}")

@@ -112,10 +112,12 @@ def charge(run: Run, entry: str = "privacy", reserve: bool = True) -> str:
     JobError
         If the manifest has a charge that is not on the ledger, or another release id than when the run was opened.
 
-    Notes
-    -----
-    Guarantee: the ledger has the whole cost before the journal of any part of the entry draws, because every draw of
-    `Journal` calls this function first.
+    Guarantee
+    ---------
+    Protected: everything that the parts of the entry draw, because `Journal` calls this function before every draw.
+    Cost: the composition of the parts, in one transaction; nothing for a repeated call.
+    Neighbours: those of the job, which the ledger compares with the other releases of the dataset.
+    Proof: docs/privacy.md, One draw for one charge; tests/audit/test_kills.py.
     """
     if run.manifest["release"] != run.release:  # labels of noise may have the former release id already
         raise JobError("run directory", f"manifest.json in {run.path} was replaced meanwhile",

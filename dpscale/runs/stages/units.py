@@ -99,7 +99,15 @@ def counters(run: TablePart) -> int:
 
 
 def terms(run: TablePart) -> tuple[Cost, list[dict[str, Any]]]:
-    """Return the cost of all sets, and the records that determine their draws."""
+    """Return the cost of all sets, and the records that determine their draws.
+
+    Guarantee
+    ---------
+    Protected: numbers of distinct units in each cell of the sets.
+    Cost: the sets together: one unit changes at most as many cells of a set as it has counted rows, each by 1.
+    Neighbours: all rows of one unit.
+    Proof: docs/privacy.md, Distinct units; tests/contributions/test_unit_cells.py.
+    """
     plan = plan_of(run)
     return plan.cost, plan.records
 
