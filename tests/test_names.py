@@ -31,7 +31,7 @@ HOMONYMS = {
     # a kind of factor, also in plan files; a strategy of one attribute; a table of the ledger; a transform of Iceberg;
     # the cells of an attribute, in a product
     "identity": ("plans/", "measurement/", "reconstruction/base.py", "audit/evidence/", "mechanisms/baseline.py",
-                 "mechanisms/eigen_design.py", "mechanisms/residual_planner_plus.py", "ledger/postgres_schema.py",
+                 "mechanisms/eigen_design.py", "mechanisms/residual_planner_plus.py", "ledger/schema.py",
                  "records/lake/iceberg.py", "workload/families.py"),
     # the choice of a reconstruction, sampler or error; a recorded mechanism, for a checker with code of its own;
     # an argument of matplotlib

@@ -12,7 +12,7 @@ from dpscale.base.errors import JobError
 from dpscale.cli.group import json_option, main
 from dpscale.privacy.protection import WITHIN
 
-RENEWALS = ("month", "year")  # of `dpscale.ledger.periods`, which imports NumPy
+RENEWALS = ("month", "year")  # of `dpscale.ledger.account`, which imports NumPy
 MOST_SHOWN = 3  # labels of periods in one line
 
 

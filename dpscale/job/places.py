@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from dpscale.ledger.job_entry import DEFAULT, is_there
 from dpscale.ledger.location import is_address
+from dpscale.ledger.rows import DEFAULT, is_there
 from dpscale.storage.objects import is_url, located, real
 
 PATHS = ("path", "domain", "via", "file", "after", "ledger")  # keys whose values are paths

@@ -1,23 +1,38 @@
-"""Account of one dataset on the ledger: its privacy unit, its composed spending and the budget left under its cap."""
+"""Account of one dataset on the ledger: its privacy unit, its composed spending and the budget left under its caps.
+
+A dataset has a privacy filter for its total cap, and one for each period of the data under a cap that renews by month
+or by year. A release names the periods whose records it reads by the labels of a date attribute: days, weeks, months,
+quarters or years. A label is in every month, or year, with which it has a day in common.
+
+A row, and all rows of a unit in one period, are in one period of the data. Releases that read no record of a period
+tell nothing about it, so the releases that read a period compose to a filter of their own, and each of them costs that
+period its whole cost once. A release that names no period is charged to every period. A release is admitted if every
+filter that applies to it admits it.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from functools import cached_property, lru_cache
 from typing import Any
 
-from dpscale.base.errors import BudgetError
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import BudgetError, JobError
+from dpscale.domain.attribute import NAMES, first_day, name_of, number_of, read_period
 from dpscale.ledger.cap import RESERVED, Cap, Limit
-from dpscale.ledger.periods import RENEWALS
 from dpscale.privacy.accounting import GDP, PURE, Cost, Spending
-from dpscale.privacy.protection import REPLACE, Protection, checked_steps
+from dpscale.privacy.protection import ADD_REMOVE, REPLACE, Protection, checked_steps
 
 Row = dict[str, Any]
 SEEDED = re.compile(r"seed-?\d+-[0-9a-f]{24}")  # release name of a run with a seed
+RENEWALS = ("month", "year")  # periods by which a cap renews
+TAKES = "labels of a date attribute, such as 2026-02-28, 2026-W09, 2026-02, 2026-Q1 or 2026"
+Periods = tuple[str, ...]
 
 
 def cost_to_text(cost: Cost) -> str:
@@ -235,3 +250,178 @@ def protection_of(row: Row) -> Protection | None:
     if not row["relation"]:
         return None
     return Protection(row["unit"], row["relation"], row["bound"] or 1, row["unit_table"], row["span"])
+
+
+def checked_periods(periods: object) -> Periods:
+    """Return the labels of periods, sorted, each once. Raises JobError if one is not the name of a period."""
+    if isinstance(periods, str) or not isinstance(periods, Sequence):
+        raise JobError("periods", f"got {safe_repr(periods)}", f"a list of {TAKES}", 'pass a list, as ["2026-02"]')
+    labels = [f"{one:04}" if isinstance(one, int) and not isinstance(one, bool) else one for one in periods]
+    for label in labels:
+        if not isinstance(label, str):
+            raise _unknown(label)
+        _days(label)
+    return tuple(sorted(set(labels)))
+
+
+def checked_renewal(period: object) -> str:
+    """Return the period by which a cap renews. Raises JobError if caps do not renew by it."""
+    if period not in RENEWALS:
+        raise JobError("cap.period", f"got {safe_repr(period)}", " or ".join(RENEWALS),
+                       "name one of them, or leave it out")  # fmt: skip
+    return str(period)
+
+
+def periods_to_text(periods: Periods) -> str:
+    """Serialise labels as JSON; a release that reads no named period has an empty list."""
+    return json.dumps(list(periods))
+
+
+def periods_of_text(text: str | None) -> Periods:
+    """Parse a text written by `periods_to_text`; rows of older ledgers have none."""
+    return tuple(json.loads(text)) if text else ()
+
+
+@lru_cache(maxsize=4096)
+def renewals_of(periods: Periods, by: str) -> frozenset[int]:
+    """Return the numbers of the months, or years, that have a day in common with one of the periods."""
+    found = set[int]()
+    for first, last in map(_days, periods):
+        found.update(range(number_of(by, first), number_of(by, last) + 1))
+    return frozenset(found)
+
+
+def renewal_name(by: str, number: int) -> str:
+    """Return the label of a month or year."""
+    return str(name_of(by, number))
+
+
+def shown_renewal(labels: Iterable[str]) -> str:
+    """Return the period by which sums are shown without a cap by period: years if all labels are years."""
+    return "year" if all(re.fullmatch(NAMES["year"][0], label) for label in labels) else "month"
+
+
+@lru_cache(maxsize=16384)
+def _days(label: str) -> tuple[date, date]:
+    """Return the first and the last day of a period."""
+    for by, (form, _) in NAMES.items():
+        if re.fullmatch(form, label, re.ASCII):
+            try:
+                number = read_period(by, label)
+            except ValueError:
+                break
+            return first_day(by, number), _last_day(by, number)
+    raise _unknown(label)
+
+
+def _unknown(label: object) -> JobError:
+    return JobError("periods", f"got {safe_repr(label)}", TAKES, "name every period as the date attribute does")
+
+
+def _last_day(by: str, number: int) -> date:
+    try:
+        return first_day(by, number + 1) - timedelta(days=1)
+    except (ValueError, OverflowError):  # the calendar ends
+        return date.max
+
+
+def filters(account: Account, periods: Periods, protects: Protection) -> Iterator[Account]:
+    """Yield the accounts whose caps a release has to pass: those of the periods that it reads, and that of the total.
+
+    Periods that were read by the same releases have the same account and are yielded once, under the first label.
+
+    Parameters
+    ----------
+    account : Account
+    periods : tuple of str
+        Labels of the periods that the release reads; every period if empty.
+    protects : Protection
+        Promise of the release.
+
+    Raises
+    ------
+    BudgetError
+        If the caps of periods do not bound the promise of the release.
+    """
+    for by in account.renewing_now:
+        seen = set[tuple[int, ...]]()
+        for one in period_accounts(account, by, periods, protects).values():
+            numbers = tuple(row["seq"] for row in one.releases)
+            if numbers not in seen:
+                seen.add(numbers)
+                yield one
+    yield account
+
+
+def period_accounts(
+    account: Account, by: str, periods: Periods = (), protects: Protection | None = None
+) -> dict[str, Account]:
+    """Return the accounts of months or years by label, in their order.
+
+    Parameters
+    ----------
+    account : Account
+        Account of the dataset.
+    by : {"month", "year"}
+    periods : tuple of str
+        Labels of the periods that are returned. If empty, all that a release names are returned, and "" for every other
+        one.
+    protects : Protection, optional
+        Promise of a request.
+    """
+    read = [(renewals_of(labels, by) if (labels := periods_of_row(row)) else None, row) for row in account.releases]
+    named = renewals_of(periods, by) or frozenset[int]().union(*(months for months, _ in read if months is not None))
+    renewal = by if by in account.renewing_now else None
+    promise = promise_of(account, by, protects) if renewal else account.protects
+    caps = [row for row in account.renewing if row["period"] == by]
+
+    def of(number: int | None) -> Account:
+        releases = [row for months, row in read if months is None or number in months]
+        label = f"any other {by}" if number is None else renewal_name(by, number)
+        return Account(account.name, caps, releases, renewal=renewal, period=label, promise=promise)
+
+    found = {renewal_name(by, number): of(number) for number in sorted(named)}
+    return found if periods else found | {"": of(None)}
+
+
+def promise_of(account: Account, by: str, protects: Protection | None = None) -> Protection | None:
+    """Return the promise that a cap for each month, or year, bounds: one row, or all rows of one unit in one of them.
+
+    None if no cap and no release states a privacy unit.
+
+    Parameters
+    ----------
+    account : Account
+    by : {"month", "year"}
+    protects : Protection, optional
+        Promise of a request, which decides if neither a cap nor an earlier release states one.
+
+    Raises
+    ------
+    BudgetError
+        If the promise of the request, or of the dataset, is not bounded by such caps.
+    """
+    stated = stated_promises(account)
+    for one in [*stated, *([protects] if protects else [])]:
+        account.check_renewable(one, by)
+    own = account.renewing_now.get(by)
+    said = (protection_of(own) if own else None) or next(iter(stated), protects)
+    return said and renewed(account.with_table(said, protects), by)
+
+
+def stated_promises(account: Account) -> list[Protection]:
+    """Return the privacy units that the caps in force and the releases of a dataset state, in order of precedence."""
+    rows = (*account.caps[-1:], *account.renewing_now.values(), *account.releases)
+    return [one for row in rows if (one := protection_of(row))]
+
+
+def renewed(protects: Protection, by: str) -> Protection:
+    """Return the promise for one month, or year, of a promise for rows or for units."""
+    if protects.unit is None:
+        return Protection(relation=ADD_REMOVE)
+    return replace(protects, span=by, bound=1)
+
+
+def periods_of_row(row: Row) -> Periods:
+    """Return the labels of the periods that a release reads."""
+    return periods_of_text(row["periods"])

@@ -21,14 +21,12 @@ from types import MappingProxyType
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import rows as ledgerrows, transfer
-from dpscale.ledger.account import Account
+from dpscale.ledger.account import Account, checked_periods
 from dpscale.ledger.cap import CapChange
-from dpscale.ledger.cap_request import CapRequest
-from dpscale.ledger.job_entry import NO_JOB, JobEntry
 from dpscale.ledger.location import resolved
-from dpscale.ledger.periods import checked_periods
 from dpscale.ledger.reader import LedgerReader
-from dpscale.ledger.request import Request
+from dpscale.ledger.request import CapRequest, Request
+from dpscale.ledger.rows import NO_JOB, JobEntry
 from dpscale.ledger.sqlite_store import LINKED as LINKED_VERSION
 from dpscale.ledger.store import Database, Result, repeated
 from dpscale.privacy.accounting import Cost

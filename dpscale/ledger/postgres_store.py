@@ -21,20 +21,21 @@ from typing import Any
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.ledger.chain import append_older
 from dpscale.ledger.location import connection, driver
-from dpscale.ledger.postgres_schema import (
+from dpscale.ledger.rows import History, closed, history, insert_history, insert_version, schema_version
+from dpscale.ledger.schema import (
+    APPLICATION_ID,
     CATALOGUE,
     CHAINED_VERSION,
     FIRST_VERSION,
     PATH,
     SCHEMA,
-    expected,
+    VERSION,
+    expected_catalogue,
     rows_of,
-    table_statements,
-    trigger_statements,
-    upgrade_statements,
+    server_tables,
+    server_triggers,
+    server_upgrade,
 )
-from dpscale.ledger.rows import History, closed, history, insert_history, insert_version, schema_version
-from dpscale.ledger.sqlite_schema import APPLICATION_ID, VERSION
 from dpscale.ledger.sqlite_store import file_findings, file_numbers, rows_in_memory
 from dpscale.ledger.store import FIELD, Again, DamageError, Database
 
@@ -160,11 +161,11 @@ class ServerStore:
             upgrades = version < VERSION and closed(db) is None
             if upgrades:
                 _check_owner(db, str(self.path), version)
-                for statement in upgrade_statements(version):
+                for statement in server_upgrade(version):
                     db.execute(statement)
                 if version < CHAINED_VERSION:
                     append_older(db, history(db).tables)
-                for statement in trigger_statements(before=version):
+                for statement in server_triggers(before=version):
                     db.execute(statement)
                 insert_version(db)
         if upgrades:
@@ -264,7 +265,7 @@ def check_identity(db: Database, address: str) -> int:
     version = schema_version(db)
     if version not in range(FIRST_VERSION, VERSION + 1):
         raise unusable(address, f"has schema version {version}; this dpscale supports {VERSION}", "update dpscale")
-    if set(db.execute(CATALOGUE).fetchall()) != expected(version):
+    if set(db.execute(CATALOGUE).fetchall()) != expected_catalogue(version):
         raise unusable(address, "has another schema than a ledger", "restore it from a copy")
     return version
 
@@ -308,8 +309,8 @@ def making(address: str) -> Iterator[Callable[[History], None]]:
 
 def _write(db: Statements, history: History) -> None:
     """Write the tables, the rows, then the triggers, which would refuse rows that are already committed or released."""
-    for statement in table_statements():
+    for statement in server_tables():
         db.execute(statement)
     insert_history(db, history)
-    for statement in trigger_statements():
+    for statement in server_triggers():
         db.execute(statement)

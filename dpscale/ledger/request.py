@@ -1,23 +1,54 @@
-"""Budget charge requested by a release: validation and admission by the dataset's account in one transaction."""
+"""Charges and caps that are requested: their validation, admission and insertion, and the error of a refusal.
+
+A release requests a charge, which the account of its dataset admits or refuses in one transaction. A user requests a
+cap on the total of a dataset or on each period of the data.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger import rows as ledgerrows
-from dpscale.ledger.account import Account, canonical, cost_to_text
-from dpscale.ledger.cap import Limit, binding, checked_request
-from dpscale.ledger.filters import filters
-from dpscale.ledger.job_entry import NO_JOB, JobEntry, repeated_release
-from dpscale.ledger.periods import Periods, checked_periods, periods_to_text
-from dpscale.ledger.refusal import refusal
+from dpscale.ledger.account import (
+    Account,
+    Periods,
+    canonical,
+    cap_of,
+    checked_periods,
+    checked_renewal,
+    cost_to_text,
+    filters,
+    not_renewable,
+    period_accounts,
+    periods_to_text,
+    promise_of,
+    renewable,
+    renewed,
+    stated_promises,
+)
+from dpscale.ledger.cap import (
+    Cap,
+    CapChange,
+    Limit,
+    binding,
+    checked_request,
+    largest_epsilon,
+    new_cap,
+    remaining_epsilon,
+)
+from dpscale.ledger.rows import NO_JOB, JobEntry, repeated_release
 from dpscale.ledger.store import Database
-from dpscale.privacy.accounting import Cost
-from dpscale.privacy.protection import Protection
+from dpscale.privacy.accounting import PURE, Cost, Spending, delta_left, float_above
+from dpscale.privacy.protection import REPLACE, Protection
+
+SENSIBLE = 1e-3  # smallest useful share of the requested epsilon or of the cap
+USED_UP = "too little is left: raise the cap or take another dataset"
 
 
 @dataclass(frozen=True)
@@ -159,3 +190,175 @@ def _state_of_same(release: str, present: tuple[str, ...], entry: tuple[str, ...
             raise BudgetError("release", f"{release!r} is on the ledger with another {name}",
                               "the same dataset, cost and plan", "start a new release")  # fmt: skip
     return state
+
+
+def refusal(
+    account: Account,
+    limits: Sequence[Limit],
+    cost: Cost,
+    epsilon: float | None,
+    delta: float | None,
+    public: bool = False,
+) -> BudgetError:
+    """Return the error that states the requested, the remaining and the largest admissible epsilon.
+
+    Parameters
+    ----------
+    account : Account
+        Account of the dataset, or of the period whose cap refuses the request.
+    limits : sequence of Limit
+        Limit of that account, then those of all other filters that the request has to pass.
+    cost : Cost
+        Cost of the request.
+    epsilon, delta : float, optional
+        Figures of the job.
+    public : bool
+        Whether anyone can compute the noise.
+    """
+    cap, history, steps = limits[0].cap, limits[0].history, limits[0].steps
+    where = f"dataset {account.name!r}"
+    if public:
+        return BudgetError("engine.seed", f"noise that anyone can compute, on {where}, which has a cap",
+                           "noise with a secret key", "remove the seed, or use data without a cap")  # fmt: skip
+    where += f" in {account.period}" if account.period else ""
+    limit = f"its cap of {cap}{_promise(account)}"
+    if (more := cost.for_group(steps).delta) and history.delta + more > cap.additive:
+        return _refused_delta(where, limit, cap, history, more)
+    at = cap.delta if delta is None or math.isinf(cost.epsilon_or_inf(delta)) else delta
+    asked = cost.epsilon_or_inf(at) if epsilon is None else epsilon
+    largest = largest_epsilon(limits, cost, at)
+    worth = largest and largest >= SENSIBLE * max(asked, cap.epsilon)
+    fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if worth else "nothing more"
+    spent = f"spent epsilon {cap.spent_epsilon(history):.6g} and " if account.period else ""
+    left = f"{spent}remaining epsilon {remaining_epsilon(cap, history):.6g} at delta {cap.delta:.6g}"
+    added = f" with additive delta {float_above(more):.6g}" if more else ""
+    left += f" with additive delta {float_above(history.delta):.6g} spent" if history.delta else ""
+    return BudgetError(
+        "privacy.epsilon",
+        f"requested epsilon {asked:.6g} at delta {at:.6g}{added} of {where}, {left} of {limit}",
+        fits,
+        _remedy(account, cap, cost, largest, asked),
+    )
+
+
+def _promise(account: Account) -> str:
+    """Return the period by which a cap renews and the promise of the cap, for a dataset with such caps."""
+    if account.renewal:
+        return f" for each {account.renewal}, which protects {account.protects}"
+    return f", which protects {account.protects}" if account.renewing and account.protects else ""
+
+
+def _refused_delta(where: str, limit: str, cap: Cap, history: Spending, more: Fraction) -> BudgetError:
+    """Return the error for an additive delta that is larger than the remaining part of the cap's delta for it."""
+    left = max(0.0, delta_left(cap.additive, history.delta))
+    got = (f"requested additive delta {float_above(more):.6g} of {where}, remaining additive delta"
+           f" {left:.6g} of {limit}")  # fmt: skip
+    return BudgetError("privacy.delta", got, f"at most {left:.6g}" if left else "none",
+                       "lower it, set another cap before the release, or take another dataset")  # fmt: skip
+
+
+def _remedy(account: Account, cap: Cap, cost: Cost, largest: float, requested: float) -> str:
+    if account.spent.public:
+        return "take another dataset: a release with a seed showed this one's exact counts"
+    if cap.currency == PURE and not cost.is_pure:
+        return "give epsilon alone, for Laplace noise: a pure cap admits nothing else"
+    worth = largest and largest >= SENSIBLE * max(requested, cap.epsilon)
+    remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if worth else USED_UP
+    if account.renewal and not worth:
+        remedy = f"release other {account.renewal}s, which have caps of their own, or raise the cap"
+    if cost.is_pure and cap.currency != PURE:
+        remedy += ", or give delta too: under a cap in gdp Gaussian noise costs less"
+    return remedy
+
+
+@dataclass(frozen=True)
+class CapRequest:
+    """Cap requested for a dataset. Raises JobError if it is invalid.
+
+    Attributes
+    ----------
+    dataset : str
+    epsilon, delta : float
+    currency : {"gdp", "pure"}, optional
+    protects : Protection, optional
+        Promise of the releases. Default: that of the existing account.
+    period : {"month", "year"}, optional
+        Period of the data by which the cap renews.
+    """
+
+    dataset: str
+    epsilon: float
+    delta: float
+    currency: str | None
+    protects: Protection | None
+    period: str | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
+        check_protection(self.protects)
+        if self.period is not None:
+            checked_renewal(self.period)
+            self._check_span(self.period)
+
+    def _check_span(self, period: str) -> None:
+        if self.protects and self.protects.span not in (None, period):
+            raise JobError("cap.period", f"got {period!r} for all rows of one unit in one {self.protects.span}",
+                           f"the span {period!r}", "leave the span out: it is that of the cap")  # fmt: skip
+
+    def apply(self, db: Database) -> CapChange:
+        """Insert the row of the cap, unless it is in force already, and return what it changes."""
+        before, known = ledgerrows.account(db, self.dataset), ledgerrows.known_near(db, self.dataset)
+        cap = self._cap(before)
+        row = ledgerrows.cap_row(cap, self._promise(before), self.period or "")
+        if self.period:
+            after = replace(before, renewing=[*before.renewing, row])
+        else:
+            after = replace(before, caps=[*before.caps, row])
+        change = self._change(after, cap, known)
+        latest = before.renewing_now.get(self.period) if self.period else next(iter(before.caps[-1:]), None)
+        if latest is None or cap_of(latest) != cap or self._bounded(before) != self._bounded(after):
+            ledgerrows.insert_cap(db, self.dataset, row)
+        return change
+
+    def _bounded(self, account: Account) -> Protection | None:
+        return promise_of(account, self.period) if self.period else account.protects
+
+    def _cap(self, account: Account) -> Cap:
+        """Return the cap, in the currency of the dataset."""
+        in_force = ({"": account.caps[-1]} if account.caps else {}) | account.renewing_now
+        own = in_force.pop(self.period or "", None)
+        fixed = next(iter(in_force.values()), own if account.releases else None)
+        currency = cap_of(fixed).currency if fixed else ""
+        cap = new_cap(self.epsilon, self.delta, self.currency or currency)
+        if currency not in ("", cap.currency):
+            raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset with a cap in {currency}",
+                              "one currency for all releases of a dataset",
+                              f"set the cap in {currency}")  # fmt: skip
+        return cap
+
+    def _promise(self, account: Account) -> Protection | None:
+        """Return the promise of the cap. Raises BudgetError if caps by period do not bound it."""
+        asked, where = self.protects, f"on dataset {account.name!r}"
+        if self.period is None:
+            promise = asked or account.protects
+            if promise and not renewable(promise) and account.renewing:
+                by = next(iter(account.renewing_now))
+                got = f"a cap on the total that protects {promise} {where}, which has a cap for each {by}"
+                raise not_renewable(promise, by, got, "cap.unit", "name another dataset")
+            return promise
+        for one in [*stated_promises(account), *([asked] if asked and asked.relation == REPLACE else [])]:
+            if not renewable(one):
+                got = f"a cap for each {self.period} {where}, which protects {one}"
+                raise not_renewable(one, self.period, got, "cap.period", "set a cap without a period, on the total")
+        return renewed(asked, self.period) if asked else promise_of(account, self.period)
+
+    def _change(self, after: Account, cap: Cap, near: str | None) -> CapChange:
+        if not self.period:
+            spent = (after.limit() or cap).spent_epsilon(after.spent)
+            return CapChange(self.dataset, cap, spent, len(after.releases), near)
+        accounts = period_accounts(after, self.period).values()
+        spent, fullest = max((((one.limit() or cap).spent_epsilon(one.spent), one.period) for one in accounts),
+                             key=lambda figures: figures[0])  # fmt: skip
+        promise = next(iter(accounts)).protects
+        return CapChange(self.dataset, cap, spent, len(after.releases), near, self.period, fullest,
+                         promise.words if promise else "")  # fmt: skip

@@ -39,7 +39,7 @@ from dpscale.ledger.rows import (
     moved_to,
     schema_version,
 )
-from dpscale.ledger.sqlite_schema import (
+from dpscale.ledger.schema import (
     APPLICATION_ID,
     STEPS,
     VERSION,

@@ -21,8 +21,8 @@ from dpscale.job import TableJob
 from dpscale.job.places import DIGEST_VERSION
 from dpscale.job.sections import SynthesizeTable
 from dpscale.ledger import Ledger
-from dpscale.ledger.job_entry import JobEntry
 from dpscale.ledger.location import is_address, standing
+from dpscale.ledger.rows import JobEntry
 from dpscale.ledger.transfer import there
 from dpscale.measurement.unit_counts import UnitPlan, plan_units
 from dpscale.plans.measurement_plan import MeasurementPlan

@@ -30,7 +30,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.cli.ledger import ledger_text
-from dpscale.ledger import Ledger, chain, sqlite_schema as ledgerschema, sqlite_store as ledgerfile
+from dpscale.ledger import Ledger, chain, schema as ledgerschema, sqlite_store as ledgerfile
 from dpscale.ledger.account import Account
 from dpscale.ledger.cap import Cap, Limit, largest_epsilon, remaining_epsilon
 from dpscale.ledger.request import Request

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from dpscale.__main__ import main
 from dpscale.base.errors import BudgetError
-from dpscale.ledger import Ledger, sqlite_schema
+from dpscale.ledger import Ledger, schema
 from dpscale.ledger.store import DamageError
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
@@ -58,7 +58,7 @@ def content(path: Path) -> dict[str, list[dict[str, Any]]]:
     with closing(sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)) as db:
         db.text_factory = bytes
         found = {}
-        for table in (*sqlite_schema.ROWS, "closed"):
+        for table in (*schema.ROWS, "closed"):
             rows = db.execute(f"SELECT * FROM {table}")
             names = [column[0] for column in rows.description]
             found[table] = [{name: value for name, value in zip(names, row, strict=True) if name not in TIMES}
@@ -183,7 +183,7 @@ def test_link_of_another_type_is_damage(tmp_path: Path, column: str) -> None:
             db.execute(statement)
         db.execute(f"UPDATE links SET {column} = x'ff' || seq WHERE seq = 3" if column != "seq" else
                    "UPDATE links SET seq = 900 WHERE seq = 3")  # fmt: skip
-        db.execute(next(text for text in sqlite_schema.FIFTH if "TRIGGER links_update" in text))
+        db.execute(next(text for text in schema.FIFTH if "TRIGGER links_update" in text))
     for act in (charge, show, cap, verify):
         with pytest.raises(DamageError, match="is damaged"):
             act(path)

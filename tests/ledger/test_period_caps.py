@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dpscale.base.errors import BudgetError
-from dpscale.ledger import Ledger, filters, request
+from dpscale.ledger import Ledger, account as account_module, request
 from dpscale.ledger.account import Account
 from dpscale.privacy.accounting import Cost, gdp_mu
 from dpscale.privacy.protection import Protection
@@ -108,13 +108,13 @@ def test_admission_equals_model(ledger: Ledger, seed: int) -> None:
 
 
 def first_month_only(patch: pytest.MonkeyPatch) -> None:
-    real = filters.renewals_of
-    patch.setattr(filters, "renewals_of", lambda labels, by: frozenset(sorted(real(labels, by))[:1]))
+    real = account_module.renewals_of
+    patch.setattr(account_module, "renewals_of", lambda labels, by: frozenset(sorted(real(labels, by))[:1]))
 
 
 def releases_without_periods_read_nothing(patch: pytest.MonkeyPatch) -> None:
-    real = filters.periods_of_row
-    patch.setattr(filters, "periods_of_row", lambda row: real(row) or ("1999-01",))
+    real = account_module.periods_of_row
+    patch.setattr(account_module, "periods_of_row", lambda row: real(row) or ("1999-01",))
 
 
 def total_cap_only(patch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def total_cap_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def total_cap_ignored(patch: pytest.MonkeyPatch) -> None:
-    real = filters.filters
+    real = account_module.filters
     patch.setattr(request, "filters", lambda *arguments: [one for one in real(*arguments) if one.renewal])
 
 

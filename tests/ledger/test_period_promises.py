@@ -11,7 +11,7 @@ import pytest
 
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.domain.attribute import PERIODS, name_of, number_of
-from dpscale.ledger.periods import checked_periods, renewal_name, renewals_of
+from dpscale.ledger.account import checked_periods, renewal_name, renewals_of
 from dpscale.privacy.protection import REPLACE, WITHIN, Protection, steps
 
 ROW, UNIT = Protection(), Protection("person")

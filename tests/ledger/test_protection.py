@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dpscale.base.errors import BudgetError, JobError
-from dpscale.ledger import Ledger, sqlite_schema
+from dpscale.ledger import Ledger, schema
 from dpscale.ledger.account import cost_to_text
 from dpscale.privacy.accounting import Cost, gdp_mu
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE, Protection, steps
@@ -221,8 +221,8 @@ def write_version_2(path: Path, release: str) -> None:
     """Write a ledger of version 2, which records neither privacy units nor seeds, with one release."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA application_id = {sqlite_schema.APPLICATION_ID}")
-        for statement in sqlite_schema.schema(2):
+        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        for statement in schema.schema(2):
             db.execute(statement)
         db.execute("INSERT INTO identity VALUES (?)", ("ab" * 16,))
         db.execute("INSERT INTO schema_version VALUES (2, 'long ago')")

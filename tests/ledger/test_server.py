@@ -21,7 +21,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
-from dpscale.ledger import Ledger, chain, location, postgres_schema, postgres_store as ledgerserver
+from dpscale.ledger import Ledger, chain, location, postgres_store as ledgerserver, schema
 from dpscale.ledger.transfer import unreached
 from tests.audit.composition import audit_run
 from tests.audit.small import write
@@ -141,12 +141,12 @@ class UnlockedLedgerWithoutChain(UnlockedLedger):
 
 def remove_chain(db: Any) -> None:
     """Allow releases without a link, as version 4 did; one process at a time."""
-    body = postgres_schema.TRIGGERS[postgres_schema.FIRST_VERSION]
+    body = schema.TRIGGERS[schema.FIRST_VERSION]
     function = next(text for (_, name, _), text in body.items() if name == "releases_insert")
     db.execute("SELECT pg_advisory_lock(1)")
     db.execute(
-        f"CREATE OR REPLACE FUNCTION {postgres_schema.SCHEMA}.releases_insert() RETURNS trigger LANGUAGE plpgsql"
-        f" SET search_path = {postgres_schema.PATH} AS $body${function}$body$"
+        f"CREATE OR REPLACE FUNCTION {schema.SCHEMA}.releases_insert() RETURNS trigger LANGUAGE plpgsql"
+        f" SET search_path = {schema.PATH} AS $body${function}$body$"
     )
     db.execute("SELECT pg_advisory_unlock(1)")
 
@@ -488,9 +488,9 @@ def test_server_schema_has_columns_of_file_schema() -> None:
     from dpscale.ledger.sqlite_store import expected_schema
 
     for kind, name, made in expected_schema():
-        if kind == "table" and name in postgres_schema.ROWS:
+        if kind == "table" and name in schema.ROWS:
             columns = [line.strip().split()[0] for line in made.split("(", 1)[1].splitlines()[1:]]
-            known = [part.split()[0] for part in postgres_schema.TABLES[name].replace("\n", " ").split(", ")]
+            known = [part.split()[0] for part in schema.TABLES[name].replace("\n", " ").split(", ")]
             assert set(columns) - {"UNIQUE"} <= set(known), name
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from dpscale.base.errors import BudgetError
-from dpscale.ledger import Ledger, postgres_store as ledgerserver, sqlite_schema as schema, sqlite_store as ledgerfile
+from dpscale.ledger import Ledger, postgres_store as ledgerserver, schema, sqlite_store as ledgerfile
 from dpscale.ledger.store import repeated
 from tests.ledger.conftest import Server
 from tests.ledger.test_book import DIGEST, gaussian, open_database, run_in_child

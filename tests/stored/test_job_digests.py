@@ -7,7 +7,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.ledger import Ledger
-from dpscale.ledger.job_entry import JobEntry
+from dpscale.ledger.rows import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.runs.opening import content_of, read_job

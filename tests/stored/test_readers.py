@@ -16,7 +16,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence.check import SCRIPTS
 from dpscale.base import VERSION
-from dpscale.ledger.sqlite_schema import VERSION as LEDGER_VERSION
+from dpscale.ledger.schema import VERSION as LEDGER_VERSION
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.aim import state
 from dpscale.plans.plan_file import read_content

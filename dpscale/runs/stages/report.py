@@ -39,7 +39,7 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import counting_cost
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.ledger.refusal import SENSIBLE
+from dpscale.ledger.request import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
 from dpscale.reconstruction.joint_intervals import half_width

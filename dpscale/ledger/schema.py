@@ -1,4 +1,4 @@
-"""Tables of a ledger file, version by version, with triggers that make it append-only.
+"""Tables of a ledger, version by version, with triggers that make it append-only, in SQLite and in PostgreSQL.
 
 Rows are never deleted or replaced, and a release only moves forward from reserved to committed to released. Version 2
 added the ledger's identifier and the decisions of adaptive releases. Version 3 added the privacy unit of a release,
@@ -8,6 +8,11 @@ of a privacy unit, the periods that a release reads, and the period by which a c
 which would take a cap for each period as a cap on the total, add nothing to it. Version 7 added the job of a release,
 its run directory and its files, by which a second release of the same job is refused. Version 8 added the part of a
 release to its decisions, which are numbered by part; those of earlier versions have the part "".
+
+A server has the same tables at the same version, in a schema of their own; `server_upgrade` upgrades the versions that
+a server can have. The table `numbers` contains the last row number of every other table, which SQLite stores
+internally. A trigger assigns the number in the row's own transaction, so numbers have no gaps and a gap reveals a
+removed row. (A sequence would leave a gap after every rolled-back transaction.)
 """
 
 from __future__ import annotations
@@ -229,3 +234,202 @@ def trigger_statements() -> list[str]:
 
 def makes_trigger(statement: str) -> bool:
     return statement.startswith("CREATE TRIGGER")
+
+
+FIRST_VERSION = 4  # first version that supported PostgreSQL
+CHAINED_VERSION = 5  # version that introduced the hash chain
+SCHEMA = "dpscale_ledger"
+PATH = f"{SCHEMA}, pg_catalog, pg_temp"
+PROTECTS = """unit TEXT, relation TEXT {0} CHECK (relation IN ('add/remove', 'replace')),
+    bound BIGINT {0} CHECK (bound >= 1)"""
+LINKS = """seq BIGINT PRIMARY KEY, dataset TEXT NOT NULL, place BIGINT NOT NULL CHECK (place >= 1),
+    entry TEXT NOT NULL CHECK (entry IN ('caps', 'releases', 'rounds')), number BIGINT NOT NULL,
+    facts TEXT NOT NULL, salt TEXT NOT NULL CHECK (length(salt) = 64),
+    digest TEXT NOT NULL UNIQUE CHECK (length(digest) = 64), UNIQUE (entry, number), UNIQUE (dataset, place)"""
+TABLES = {
+    "schema_version": "version BIGINT PRIMARY KEY, created_at TEXT NOT NULL",
+    "numbers": "name TEXT PRIMARY KEY, seq BIGINT NOT NULL CHECK (seq >= 0)",
+    "identity": "id TEXT PRIMARY KEY CHECK (length(id) = 32)",
+    "closed": "moved_to TEXT NOT NULL, closed_at TEXT NOT NULL",
+    "caps": """seq BIGINT PRIMARY KEY, dataset TEXT NOT NULL,
+        epsilon DOUBLE PRECISION NOT NULL CHECK (epsilon > 0),
+        delta DOUBLE PRECISION NOT NULL CHECK (delta >= 0 AND delta < 1), set_at TEXT NOT NULL""",
+    "releases": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, dataset TEXT NOT NULL,
+        plan_digest TEXT NOT NULL CHECK (length(plan_digest) = 64), cost TEXT NOT NULL,
+        epsilon DOUBLE PRECISION, delta DOUBLE PRECISION,
+        state TEXT NOT NULL CHECK (state IN ('reserved', 'committed', 'released')),
+        reserved_at TEXT NOT NULL, committed_at TEXT, released_at TEXT""",
+    "rounds": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL, part TEXT NOT NULL,
+        round BIGINT NOT NULL CHECK (round >= 0), digest TEXT NOT NULL CHECK (length(digest) = 64),
+        UNIQUE (release, part, round)""",
+    "protections": f"""seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, {PROTECTS.format("NOT NULL")},
+        public BIGINT NOT NULL CHECK (public IN (0, 1)), unit_table TEXT, span TEXT, periods TEXT,
+        job TEXT, run_dir TEXT, files TEXT""",
+    "terms": f"""seq BIGINT PRIMARY KEY, cap BIGINT NOT NULL UNIQUE,
+        currency TEXT NOT NULL CHECK (currency IN ('gdp', 'pure')), {PROTECTS.format("")}, unit_table TEXT,
+        span TEXT, period TEXT""",
+    "links": LINKS,
+}
+ROW, BEFORE, INSERT, DELETE, UPDATE, TRUNCATE = 1, 2, 4, 8, 16, 32  # bits of pg_trigger.tgtype
+EVENTS = {INSERT: "INSERT", DELETE: "DELETE", UPDATE: "UPDATE", TRUNCATE: "TRUNCATE"}
+KEPT = "BEGIN RAISE EXCEPTION 'rows of % stay as they are', TG_TABLE_NAME; END"
+INSERTED = {  # table -> (condition under which a row is refused, message)
+    "caps": ("FALSE", ""),
+    "releases": (
+        """NEW.state <> 'reserved' OR NEW.committed_at IS NOT NULL OR NEW.released_at IS NOT NULL
+            OR NOT EXISTS (SELECT FROM protections WHERE release = NEW.release)""",
+        "a release is inserted once, as reserved, and says whom it protects",
+    ),
+    "rounds": (
+        "NOT EXISTS (SELECT FROM releases WHERE release = NEW.release AND state = 'reserved')",
+        "a round is decided once, of a release that is reserved",
+    ),
+    "protections": (
+        "EXISTS (SELECT FROM releases WHERE release = NEW.release)",
+        "whom a release protects is said once, before it is reserved",
+    ),
+    "terms": (
+        "NEW.cap IS DISTINCT FROM (SELECT max(seq) FROM caps)",
+        "the terms of a cap are said once, with it",
+    ),
+    "links": (
+        "EXISTS (SELECT FROM links WHERE dataset = NEW.dataset AND place >= NEW.place)",
+        "a link is added once, at the end of its chain",
+    ),
+}
+UNLINKED = """NOT EXISTS (SELECT FROM links WHERE entry = '{0}'
+            AND number = (SELECT seq + 1 FROM numbers WHERE name = '{0}'))"""
+NO_LINK = "an entry has a link in the hash chain: update dpscale"
+UNNAMED = {  # version -> table -> (condition under which a client of an earlier version is refused, message)
+    6: {
+        "protections": ("NEW.periods IS NULL", "a release names the periods that it reads, or none: update dpscale"),
+        "terms": ("NEW.period IS NULL", "a cap names the period by which it renews, or none: update dpscale"),
+    },
+    7: {"protections": ("NEW.job IS NULL", "a release names its job, or none: update dpscale")},
+}
+FORWARD = """BEGIN
+    IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
+    IF (NEW.seq, NEW.release, NEW.dataset, NEW.plan_digest, NEW.cost, NEW.epsilon, NEW.delta, NEW.reserved_at)
+            IS DISTINCT FROM
+            (OLD.seq, OLD.release, OLD.dataset, OLD.plan_digest, OLD.cost, OLD.epsilon, OLD.delta, OLD.reserved_at)
+        OR NOT ((OLD.state = 'reserved' AND NEW.state = 'committed'
+                    AND NEW.committed_at IS NOT NULL AND NEW.released_at IS NULL)
+                OR (OLD.state = 'committed' AND NEW.state = 'released'
+                    AND NEW.committed_at IS NOT DISTINCT FROM OLD.committed_at AND NEW.released_at IS NOT NULL))
+    THEN RAISE EXCEPTION 'a release only moves forward'; END IF;
+    RETURN NEW; END"""
+ONCE = """BEGIN
+    IF EXISTS (SELECT FROM {0}) THEN RAISE EXCEPTION 'a ledger has one row of {0}'; END IF;
+    RETURN NEW; END"""
+ONWARD = """BEGIN
+    IF NEW.name <> OLD.name OR NEW.seq <> OLD.seq + 1 THEN RAISE EXCEPTION 'numbers are given in turn'; END IF;
+    RETURN NEW; END"""
+
+
+def _numbered(table: str, version: int) -> str:
+    refused, why = INSERTED[table]
+    more = [(UNLINKED.format(table), NO_LINK)] if table in LINKED and version > FIRST_VERSION else []
+    more += [one[table] for added, one in UNNAMED.items() if table in one and version >= added]
+    also = "".join(f"\n    IF {one} THEN RAISE EXCEPTION '{text}'; END IF;" for one, text in more)
+    return f"""BEGIN
+    IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
+    IF {refused} THEN RAISE EXCEPTION '{why}'; END IF;{also}
+    UPDATE numbers SET seq = seq + 1 WHERE name = '{table}' RETURNING seq INTO NEW.seq;
+    RETURN NEW; END"""
+
+
+def rows_of(version: int) -> tuple[str, ...]:
+    """Return the tables whose rows are numbered."""
+    return ROWS_OF_FOUR if version == FIRST_VERSION else ROWS
+
+
+def _triggers(version: int) -> dict[tuple[str, str, int], str]:
+    """Return (table, name, pg_trigger.tgtype) -> body of the trigger function."""
+    rows = rows_of(version)
+    tables = [table for table in TABLES if table in rows or table not in ROWS]
+    made = {(table, "insert", ROW | BEFORE | INSERT): _numbered(table, version) for table in rows}
+    made |= {(table, "insert", ROW | BEFORE | INSERT): ONCE.format(table) for table in ("identity", "closed")}
+    made |= {(table, "update", ROW | BEFORE | UPDATE): KEPT for table in tables}
+    made |= {(table, "delete", ROW | BEFORE | DELETE): KEPT for table in tables}
+    made |= {(table, "truncate", BEFORE | TRUNCATE): KEPT for table in tables}
+    made[("releases", "update", ROW | BEFORE | UPDATE)] = FORWARD
+    made[("numbers", "update", ROW | BEFORE | UPDATE)] = ONWARD
+    return {(table, f"{table}_{event}", kind): body for (table, event, kind), body in made.items()}
+
+
+TRIGGERS = {version: _triggers(version) for version in range(FIRST_VERSION, VERSION + 1)}
+
+
+def server_tables() -> list[str]:
+    """Return the statements that create the schema and its tables."""
+    return [f"CREATE SCHEMA {SCHEMA}", f"SET LOCAL search_path = {PATH}",
+            *(f"CREATE TABLE {name} ({columns})" for name, columns in TABLES.items()),
+            "CREATE INDEX releases_of_dataset ON releases (dataset)",
+            "CREATE INDEX caps_of_dataset ON caps (dataset)"]  # fmt: skip
+
+
+def server_triggers(before: int | None = None) -> list[str]:
+    """Return the statements that initialise the row numbers and create the triggers.
+
+    Parameters
+    ----------
+    before : int, optional
+        Version whose triggers and numbers already exist.
+    """
+    had = TRIGGERS[before] if before else {}
+    tables = rows_of(VERSION) if before is None else [table for table in ROWS if table not in rows_of(before)]
+    numbers = [f"INSERT INTO numbers SELECT '{table}', coalesce(max(seq), 0) FROM {table}" for table in tables]
+    functions = [
+        f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = {PATH}"
+        f" AS $body${body}$body$"
+        for (_, name, _), body in TRIGGERS[VERSION].items()
+    ]
+    triggers = [
+        f"CREATE TRIGGER {name} BEFORE {_event(kind)} ON {table} FOR EACH {'ROW' if kind & ROW else 'STATEMENT'}"
+        f" EXECUTE FUNCTION {name}()"
+        for table, name, kind in TRIGGERS[VERSION]
+        if (table, name, kind) not in had
+    ]
+    return numbers + functions + triggers
+
+
+def server_upgrade(before: int) -> list[str]:
+    """Return the statements that add what a version lacks: columns, and tables with the user rights of the releases."""
+    chained = ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
+               f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
+    added = [one for version, some in ((6, COLUMNS_OF_SIX), (7, COLUMNS_OF_SEVEN)) if before < version for one in some]
+    columns = [f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in added]
+    parts = [
+        "ALTER TABLE rounds ADD COLUMN part TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE rounds ALTER COLUMN part DROP DEFAULT",
+        "ALTER TABLE rounds DROP CONSTRAINT rounds_release_round_key",
+        "ALTER TABLE rounds ADD UNIQUE (release, part, round)",
+    ]
+    return [*(chained if before < CHAINED_VERSION else []), *columns, *parts]
+
+
+RIGHTS = f"""DO $body$ DECLARE who text; may text; BEGIN
+    FOR who, may IN SELECT DISTINCT CASE grantee WHEN 'PUBLIC' THEN 'PUBLIC' ELSE quote_ident(grantee) END,
+            privilege_type::text
+        FROM information_schema.table_privileges
+        WHERE table_schema = '{SCHEMA}' AND table_name = 'releases'
+            AND privilege_type IN ('SELECT', 'INSERT', 'UPDATE')
+    LOOP EXECUTE 'GRANT ' || may || ' ON links TO ' || who; END LOOP; END $body$"""
+
+
+def _event(kind: int) -> str:
+    return next(word for bit, word in EVENTS.items() if kind & bit)
+
+
+# The triggers in the server's catalogue, which every user of the schema may read
+CATALOGUE = f"""
+    SELECT relname, tgname, tgtype::int, prosrc FROM pg_catalog.pg_trigger
+        JOIN pg_catalog.pg_class ON pg_class.oid = tgrelid JOIN pg_catalog.pg_proc ON pg_proc.oid = tgfoid
+        WHERE relnamespace = '{SCHEMA}'::regnamespace AND NOT tgisinternal
+            AND tgenabled IN ('O', 'A') AND tgqual IS NULL
+    """
+
+
+def expected_catalogue(version: int = VERSION) -> set[tuple[str, str, int, str]]:
+    """Return the result of CATALOGUE for an unmodified ledger."""
+    return {(table, name, kind, body) for (table, name, kind), body in TRIGGERS[version].items()}
