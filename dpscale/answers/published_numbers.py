@@ -17,7 +17,7 @@ from dpscale.answers.number_statistics import deviation_table, mean_table, sum_t
 from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, Answered, is_planned
 from dpscale.base.arrow import pa, pc
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.number import Number
 from dpscale.workload import WorkloadPart
 from dpscale.workload.query_family import VALUE
@@ -139,7 +139,8 @@ def _published(
         columns["count"] = pa.array(counts.reshape(-1))
     value, error, low, high = (found[one].to_numpy() for one in FIGURES)
     margin = np.maximum(high - value, value - low)
-    places = _decimals(error)
+    known = error[np.isfinite(error) & (error > 0)]
+    places = max(DIGITS - 1 - math.floor(math.log10(known.min())), 0) if known.size else 6
     for column, own in zip(COLUMNS[1:6], (value, margin, low, high, error), strict=True):
         columns[column] = pa.array(np.round(own, places), from_pandas=True)
     title = f"{name} of {number.name}" if _has_cells(part) else name
@@ -147,12 +148,6 @@ def _published(
     unit = number.name if name in STATISTIC_TABLES else part.unit(part.extended(by))
 
     return NumberTable(title, unit, by, number, pa.table(columns))
-
-
-def _decimals(errors: Floats) -> int:
-    """Return the number of decimals at which the smallest standard error has DIGITS digits, at least 0."""
-    known = errors[np.isfinite(errors) & (errors > 0)]
-    return max(DIGITS - 1 - math.floor(math.log10(known.min())), 0) if known.size else 6
 
 
 def flag_values(one: NumberTable, limit: float) -> pa.Table:

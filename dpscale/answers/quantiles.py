@@ -58,22 +58,6 @@ def is_wide(edges: Floats, cell: int) -> bool:
     return bool(0 < WIDE * edges[cell] < edges[cell + 1])
 
 
-def tail_edges(edges: Floats, above: Floats, cell: int) -> Integers:
-    """Return the edges to which the tail of a bin is fitted, the last one that of the bin.
-
-    Parameters
-    ----------
-    edges : ndarray, shape (bins + 1,)
-    above : ndarray, shape (bins + 1,)
-        Share of the records above each edge, decreasing.
-    cell : int
-        Bin of the quantile.
-    """
-    usable = np.flatnonzero((above[: cell + 1] <= FROM) & (above[: cell + 1] > 0) & (edges[: cell + 1] > 0))
-    places = np.linspace(0, len(usable) - 1, min(len(usable), MOST_EDGES)).astype(np.int64)
-    return np.asarray(usable[places])
-
-
 def tail_quantile(edges: Floats, above: Floats, error: float, records: float, wanted: float, width: float) -> Floats:
     """Return the value above which a share of the records lies, and the ends of its interval; nan without a tail.
 
@@ -210,7 +194,10 @@ class CumulativeCounts:
         if edges[cell] <= 0 or above[cell] > FROM or not (wide or at_end):
             return None
 
-        chosen = tail_edges(edges, above, cell)
+        # the edges to which the tail of a bin is fitted, the last one that of the bin
+        usable = np.flatnonzero((above[: cell + 1] <= FROM) & (above[: cell + 1] > 0) & (edges[: cell + 1] > 0))
+        places = np.linspace(0, len(usable) - 1, min(len(usable), MOST_EDGES)).astype(np.int64)
+        chosen = np.asarray(usable[places])
         noise = 0.0 if math.isnan(error) else error
         value, low, high = np.minimum(
             tail_quantile(edges[chosen], above[chosen], noise, records, 1 - q, width), edges[-1]
@@ -243,7 +230,8 @@ def cumulative_counts(answered: Answered, name: str, group: Group = ()) -> Cumul
 def _computed(answered: Answered, name: str, group: Group) -> CumulativeCounts:
     attribute = numeric_attribute(answered, name)
     n = attribute.listed
-    counts = np.cumsum(_counts(answered, attribute, group))
+    names, cells = [name for name, _ in group], tuple(cell for _, cell in group)
+    counts = np.cumsum(answered.estimates.marginal((*names, attribute.name))[cells][: attribute.listed])
     places = np.arange(n) if n <= ALL_CELLS else np.linspace(0, n - 1, SAMPLED).astype(np.int64)
     moments = _moments(answered, attribute, places, group)
     return CumulativeCounts(attribute, counts, optimize.isotonic_regression(counts).x, places, moments)
@@ -263,24 +251,14 @@ def quantile(answered: Answered, name: str, q: float, level: float, group: Group
     `group` contains attributes with a cell each; only records in these cells count. Raises TooFewRecords if their
     number is not distinguishable from zero.
     """
-    check_share(q)
+    if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+        raise JobError("quantile", safe_repr(q), "a number between 0 and 1", "0.5 is the median")
+
     check_level(level)
     counts = cumulative_counts(answered, name, group)
     width = half_width(level, answered.estimates.noise)
     check_records("quantile", name, counts.counts[-1], width * math.sqrt(counts.moments[2, 0]), group)
     return counts.quantile(q, width)
-
-
-def check_share(q: object) -> None:
-    """Raise JobError unless a quantile is a number from 0 to 1."""
-    if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
-        raise JobError("quantile", safe_repr(q), "a number between 0 and 1", "0.5 is the median")
-
-
-def _counts(answered: Answered, attribute: Attribute, group: Group) -> Floats:
-    """Return estimated counts of the listed cells, for all records or for those in a group."""
-    names, cells = [name for name, _ in group], tuple(cell for _, cell in group)
-    return answered.estimates.marginal((*names, attribute.name))[cells][: attribute.listed]
 
 
 def _place(cumulative: Floats, q: float) -> tuple[int, float]:

@@ -33,11 +33,6 @@ FIGURES = ("estimate", "std_error", "low", "high")
 STATISTICS = (*FIGURES, "q", "reason")  # columns of tables of statistics
 
 
-def are_numbers(attribute: Attribute) -> bool:
-    """Return whether every label of the attribute is an integer."""
-    return all(type(label) is int for label in attribute.labels)
-
-
 def texts(attribute: Attribute) -> list[str]:
     """Return a distinct text label for every cell."""
     found = [MISSING if label is None else str(label) for label in attribute.labels]
@@ -47,7 +42,7 @@ def texts(attribute: Attribute) -> list[str]:
 
 def column(attribute: Attribute, cells: Integers) -> pa.Array:
     """Return labels of `cells` as an Arrow array: integers, or a dictionary of texts in domain order."""
-    if are_numbers(attribute):
+    if all(type(label) is int for label in attribute.labels):
         return pa.array(np.array(attribute.labels, np.int64)[cells])
     labels, ordered = pa.array(texts(attribute), pa.string()), attribute.kind not in ("categories", "hierarchy")
     return pa.DictionaryArray.from_arrays(pa.array(cells, pa.int32()), labels, ordered=ordered)
@@ -62,7 +57,7 @@ def named(domain: Domain, part: WorkloadPart, attributes: Sequence[str]) -> Iter
     """
     if not part.factorizes:
         numbers = np.arange(part.count(part.domain.ordered(attributes)))
-        yield "query", _texts(part.query_texts, numbers) if part.query_texts else _arrow(numbers)
+        yield "query", _texts(part.query_texts, numbers) if part.query_texts else pa.array(numbers)
         return
 
     attributes = part.shown(tuple(attributes))
@@ -84,10 +79,6 @@ def _texts(texts: Sequence[str], which: Integers) -> pa.Array:
 def _ends(name: str, family: Family) -> list[str]:
     """Return one or two column names that differ from the names in `FIGURES`."""
     return [label_name(f"{name}_{end.suffix}" if end.suffix else name) for end in family.ends]
-
-
-def _arrow(values: Integers) -> pa.Array:
-    return pa.array(values)
 
 
 MOST_ROWS = 10_000_000

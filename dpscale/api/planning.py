@@ -327,7 +327,7 @@ def _at_unit_cost(queries: Any, budget: Mapping[str, Any], mechanism: str, optio
     if given := [name for name, value in budget.items() if value is not None and name != "domain"]:
         raise JobError(f"plan.{given[0]}", "given without epsilon", "epsilon as well", "add epsilon=")
     if not isinstance(queries, Workload) and isinstance(budget["domain"], Domain):
-        queries = _workload(queries, budget["domain"])
+        queries = Workload(budget["domain"]).add(MARGINAL.name, attributes=_sets(queries))
     return plan_workload(queries, mechanism, **options)
 
 
@@ -347,10 +347,6 @@ def _sets(queries: Any) -> list[list[str]]:
     if not sets:
         raise JobError("plan.queries", "no attribute sets", QUERIES, 'write [["a", "b"], ["c"]]')
     return sets
-
-
-def _workload(queries: Any, domain: Domain) -> Workload:
-    return Workload(domain).add(MARGINAL.name, attributes=_sets(queries))
 
 
 def _workload_tables(queries: Any, domain: Any) -> tuple[str, list[dict[str, Any]]]:

@@ -98,7 +98,7 @@ def _given_job(job: Any, data: Any) -> tuple[Any, bool]:
     """Return a job that is given as a whole, and whether its data are a frame."""
     if isinstance(job, Plan):
         raise JobError("run.job", "a plan at unit cost", "a plan with a budget", "add epsilon= to dp.plan")
-    return (read_job(job), False) if data is None else (framed_job(job), True)
+    return (read_job(job), False) if data is None else (_framed(*job_content(job)), True)
 
 
 def _with_path(planned: ReleasePlan, data: Any) -> ReleasePlan:
@@ -135,11 +135,6 @@ def warn_spent(job: TableJob) -> None:
             f"ledger {job.privacy.ledger}; a changed frame is a new release with a new charge, dataset= names other "
             "data, and docs/frames.md#the-budget says more")  # fmt: skip
     warnings.warn(said, SpentWarning, stacklevel=3)
-
-
-def framed_job(job: str | Path | Mapping[str, Any]) -> TableJob:
-    """Return a job whose data are a frame: its [data] has neither a path nor keys of file formats."""
-    return _framed(*job_content(job))
 
 
 def _framed(content: Mapping[str, Any], folder: Path) -> TableJob:

@@ -92,7 +92,12 @@ def _run_stage(directory: Run, name: str, scheduler: str | None, quiet: bool, as
                        "run one of them, or use the directory of the whole run")  # fmt: skip
     stage = directory.stages.get(name)
     if stage is not None and stage.spends:
-        _warn_other_data(directory)
+        try:
+            with suppress(TransientError):  # a store that is unavailable now
+                runner.check_repeat(directory)
+        except DataError as error:
+            click.echo(f"dpscale: {error}", err=True)
+
     if stage is not None and stage.is_enabled(directory):
         with Bars(quiet) as progress, runner.remove_on_error(directory):
             runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
@@ -112,15 +117,6 @@ def _run_period(directory: Any, period: str, empty: bool, scheduler: str | None,
                "privacy": directory.manifest["privacy"]}  # fmt: skip
     count = f"{len(table.released)} of {len(table.labels)}"
     click.echo(json.dumps(summary) if as_json else f"{period}: released, {count}")
-
-
-def _warn_other_data(directory: Run) -> None:
-    """Warn if a finished stage describes other data than the files now contain."""
-    try:
-        with suppress(TransientError):  # a store that is unavailable now
-            runner.check_repeat(directory)
-    except DataError as error:
-        click.echo(f"dpscale: {error}", err=True)
 
 
 def _spent(run: Run) -> str:

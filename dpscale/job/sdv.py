@@ -94,7 +94,10 @@ def draft(content: Content, data: str | Path, public: Sequence[str] = (), unit: 
     JobError
         If a named table is not in the metadata.
     """
-    pairs = _tables_of_pairs(content)
+    # the tables with two parents, no attributes and no children
+    parents = {one["parent_table_name"] for one in content.get("relationships", [])}
+    bare = [name for name in content["tables"] if name not in parents and not _attributes(content, name)]
+    pairs = [name for name in bare if len(_relations(content, name)) == 2]
     own = [name for name in content["tables"] if name not in pairs]
     if left := next((name for name in public if name not in own), None):
         raise JobError("--public", repr(left), ", ".join(own), nearest(left, own))
@@ -118,13 +121,6 @@ def _attributes(content: Content, name: str) -> dict[str, str]:
     keys |= {column for one in _relations(content, name) for column in columns_of(one["child_foreign_key"])}
     columns = {column: str(sdtype.get("sdtype")) for column, sdtype in table.get("columns", {}).items()}
     return {column: kind for column, kind in columns.items() if column not in keys and kind in KINDS}
-
-
-def _tables_of_pairs(content: Content) -> list[str]:
-    """Return the tables with two parents, no attributes and no children."""
-    parents = {one["parent_table_name"] for one in content.get("relationships", [])}
-    bare = [name for name in content["tables"] if name not in parents and not _attributes(content, name)]
-    return [name for name in bare if len(_relations(content, name)) == 2]
 
 
 def _table(name: str, one: Content, data: str | Path, public: bool) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from dpscale.mechanisms.aim.adaptive_plan import (
 from dpscale.mechanisms.aim.continued import CONTINUED_POOLING
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule, RoundSchedule
-from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 
 NAME = "aim-grem"
@@ -94,20 +93,16 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     setting_of = make_setting(problem, options.schedule(), options.estimator(rules), cumulated=not options.published,
                               coarser=not options.published)  # fmt: skip
     if options.updates == "lazy":
-        _check_memory(problem, setting_of)
+        needed = BYTES * sum(problem.workload.domain.cells_each(setting_of.candidates))
+        if needed > LAZY_BYTES:
+            raise PlanError("mechanism.updates", f'"lazy" for candidates of {format_bytes(needed)}',
+                            f"at most {format_bytes(LAZY_BYTES)}", 'use updates = "touched"')  # fmt: skip
+
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = EntropyEstimator(rules=rules)
     entropy = replace(setting_of, schedule=BatchedSchedule(), estimator=own) if options.published else setting_of
 
     return AdaptivePlan(problem.workload, NAME, setting_of, entropy, kind, options.exact())
-
-
-def _check_memory(problem: PlanningProblem, setting_of: Setting) -> None:
-    """Raise PlanError if the marginals of all candidates take more than LAZY_BYTES in the driver."""
-    needed = BYTES * sum(problem.workload.domain.cells_each(setting_of.candidates))
-    if needed > LAZY_BYTES:
-        raise PlanError("mechanism.updates", f'"lazy" for candidates of {format_bytes(needed)}',
-                        f"at most {format_bytes(LAZY_BYTES)}", 'use updates = "touched"')  # fmt: skip
 
 
 def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:

@@ -189,7 +189,8 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
                 _check_marginal(part, hierarchies, names)
             rest = tuple(name for name in split.axes if name not in split.levels)
             own.setdefault(levels, []).append((rest, float(weight)))
-            found[levels][1].append(float(weight) * _count(part, hierarchies, names))
+            # without the cells that are 0 because one level follows from another
+            found[levels][1].append(float(weight) * part.count(without_implied(hierarchies, names)))
 
         for levels, pairs in own.items():
             sets, weights = zip(*pairs, strict=True)
@@ -202,11 +203,6 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
 def _restricted(part: Any, sets: Sequence[AttributeSet], weights: Sequence[float]) -> WorkloadPart:
     found: WorkloadPart = replace(part, sets=sets, weights=weights)
     return found
-
-
-def _count(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names: AttributeSet) -> float:
-    """Return the number of queries of a set without the cells that are 0 because one level follows from another."""
-    return float(part.count(without_implied(hierarchies, names)))
 
 
 def _check_marginal(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names: AttributeSet) -> None:

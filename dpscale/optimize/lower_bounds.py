@@ -30,7 +30,7 @@ from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
 from dpscale.optimize.symmetry import split
 from dpscale.optimize.weight_objective import ObjectivePoint
-from dpscale.workload import Family, Workload, WorkloadPart, root_of
+from dpscale.workload import Workload, WorkloadPart, root_of
 
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
@@ -212,16 +212,11 @@ def whole_bound(workload: Workload) -> float:
             axes = [(one, part.domain[name].size) for name, one in zip(names, part.families(names), strict=True)]
             for family, size in axes:
                 if (family, size) not in known:
-                    known[family, size] = _bound_of_family(family, size)
+                    trace, dual = family.whole_trace(size), chain_gram.whole_bound(family, size)
+                    known[family, size] = max(dual or 0.0, 0.0 if trace is None else trace**2 / size)
             total += weight * math.prod(known[axis] for axis in axes)
 
     return total
-
-
-def _bound_of_family(family: Family, size: int) -> float:
-    """Return the larger of the dual bound and the SVD bound of a family on one attribute; 0 if both are unknown."""
-    trace, dual = family.whole_trace(size), chain_gram.whole_bound(family, size)
-    return max(dual or 0.0, 0.0 if trace is None else trace**2 / size)
 
 
 COMMUTES = 1e-9

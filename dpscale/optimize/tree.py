@@ -432,7 +432,11 @@ def root_trace(classes: NodeClasses, weights: Sequence[float], leaves: Floats) -
     leaves : ndarray
         λ of a leaf of every class.
     """
-    points = _points(classes, weights, leaves)
+    # the points u of the rule
+    largest = sum(weights)  # of the eigenvalues of M: each level is a sum of orthogonal vectors of norm² at most 1
+    least = max(weights[-1] * float(leaves.min(initial=1.0, where=leaves > 0)), largest * 1e-30)
+    low, high = 0.5 * math.log(least) - BELOW, 0.5 * math.log(largest) + ABOVE
+    points = np.asarray(np.arange(low, high, STEP))
     squared, step = np.exp(2 * points), STEP * np.exp(points) / math.pi
     heights, total = list[Floats](), np.zeros(len(points))
     height = np.repeat(leaves[:, None], len(points), axis=1)
@@ -445,14 +449,6 @@ def root_trace(classes: NodeClasses, weights: Sequence[float], leaves: Floats) -
             height = classes.children[level - 1] @ (height / (1 + ratio))
 
     return float(total @ step), _leaf_slopes(classes, weights, heights[::-1], squared, step)
-
-
-def _points(classes: NodeClasses, weights: Sequence[float], leaves: Floats) -> Floats:
-    """Return the points u of the rule."""
-    largest = sum(weights)  # of the eigenvalues of M: each level is a sum of orthogonal vectors of norm² at most 1
-    least = max(weights[-1] * float(leaves.min(initial=1.0, where=leaves > 0)), largest * 1e-30)
-    low, high = 0.5 * math.log(least) - BELOW, 0.5 * math.log(largest) + ABOVE
-    return np.asarray(np.arange(low, high, STEP))
 
 
 def _leaf_slopes(

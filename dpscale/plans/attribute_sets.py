@@ -175,7 +175,11 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
 
     Each block is measured from the counted set with the fewest cells that contains its attributes.
     """
-    order = _order(sets)
+    # the permutation that sorts the sets by their first attribute, then by the second, and so on
+    most = int(sets.degrees.max(initial=0))
+    at = np.minimum(sets.starts[:, None] + np.arange(most), max(len(sets.members) - 1, 0))
+    padded = np.where(np.arange(most) < sets.degrees[:, None], sets.members[at] if most else 0, -1)
+    order = np.lexsort(padded.T[::-1]) if most else np.arange(len(sets))
     rank = _ranks(domain, sets, order)
     source = np.empty(len(sets), np.int64)  # a set of the workload each
     degrees = sets.degrees
@@ -195,14 +199,6 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
     number = np.empty(len(sets), np.int64)
     number[counted] = np.arange(len(counted))
     return CountSources(sets.take(counted), number[source].astype(np.int32))
-
-
-def _order(sets: AttributeSets) -> Integers:
-    """Return the permutation that sorts the sets by their first attribute, then by the second, and so on."""
-    most = int(sets.degrees.max(initial=0))
-    at = np.minimum(sets.starts[:, None] + np.arange(most), max(len(sets.members) - 1, 0))
-    padded = np.where(np.arange(most) < sets.degrees[:, None], sets.members[at] if most else 0, -1)
-    return np.lexsort(padded.T[::-1]) if most else np.arange(len(sets))
 
 
 def _ranks(domain: Domain, sets: AttributeSets, order: Integers) -> Integers:

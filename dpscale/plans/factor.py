@@ -334,15 +334,11 @@ def cumulative_factor(size: int, both_ends: bool = False) -> Factor:
     both_ends : bool
         Whether to add the rows in reverse order, for range queries.
     """
-    root = _root(size)
+    # 2^BITS · R rounded to integers, shape (size, size)
+    down = np.array([((math.comb(2 * k, k) << BITS + 1 >> 2 * k) + 1) >> 1 for k in range(size)], dtype=np.int64)
+    behind = np.subtract.outer(np.arange(size), np.arange(size))
+    root = np.where(behind >= 0, down[np.abs(behind)], 0)
     rows = np.vstack([root, root[::-1, ::-1]]) if both_ends else root
     squares = (rows**2).sum(axis=0).tolist()
     alone = np.diag([math.isqrt(max(squares) - square) for square in squares])
     return Factor("full", (size,), np.vstack([rows, alone[alone.any(axis=1)]]).astype(np.int64))
-
-
-def _root(size: int) -> Integers:
-    """Return 2^BITS · R rounded to integers, shape (size, size)."""
-    down = np.array([((math.comb(2 * k, k) << BITS + 1 >> 2 * k) + 1) >> 1 for k in range(size)], dtype=np.int64)
-    behind = np.subtract.outer(np.arange(size), np.arange(size))
-    return np.where(behind >= 0, down[np.abs(behind)], 0)

@@ -237,10 +237,6 @@ def _outside_cell(attribute: Attribute) -> int:
     return {"category": attribute.outside_cell, "drop": DROPPED}.get(attribute.outside, OUTSIDE)
 
 
-def _foreign_cell(attribute: Attribute) -> int:
-    return {"category": attribute.outside_cell, "drop": DROPPED}.get(attribute.foreign, UNPARSABLE)
-
-
 def _cells(attribute: Attribute, column: pa.Array) -> Integers:
     """Return cell numbers; negative where a row has none."""
     if attribute.of_texts:
@@ -254,7 +250,7 @@ def _cells(attribute: Attribute, column: pa.Array) -> Integers:
         raise _wrong_type(attribute, column.type, takes)
 
     cells = parsed.map(partial(_cells_of, attribute))
-    cells[parsed.foreign] = _foreign_cell(attribute)
+    cells[parsed.foreign] = {"category": attribute.outside_cell, "drop": DROPPED}.get(attribute.foreign, UNPARSABLE)
     cells[parsed.missing] = null_cell(attribute)
     return cells
 
@@ -291,7 +287,10 @@ def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Integers:
     if attribute.values:
         return _number_category_cells(attribute, values)
     if attribute.kind == "bins":
-        return _bin_cells(attribute, values)
+        edges = np.asarray(attribute.edges)
+        inside = (values >= edges[0]) & (values <= edges[-1])
+        nearest = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, attribute.listed - 1)
+        return _outside(attribute, nearest.astype(np.int64), inside)
     if isinstance(attribute, Number):
         return _steps(attribute, values)
 
@@ -343,13 +342,6 @@ def _steps(number: Number, values: NDArray[Any]) -> Integers:
     nearest = np.clip(rounded.astype(np.int64) - number.low, 0, number.steps)
 
     return _outside(number, nearest, clipped == values)
-
-
-def _bin_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
-    edges = np.asarray(attribute.edges)
-    inside = (values >= edges[0]) & (values <= edges[-1])
-    nearest = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, attribute.listed - 1)
-    return _outside(attribute, nearest.astype(np.int64), inside)
 
 
 def _outside(attribute: Attribute, nearest: Integers, inside: NDArray[np.bool_]) -> Integers:

@@ -59,18 +59,14 @@ def text_type(attribute: Attribute, kind: pa.DataType) -> str:
             f"data column {attribute.name!r}", f"type {kind}", "texts, which are codes of a tree", "convert the column"
         )
     if pa.types.is_integer(kind):
-        _check_labels(attribute)
+        values = attribute.search.values if isinstance(attribute.search, ValueSearch) else ()
+        if values and isinstance(values[0], str):
+            raise DataError(f"data column {attribute.name!r}", "integers, but the domain file lists texts", "one type",
+                            f"write the values of attributes.{attribute.name} as integers")  # fmt: skip
+
         return "integer"
     raise DataError(f"data column {attribute.name!r}", f"type {kind}", "texts or integers, whose values are searched",
                     f"change the kind of attributes.{attribute.name}, or convert the column")  # fmt: skip
-
-
-def _check_labels(attribute: Attribute) -> None:
-    """Raise DataError for public values that are texts."""
-    values = attribute.search.values if isinstance(attribute.search, ValueSearch) else ()
-    if values and isinstance(values[0], str):
-        raise DataError(f"data column {attribute.name!r}", "integers, but the domain file lists texts", "one type",
-                        f"write the values of attributes.{attribute.name} as integers")  # fmt: skip
 
 
 def text_entries(attribute: Attribute, column: pa.Array) -> Entries:

@@ -130,11 +130,6 @@ class NoisyHistory:
         return self.steps[self.tables.starts[at] : self.tables.starts[at + 1]] / weight, self.sigmas[0] / weight
 
 
-def next_of(parents: Integers) -> Integers:
-    """Return the positions of children that are followed by one of the same parent; parents are grouped."""
-    return np.flatnonzero(parents[1:] == parents[:-1])
-
-
 def step_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> Integers:
     """Return the weighted tables of consecutive children, one after the other.
 
@@ -145,7 +140,7 @@ def step_counts(rows: Integers, parents: Integers, tables: HistoryTables) -> Int
     parents : ndarray, shape (m,)
     tables : HistoryTables
     """
-    at, sizes = next_of(parents), tables.sizes
+    at, sizes = np.flatnonzero(parents[1:] == parents[:-1]), tables.sizes
     found = [
         weight * np.bincount(rows[at, i] * sizes[j] + rows[at + 1, j], minlength=sizes[i] * sizes[j])
         for (i, j), weight in zip(tables.pairs, tables.weights, strict=True)

@@ -305,13 +305,8 @@ def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, k
 
     `known` is that of `budget_shares.LinkProblem`.
     """
-    return fit_links(u, v, shares, sums, links, known).weights
-
-
-def fit_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Fitted:
-    """Return the fit to the shrunken sums."""
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    return _fit_model(Links(one.values, two.values, u.counts, v.counts, links), one, two, shares, sums, known)
+    return _fit_model(Links(one.values, two.values, u.counts, v.counts, links), one, two, shares, sums, known).weights
 
 
 def _fit_model(model: Links, one: Expected, two: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:

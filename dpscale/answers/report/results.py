@@ -268,17 +268,13 @@ def number_results(answered: Answered, most: int) -> dict[str, Any]:
             shown, number = part.shown(names), number + 1
             labelled = bool(part.query_texts) or any(end.is_text for end in part.ends)
             if not shown:
-                totals.append(_total(answered, part, names))
+                row = answered.table((), part.name, LEVEL, False).to_pylist()[0]
+                known = {name: None if row[name] != row[name] else row[name] for name in FIGURES}
+                totals.append({"name": part.name, "unit": part.unit(names), **known})
             elif len(shown) == 1 and not labelled and part.count(names) <= MOST_GROUPS and len(figures) < most:
                 figures.append(_figure(answered, part, names))
 
     return {"totals": totals, "figures": figures, "sets": number}
-
-
-def _total(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict[str, Any]:
-    row = answered.table((), part.name, LEVEL, False).to_pylist()[0]
-    known = {name: None if row[name] != row[name] else row[name] for name in FIGURES}
-    return {"name": part.name, "unit": part.unit(names), **known}
 
 
 def _figure(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict[str, str]:

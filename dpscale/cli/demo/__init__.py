@@ -55,21 +55,17 @@ def write_demo(folder: Path) -> Path:
 
 def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
     """Write the table of the experiment as `partitions` Parquet files."""
-    table = arrow_csv.read_csv(_source())
+    # the path of the table in statsmodels, whose import takes longer than the job
+    package = find_spec("statsmodels")
+    if package is None or not package.submodule_search_locations:
+        raise JobError("demo", "statsmodels is not installed", "the extra dpscale[demo]", "pip install 'dpscale[demo]'")
+    table = arrow_csv.read_csv(Path(package.submodule_search_locations[0]) / "datasets" / "randhie" / "randhie.csv")
     partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     size = -(-len(table) // partitions)
     for number in range(partitions):
         pq.write_table(table.slice(number * size, size), partial / f"part-{number:02d}.parquet")
     partial.rename(folder)
-
-
-def _source() -> Path:
-    """Return the path of the table in statsmodels, whose import takes longer than the job."""
-    package = find_spec("statsmodels")
-    if package is None or not package.submodule_search_locations:
-        raise JobError("demo", "statsmodels is not installed", "the extra dpscale[demo]", "pip install 'dpscale[demo]'")
-    return Path(package.submodule_search_locations[0]) / "datasets" / "randhie" / "randhie.csv"
 
 
 def outcome(release: Release, command: str) -> str:

@@ -386,20 +386,16 @@ def deviation(step: Fraction, rows_per_unit: int) -> float:
 
 def strategies(workload: Workload) -> Mapping[str, Factor]:
     """Return the strategy of each attribute with cumulative queries only and a suitable number of cells."""
-    families_of = _families(workload)
+    # the one-way families of each attribute; None for queries that are not products
+    families_of: dict[str, set[Family | None]] = {}
+    for part in workload.parts:
+        for names in part.sets:
+            for name, family in zip(names, part.families(names) or repeat(None), strict=False):
+                families_of.setdefault(name, set()).add(family)
+
     sizes = {attribute.name: attribute.size for attribute in workload.domain.attributes}
     return {
         name: cumulative_factor(sizes[name], any(family is not None and family.two_sided for family in families))
         for name, families in families_of.items()
         if FEWEST <= sizes[name] <= MOST and all(family is not None and family.cumulative for family in families)
     }
-
-
-def _families(workload: Workload) -> dict[str, set[Family | None]]:
-    """Return the one-way families of each attribute; None for queries that are not products."""
-    families: dict[str, set[Family | None]] = {}
-    for part in workload.parts:
-        for names in part.sets:
-            for name, family in zip(names, part.families(names) or repeat(None), strict=False):
-                families.setdefault(name, set()).add(family)
-    return families

@@ -228,7 +228,7 @@ Labelled = tuple[AttributeSet, Floats]
 
 def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSet) -> Floats:
     """Return the probabilities of `wanted`, one axis each in that order, from the probabilities of the cliques."""
-    where = {name: _highest(tree, name) for name in wanted}
+    where = {name: next(index for index, clique in enumerate(tree.cliques) if name in clique) for name in wanted}
     needed = _joining(tree, set(where.values()))
     messages: dict[int, list[Labelled]] = {index: [] for index in needed}
 
@@ -244,11 +244,6 @@ def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSe
         messages[tree.parents[index]].append(message)
 
     raise AssertionError("a tree without a root")
-
-
-def _highest(tree: JunctionTree, name: str) -> int:
-    """Return the clique nearest to the root that contains an attribute."""
-    return next(index for index, clique in enumerate(tree.cliques) if name in clique)
 
 
 def _joining(tree: JunctionTree, some: set[int]) -> set[int]:
