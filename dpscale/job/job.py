@@ -40,9 +40,9 @@ from dpscale.job.sections import (
     TotalsTable,
     UnitsTable,
     WorkloadSection,
+    add_part,
     check_totals,
 )
-from dpscale.job.workload_parts import add_part
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem
