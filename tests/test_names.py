@@ -41,7 +41,7 @@ HOMONYMS = {
     "range": ("audit/evidence/",),  # a key of draws
     "prefix": ("mechanisms/residual_planner_plus.py",),  # a strategy of one attribute
     "random": ("runs/links/", "cli/plan.py"),  # the error of random links
-    "maxent": ("job/table_sections.py",),  # a method of links
+    "maxent": ("job/sections.py",),  # a method of links
     "graphical": ("reconstruction/junction_tree/",),  # an extra of the package
     # a mechanism states which other name a reconstruction has for its evidence, or the option that enables it
     "grem": ("mechanisms/matrix_mechanism.py", "mechanisms/aim_grem.py"),

@@ -20,8 +20,7 @@ from pydantic import Field, model_validator
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings
-from dpscale.job.sections import MechanismTable, Output, ReconstructTable, WorkloadSection
-from dpscale.job.table_sections import LinkSection, TablesOfJob
+from dpscale.job.sections import LinkSection, MechanismTable, Output, ReconstructTable, TablesOfJob, WorkloadSection
 from dpscale.workload.sums import SUM
 
 COUNT, CUT = "count", "cut"  # pseudo-attributes of a child: the number of children of a row, and whether it is cut

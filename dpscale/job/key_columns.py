@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpscale.base.errors import JobError
-from dpscale.job.table_sections import LinkSection, TablesOfJob
+from dpscale.job.sections import LinkSection, TablesOfJob
 
 
 def key_links(job: TablesOfJob, name: str) -> list[LinkSection]:

@@ -19,7 +19,7 @@ from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.structural_zeros import DomainConstraint, read_rules
 from dpscale.job.protected_unit import has_bounded_parents
-from dpscale.job.table_sections import LinkSection, TablesOfJob
+from dpscale.job.sections import LinkSection, TablesOfJob
 
 Rule = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.job.table_sections import LinkSection, TablesOfJob
+from dpscale.job.sections import LinkSection, TablesOfJob
 
 
 def private_tables(job: TablesOfJob) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.job.protected_unit import has_bounded_parents
-from dpscale.job.table_sections import LinkSection, TablesOfJob
+from dpscale.job.sections import LinkSection, TablesOfJob
 
 
 def check_searches(job: TablesOfJob) -> None:

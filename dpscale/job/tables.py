@@ -20,12 +20,17 @@ from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.places import PlacedJob, Places, default_dataset, files_of, places_of
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
+    MOST_ROUNDS,
     AllocationTable,
     DiscoverTable,
     EngineSettings,
+    LinkSection,
+    PrivacyOfTables,
+    Rows,
+    TableSection,
+    key_columns,
 )
 from dpscale.job.table_checks import check_counts, check_history, check_references, check_searches
-from dpscale.job.table_sections import MOST_ROUNDS, LinkSection, PrivacyOfTables, Rows, TableSection, key_columns
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.storage.objects import is_url, located
