@@ -29,7 +29,7 @@ from dpscale.base.numerics import one_thread
 from dpscale.engine import LocalEngine, resolve
 from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
 from dpscale.evaluation.models import MOST, propensity, target_of, tstr_scores
-from dpscale.job.link_budget import LinkBudget
+from dpscale.job.allocation import LinkBudget
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.tables import CompositeJob
 from dpscale.measurement.adaptive import run

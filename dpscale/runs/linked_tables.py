@@ -26,6 +26,7 @@ from dpscale.job.allocation import (
     FILE,
     OPEN,
     Divisible,
+    LinkBudget,
     allocation_of,
     check_division,
     check_open_bounds,
@@ -36,7 +37,6 @@ from dpscale.job.allocation import (
     with_shares,
 )
 from dpscale.job.join_job import join_jobs
-from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.sections import LIMITS, AllocationTable

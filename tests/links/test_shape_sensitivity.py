@@ -24,8 +24,7 @@ from dpscale.contributions.key_ids import column_name, with_key_ids
 from dpscale.engine import resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
-from dpscale.job.allocation import Divisible
-from dpscale.job.link_budget import LinkBudget
+from dpscale.job.allocation import Divisible, LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables

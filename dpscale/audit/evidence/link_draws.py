@@ -13,8 +13,7 @@ import numpy as np
 
 from dpscale.audit.evidence.growing import EventCounts
 from dpscale.base.errors import JobError
-from dpscale.job.allocation import FILE
-from dpscale.job.link_budget import LinkBudget
+from dpscale.job.allocation import FILE, LinkBudget
 from dpscale.measurement.measurement import draw_of_precision
 from dpscale.measurement.value_files import file_name
 from dpscale.plans.measurement_plan import SCALE

@@ -35,11 +35,11 @@ from dpscale.job.allocation import (
     USUAL_ROWS,
     Divisible,
     KnownSizes,
+    LinkBudget,
     first_amount,
     likely_rows,
     with_bounds,
 )
-from dpscale.job.link_budget import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.measurement.journal import Journal

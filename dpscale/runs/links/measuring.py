@@ -23,7 +23,7 @@ from dpscale.base.errors import BudgetError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.contributions.key_ids import with_key_ids
 from dpscale.engine import Engine
-from dpscale.job.link_budget import LinkBudget
+from dpscale.job.allocation import LinkBudget
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.measurement.measurement import draw_of_precision
