@@ -15,9 +15,9 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinSection, JoinWorkload, resolve_joins
-from dpscale.job.key_columns import check_columns, check_distinct, check_keys
 from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.places import PlacedJob, Places, default_dataset, files_of, places_of
+from dpscale.job.protected_unit import check_columns, check_distinct, check_keys
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     MOST_ROUNDS,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.errors import PlanError
-from dpscale.job.key_columns import pair_links
+from dpscale.job.protected_unit import pair_links
 from dpscale.job.table_sizes import decreasing_sizes, least_rows, required_links, stated_rows
 from dpscale.runs.estimates import estimates_of, low_order_tables
 from dpscale.runs.linked_tables import LinkedTables
