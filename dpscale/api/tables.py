@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpscale.answers.joins import CUT_JOIN, excess_of, share_beyond
 from dpscale.answers.statistics import Estimate
+from dpscale.answers.unit_counts import CUT_JOIN, excess_of, share_beyond
 from dpscale.base.arrow import arrow_csv, is_text, pa
 from dpscale.base.display import nearest
 from dpscale.base.errors import PlanError

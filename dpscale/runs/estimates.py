@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpscale.answers.joins import share_beyond
 from dpscale.answers.statistics import Estimate, TooFewRecords
 from dpscale.answers.tables import LEVEL
+from dpscale.answers.unit_counts import share_beyond
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.job.sections import SynthesizeTable

@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.answers.joins import CUT_JOIN
+from dpscale.answers.unit_counts import CUT_JOIN
 from dpscale.audit.evidence.checklist import checklist
 from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_factors, file_hashes, folder_of
 from dpscale.audit.evidence.growing import check_fixed, check_periods, growing_table
