@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from dpscale import privacy
     from dpscale.answers.statistics import Estimate
     from dpscale.api.planning import ReleasePlan, plan
-    from dpscale.api.public import run
-    from dpscale.api.refine import refine
+    from dpscale.api.public import refine, run
     from dpscale.api.release import Release
     from dpscale.api.synthesizer import Synthesizer
     from dpscale.base.errors import (
@@ -61,7 +60,7 @@ _HOMES = {
     "bins": "dpscale.domain.columns",
     "dates": "dpscale.domain.columns",
     "plan": "dpscale.api.planning",
-    "refine": "dpscale.api.refine",
+    "refine": "dpscale.api.public",
     "run": "dpscale.api.public",
     "Sketch": "dpscale.records.sketch",
     "sketch_domain": "dpscale.records.sketch",
