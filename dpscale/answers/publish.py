@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers import croissant, statistics
+from dpscale.answers import statistics
 from dpscale.answers.controlled_rounding import adjust_to_constraints
 from dpscale.answers.published_numbers import (
     STATISTIC,
@@ -46,6 +47,57 @@ from dpscale.storage.files import write_whole
 
 MOST_CELLS = 20_000
 MOST_SETS = 2000
+FILE = "croissant.json"
+CONFORMS = "http://mlcommons.org/croissant/1.0"
+ENCODINGS = {".csv": "text/csv", ".parquet": "application/x-parquet", ".txt": "text/plain",
+             ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"}  # fmt: skip
+TERMS = [
+    "citeAs",
+    "column",
+    "equivalentProperty",
+    "extract",
+    "field",
+    "fileObject",
+    "fileProperty",
+    "fileSet",
+    "format",
+    "includes",
+    "isLiveDataset",
+    "jsonPath",
+    "key",
+    "md5",
+    "parentField",
+    "path",
+    "recordSet",
+    "references",
+    "regex",
+    "repeated",
+    "replace",
+    "samplingRate",
+    "separator",
+    "source",
+    "subField",
+    "transform",
+]
+CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "sc": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "dct": "http://purl.org/dc/terms/",
+    "conformsTo": "dct:conformsTo",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    **{term: f"cr:{term}" for term in TERMS},
+}
+COLUMNS = {
+    "count": "published number of records",
+    "value": "published value",
+    "std_error": "standard error of the estimate that the value comes from; empty: unknown",
+    "flag": "'unreliable' if the error is large for the value",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +256,8 @@ def write_published(
         folder / README, readme(published, release, limit, dict(_names(published.tables)), description).encode()
     )
     files = _files(folder)
-    described = croissant.describe(folder, files, tables, release, description)
-    write_whole(folder / croissant.FILE, json.dumps(described, indent=1, ensure_ascii=False).encode())
+    described = describe(folder, files, tables, release, description)
+    write_whole(folder / FILE, json.dumps(described, indent=1, ensure_ascii=False).encode())
 
     return _files(folder)
 
@@ -395,3 +447,86 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str, str], None]] = {
     "parquet": _all_parquet,
     "xlsx": _excel,
 }
+
+
+def describe(
+    folder: Path, files: list[str], tables: Mapping[str, pa.Table], release: str, description: str
+) -> dict[str, Any]:
+    """Return the Croissant description of a publication.
+
+    Parameters
+    ----------
+    folder : Path
+    files : list of str
+        Files of the publication, relative to the folder.
+    tables : mapping of str to pyarrow.Table
+        Tables by file name without an ending.
+    release : str
+        Public name of the release.
+    description : str
+        Text for people.
+
+    Returns
+    -------
+    dict
+        JSON-LD.
+    """
+    return {
+        "@context": CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": CONFORMS,
+        "name": f"release-{release}",
+        "description": description,
+        "version": "1.0.0",
+        "distribution": [_file(folder, name) for name in files],
+        "recordSet": [_records(name, table, source) for name, table in tables.items()
+                      if (source := _source(name, files)) is not None],
+    }  # fmt: skip
+
+
+def _file(folder: Path, name: str) -> dict[str, Any]:
+    content = (folder / name).read_bytes()
+    return {
+        "@type": "cr:FileObject",
+        "@id": name,
+        "name": name,
+        "contentUrl": name,
+        "contentSize": f"{len(content)} B",
+        "encodingFormat": ENCODINGS.get(Path(name).suffix, "application/octet-stream"),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def _source(name: str, files: list[str]) -> str | None:
+    """Return the file that has a table of its own; None if it is only a sheet of a workbook."""
+    return next((file for file in (f"parquet/{name}.parquet", f"csv/{name}.csv") if file in files), None)
+
+
+def _records(name: str, table: pa.Table, file: str) -> dict[str, Any]:
+    fields = [_field(name, own, file) for own in table.schema]
+    return {"@type": "cr:RecordSet", "@id": name, "name": name, "field": fields}
+
+
+def _field(table: str, column: pa.Field, file: str) -> dict[str, Any]:
+    header = escape_formula(column.name) if file.endswith(".csv") else column.name  # as the files have it
+    description = {"description": COLUMNS[column.name]} if column.name in COLUMNS else {}
+    return {
+        "@type": "cr:Field",
+        "@id": f"{table}/{column.name}",
+        "name": column.name,
+        **description,
+        "dataType": _type_of(column.type),
+        "source": {"fileObject": {"@id": file}, "extract": {"column": header}},
+    }
+
+
+def _type_of(kind: pa.DataType) -> str:
+    """Return the type of schema.org."""
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_boolean(value):
+        return "sc:Boolean"
+    if pa.types.is_integer(value):
+        return "sc:Integer"
+    if pa.types.is_floating(value):
+        return "sc:Float"
+    return "sc:Date" if pa.types.is_date(value) else "sc:Text"
