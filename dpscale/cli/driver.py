@@ -1,7 +1,7 @@
 """Run whose driver is a task on the cluster: `dpscale job submit` and the commands that query it.
 
 The driver is one task on a worker. It secedes from the worker's thread pool and submits the tasks of the stages, so the
-submitting machine may disconnect. Its only state is the run directory, where `driver.json` (`driver_status`) describes
+submitting machine may disconnect. Its only state is the run directory, where `json` (`driver_status`) describes
 it. Dask restarts a driver that is lost with its worker, and the new one resumes from the run directory. The lock of the
 run directory prevents two drivers at a time. The ledger file must be on a disk of the machine where the driver runs and
 restarts: workers of that machine declare the resource DRIVER, or the cluster is one machine.
@@ -9,19 +9,21 @@ restarts: workers of that machine declare the resource DRIVER, or the cluster is
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import json
 import os
 import secrets
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpscale.base.error_redaction import hint
 from dpscale.base.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
-from dpscale.cli import driver_status
 from dpscale.cli.group import show_cause
 from dpscale.engine.admission import ask
 from dpscale.engine.base import Progress, silent
@@ -31,8 +33,9 @@ from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.opening import open_run
-from dpscale.runs.run import STOP_REQUEST, Run
-from dpscale.storage.files import place, present, read_bytes, write_whole
+from dpscale.runs.run import DRIVER_STATUS, STOP_REQUEST, Run
+from dpscale.storage.files import PARTIAL, is_local, open_in_place, place, present, read_bytes, remove, write_whole
+from dpscale.storage.lock import where_locks_are
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,25 +44,30 @@ if TYPE_CHECKING:
 
     from dpscale.engine.cluster import ClusterEngine
 
+
 RESOURCE, STOP = "DRIVER", STOP_REQUEST
 INTERNAL = 70
 KNOWN_SECONDS = 20.0
+FILE, LOCK = DRIVER_STATUS, ".driver.lock"
+BEAT_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1.0, 60.0, 0.2
+AT_WORK, ENDED = ("submitted", "running"), ("done", "failed", "cancelled", "stopped")
+DriverStatus = dict[str, Any]
 
 
-def submit(run: Run, engine: ClusterEngine) -> driver_status.DriverStatus:
+def submit(run: Run, engine: ClusterEngine) -> DriverStatus:
     """Start the driver of a run on a cluster and return its status. A run with a working driver is left unchanged."""
     with disk_errors(run.path):
         declared = _check_cluster(run, engine)
-    known, submission = driver_status.read_status(run.path), secrets.token_hex(8)
+    known, submission = read_status(run.path), secrets.token_hex(8)
 
-    def idle(status: driver_status.DriverStatus) -> bool:
-        if status.get("state") not in driver_status.AT_WORK or _stop_requested(run.path, status):
+    def idle(status: DriverStatus) -> bool:
+        if status.get("state") not in AT_WORK or _stop_requested(run.path, status):
             return True
         return bool(known.get("silent") and status["at"] == known["at"])
 
     with disk_errors(run.path):
         address = engine.client.scheduler.address  # type: ignore[union-attr]
-        mine = driver_status.change(run.path, idle, submission=submission, driver=None, state="submitted",
+        mine = change(run.path, idle, submission=submission, driver=None, state="submitted",
                             scheduler=address, earlier=_process(known), host=None, pid=None, exit_code=None,
                             error=None, working=None)  # fmt: skip
     if mine:
@@ -71,7 +79,7 @@ def submit(run: Run, engine: ClusterEngine) -> driver_status.DriverStatus:
                 run.path, lambda status: (status.get("submission"), status["state"]) == (submission, "submitted"), error
             )
             raise error from None
-    return driver_status.read_status(run.path)
+    return read_status(run.path)
 
 
 def _check_cluster(run: Run, engine: ClusterEngine) -> bool:
@@ -125,12 +133,12 @@ def _send(path: Path, submission: str, engine: ClusterEngine, declared: bool) ->
     while not _begun(path) and not _known(client, key):
         if time.monotonic() > end:
             raise TimeoutError
-        time.sleep(driver_status.POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _begun(path: Path) -> bool:
     with suppress(OSError, TransientError):  # a store that is briefly unavailable: read again later
-        return bool(driver_status.read(path)["state"] != "submitted")
+        return bool(read(path)["state"] != "submitted")
     return False
 
 
@@ -141,7 +149,7 @@ def _known(client: Client, key: str) -> bool:
 
 
 def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
-    """Run all remaining stages as the driver's task and return the exit code, which `driver.json` stores.
+    """Run all remaining stages as the driver's task and return the exit code, which `json` stores.
 
     `versions` are those of the process that submitted it.
     """
@@ -150,11 +158,11 @@ def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
         raise JobError("run directory", f"the workers cannot see {path}", "a directory on shared storage",
                        "choose another --run-dir")  # fmt: skip
 
-    def stop_requested(status: driver_status.DriverStatus) -> bool:
-        return status.get("submission") == submission and status["state"] in driver_status.AT_WORK
+    def stop_requested(status: DriverStatus) -> bool:
+        return status.get("submission") == submission and status["state"] in AT_WORK
 
-    earlier = _process(driver_status.read(folder))
-    if not driver_status.change(folder, stop_requested, driver=name, state="running", earlier=earlier,
+    earlier = _process(read(folder))
+    if not change(folder, stop_requested, driver=name, state="running", earlier=earlier,
                                 host=socket.gethostname(), pid=os.getpid()):  # fmt: skip
         return 0  # ended, cancelled before its start, or submitted again
     try:
@@ -169,7 +177,7 @@ def drive(path: str, submission: str, versions: Mapping[str, str]) -> int:
     return _end(folder, lambda found: found.get("driver") == name, None)
 
 
-def _process(status: driver_status.DriverStatus) -> str:
+def _process(status: DriverStatus) -> str:
     """Return the process of a driver in words; "" if there is none."""
     return f"process {status['pid']} on {status['host']}" if status.get("pid") else str(status.get("earlier") or "")
 
@@ -189,13 +197,13 @@ def _run(folder: Path, heartbeat: Heartbeat) -> None:
 
 def _await_free(run: Run, heartbeat: Heartbeat) -> None:
     """Wait for the lock of the run directory: a lost driver that is still alive stops at its next task."""
-    end = time.monotonic() + driver_status.SILENT_SECONDS
+    end = time.monotonic() + SILENT_SECONDS
     while time.monotonic() < end:
         heartbeat("wait for run directory", 0, 1)
         with suppress(TransientError), run.locked():
             return
-        time.sleep(driver_status.POLL_SECONDS)
-    if earlier := driver_status.read(run.path).get("earlier"):
+        time.sleep(POLL_SECONDS)
+    if earlier := read(run.path).get("earlier"):
         got = f"an earlier driver ({earlier}) still works in {run.path} or is suspended"
         raise TransientError("run directory", got, "", "end or continue it, and submit again to resume")
 
@@ -235,18 +243,18 @@ class Heartbeat:
 
     def _stopped(self) -> bool:
         with suppress(OSError, DpscaleError):
-            return _stop_requested(self.path, driver_status.read(self.path))
+            return _stop_requested(self.path, read(self.path))
         return False
 
     def _beat(self) -> None:
-        while not self._ended.wait(driver_status.BEAT_SECONDS):
+        while not self._ended.wait(BEAT_SECONDS):
             with suppress(OSError, DpscaleError):  # a failed heartbeat does not end the run
-                self._taken = not driver_status.change(
+                self._taken = not change(
                     self.path, lambda status: status.get("driver") == self.name, working=self._working or None
                 )
 
 
-def wait(path: Path, seconds: float | None = None, progress: Progress = silent) -> driver_status.DriverStatus:
+def wait(path: Path, seconds: float | None = None, progress: Progress = silent) -> DriverStatus:
     """Wait until the run ends and return its status.
 
     Raises
@@ -254,13 +262,13 @@ def wait(path: Path, seconds: float | None = None, progress: Progress = silent) 
     TransientError
         If the driver is silent, or after `seconds`.
     """
-    end, silence = None if seconds is None else time.monotonic() + seconds, driver_status.Silence()
-    found = driver_status.read(path)
+    end, silence = None if seconds is None else time.monotonic() + seconds, Silence()
+    found = read(path)
     while True:
         if not found:
             raise JobError("run directory", f"{path} was never submitted", "a run that `dpscale job submit` began",
                            "submit it, or run it here")  # fmt: skip
-        if found["state"] not in driver_status.AT_WORK:
+        if found["state"] not in AT_WORK:
             return found
         if silence.too_long(found):
             raise _silent(found)
@@ -268,23 +276,23 @@ def wait(path: Path, seconds: float | None = None, progress: Progress = silent) 
             raise TransientError("run", f"not done after {seconds:g} seconds", "", "continue to wait")
         working = found.get("working") or {"tasks": found["state"], "done": 0, "total": 1}
         progress(working["tasks"], working["done"], working["total"])
-        time.sleep(driver_status.POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
         with suppress(OSError, TransientError):  # a store that is briefly unavailable
-            found = driver_status.read(path)
+            found = read(path)
 
 
-def _silent(status: driver_status.DriverStatus) -> TransientError:
+def _silent(status: DriverStatus) -> TransientError:
     if status["state"] == "submitted":
-        return TransientError("run", f"no worker has started it in {driver_status.SILENT_SECONDS:g} s", "",
+        return TransientError("run", f"no worker has started it in {SILENT_SECONDS:g} s", "",
                               "check that workers are free; wait, or submit it again")  # fmt: skip
-    return TransientError("run", f"its driver has sent no heartbeat for {driver_status.SILENT_SECONDS:g} s", "",
+    return TransientError("run", f"its driver has sent no heartbeat for {SILENT_SECONDS:g} s", "",
                           "check that the cluster is up, and submit it again to resume")  # fmt: skip
 
 
 def cancel(path: Path) -> None:
     """Ask the driver to stop at its next task. Measurements remain, and a later submit resumes the run."""
-    status = driver_status.read_status(path)
-    if status.get("state") not in driver_status.AT_WORK:
+    status = read_status(path)
+    if status.get("state") not in AT_WORK:
         return
     with disk_errors(path):
         write_whole(path / STOP, status["submission"].encode())
@@ -293,7 +301,7 @@ def cancel(path: Path) -> None:
         _end(path, lambda now: all(now[name] == status[name] for name in same), _cancelled())
 
 
-def _stop_requested(path: Path, status: driver_status.DriverStatus) -> bool:
+def _stop_requested(path: Path, status: DriverStatus) -> bool:
     with suppress(FileNotFoundError):
         return read_bytes(path / STOP).decode() == status.get("submission")
     return False
@@ -303,7 +311,7 @@ def _cancelled() -> Cancelled:
     return Cancelled("run", "cancelled", "", "submit it again to resume")
 
 
-def _end(path: Path, allowed: Callable[[driver_status.DriverStatus], bool], error: BaseException | None) -> int:
+def _end(path: Path, allowed: Callable[[DriverStatus], bool], error: BaseException | None) -> int:
     """Store how a run ended and return the exit code.
 
     Errors that are not dpscale's are stored by type only, because their text may describe records.
@@ -315,12 +323,110 @@ def _end(path: Path, allowed: Callable[[driver_status.DriverStatus], bool], erro
     elif error is not None:
         code, text, state = INTERNAL, f"the driver failed with {type(error).__name__}{hint()}", "failed"
     with suppress(OSError, DpscaleError):
-        driver_status.change(
+        change(
             path,
-            lambda status: allowed(status) and status["state"] in driver_status.AT_WORK,
+            lambda status: allowed(status) and status["state"] in AT_WORK,
             exit_code=code,
             state=state,
             error=text,
             working=None,
         )
     return code
+
+
+def read(path: Path) -> DriverStatus:
+    """Return the content of the file; empty if the run was never submitted.
+
+    Raises
+    ------
+    JobError
+        If no driver wrote the file.
+    OSError, TransientError
+        If the file cannot be read now.
+    """
+    try:
+        status = json.loads(read_bytes(path / FILE))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        status = None
+    if not isinstance(status, dict) or not _whole(status):
+        raise JobError("run directory", f"{FILE} in {path} is damaged", "the file as the driver wrote it",
+                       "remove it and submit the run again to resume")  # fmt: skip
+    return status
+
+
+def _whole(status: DriverStatus) -> bool:
+    """Return whether all entries that readers use are present."""
+    state, at, working = status.get("state"), status.get("at"), status.get("working")
+    known = state in AT_WORK or (state in ENDED and isinstance(status.get("exit_code"), int))
+    works = working is None or (isinstance(working, dict) and working.keys() >= {"tasks", "done", "total"})
+    return (
+        known
+        and works
+        and isinstance(at, (int, float))
+        and isinstance(status.get("submission"), str)
+        and ("driver" in status)
+    )
+
+
+def change(path: Path, allowed: Callable[[DriverStatus], bool], **changes: Any) -> bool:
+    """Change entries if `allowed(status)`; return whether it did."""
+    with _locked(path):
+        status = read(path)
+        if not allowed(status):
+            return False
+        for partial in path.glob(f".{FILE}.*{PARTIAL}") if is_local(path) else ():  # of killed drivers
+            remove(partial)
+        write_whole(path / FILE, json.dumps(status | changes | {"at": time.time()}).encode())
+        return True
+
+
+def read_status(path: Path) -> DriverStatus:
+    """Return the content of the file and whether a driver that should be working is silent.
+
+    Clocks of machines differ, so a driver that seems silent by the clock is observed for a few heartbeats.
+    """
+    status = read(path)
+    if not status:
+        return {}
+    silent = status["state"] in AT_WORK and not 0 <= time.time() - status["at"] <= SILENT_SECONDS
+    if silent:
+        end = time.monotonic() + 3 * BEAT_SECONDS
+        while time.monotonic() < end and read(path) == status:
+            time.sleep(POLL_SECONDS)
+        status = read(path) or status
+        silent = status["at"] == read(path).get("at") and time.monotonic() >= end
+    return status | {"silent": silent}
+
+
+def at_work(status: DriverStatus) -> bool:
+    """Return whether a driver is working, given the result of `read_status`."""
+    return bool(status) and status["state"] in AT_WORK and not status["silent"]
+
+
+class Silence:
+    """Time since the status last changed, by the clock of the observer."""
+
+    def __init__(self) -> None:
+        self._last: DriverStatus = {}
+        self._since = time.monotonic()
+
+    def too_long(self, status: DriverStatus) -> bool:
+        if status != self._last:
+            self._last, self._since = status, time.monotonic()
+        return time.monotonic() - self._since > SILENT_SECONDS
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    if not is_local(path):  # an upload is atomic and names distinguish drivers, so a lock would not pay
+        yield
+        return
+    descriptor = open_in_place(path / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        with where_locks_are():
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -21,7 +21,7 @@ import pandas as pd
 import psutil
 import tomli_w
 
-from dpscale.cli import driver_status
+from dpscale.cli import driver
 from tests.cluster.machines import ROOT, Machines, kill
 
 SIZES = {"a": 4, "b": 3, "c": 5, "d": 2, "e": 3, "f": 4}
@@ -105,8 +105,8 @@ class Chaos:
             return AGAIN if code == -signal.SIGKILL else code
         if not self.submitted or code:
             return code
-        found = driver_status.read(self.run)
-        return found["exit_code"] if found["state"] not in driver_status.AT_WORK else self._check_heartbeat(found["at"])
+        found = driver.read(self.run)
+        return found["exit_code"] if found["state"] not in driver.AT_WORK else self._check_heartbeat(found["at"])
 
     def _check_heartbeat(self, at: float) -> int | None:
         """Return the exit code for a silent driver, sooner than `wait` does, so that the test submits the run again."""
@@ -114,7 +114,7 @@ class Chaos:
             self._silent = (at, time.monotonic())
         if time.monotonic() - self._silent[1] < 8:
             return None
-        driver_status.change(self.run, lambda found: found["at"] == at, state="failed", exit_code=AGAIN)
+        driver.change(self.run, lambda found: found["at"] == at, state="failed", exit_code=AGAIN)
         return AGAIN
 
     def _kill(self, process: str) -> None:
@@ -143,7 +143,7 @@ class Chaos:
             kill(self._driver)
             return True
         try:
-            os.kill(driver_status.read(self.run)["pid"], signal.SIGKILL)
+            os.kill(driver.read(self.run)["pid"], signal.SIGKILL)
         except (KeyError, TypeError, ProcessLookupError):
             return False
         return True

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale import TransientError
 from dpscale.__main__ import main
-from dpscale.cli import driver, driver_status
+from dpscale.cli import driver
 from dpscale.engine import resolve
 from dpscale.engine.worker_checks import installed_versions
 from dpscale.job import TableJob
@@ -116,10 +116,10 @@ def test_driver_killed_with_worker_is_restarted(cluster, client, slow, job, expe
     run = job.parent / "run"
     submit(cluster, job)
     assert wait_for_measurement(run)
-    first = driver_status.read(run)
+    first = driver.read(run)
     os.kill(first["pid"], signal.SIGKILL)
     assert run_command("job", "wait", run, "--seconds", 500)[0] == 0
-    second = driver_status.read(run)
+    second = driver.read(run)
     assert first["submission"] == second["submission"]
     assert first["driver"] != second["driver"]
     assert_same_release(run, expected)
@@ -134,7 +134,7 @@ def test_cancelled_run_stops_at_next_task_and_can_be_resubmitted(cluster, client
     assert code == 75
     assert message == "dpscale: run: cancelled; submit it again to resume\n"
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "cancelled"
-    assert driver_status.read(run)["state"] == "cancelled"
+    assert driver.read(run)["state"] == "cancelled"
     assert "measure: cancelled, submit it again to resume" in run_command("job", "status", run)[1]
     assert "driver: cancelled" in run_command("job", "status", run)[1]
     assert "working" in submit(cluster, job)
@@ -182,17 +182,17 @@ def test_data_error_is_reported_by_wait(cluster, client, tmp_path):
 
 
 def test_unexpected_error_reports_only_its_type(tmp_path):
-    driver_status.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
+    driver.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
     assert driver._end(tmp_path, lambda _: True, ValueError("31337 rows")) == 70
     message = "the driver failed with ValueError; set DPSCALE_DEBUG=1 to see the cause (its output is private)"
-    assert driver_status.read(tmp_path)["error"] == message
-    assert "31337" not in (tmp_path / driver_status.FILE).read_text()
+    assert driver.read(tmp_path)["error"] == message
+    assert "31337" not in (tmp_path / driver.FILE).read_text()
 
 
 def test_partial_status_of_killed_driver_is_removed(tmp_path):
     (tmp_path / ".driver.json.01.partial").write_bytes(b"{")
     (tmp_path / ".manifest.json.01.partial").write_bytes(b"{")
-    driver_status.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
+    driver.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
     assert sorted(path.name for path in tmp_path.glob("*.partial")) == [".manifest.json.01.partial"]
 
 
@@ -216,7 +216,7 @@ def test_repeated_submit_runs_once(cluster, client, slow, job, expected):
         thread.join()
     assert wait_for_measurement(run.path)
     assert submit(cluster, job)["state"] == "running"
-    assert len({one["submission"] for one in found} | {driver_status.read(run.path)["submission"]}) == 1
+    assert len({one["submission"] for one in found} | {driver.read(run.path)["submission"]}) == 1
     assert run_command("job", "wait", run.path, "--seconds", 500)[0] == 0
     starts = [json.loads(line)["stage"] for line in (run.path / "log.jsonl").read_text().splitlines()]
     assert starts.count("measure") == 2  # its start and its end
@@ -246,13 +246,11 @@ def test_lost_scheduler_is_reported_and_run_can_be_resubmitted(
         assert wait_for_measurement(run)
         kill(scheduler)
         with monkeypatch.context() as patch:
-            patch.setattr(driver_status, "SILENT_SECONDS", 4)
+            patch.setattr(driver, "SILENT_SECONDS", 4)
             code, _, message = run_command("job", "wait", run, "--seconds", 500)
             assert code == 75
             assert "no heartbeat" in message or "connection to the Dask scheduler was lost" in message, message
-            assert eventually(
-                lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
-            )
+            assert eventually(lambda: driver.read_status(run)["state"] == "failed" or driver.read_status(run)["silent"])
             submit(cluster, job)  # later the lost driver would count as at work for 60 s
     done = run_command("job", "wait", run, "--seconds", 500)
     assert done[0] == 0, done
@@ -273,7 +271,7 @@ def test_submit_refuses_workers_without_run_directory(tmp_path, secured):
     assert code == 2
     assert "run directory: worker tls://" in message
     assert "shared file system" in message
-    assert not driver_status.read(job.parent / "run")
+    assert not driver.read(job.parent / "run")
 
 
 def test_submit_refuses_ledger_on_network_file_system_of_workers(cluster, client, tmp_path):
@@ -298,7 +296,7 @@ def test_submit_refuses_ledger_on_network_file_system_of_workers(cluster, client
     assert code == 2
     assert message.startswith("dpscale: privacy.ledger: ")
     assert "(nfs4) at worker tls://" in message
-    assert not driver_status.read(tmp_path / "run")
+    assert not driver.read(tmp_path / "run")
 
 
 def test_wait_refuses_run_without_submission(job):
@@ -314,7 +312,7 @@ def test_wait_refuses_run_without_submission(job):
 def submitted_run(job):
     """A run directory marked as submitted."""
     run = begin_table(TableJob.read(job), job.parent / "run").path
-    driver_status.change(
+    driver.change(
         run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None,
                  working=None)  # fmt: skip
     return run
@@ -328,9 +326,9 @@ def test_run_cancelled_before_start_is_not_started(submitted_run):
 
 
 def test_driver_of_older_submission_does_nothing(submitted_run):
-    driver_status.change(submitted_run, lambda _: True, submission="t")
+    driver.change(submitted_run, lambda _: True, submission="t")
     assert driver.drive(str(submitted_run), "s", installed_versions()) == 0
-    assert driver_status.read(submitted_run)["state"] == "submitted"
+    assert driver.read(submitted_run)["state"] == "submitted"
 
 
 def test_cancel_of_older_submission_is_ignored(submitted_run):
@@ -342,19 +340,17 @@ def test_cancel_of_older_submission_is_ignored(submitted_run):
 
 
 def test_replaced_driver_stops_writing(submitted_run, monkeypatch):
-    monkeypatch.setattr(driver_status, "BEAT_SECONDS", 0.05)
-    driver_status.change(submitted_run, lambda _: True, driver="old", state="running")
+    monkeypatch.setattr(driver, "BEAT_SECONDS", 0.05)
+    driver.change(submitted_run, lambda _: True, driver="old", state="running")
     with driver.Heartbeat(submitted_run, "old") as old:
         old("count", 1, 2)
-        assert eventually(
-            lambda: driver_status.read(submitted_run)["working"] == {"tasks": "count", "done": 1, "total": 2}
-        )
-        driver_status.change(submitted_run, lambda _: True, driver="new", working=None)
+        assert eventually(lambda: driver.read(submitted_run)["working"] == {"tasks": "count", "done": 1, "total": 2})
+        driver.change(submitted_run, lambda _: True, driver="new", working=None)
         assert eventually(lambda: old._taken)
         with pytest.raises(TransientError, match="another driver took over"):
             old("count", 2, 2)
     driver._end(submitted_run, lambda found: found["driver"] == "old", TransientError("x", "y"))
-    assert (driver_status.read(submitted_run)["state"], driver_status.read(submitted_run)["working"]) == (
+    assert (driver.read(submitted_run)["state"], driver.read(submitted_run)["working"]) == (
         "running",
         None,
     )
@@ -362,17 +358,17 @@ def test_replaced_driver_stops_writing(submitted_run, monkeypatch):
 
 def test_silence_is_measured_by_local_clock(submitted_run, monkeypatch):
     """A driver whose clock is an hour behind is not silent once its next heartbeat arrives."""
-    monkeypatch.setattr(driver_status, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(driver, "BEAT_SECONDS", 0.2)
     # not `time.time` itself: the scheduler in this process would set timers an hour late and never send to its clients
     late = SimpleNamespace(time=lambda: time.time() - 3600, monotonic=time.monotonic, sleep=time.sleep)
-    monkeypatch.setattr(driver_status, "time", late)
-    driver_status.change(submitted_run, lambda _: True, driver="d", state="running")
+    monkeypatch.setattr(driver, "time", late)
+    driver.change(submitted_run, lambda _: True, driver="d", state="running")
     with driver.Heartbeat(submitted_run, "d"):
-        monkeypatch.setattr(driver_status, "SILENT_SECONDS", -1)  # this side's clock runs as well, so all is late
-        assert eventually(lambda: not driver_status.read_status(submitted_run)["silent"]), (
+        monkeypatch.setattr(driver, "SILENT_SECONDS", -1)  # this side's clock runs as well, so all is late
+        assert eventually(lambda: not driver.read_status(submitted_run)["silent"]), (
             "heard, if not in the first few beats"
         )
-    assert driver_status.read_status(submitted_run)["silent"]
+    assert driver.read_status(submitted_run)["silent"]
 
 
 @pytest.mark.slow

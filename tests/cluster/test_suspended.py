@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 from dpscale import TransientError
-from dpscale.cli import driver, driver_status, group
+from dpscale.cli import driver, group
 from dpscale.engine import admission, connect, resolve
 from dpscale.engine.schedulers import open_cluster
 from dpscale.job import TableJob
@@ -212,28 +212,26 @@ def submit_again(directory, pair):
 
 def test_run_of_suspended_driver_is_submitted_again(pair, directory, expected, monkeypatch):
     """The second driver names the process of the first, which has the lock; after it is continued, the run is right."""
-    monkeypatch.setattr(driver_status, "SILENT_SECONDS", 4)
+    monkeypatch.setattr(driver, "SILENT_SECONDS", 4)
     with dask.config.set({"dpscale.worker-answer": 120}), Client(pair.address, set_as_default=False) as client:
         client.run(set_limits)
     submit_again(directory, pair)
-    assert eventually(lambda: driver_status.read(directory.path).get("pid"))
-    pid = driver_status.read(directory.path)["pid"]
+    assert eventually(lambda: driver.read(directory.path).get("pid"))
+    pid = driver.read(directory.path)["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        if driver_status.read(directory.path)["state"] != "done":
+        if driver.read(directory.path)["state"] != "done":
             with pytest.raises(TransientError, match="no heartbeat"):
                 driver.wait(directory.path)
             submit_again(directory, pair)
-            assert eventually(lambda: driver_status.read(directory.path)["state"] not in driver_status.AT_WORK)
-            ended = driver_status.read(directory.path)
+            assert eventually(lambda: driver.read(directory.path)["state"] not in driver.AT_WORK)
+            ended = driver.read(directory.path)
             if ended["exit_code"]:
                 assert ended["exit_code"] == 75
                 assert f"process {pid} on" in ended["error"]
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert eventually(
-        lambda: driver_status.read(directory.path)["state"] == "done" or submit_until_ended(directory, pair)
-    )
+    assert eventually(lambda: driver.read(directory.path)["state"] == "done" or submit_until_ended(directory, pair))
     assert_same_release(directory.path, expected)
 
 
@@ -248,14 +246,14 @@ def set_limits():
     """Shorten the limits of a driver on this worker."""
     import dask
 
-    from dpscale.cli import driver_status
+    from dpscale.cli import driver
 
-    driver_status.SILENT_SECONDS = 4
+    driver.SILENT_SECONDS = 4
     dask.config.set({"dpscale.worker-answer": 2})
 
 
 def test_wait_shows_progress_of_driver(directory):
-    driver_status.change(directory.path, lambda _: True, submission="s", driver="d", state="running",
+    driver.change(directory.path, lambda _: True, submission="s", driver="d", state="running",
                          working={"tasks": "count", "done": 1, "total": 3})  # fmt: skip
     shown = []
     with pytest.raises(TransientError, match="not done"):

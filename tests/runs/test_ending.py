@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.cli import driver_status
+from dpscale.cli import driver
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement
@@ -160,7 +160,7 @@ def test_running_run_is_not_ended(tmp_path):
     run = interrupt_run(write(tmp_path), tmp_path / "run", "amid")
     with run.run.locked():
         assert "another process works in" in run_command(75, "job", "end", run.path)
-    driver_status.change(
+    driver.change(
         run.path, lambda _: True, submission="s", driver="d", state="running", exit_code=None, error=None,
                  working=None)  # fmt: skip
     assert "a driver on the cluster works in" in run_command(75, "job", "end", run.path)

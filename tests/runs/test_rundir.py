@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.cli import driver, driver_status
+from dpscale.cli import driver
 from dpscale.job import TableJob
 from dpscale.runs import create
 from dpscale.runs.manifest import disk_errors
@@ -36,7 +36,7 @@ def run_command(code, *arguments):
 
 
 def mark_submitted(run):
-    driver_status.change(run, lambda _: True, submission="s", driver=None, state="submitted")
+    driver.change(run, lambda _: True, submission="s", driver=None, state="submitted")
 
 
 # ---- disks -----------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_run_on_full_disk_can_be_retried(place):
         for name in ("x", "empty"):
             run_command(0, "plan", path, "--run-dir", disk / name)
         run_command(0, "job", "cancel", disk / "begun")
-        assert driver_status.read(disk / "begun")["error"] == str(driver._cancelled())
+        assert driver.read(disk / "begun")["error"] == str(driver._cancelled())
 
 
 @needs_mounts
@@ -279,12 +279,12 @@ def test_damaged_driver_file_is_refused(damaged_run, text):
 
 
 def test_damaged_driver_file_does_not_stop_heartbeat(damaged_run, monkeypatch):
-    monkeypatch.setattr(driver_status, "BEAT_SECONDS", 0.02)
-    driver_status.change(damaged_run, lambda _: True, driver="d", state="running")
+    monkeypatch.setattr(driver, "BEAT_SECONDS", 0.02)
+    driver.change(damaged_run, lambda _: True, driver="d", state="running")
     (damaged_run / "driver.json").write_text("[1]")
     (damaged_run / driver.STOP).write_text("s")
-    beats, change = [], driver_status.change
-    monkeypatch.setattr(driver_status, "change", lambda *given, **changes: beats.append(1) or change(*given, **changes))
+    beats, change = [], driver.change
+    monkeypatch.setattr(driver, "change", lambda *given, **changes: beats.append(1) or change(*given, **changes))
     with driver.Heartbeat(damaged_run, "d") as heartbeat:
         assert eventually(lambda: len(beats) >= 3 or not heartbeat._thread.is_alive())
         heartbeat("count", 1, 2)
@@ -315,7 +315,7 @@ def test_run_without_locks_finishes_and_is_not_reported_as_stopped(place, no_loc
     assert "report: running" in run_command(0, "job", "status", run.path)
     mark_submitted(run.path)
     run_command(0, "job", "cancel", run.path)
-    assert driver_status.read(run.path)["state"] == "cancelled"
+    assert driver.read(run.path)["state"] == "cancelled"
 
 
 def test_failing_lock_differs_from_taken_lock(place, monkeypatch):

@@ -19,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
-from dpscale.cli import driver_status
+from dpscale.cli import driver
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
@@ -264,15 +264,15 @@ def test_store_that_ignores_conditions_is_refused(tmp_path):
 @pytest.mark.slow
 def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
     run = begin_table(TableJob.read(write(tmp_path)), prefix)
-    driver_status.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
-    assert driver_status.read(run.path)["state"] == "running"
+    driver.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
+    assert driver.read(run.path)["state"] == "running"
     with socket.socket() as free, monkeypatch.context() as patch:
         free.bind(("127.0.0.1", 0))
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
         patch.setenv("AWS_MAX_ATTEMPTS", "1")
         s3fs.S3FileSystem.clear_instance_cache()
         lost = place(prefix)
-        calls = [lambda: open_part(prefix), lambda: driver_status.read(lost), lambda: create(lost / "x", b""),
+        calls = [lambda: open_part(prefix), lambda: driver.read(lost), lambda: create(lost / "x", b""),
                      lambda: read_secret(lost / "secret.key"), lambda: TableJob.read(f"{prefix}/job.toml"),
                      lambda: destroy_secret(lost / "secret.key"), lambda: locked(lost).__enter__()]  # fmt: skip
         for call in calls:
