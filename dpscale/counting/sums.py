@@ -19,7 +19,7 @@ from dpscale.base.numerics import Integers, LazyModule, NDArray, Words
 from dpscale.counting.program import NumberSteps, Steps
 from dpscale.domain import Number
 
-kernels = LazyModule("dpscale.counting.sum_kernels")  # numba
+kernels = LazyModule("dpscale.counting.kernels")  # numba
 
 BLOCK = 1 << 14  # rows whose parts and counters stay in the cache
 WORD = 64
