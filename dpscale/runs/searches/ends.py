@@ -7,7 +7,7 @@ from typing import Any
 
 from dpscale.discovery.dyadic_bins import dyadic_bins
 from dpscale.discovery.ends import EndPlan, found_ends, measure_ends, plan_ends
-from dpscale.discovery.step_counts import BinRequest, count_steps
+from dpscale.discovery.reading import BinRequest, count_steps
 from dpscale.domain import Number
 from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
 
