@@ -45,7 +45,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 import dpscale as dp
-from dpscale.discovery.dyadic_bins import dyadic_bins
+from dpscale.discovery.dyadic_tree import dyadic_bins
 from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
 from dpscale.discovery.ends import choose_ends
 from dpscale.domain import Domain

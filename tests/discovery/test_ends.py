@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale.base.errors import DomainError
-from dpscale.discovery.dyadic_bins import dyadic_bins, estimate_histogram
+from dpscale.discovery.dyadic_tree import dyadic_bins, estimate_histogram
 from dpscale.discovery.ends import choose_ends, found_ends, plan_ends
 from dpscale.domain import MOST_PARTS, Domain
 from dpscale.privacy.draws import SMOOTHING

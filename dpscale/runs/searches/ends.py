@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpscale.discovery.dyadic_bins import dyadic_bins
+from dpscale.discovery.dyadic_tree import dyadic_bins
 from dpscale.discovery.ends import EndPlan, found_ends, measure_ends, plan_ends
 from dpscale.discovery.reading import BinRequest, count_steps
 from dpscale.domain import Number
