@@ -13,7 +13,7 @@ from dpscale.base.errors import DataError
 from dpscale.discovery.dyadic_tree import Leaves
 from dpscale.discovery.edges import EdgePlan, found_edges
 from dpscale.discovery.ends import ChosenEnds, found_ends, plan_ends
-from dpscale.discovery.values import found_values, plan_values
+from dpscale.discovery.value_counts import found_values, plan_values
 from dpscale.domain import Domain
 from dpscale.records.searched import EMPTY, VALUE, step_values, text_entries, text_type, value_codes
 

@@ -18,17 +18,19 @@ from dpscale.discovery.value_counts import (
     PAIR_BYTES,
     SHARDS,
     Passing,
+    ValuePlan,
     ValueRequest,
     VoteRequest,
     count_values,
     count_votes,
     find_texts,
+    found_values,
     measure_shard,
+    plan_values,
     take_pairs,
     take_shard,
     unit_values,
 )
-from dpscale.discovery.values import ValuePlan, found_values, plan_values
 from dpscale.domain.attribute import Attribute
 from dpscale.records.table import Partition
 from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
