@@ -19,8 +19,16 @@ from typing import Any, SupportsIndex, TypeGuard
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, Attribute, read_period
-from dpscale.domain.date_format import EXPECTED, WITHOUT_DAY, date_pattern, has_day
-from dpscale.domain.schema_values import check_keys, check_values, read_policy, read_source
+from dpscale.domain.schema_values import (
+    EXPECTED,
+    WITHOUT_DAY,
+    check_keys,
+    check_values,
+    date_pattern,
+    has_day,
+    read_policy,
+    read_source,
+)
 from dpscale.domain.search import PRIVATE
 from dpscale.domain.search_schema import BIN_KEYS, DISCOVER_KEYS, read_discover, read_private_edges
 from dpscale.domain.tree import TreeLevel

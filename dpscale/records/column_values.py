@@ -25,7 +25,7 @@ from dpscale.base.arrow import is_text, pa, pc, types
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers, NDArray
 from dpscale.domain.attribute import Attribute
-from dpscale.domain.date_format import CENTURY, date_pattern, month_numbers
+from dpscale.domain.schema_values import CENTURY, date_pattern, month_numbers
 from dpscale.records import tree_cells
 
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
-from dpscale.domain.date_format import date_pattern
+from dpscale.domain.schema_values import date_pattern
 from dpscale.records.column_summary import FORMATS
 from dpscale.records.column_values import days
 
