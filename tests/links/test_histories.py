@@ -12,7 +12,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.audit.evidence import bundle, check
 from dpscale.base.errors import DpscaleError
-from dpscale.contributions.row_order import order_values
+from dpscale.contributions.links import order_values
 from dpscale.domain import Domain
 from dpscale.engine import resolve
 from dpscale.job.neighbours import neighbour_relation

@@ -16,13 +16,14 @@ from dpscale.base.numerics import Integers, Integers32, Words
 from dpscale.contributions.links import (
     KeyedRows,
     at_most,
+    check_order,
     coded_rows,
     key_families,
     link_ends,
     one_a_key,
+    ranks,
     row_words,
 )
-from dpscale.contributions.row_order import check_order, ranks
 from dpscale.contributions.unit_ids import ODD, one_family_of_keys
 from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
