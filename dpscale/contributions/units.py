@@ -22,10 +22,15 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Flags, NDArray, Words
 from dpscale.contributions.key_ids import id_family
+from dpscale.contributions.unit_ids import identities
 from dpscale.contributions.unit_shards import ROW_WORDS, BucketedRows, Shard
 from dpscale.counting.weighted import PeriodWeights
+from dpscale.domain import Domain
+from dpscale.records.column_values import column_of
+from dpscale.records.encode import encode
 from dpscale.records.table import Partition
 from dpscale.records.where import RowMask
 
@@ -177,3 +182,28 @@ def _beyond(rows: Words, bound: Bound) -> NDArray[Any]:
     if isinstance(bound, PeriodBound):
         return np.asarray(beyond_periods(rows, bound.rows, bound.periods))
     return np.asarray(beyond(rows, bound))
+
+
+def has_counted_row(
+    partitions: Iterable[Partition], domain: Domain, names: Sequence[str], unit: str | None = None
+) -> bool:
+    """Return whether some row of the partitions is counted; reading stops at the first batch with one.
+
+    A refused value is a row: counting refuses it with its reason. `unit` is a column whose rows without an id are
+    dropped.
+    """
+    for partition in partitions:
+        columns = list(dict.fromkeys([*domain.columns(names), *([unit] if unit else [])]))
+        for batch in partition.batches(columns, unit or "", None if unit in domain.columns(names) else domain):
+            dropped = np.zeros(len(next(iter(batch.values()))), dtype=bool)
+            try:
+                for name in names:
+                    encode(domain[name], column_of(domain[name], batch), dropped)
+            except RefusedValue:
+                return True
+
+            if unit is not None:
+                dropped |= identities(batch[unit], unit).missing
+            if not dropped.all():
+                return True
+    return False
