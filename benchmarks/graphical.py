@@ -36,7 +36,7 @@ from dpscale import Domain, Workload
 from dpscale.base.numerics import one_thread
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem, aim_pgm, mst
-from dpscale.mechanisms.aim.graphical import observed
+from dpscale.mechanisms.aim.estimators import observed
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import PublicStream, seeded_secret

@@ -8,8 +8,7 @@ from functools import cached_property
 
 from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.mechanisms.aim.decision import AimDecision
-from dpscale.mechanisms.aim.estimators import EntropyEstimates, EntropyEstimator, GremEstimator
-from dpscale.mechanisms.aim.graphical import observed
+from dpscale.mechanisms.aim.estimators import EntropyEstimates, EntropyEstimator, GremEstimator, observed
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import AimState, initial_state, updated_state
 from dpscale.privacy.accounting import GAUSSIAN
