@@ -232,14 +232,14 @@ def _distinct(texts: Any, repeated: Flags) -> Any:
 
     found, seen = texts.to_pylist(), set(RESERVED)
     taken = {*found, *RESERVED}
-    for place in np.argsort(repeated, kind="stable").tolist():
-        own, number = found[place], 2
-        while found[place] in seen:
+    for at in np.argsort(repeated, kind="stable").tolist():
+        own, number = found[at], 2
+        while found[at] in seen:
             if (numbered := f"{own} ({number})") not in taken:
-                found[place] = numbered
+                found[at] = numbered
                 taken.add(numbered)
             number += 1
-        seen.add(found[place])
+        seen.add(found[at])
 
     return pa.array(found, pa.large_string())
 

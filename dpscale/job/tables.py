@@ -13,7 +13,7 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
-from dpscale.job import job_content, job_sentence
+from dpscale.job.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinSection, JoinWorkload, resolve_joins
 from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.places import PlacedJob, Places, default_dataset, files_of, places_of
@@ -66,7 +66,7 @@ class CompositeJob(PlacedJob, Settings):
         try:
             job = cls.model_validate(dict(content))._with_references()
         except ValidationError as error:
-            raise job_sentence(error, _keys) from None
+            raise job_sentence(error, _key_columns) from None
         read = job._resolved(folder)
         read = read.at(folder, places_of(job.to_dict(), read.to_dict()))
         read._check()
@@ -256,7 +256,7 @@ class CompositeJob(PlacedJob, Settings):
         return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy, "workload": parts})
 
 
-def _keys(location: tuple[int | str, ...]) -> list[str]:
+def _key_columns(location: tuple[int | str, ...]) -> list[str]:
     """Return the settings at a location of the job."""
     if not location:
         return sorted(set(CompositeJob.model_fields) - {"reference"})  # which the job moves there itself
