@@ -32,7 +32,7 @@ from dpscale.answers.number_statistics import mean_table
 from dpscale.answers.tables import Answered
 from dpscale.engine import Engine, resolve
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.measurement import measure_all
 from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag

@@ -36,9 +36,9 @@ from databases import cells, released_job, sizes, variation
 import dpscale as dp
 from dpscale.base.numerics import one_thread
 from dpscale.engine import resolve
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.sdv import metadata
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.runs.links.link_data import ExactLinks, read_links
 
 DELTA, EPSILONS, APART = 1e-5, (0.5, 1.0, 2.0, 4.0), 1e-4

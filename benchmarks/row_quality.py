@@ -30,8 +30,8 @@ from dpscale.engine import LocalEngine, resolve
 from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
 from dpscale.evaluation.models import MOST, propensity, target_of, tstr_scores
 from dpscale.job.allocation import LinkBudget
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import CompositeJob
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem

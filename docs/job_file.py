@@ -14,7 +14,7 @@ from typing import Any
 
 from dpscale.cli.job import options_table
 from dpscale.job import TableJob
-from dpscale.job.tables import LinkSection, TableSection
+from dpscale.job.job import LinkSection, TableSection
 
 DOCS = Path(__file__).parent
 PAGE, MEANINGS = DOCS / "reference" / "job-file.md", DOCS / "job_keys.toml"

@@ -93,8 +93,8 @@ def summary(release: dp.Release) -> str:
 def compare_links(job: Path, release: dp.Release) -> str:
     """Compare links with released links and with random links, by attributes of both ends."""
     from dpscale.engine import resolve
+    from dpscale.job.job import CompositeJob
     from dpscale.job.neighbours import neighbour_relation
-    from dpscale.job.tables import CompositeJob
     from dpscale.runs.links.link_data import read_links
 
     ours, rng, lines = CompositeJob.read(job), np.random.default_rng(0), [PRIVATE]

@@ -109,7 +109,7 @@ def check_tables(job_file: str, scheduler: str | None, as_json: bool) -> None:
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
     from dpscale.evaluation.key_statistics import WARNING, check_keys
-    from dpscale.job.tables import CompositeJob
+    from dpscale.job.job import CompositeJob
 
     read = CompositeJob.read(job_file)
     click.echo(WARNING, err=True)

@@ -16,8 +16,8 @@ from dpscale.base.numerics import Words
 from dpscale.contributions.links import key_rows
 from dpscale.contributions.unit_shards import places
 from dpscale.engine import Engine
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.runs.linked_tables import Files, open_table
 
 WARNING = (

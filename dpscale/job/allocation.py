@@ -22,10 +22,10 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.protected_unit import side_tables
 from dpscale.job.sections import AllocationTable
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.relational.allocation import (
     AllocationProblem,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import Field, PrivateAttr, ValidationError
 
@@ -17,36 +17,49 @@ from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Attribute, Domain
 from dpscale.job.data import Data
+from dpscale.job.joins import Join, JoinSection, JoinWorkload, resolve_joins
+from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.periods import PeriodSettings, check_periods, check_rows, period_attribute, without_period
-from dpscale.job.places import PlacedJob, below, default_dataset, files_of, places_of
+from dpscale.job.places import PlacedJob, Places, below, default_dataset, files_of, places_of
+from dpscale.job.protected_unit import check_columns, check_distinct, check_keys
 from dpscale.job.search_budget import (
     COUNTING_SHARE,
     SHARE,
     SearchBudget,
+    budget_with_delta,
     check_unit_needed,
     counts_all_cells,
     search_budget,
+    table_deltas,
     unit_workload,
 )
 from dpscale.job.sections import (
     BELOW_ONE,
+    MOST_ROUNDS,
+    AllocationTable,
     DiscoverTable,
     EngineSettings,
+    LinkSection,
     MechanismTable,
     Output,
     Privacy,
+    PrivacyOfTables,
     ReconstructTable,
+    Rows,
     SynthesizeTable,
+    TableSection,
     TotalsTable,
     UnitsTable,
     WorkloadSection,
     add_part,
     check_totals,
+    key_columns,
 )
+from dpscale.job.table_checks import check_counts, check_history, check_references, check_searches
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem
-from dpscale.privacy.accounting import Budget
+from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.reconstruction import (
     RECONSTRUCTIONS,
     distribution,
@@ -57,8 +70,10 @@ from dpscale.reconstruction import (
 from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
-from dpscale.storage.objects import located
+from dpscale.storage.objects import is_url, located
 from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution, family_named, family_names
+
+LEAST_PRIVATE = 1e-9
 
 
 class TableJob(PlacedJob, Settings):
@@ -440,3 +455,235 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
                 "time": PeriodSettings,
             }[part]
     return sorted(model.model_fields)
+
+
+class CompositeJob(PlacedJob, Settings):
+    """Job of several tables. Paths are absolute after reading."""
+
+    kind: ClassVar[str] = "database"
+    tables: Annotated[dict[Annotated[str, Field(pattern=r"^[\w-]{1,64}$")], TableSection], Field(min_length=1)]
+    link: list[LinkSection] = Field(default_factory=list)
+    reference: list[LinkSection] | None = None  # links between public tables, which are released unchanged
+    privacy: PrivacyOfTables
+    engine: EngineSettings = EngineSettings()
+    synthesize: Rows = Rows()
+    workload: list[JoinWorkload] | None = None  # None: omitted from the digest of a job
+    joins: dict[str, JoinSection] | None = None
+    allocation: AllocationTable | None = None
+    impossible: list[dict[str, Any]] | None = None
+    determined: list[dict[str, Any]] | None = None
+
+    @classmethod
+    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> CompositeJob:
+        """Read a job of several tables; the parameters are those of `TableJob.read`."""
+        return cls.parse(*job_content(source, stored))
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any], folder: Path) -> CompositeJob:
+        """Validate the content; relative paths start at `folder`."""
+        check_texts(content, "")
+        try:
+            job = cls.model_validate(dict(content))._with_references()
+        except ValidationError as error:
+            raise job_sentence(error, _key_columns) from None
+        read = job._resolved(folder)
+        read = read.at(folder, places_of(job.to_dict(), read.to_dict()))
+        read._check()
+        read._check_named()
+        return read
+
+    def _with_references(self) -> CompositeJob:
+        """Return the job with the links between public tables apart, because nothing is measured for them."""
+        public = {name for name, one in self.tables.items() if one.public}
+        found = [one for one in self.link if one.via is None and {one.parent, one.child} <= public]
+        if not found:
+            return self
+        left = [one for one in self.link if one not in found]
+        return self.model_copy(update={"link": left, "reference": [*(self.reference or ()), *found]})
+
+    def _check_named(self) -> None:
+        """Raise JobError for tables in an object store without a dataset name; they may have no common folder."""
+        places = [one.path for one in self.tables.values()] + [one.via or "" for one in self.link]
+        if self.privacy.dataset is None and any(map(is_url, places)):
+            raise JobError("privacy.dataset", "missing", "a name if tables are in an object store", "set it")
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data on the ledger: as given, or the path from the folder of the ledger to all private files."""
+        return self.privacy.dataset or default_dataset(self._private_paths, self.privacy.ledger, self.places)
+
+    @property
+    def files(self) -> str:
+        """Common folder of all private files if the job states no name for them."""
+        return "" if self.privacy.dataset else files_of(self._private_paths)
+
+    @property
+    def former_of_parts(self) -> Places:
+        """Texts of the jobs of tables and joins, mapped to those that version 1 of their digests has."""
+        return {**self.former, **({self.dataset: self.files} if self.files else {})}
+
+    @property
+    def _private_paths(self) -> list[str]:
+        paths = [one.path for one in self.tables.values() if not one.public]
+        return [*paths, *(one.via for one in self.link if one.via)]
+
+    @property
+    def distributions(self) -> dict[str, str]:
+        """Versions of other distributions whose formats the tables have, by name."""
+        return dict(one.rsplit(" ", 1) for table in self.tables.values() for one in table.distributions)
+
+    @cached_property
+    def declared(self) -> dict[str, Domain]:
+        """Domains of the tables as their files state them, with assumed cells where they are not public."""
+        return {name: Domain.read(one.domain) for name, one in self.tables.items()}
+
+    @cached_property
+    def domains(self) -> dict[str, Domain]:
+        """Domains of the tables: those declared, or with the cells that were found (`with_domains`)."""
+        return self.declared
+
+    def with_domains(self, domains: Mapping[str, Domain]) -> CompositeJob:
+        """Return the job with the domains of some tables in place of those declared; budgets stay."""
+        job = self.model_copy()
+        vars(job)["domains"] = {**self.declared, **domains}
+        return job
+
+    @cached_property
+    def search_deltas(self) -> dict[str, float]:
+        """Additive delta of the searches of each table of which values are searched, to a unit of the job."""
+        listed = {name: self.tables[name].discover or DiscoverTable() for name, domain in self.declared.items()
+                  if any(one.search is not None and one.search.uses_delta for one in domain.searches)}  # fmt: skip
+        return table_deltas(self.privacy, listed)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """Budget of all draws beside the additive delta of the searches."""
+        return budget_with_delta(self.privacy, sum(self.search_deltas.values()))
+
+    @cached_property
+    def joined(self) -> dict[str, Join]:
+        """Joins of the workload over several tables, by name."""
+        return resolve_joins(self)
+
+    @cached_property
+    def linked_rules(self) -> dict[str, list[LinkedRule]]:
+        """Structural zeros across tables, by link."""
+        return linked_rules(self)
+
+    def key(self, table: str) -> tuple[str, ...]:
+        """Return the columns of a table's key."""
+        return key_columns(self.tables[table].key)
+
+    def duplicates(self, table: str) -> str:
+        """Return the policy for rows with equal keys: by default keep one, or reject if neighbours replace a row."""
+        replaced = any(link.protects == "both" for link in self.link)
+        return self.tables[table].duplicates or ("reject" if replaced else "keep")
+
+    def ends(self, link: LinkSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the columns with the parent's key and the child's, in the table of pairs or the child's table."""
+        if link.kind == "many-to-many":
+            return key_columns(link.parent_key) or self.key(link.parent), key_columns(link.child_key)
+        return key_columns(link.child_key), self.key(link.child)
+
+    def counted(self, link: LinkSection, table: str) -> list[LinkSection]:
+        """Return the earlier links of a table's rows whose numbers are attributes in this link."""
+        return [one for one in self.link if one.called in (link.counts or ()) and one.parent == table]
+
+    def other_parents(self, link: LinkSection) -> list[LinkSection]:
+        """Return the earlier links whose parents' attributes are attributes of the children in this link."""
+        return [one for one in self.link if one.called in (link.parents or ())]
+
+    def order_columns(self, link: LinkSection) -> tuple[str, ...]:
+        """Return the columns that order the children of a parent; none without an order."""
+        first, rest = link.order[:1], link.order[1:]
+        return *(self.domains[link.child][name].column for name in first), *rest
+
+    @property
+    def foreign_keys(self) -> list[LinkSection]:
+        """All links of the job, with those between public tables."""
+        return [*self.link, *(self.reference or ())]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job as the content of a job file."""
+        return self.model_dump(exclude_none=True)
+
+    def _check(self) -> None:
+        """Check the sections against each other."""
+        if self.privacy.noise != GAUSSIAN:
+            raise JobError("privacy.delta", "epsilon without delta for several tables", "epsilon with delta, or rho",
+                           "add delta")  # fmt: skip
+        names = [one.called for one in self.foreign_keys]
+        if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+            raise JobError("link.name", f"{twice!r} twice", "distinct names", "set name for one of the links")
+        if taken := next((one.called for one in self.link if one.via and one.called in self.tables), None):
+            raise JobError("link.name", f"{taken!r}, which is a table", "a different name for a table of pairs",
+                           "set name")  # fmt: skip
+        ends = [(link, end) for link in self.foreign_keys for end in (link.parent, link.child)]
+        if absent := next(((link, end) for link, end in ends if end not in self.tables), None):
+            raise JobError(f"link {absent[0].called}", f"a table {absent[1]!r}", ", ".join(self.tables),
+                           nearest(absent[1], list(self.tables)))  # fmt: skip
+        for name in self.tables:
+            check_distinct(self, f"tables.{name}.key", self.key(name), name)
+        check_columns(self)
+        check_searches(self)
+        for at, link in enumerate(self.foreign_keys):
+            check_counts(self, link, names[:at])
+            check_keys(self, link)
+            check_history(self, link, names[:at])
+            if link.via is None:
+                check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
+        check_references(self)
+        _ = self.joined, self.linked_rules  # refuse parts without exactly one join, and rules of tables without a link
+        if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
+            raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
+
+    @property
+    def given_shares(self) -> dict[str, float]:
+        """Shares that the job states, and those of joins without one: a part of the remainder, equal for all parts."""
+        stated = {f"tables.{name}": one.share for name, one in self.tables.items()}
+        stated |= {f"links.{one.called}": one.share for one in self.link}
+        stated |= {f"joins.{name}": one.share for name, one in (self.joins or {}).items()}
+        given = {name: share for name, share in stated.items() if share is not None}
+        others = [name for name in self.pieces if name not in given]
+        each = max(1 - sum(given.values()), 0.0) / max(len(others), 1)
+        joins = [name for name in others if name.startswith("joins.")] if each > LEAST_PRIVATE else []
+        return given | dict.fromkeys(joins, each)
+
+    @property
+    def pieces(self) -> list[str]:
+        """Names of the components that share the budget."""
+        tables = [f"tables.{name}" for name, one in self.tables.items() if not one.public]
+        return [*tables, *(f"links.{one.called}" for one in self.link), *(f"joins.{name}" for name in self.joined)]
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Budget share of each component: as given; the remainder is divided equally among the others."""
+        pieces, given = self.pieces, self.given_shares
+        left, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
+        if others and left <= LEAST_PRIVATE:
+            raise JobError("share", f"no remainder for {others[0]}", "shares with a remainder for the other components",
+                           "lower the shares, or set this one")  # fmt: skip
+        return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
+
+    def _resolved(self, folder: Path) -> CompositeJob:
+        tables = {name: one.resolved(folder) for name, one in self.tables.items()}
+        links = [
+            one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
+        ]
+        privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
+        parts = self.workload and [one.resolved(folder) for one in self.workload]
+        return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy, "workload": parts})
+
+
+def _key_columns(location: tuple[int | str, ...]) -> list[str]:
+    """Return the settings at a location of the job."""
+    if not location:
+        return sorted(set(CompositeJob.model_fields) - {"reference"})  # which the job moves there itself
+    shared: dict[str, type[Settings]] = {"privacy": PrivacyOfTables, "engine": EngineSettings, "synthesize": Rows,
+                                         "allocation": AllocationTable}  # fmt: skip
+    sections = shared | {"tables": TableSection, **dict.fromkeys(("link", "reference"), LinkSection),
+                         "workload": JoinWorkload, "joins": JoinSection}  # fmt: skip
+    return sorted(sections[str(location[0])].model_fields)
+
+
+__all__ = ["MOST_ROUNDS", "CompositeJob", "LinkSection", "Rows", "TableSection"]

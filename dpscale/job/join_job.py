@@ -25,11 +25,10 @@ from dpscale.contributions.lookups import EXCESS, REACH
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
 from dpscale.job.data import Filed, Hop, Key, plain_key
-from dpscale.job.job import TableJob
+from dpscale.job.job import CompositeJob, LinkSection, TableJob
 from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinWorkload, ascents, split_name
 from dpscale.job.neighbours import NeighbourRelation, unit_hops, unit_settings
 from dpscale.job.sections import PREDICATES
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.storage.objects import located
 from dpscale.workload import MARGINAL, family_named
 from dpscale.workload.sums import SUM

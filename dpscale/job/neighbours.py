@@ -21,12 +21,12 @@ from typing import Any
 from dpscale.base.errors import JobError
 from dpscale.job import TableJob
 from dpscale.job.data import plain_key
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.protected_unit import links_above, private_tables, root_table
 from dpscale.job.public_attributes import check_public_attributes
 from dpscale.job.search_budget import SHARE, step_delta
 from dpscale.job.sections import DiscoverTable
 from dpscale.job.table_sizes import check_stated_rows
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.protection import REPLACE, Protection
 from dpscale.workload import MARGINAL
 

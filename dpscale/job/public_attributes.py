@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.joins import split_name
-from dpscale.job.tables import CompositeJob, LinkSection
 
 
 def check_public_attributes(job: CompositeJob, sides: Sequence[str]) -> tuple[str, ...]:

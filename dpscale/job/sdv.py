@@ -19,7 +19,7 @@ import tomli_w
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
-from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.job.job import CompositeJob, LinkSection
 
 VERSIONS = ("V1", "V2", "MULTI_TABLE_V1")
 KINDS = ("categorical", "boolean", "numerical", "datetime")

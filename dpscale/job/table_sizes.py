@@ -12,8 +12,8 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, optimize
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.protected_unit import has_bounded_parents
-from dpscale.job.tables import CompositeJob, LinkSection
 
 
 def required_links(job: CompositeJob, name: str) -> list[LinkSection]:

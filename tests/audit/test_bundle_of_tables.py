@@ -15,7 +15,7 @@ from dpscale.audit.evidence import bundle, crosscheck, draws, recompute, sensiti
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.audit.evidence.sensitivities import file_of
 from dpscale.base.errors import JobError
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from dpscale.measurement.value_files import META, open_values, read_group, write_values
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.relational.assignment import PairTables

@@ -21,9 +21,9 @@ from dpscale import mechanisms, reconstruction
 from dpscale.__main__ import main
 from dpscale.job import TableJob
 from dpscale.job.data import Data
+from dpscale.job.job import CompositeJob, LinkSection, TableSection
 from dpscale.job.joins import JoinSection, JoinWorkload
 from dpscale.job.sections import EngineSettings, Output, Privacy, SynthesizeTable, WorkloadSection
-from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.records import formats
 from dpscale.workload import families
 from tests.docs.snippets import ROOT, snippets, snippets_of

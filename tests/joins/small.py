@@ -13,7 +13,7 @@ import tomli_w
 from dpscale.counting.count import encoded
 from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from dpscale.runs.joins.join_part import JoinedTable
 from dpscale.runs.stages.measure import open_table
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound

@@ -11,9 +11,9 @@ import pytest
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.engine import resolve
+from dpscale.job.job import CompositeJob
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import CompositeJob
 from tests.joins.small import exact_counts, join_job, joins_of, make_database, sets
 from tests.links.small import make_job, write_job
 from tests.links.test_neighbours import PERSONS

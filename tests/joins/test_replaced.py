@@ -13,9 +13,9 @@ import tomli_w
 import dpscale as dp
 from dpscale.base.errors import DataError, JobError
 from dpscale.engine import resolve
+from dpscale.job.job import CompositeJob
 from dpscale.job.join_job import join_job
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import CompositeJob
 from tests.joins.small import exact_counts, joins_of
 from tests.joins.test_sensitivity import distance
 

@@ -10,7 +10,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence import bundle
 from dpscale.base.errors import JobError
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from dpscale.runs.opening import open_part, open_run
 from tests.audit.test_bundle import PASSED
 

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import tomli_w
 
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.protected_unit import side_tables
-from dpscale.job.tables import CompositeJob, LinkSection
 
 Frames = dict[str, pd.DataFrame]
 ATTRIBUTES = {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 2}}

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from tests.links.shapes import constraints, required_columns
 
 Tables = dict[str, pa.Table]

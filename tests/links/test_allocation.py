@@ -20,7 +20,7 @@ from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.engine import resolve
 from dpscale.job.allocation import Allocation, Divisible, KnownSizes, likely_rows
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.measurement.journal import StoredDraws
 from dpscale.privacy.draws import SMOOTHING, GaussianDraw

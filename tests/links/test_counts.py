@@ -17,7 +17,7 @@ import dpscale
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
 from dpscale.job import neighbours
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance

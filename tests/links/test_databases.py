@@ -98,8 +98,8 @@ def test_repeated_run_reads_and_spends_nothing(shop: Path) -> None:
 def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, tmp_path: Path, scheduler: str) -> None:
     """Link sums are compared exactly; noise differs because it depends on the snapshot of the files."""
     from dpscale.engine import resolve
+    from dpscale.job.job import CompositeJob
     from dpscale.job.neighbours import neighbour_relation
-    from dpscale.job.tables import CompositeJob
     from dpscale.relational.features import Features
     from dpscale.runs.links.link_data import read_links
 
@@ -186,7 +186,7 @@ def test_protects_both_sides(tmp_path: Path) -> None:
 
 def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
     from dpscale.engine import resolve
-    from dpscale.job.tables import CompositeJob
+    from dpscale.job.job import CompositeJob
     from dpscale.runs.links.link_data import keyed
 
     data = make_frames()
@@ -346,8 +346,8 @@ def test_interruption_after_secret_is_destroyed_loses_nothing(tmp_path: Path) ->
 
 def test_repeated_pair_is_one_link(tmp_path: Path) -> None:
     from dpscale.engine import resolve
+    from dpscale.job.job import CompositeJob
     from dpscale.job.neighbours import neighbour_relation
-    from dpscale.job.tables import CompositeJob
     from dpscale.runs.links.link_data import read_links
 
     data, found = make_frames(), []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from tests.links.sql import load, read_tables
 
 PAGE = Path(__file__).parents[2] / "docs/databases.md"

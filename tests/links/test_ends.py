@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import resolve
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import block_links
 from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums

@@ -15,8 +15,8 @@ from dpscale.base.errors import DpscaleError
 from dpscale.contributions.links import order_values
 from dpscale.domain import Domain
 from dpscale.engine import resolve
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.fitting_loops import project_to_simplex
 from dpscale.relational.features import Side

@@ -11,8 +11,8 @@ import pytest
 
 from dpscale.engine import resolve
 from dpscale.evaluation.key_statistics import check_keys
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.runs.links.link_data import read_links
 from tests.links.shapes import SHAPES, Frames, Shape, make_frames, most_children, write_shape
 

@@ -7,7 +7,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DpscaleError
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.link_rules import PossibleLinks, repair_links
 

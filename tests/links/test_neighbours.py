@@ -19,8 +19,8 @@ from dpscale.base.errors import DataError, JobError
 from dpscale.engine import Engine, resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
-from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degrees import GRID

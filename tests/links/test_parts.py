@@ -15,8 +15,8 @@ import pytest
 from dpscale.base.errors import DataError
 from dpscale.contributions import key_shards
 from dpscale.engine import Engine, resolve
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Features
 from dpscale.runs.links import link_parts, measuring

@@ -10,6 +10,7 @@ import pytest
 import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.base.errors import JobError
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import describe_neighbours, neighbour_relation
 from dpscale.job.tables import CompositeJob
 from dpscale.runs.links.planning import overview

@@ -12,7 +12,7 @@ import tomli_w
 from click.testing import CliRunner
 
 from dpscale.__main__ import main
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from tests.links.shapes import ATTRIBUTES, SHAPES, make_frames, private_sides, write_shape
 
 # what metadata cannot state: names of links, bounds, policies, and the mechanisms

@@ -25,8 +25,8 @@ from dpscale.engine import resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
 from dpscale.job.allocation import Divisible, LinkBudget
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
-from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degrees import degree_histogram

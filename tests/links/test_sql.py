@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import dpscale as dp
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from tests.links.shapes import SHAPES, make_frames, write_shape
 from tests.links.sql import Tables, load, read_tables
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import describe_neighbours, neighbour_relation, refusals
-from dpscale.job.tables import CompositeJob
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.report import ReleasedLink, write_report
 from dpscale.runs.links.row_limits import describe_rows

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import table_jobs
-from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.linked_tables import job_digest

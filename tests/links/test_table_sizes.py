@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.job.job import CompositeJob
 from dpscale.job.table_sizes import decreasing_sizes, least_rows
-from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import link_estimation
 from dpscale.relational.assignment import remove_loops

@@ -13,7 +13,7 @@ import tomli_w
 from click.testing import CliRunner
 
 from dpscale.__main__ import main
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from tests.links.small import make_frames, make_job, table_section, write_job
 
 HOTELS: dict[str, Any] = {

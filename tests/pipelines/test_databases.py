@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from tests.links.shapes import assert_consistent
 from tests.links.sql import load, read_tables
 from tests.real_data import DATA, needs_real_data

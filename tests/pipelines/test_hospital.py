@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from tests.links.shapes import assert_consistent
 from tests.links.sql import load, read_tables
 

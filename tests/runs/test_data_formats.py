@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import resolve
+from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.records import ndjson, table as tables
 from dpscale.records.origin import Origin

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import TableJob
-from dpscale.job.tables import CompositeJob
+from dpscale.job.job import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.runs.linked_tables import job_digest as composite_digest
 from dpscale.runs.opening import open_part

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dpscale.base.numerics import Integers, Words
 from dpscale.contributions.links import Columns, at_most, one_a_key, row_words
 from dpscale.contributions.unit_shards import UnitMap
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation
-from dpscale.job.tables import CompositeJob, LinkSection
 
 NO_KEYS = np.empty((0, 2), np.uint64)
 

@@ -40,8 +40,8 @@ from dpscale.job.allocation import (
     likely_rows,
     with_bounds,
 )
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.measurement.journal import Journal
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw

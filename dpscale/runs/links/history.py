@@ -16,7 +16,7 @@ import numpy as np
 from dpscale.base.arrow import pa, pc, pq
 from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
-from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.storage.files import writing

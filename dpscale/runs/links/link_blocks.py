@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dpscale.base.numerics import Integers, ParallelMap
-from dpscale.job.tables import LinkSection
+from dpscale.job.job import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import MOST
 from dpscale.relational.block_links import ChildModel, Groups

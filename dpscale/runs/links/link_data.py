@@ -29,8 +29,8 @@ from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
 from dpscale.relational.degrees import bucket, buckets, degree_histogram

@@ -34,8 +34,8 @@ from dpscale.contributions.links import KeyedRows, one_a_key, row_words
 from dpscale.contributions.unit_shards import UnitMap
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, worker_folder
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.records.table import Partition, Table
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Features

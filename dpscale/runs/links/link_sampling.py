@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.job.tables import LinkSection
+from dpscale.job.job import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import (
     assign_links,

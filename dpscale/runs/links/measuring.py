@@ -24,8 +24,8 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.contributions.key_ids import with_key_ids
 from dpscale.engine import Engine
 from dpscale.job.allocation import LinkBudget
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.measurement.measurement import draw_of_precision
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import snapshot_tag

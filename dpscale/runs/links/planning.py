@@ -20,9 +20,9 @@ from dpscale.domain.public_totals import condition_of
 from dpscale.engine import resolve
 from dpscale.job import TableJob
 from dpscale.job.allocation import LinkBudget, expected_job, first_share
+from dpscale.job.job import CompositeJob
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, describe_neighbours, neighbour_relation, table_job
-from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk

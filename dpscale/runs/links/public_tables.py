@@ -11,8 +11,8 @@ from dpscale.contributions.links import key_words
 from dpscale.contributions.unit_shards import places
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
+from dpscale.job.job import CompositeJob, TableSection
 from dpscale.job.table_sizes import check_public_parents
-from dpscale.job.tables import CompositeJob, TableSection
 from dpscale.runs.linked_tables import LinkedTables, open_table
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Flags, Integers, Integers32
+from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.linked_rules import LinkedRule
-from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import distinct
 from dpscale.relational.link_rules import PossibleLinks, check_size, repair_links

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from dpscale.base.display import figure
+from dpscale.job.job import LinkSection
 from dpscale.job.table_sizes import required_links, stated_rows
-from dpscale.job.tables import LinkSection
 from dpscale.relational.block_links import MOST_WORDS
 from dpscale.relational.budget_shares import MOST_SIBLINGS
 from dpscale.relational.rounding import count_words
