@@ -32,7 +32,7 @@ from dpscale.domain.schema_values import check_keys
 from dpscale.domain.search import NodeSearch
 from dpscale.domain.search_schema import check_rules_known, located_tree
 from dpscale.domain.structural_zeros import check_rules, closed, follows, listed, read_rules
-from dpscale.domain.tree_file import stored_name, tree_bytes
+from dpscale.domain.tree import stored_name, tree_bytes
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
 TOTALS = "totals"

@@ -31,8 +31,7 @@ from dpscale.domain.schema_values import (
 )
 from dpscale.domain.search import PRIVATE
 from dpscale.domain.search_schema import BIN_KEYS, DISCOVER_KEYS, read_discover, read_private_edges
-from dpscale.domain.tree import TreeLevel
-from dpscale.domain.tree_file import MORE_TREE_KEYS, TREE_KEYS, read_hierarchy
+from dpscale.domain.tree import MORE_TREE_KEYS, TREE_KEYS, TreeLevel, read_hierarchy
 
 EXAMPLE = 'kind = "coded" and size = 4'
 ALSO = "also"

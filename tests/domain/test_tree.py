@@ -13,8 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale.base.errors import DataError, DomainError
 from dpscale.domain import Domain
-from dpscale.domain.tree import UNSPECIFIED
-from dpscale.domain.tree_file import build_tree
+from dpscale.domain.tree import UNSPECIFIED, build_tree
 from dpscale.records.column_values import column_of
 from dpscale.records.encode import encode
 from tests.real_data import DATA, needs_real_data
