@@ -26,8 +26,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.plans.requests import MeasurementRequests
 from dpscale.privacy.streams import canonical
-from dpscale.storage.files import is_local, reading, writing
-from dpscale.storage.links import check_real
+from dpscale.storage.files import check_real, is_local, reading, writing
 
 Labelled = tuple[str, Floats]  # the label as canonical JSON
 GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # largest row group

@@ -37,6 +37,7 @@ from dpscale.runs.manifest import (
 )
 from dpscale.runs.stage import Stage
 from dpscale.storage.files import (
+    check_tree,
     is_local,
     open_in_place,
     present,
@@ -45,7 +46,6 @@ from dpscale.storage.files import (
     store_errors,
     write_whole,
 )
-from dpscale.storage.links import check_tree
 from dpscale.storage.lock import free, locked
 
 FINISHED, ABANDONED = "finished", "abandoned"

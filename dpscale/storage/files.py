@@ -16,17 +16,17 @@ import os
 import re
 import secrets
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from traceback import walk_tb
 from typing import Any, BinaryIO, TypeVar, cast
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import DpscaleError, JobError, TransientError
-from dpscale.storage.links import check_real
 
 Value = TypeVar("Value")
 FIELD, PARTIAL, PROBE = "run directory", ".partial", ".probe-"
+MANIFEST, MARK = "manifest.json", b'"job_sha256"'  # file of a run directory, and a key in it
 
 
 def place(path: str | Path, field: str = FIELD) -> Path:
@@ -407,3 +407,44 @@ def _of_driver(error: Exception, path: Any) -> bool:
     drivers = {"fsspec", "upath", type(path.fs).__module__.partition(".")[0]}
     modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
     return any(module.partition(".")[0] in drivers for module in modules)
+
+
+def check_real(path: Path) -> None:
+    """Raise JobError if a local path, or a folder of it below the outermost run directory, is a symbolic link.
+
+    Parameters
+    ----------
+    path : Path
+        Absolute path, which need not exist.
+    """
+    link = ""
+    for place in map(str, (path, *path.parents)):
+        if link and _is_run(place):
+            raise linked(link)
+        if os.path.islink(place):
+            link = place
+
+
+def _is_run(folder: str) -> bool:
+    """Return whether a folder is a run directory; other programs write files of the same name."""
+    with suppress(OSError), open(os.path.join(folder, MANIFEST), "rb") as file:
+        return MARK in file.read()
+    return False
+
+
+def check_tree(folder: Path) -> None:
+    """Raise JobError if a local run directory contains a symbolic link at any depth."""
+    pending = [str(folder)]
+    while pending:
+        with suppress(OSError), os.scandir(pending.pop()) as entries:  # removed meanwhile, or not readable
+            for entry in entries:
+                if entry.is_symlink():
+                    raise linked(entry.path)
+                if entry.is_dir():
+                    pending.append(entry.path)
+
+
+def linked(path: str | Path) -> JobError:
+    """Return the error for a symbolic link in a run directory."""
+    return JobError("run directory", f"{path} is a symbolic link", "real folders and files in a run directory, which"
+                    " itself may be a link", "replace it by what it points to")  # fmt: skip

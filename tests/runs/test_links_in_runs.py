@@ -168,8 +168,8 @@ def test_paths_below_the_outermost_run_are_real(tmp_path):
     (tmp_path / "home").symlink_to(disk)
     (disk / "last").symlink_to(run)
     for root in (run, tmp_path / "home" / "run", disk / "last"):
-        links.check_real(root / "tables" / "a" / "answers" / "index.parquet")
-        links.check_real(root / "new" / "file")
+        files.check_real(root / "tables" / "a" / "answers" / "index.parquet")
+        files.check_real(root / "new" / "file")
     for place in (run / "tables", run / "tables" / "a", run / "tables" / "a" / "answers"):
         moved = place.with_name("moved")
         place.rename(moved)
@@ -184,10 +184,10 @@ def test_paths_below_the_outermost_run_are_real(tmp_path):
         with pytest.raises(JobError, match="is a symbolic link"):
             files.open_in_place(run / "tables/a/answers/x", os.O_WRONLY | os.O_CREAT)
         with pytest.raises(JobError, match="is a symbolic link"):
-            links.check_tree(run)
+            files.check_tree(run)
         place.unlink()
         moved.rename(place)
-    links.check_tree(run)
+    files.check_tree(run)
 
 
 def test_modules_of_runs_open_files_in_one_place():

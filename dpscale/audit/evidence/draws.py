@@ -40,8 +40,7 @@ from dpscale.privacy.streams import canonical
 from dpscale.runs.charge import parts_of_entry
 from dpscale.runs.links.measuring import stored_draws
 from dpscale.runs.run import Run
-from dpscale.storage.files import is_local, listed
-from dpscale.storage.links import check_real
+from dpscale.storage.files import check_real, is_local, listed
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
 
