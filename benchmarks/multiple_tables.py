@@ -43,8 +43,8 @@ from dpscale.reconstruction.entropy import LowOrder, proportional_fit
 from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
 from dpscale.reconstruction.pairwise.pairs import PairTargets, pair_targets
 from dpscale.reconstruction.simulated_errors import SimulatedErrors
+from dpscale.synthesis.draw import tree_start
 from dpscale.synthesis.three_way import three_way_targets
-from dpscale.synthesis.tree import tree_start
 
 OUTCOMES = {"adult": "income>50K", "telco": "Churn"}
 REGRESSIONS, PREDICTORS, TABLES = 12, 4, 6

@@ -11,8 +11,8 @@ from rows import MEMORY, draw_rows
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruction.pairwise.learn import learn
 from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.synthesis.draw import tree_start
 from dpscale.synthesis.three_way import three_way_targets
-from dpscale.synthesis.tree import tree_start
 
 
 def estimates(case: Case) -> Callable[[], Answers]:

@@ -28,10 +28,9 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
-from dpscale.synthesis.draw import RowPart, draw
+from dpscale.synthesis.draw import RowPart, draw, tree_start
 from dpscale.synthesis.one_way_rounding import match_one_ways
 from dpscale.synthesis.three_way import ThreeWayTargets, three_way_targets
-from dpscale.synthesis.tree import tree_start
 
 MEMORY = 4 << 30
 SHOWN = {("adult", 0.1), ("adult", 1.0), ("adult", 10.0), ("acs", 1.0), ("salary", 1.0), ("titanic", 1.0)}

@@ -28,10 +28,9 @@ from dpscale.runs.opening import open_part
 from dpscale.runs.table import SEARCH_SHARE, TablePart
 from dpscale.storage.files import listed, present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
-from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes
+from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, tree_start
 from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree
 from dpscale.synthesis.three_way import THREES, read_targets, three_way_targets, write_targets
-from dpscale.synthesis.tree import tree_start
 
 
 def estimates_of(run: TablePart) -> Estimates:

@@ -16,9 +16,9 @@ from dpscale.reconstruction.pairwise import learn as learning
 from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.runs import estimates
 from dpscale.runs.stages.synthesize import RowsWarning
+from dpscale.synthesis.draw import spanning_tree, tree_start
 from dpscale.synthesis.one_way_rounding import apportion, balance_rows
 from dpscale.synthesis.quality import expected_distance
-from dpscale.synthesis.tree import spanning_tree, tree_start
 from tests.reconstruction.pairwise.small import MEMORY, draw_joint, make_model
 from tests.selection import mostly_slow
 
