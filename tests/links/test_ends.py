@@ -16,7 +16,7 @@ from dpscale.engine import resolve
 from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.privacy.streams import PublicStream
-from dpscale.relational import block_links
+from dpscale.relational import assignment
 from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums
 from dpscale.runs.links import link_sampling
 from tests.links.small import make_frames, make_job, table_section, write_job
@@ -104,7 +104,7 @@ def test_siblings_are_respected_for_grouped_links(tmp_path: Path, monkeypatch: p
     same = {}
     for what in ("with", "without"):
         if what == "without":
-            monkeypatch.setattr(block_links, "MOST_WORDS", 0)
+            monkeypatch.setattr(assignment, "MOST_WORDS", 0)
         path = write_job(tmp_path, data=data, link=make_job()["link"][:1], privacy=PRIVACY,
                      tables={name: make_job()["tables"][name] for name in ("persons", "orders")})  # fmt: skip
         orders = dp.run(path, tmp_path / what).synthetic()["orders"].compute()

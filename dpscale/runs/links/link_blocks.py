@@ -18,8 +18,7 @@ import numpy as np
 from dpscale.base.numerics import Integers, ParallelMap
 from dpscale.job.job import LinkSection
 from dpscale.privacy.streams import PublicStream
-from dpscale.relational.assignment import MOST
-from dpscale.relational.block_links import ChildModel, Groups
+from dpscale.relational.assignment import MOST, ChildModel, Groups
 from dpscale.relational.degrees import distribution, poisson_degrees
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links
 from dpscale.runs.linked_tables import LinkedTables

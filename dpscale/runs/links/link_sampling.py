@@ -12,10 +12,12 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.job.job import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import (
+    MOST_WORDS,
+    SiblingSums,
     assign_links,
     remove_loops,
+    with_siblings,
 )
-from dpscale.relational.block_links import MOST_WORDS, SiblingSums, with_siblings
 from dpscale.relational.degrees import (
     children,
     degrees,

@@ -8,7 +8,7 @@ from typing import Any
 from dpscale.base.display import figure
 from dpscale.job.job import LinkSection
 from dpscale.job.table_sizes import required_links, stated_rows
-from dpscale.relational.block_links import MOST_WORDS
+from dpscale.relational.assignment import MOST_WORDS
 from dpscale.relational.budget_shares import MOST_SIBLINGS
 from dpscale.relational.rounding import count_words
 from dpscale.runs.linked_tables import LinkedTables
