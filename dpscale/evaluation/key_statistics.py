@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Words
+from dpscale.base.numerics import NDArray, Words
 from dpscale.contributions.links import key_rows
 from dpscale.contributions.unit_shards import places
 from dpscale.engine import Engine

@@ -23,7 +23,8 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
 from dpscale.domain.number import Number
 from dpscale.domain.tree import TreeLevel
-from dpscale.records.column_values import Numbers, days, numbers, tree_cells
+from dpscale.records import tree_cells
+from dpscale.records.column_values import Numbers, days, numbers
 from dpscale.records.searched import DROPPED, NULL, OUTSIDE, UNPARSABLE, field_name, value_codes
 
 TIE = 2.0**-20  # far more than the rounding error of a step
