@@ -23,7 +23,7 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
 from dpscale.domain.number import Number
 from dpscale.domain.tree import TreeLevel
-from dpscale.records import tree_cells
+from dpscale.records import column_values
 from dpscale.records.column_values import Numbers, days, numbers
 from dpscale.records.searched import DROPPED, NULL, OUTSIDE, UNPARSABLE, field_name, value_codes
 
@@ -379,13 +379,13 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
 
 def _node_cells(attribute: Attribute, level: TreeLevel, column: pa.Array) -> Integers:
     """Return the cells of names of a public tree; an empty text is a null."""
-    if not tree_cells.is_name(column.type) and all_null(column):
+    if not column_values.is_name(column.type) and all_null(column):
         column = pa.nulls(len(column), pa.large_string())
-    if not tree_cells.is_name(column.type):
+    if not column_values.is_name(column.type):
         raise _wrong_type(attribute, column.type, "texts or integers, the names of a hierarchy")
 
     texts = column.cast(pa.large_string())
-    cells: Integers = tree_cells.node_cells(level, texts)
+    cells: Integers = column_values.node_cells(level, texts)
     cells[cells < 0] = _outside_cell(attribute)
     cells[pc.equal(texts.fill_null(""), "").to_numpy(zero_copy_only=False)] = null_cell(attribute)
 
