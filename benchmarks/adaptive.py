@@ -64,8 +64,8 @@ from dpscale.reconstruction.pairwise.learn import (
     complete_pairs,
     learn,
     learning_steps,
+    pair_targets,
 )
-from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 from dpscale.workload.residual.grem import non_negative
 

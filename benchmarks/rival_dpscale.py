@@ -9,8 +9,7 @@ from rival_case import Answers, Case, row_answers, run_case
 from rows import MEMORY, draw_rows
 
 from dpscale.mechanisms.aim_grem import Options
-from dpscale.reconstruction.pairwise.learn import learn
-from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.reconstruction.pairwise.learn import learn, pair_targets
 from dpscale.synthesis.draw import tree_start
 from dpscale.synthesis.three_way import three_way_targets
 

@@ -124,12 +124,13 @@ def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, relea
     """Add pairs and wanted triples that were not measured, from a pairwise model, if it is learnt in about a minute."""
     from dpscale.reconstruction.pairwise.learn import (  # loads the compiled loops
         PAIRWISE,
+        CellDistribution,
         complete_pairs,
         learn,
         learning_steps,
+        pair_targets,
         write_pairwise,
     )
-    from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
     from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 
     targets, triples = pair_targets(model, LEARNING_BYTES), missing_triples(model, sets)

@@ -19,9 +19,8 @@ from dpscale.domain.structural_zeros import FunctionalDependency
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.constraints import determined_over_groups, known_pair
 from dpscale.reconstruction.entropy import proportional_fit
-from dpscale.reconstruction.pairwise.learn import LOG_UNIT
+from dpscale.reconstruction.pairwise.learn import LOG_UNIT, CellDistribution, PairTargets
 from dpscale.reconstruction.pairwise.loops import BEHIND
-from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
 from dpscale.synthesis import loops
 from dpscale.workload.residual.in_axis import Groups, every_cell
 

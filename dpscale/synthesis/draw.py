@@ -17,8 +17,16 @@ from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers32
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, PairwiseModel, Sweeper, independent_rows
-from dpscale.reconstruction.pairwise.pairs import STEP, CellDistribution, PairTargets
+from dpscale.reconstruction.pairwise.learn import (
+    LEAST_WEIGHT,
+    LOG_UNIT,
+    STEP,
+    CellDistribution,
+    PairTargets,
+    PairwiseModel,
+    Sweeper,
+    independent_rows,
+)
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.one_way_rounding import balance_rows, match_one_ways
 from dpscale.synthesis.three_way import BETAS as POLISHING, Polisher, ThreeWayTargets

@@ -18,8 +18,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.domain.structural_zeros import Column, DomainConstraint, constraints_on
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
-from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
+from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDistribution, PairTargets
 
 SLACK = 0.006  # L1 error, as a share of all rows, below which a 1-way is not adjusted
 

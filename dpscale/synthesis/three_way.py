@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers, ParallelMap, serial_map
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import FLOOR, PairwiseModel, Sweeper
+from dpscale.reconstruction.pairwise.learn import FLOOR, STEP, PairLayout, PairwiseModel, Sweeper
 from dpscale.reconstruction.pairwise.loops import BEHIND
-from dpscale.reconstruction.pairwise.pairs import STEP, PairLayout
 from dpscale.reconstruction.pairwise.triples import add_triples
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis import loops

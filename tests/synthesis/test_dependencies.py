@@ -11,8 +11,7 @@ from dpscale.domain.structural_zeros import FunctionalDependency
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.constraints import reconcile_one_ways
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
-from dpscale.reconstruction.pairwise.learn import learn, read_pairwise, write_pairwise
-from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
+from dpscale.reconstruction.pairwise.learn import CellDistribution, learn, pair_targets, read_pairwise, write_pairwise
 from dpscale.synthesis.cells import _AttributeRefinement, refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw
 from dpscale.workload.residual import center

@@ -8,8 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
-from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
+from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseModel, learn, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, rake_weights
 from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree

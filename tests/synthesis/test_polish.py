@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpscale.privacy.streams import PublicStream
-from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
+from dpscale.reconstruction.pairwise.learn import PairLayout, PairwiseModel, learn, pair_targets
 from dpscale.reconstruction.pairwise.loops import BEHIND
-from dpscale.reconstruction.pairwise.pairs import PairLayout, pair_targets
 from dpscale.synthesis import loops, three_way
 from dpscale.synthesis.draw import RowPart, draw
 from dpscale.synthesis.three_way import (

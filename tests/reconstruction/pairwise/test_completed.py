@@ -7,8 +7,15 @@ import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.learn import complete_pairs, learn, learning_steps, read_pairwise, write_pairwise
-from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
+from dpscale.reconstruction.pairwise.learn import (
+    CellDistribution,
+    complete_pairs,
+    learn,
+    learning_steps,
+    pair_targets,
+    read_pairwise,
+    write_pairwise,
+)
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, make_model
 
 

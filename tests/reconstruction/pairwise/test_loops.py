@@ -11,8 +11,7 @@ from scipy.stats import chisquare
 
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise import loops
-from dpscale.reconstruction.pairwise.learn import Sweeper, independent_rows
-from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.reconstruction.pairwise.learn import Sweeper, independent_rows, pair_targets
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, count_pair, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())

@@ -10,8 +10,7 @@ import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise import triples as triples_module
-from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
-from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn, pair_targets
 from dpscale.reconstruction.pairwise.triples import Departure, add_triples, missing_triples, sample_triples
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, make_model
 
