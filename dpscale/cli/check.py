@@ -108,7 +108,7 @@ def check_tables(job_file: str, scheduler: str | None, as_json: bool) -> None:
     """Count keys, orphans and degrees of a job's tables. The output is PRIVATE and not for publication."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
-    from dpscale.evaluation.key_statistics import WARNING, check_keys
+    from dpscale.evaluation.inputs import WARNING, check_keys
     from dpscale.job.job import CompositeJob
 
     read = CompositeJob.read(job_file)

@@ -11,7 +11,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.engine import resolve
-from dpscale.evaluation.key_statistics import check_keys
+from dpscale.evaluation.inputs import check_keys
 from dpscale.job.job import CompositeJob
 from tests.links.small import make_frames, make_job, write_job
 from tests.running import begin_linked, linked

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dpscale.engine import resolve
-from dpscale.evaluation.key_statistics import check_keys
+from dpscale.evaluation.inputs import check_keys
 from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.runs.links.link_data import read_links
