@@ -13,8 +13,7 @@ from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.mechanisms.refined_plan import FIXED_POOLING
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Block, Blocks
-from dpscale.plans.plan import Plan
-from dpscale.plans.plan_file import read_plan
+from dpscale.plans.plan import Plan, read_plan
 from dpscale.privacy.draws import variance_factor
 from dpscale.workload import Workload
 

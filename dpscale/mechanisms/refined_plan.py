@@ -24,8 +24,7 @@ from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.mechanisms.fixed_plan import AllBlocks, FixedPlan
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.plans.plan import Plan
-from dpscale.plans.plan_file import BLOCKS, FACTORS, PLAN, read_plan, write_plan
+from dpscale.plans.plan import BLOCKS, FACTORS, PLAN, Plan, read_plan, write_plan
 from dpscale.plans.requests import make_schedule
 from dpscale.privacy.accounting import LAPLACE, Budget
 from dpscale.reconstruction.base import Evidence, PlanEvidence

@@ -7,7 +7,7 @@ import pytest
 
 from dpscale.base.errors import JobError, PlanError
 from dpscale.mechanisms import plan
-from dpscale.plans.plan_file import read_plan, write_plan
+from dpscale.plans.plan import read_plan, write_plan
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import Workload
 from tests.hierarchies.small import dense, domain_of, lift, ordered, planned

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.plans.plan_file import read_plan, write_plan
+from dpscale.plans.plan import read_plan, write_plan
 
 SIZES = (2, 2, 3, 5, 8)
 

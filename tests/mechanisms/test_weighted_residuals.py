@@ -18,7 +18,7 @@ from dpscale.optimize.lower_bounds import exact_floor, floor
 from dpscale.optimize.residual_grams import demands_of
 from dpscale.optimize.weight_objective import WeightObjective
 from dpscale.plans.factor import Factor
-from dpscale.plans.plan_file import content_of, read_plan, write_plan
+from dpscale.plans.plan import content_of, read_plan, write_plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload.residual.axes import centred, nearest_centred, profile_of, whole_weights
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances

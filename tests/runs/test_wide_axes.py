@@ -10,7 +10,7 @@ import dpscale as dp
 from dpscale.audit.evidence.draws import _factor_fields
 from dpscale.audit.evidence.sensitivities import digest, norms
 from dpscale.audit.evidence.shapes import _misshapen
-from dpscale.plans.plan_file import content_of, read_plan, write_plan
+from dpscale.plans.plan import content_of, read_plan, write_plan
 
 CODES, ROWS = 3000, 20_000
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-9}

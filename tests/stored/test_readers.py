@@ -19,7 +19,7 @@ from dpscale.base import VERSION
 from dpscale.ledger.schema import VERSION as LEDGER_VERSION
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.aim import state
-from dpscale.plans.plan_file import read_content
+from dpscale.plans.plan import read_content
 from dpscale.privacy import conversion
 from dpscale.runs import manifest
 from dpscale.runs.opening import open_part

@@ -34,7 +34,7 @@ from dpscale.mechanisms.aim.schedule import RoundSchedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.plans.plan_file import digest_of, read_content, write_content
+from dpscale.plans.plan import digest_of, read_content, write_content
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
 from dpscale.privacy.draws import scaled_gaussian

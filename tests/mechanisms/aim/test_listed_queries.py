@@ -13,7 +13,7 @@ from dpscale.mechanisms import aim_grem, aim_pgm, mst
 from dpscale.mechanisms.aim.decision import BY_QUERIES, VERSION
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import SCALE
-from dpscale.plans.plan_file import read_content
+from dpscale.plans.plan import read_content
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload.residual.in_axis import coarsened
