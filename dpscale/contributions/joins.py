@@ -9,27 +9,331 @@ keys (`lookups`), and returns the rows with keys of this part.
 
 from __future__ import annotations
 
+import secrets
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from itertools import product
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.arrow import pa
-from dpscale.base.numerics import Flags, NDArray
+from dpscale.base.errors import DataError
+from dpscale.base.numerics import Flags, NDArray, Words
 from dpscale.contributions.key_ids import KeyPartition, key_ids
-from dpscale.contributions.links import Columns, key_words
-from dpscale.contributions.lookups import CACHE, Lookup, in_part
+from dpscale.contributions.links import Columns, key_words, link_ends, one_a_key, row_words
 from dpscale.contributions.unit_ids import family, one_family_of_keys
+from dpscale.contributions.unit_shards import UnitMap, composed, places
+from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.records.column_values import column_of
-from dpscale.records.encode import encode
+from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.searched import DROPPED
 from dpscale.records.table import Table
 from dpscale.records.where import RowMask
+
+KEY_BYTES, BUILDING = 16, 6  # bytes of a key, and copies of a row while the rows of a part are sorted
+MOST_PARTS = 1 << 10
+COUNT, CUT, EXCESS = "count", "cut", "excess"
+REACH = 4  # children beyond the bound are counted up to so many times the bound
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedCodes:
+    """Codes of the rows of a table by their keys; the repr shows no array.
+
+    Attributes
+    ----------
+    words : ndarray of uint64, shape (n, 2)
+        Hashes of the keys, sorted and unique.
+    codes : ndarray of unsigned integers, shape (attributes, n)
+    whole : ndarray of bool, shape (n,)
+        Whether the row has a row in every table to which it refers.
+    """
+
+    words: Words = field(repr=False)
+    codes: Codes = field(repr=False)
+    whole: Flags = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return self.words.nbytes + self.codes.nbytes + self.whole.nbytes
+
+
+def in_part(words: Words, part: int, parts: int) -> Flags:
+    """Return which keys are in a part."""
+    return np.asarray(words[:, 1] % np.uint64(parts) == part) if parts > 1 else np.ones(len(words), bool)
+
+
+@dataclass(frozen=True, eq=False)
+class RowLookup:
+    """Lookup of the row of another table.
+
+    Attributes
+    ----------
+    link : str
+        Name of the link, for messages.
+    at, key : tuple of str
+        Columns with the key in the referring row and in the table.
+    table : Table
+    source : mapping of str to str
+        Attribute of the table by attribute of the join.
+    policies : tuple of str
+        For referring rows without a key, keys without a row, rows without a key, and rows with one key.
+    onward : tuple of RowLookup
+        Lookups of the rows of the table themselves.
+    parts : int
+        Number of parts of the keys.
+    token : str
+        Name among all lookups of this machine.
+    memory : int
+        Bytes that a process may keep.
+    """
+
+    link: str
+    at: Columns
+    key: Columns
+    table: Table
+    source: Mapping[str, str]
+    policies: tuple[str, str, str, str] = ("reject", "reject", "reject", "keep")
+    onward: tuple[RowLookup, ...] = ()
+    parts: int = 1
+    token: str = ""
+    memory: int = 1 << 30
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.source, *(name for one in self.onward for name in one.names))
+
+    @property
+    def nulls(self) -> str:
+        return self.policies[0]
+
+    def read(self, part: int) -> KeyedCodes:
+        """Read the rows of a part, one row per key: the one with the smallest hash of its values.
+
+        The hash covers all attributes, and then the keys of other tables, so a key finds the same row in all joins.
+        """
+        words, values, wanted, references = self._rows(part)
+        first = one_a_key(words, values, self.policies[3])
+        whole = np.ones(len(first), bool)
+        codes = [wanted[:, first]]
+
+        for one, reference in zip(self.onward, references, strict=True):
+            found, there = _looked_up(one, reference[0][first], reference[1][first])
+            codes.append(found)
+            whole &= there
+        return KeyedCodes(words[first], _stacked(codes, len(first)), whole)
+
+    def locate(self, keyed: KeyedCodes, words: Words, mine: Flags) -> tuple[Codes, Flags]:
+        at = places(keyed.words, words)
+        if self.policies[1] != "drop" and (mine & (at < 0)).any():
+            raise DataError(f"link {self.link}", "a key without a row", "the key of a row at both ends",
+                            'fix the data, or set dangling = "drop"')  # fmt: skip
+
+        there = mine & (at >= 0)
+        there[there] = keyed.whole[at[there]]
+        if not len(keyed.words):
+            return np.zeros((len(keyed.codes), len(words)), keyed.codes.dtype), there
+        return keyed.codes.take(np.maximum(at, 0), axis=1), there
+
+    def _rows(self, part: int) -> tuple[Words, Words, Codes, list[tuple[Words, Flags]]]:
+        """Return keys, hashes of the values, codes and the keys of onward lookups of the rows of a part."""
+        domain = self.table.domain
+        listed = [name for name in domain.names if domain[name].search is None]
+        names = list(dict.fromkeys([*listed, *self.source.values()]))
+        taken = [names.index(name) for name in self.source.values()]
+        width = code_type(max((domain[name].code_count for name in self.source.values()), default=2))
+        columns = [*self.key, *(name for one in self.onward for name in one.at), *domain.columns(names)]
+        words, values, codes = [_no_words()], [_no_words()], [np.zeros((len(taken), 0), width)]
+        references: list[list[tuple[Words, Flags]]] = [[(_no_words(), np.ones(0, bool))] for _ in self.onward]
+
+        for partition in self.table.partitions:
+            for batch in partition.batches(list(dict.fromkeys(columns))):
+                own, has = key_words(batch, self.key, self.policies[2])
+                every, gone = encode_batch(domain, batch, names)
+                stays = has & in_part(own, part, self.parts) & (True if gone is None else ~gone)
+                others = [key_words(batch, one.at, one.nulls) for one in self.onward]
+                hashed = every[: len(listed)].T[stays].astype(np.int32)
+                ties = row_words(hashed, *(found[stays] for found, _ in others))
+                words.append(own[stays])
+                values.append(np.stack([row_words(hashed)[:, 0], ties[:, 0]], axis=1))
+                codes.append(every[taken][:, stays].astype(width))
+                for kept, (found, known) in zip(references, others, strict=True):
+                    kept.append((found[stays], known[stays]))
+
+        joined = [
+            (np.concatenate([one for one, _ in reference]), np.concatenate([one for _, one in reference]))
+            for reference in references
+        ]
+        return np.concatenate(words), np.concatenate(values), np.concatenate(codes, axis=1), joined
+
+
+@dataclass(frozen=True, eq=False)
+class CountLookup:
+    """Number of rows of a child table that refer to a row, whether they exceed a bound, and by how many.
+
+    Attributes
+    ----------
+    link : str
+        Name of the link, for messages.
+    at, key : tuple of str
+        Columns with the key in the row that is counted for, and in the child table.
+    table : Table
+        The child table, or a table of pairs.
+    wanted : tuple of (str, str)
+        Attributes of the join: the name of each, and "count" (at most the bound), "cut" (whether there are more) or
+        "excess" (the number beyond the bound, at most `REACH` − 1 times the bound).
+    bound : int
+    policies : tuple of str
+        For rows without a key, and for children without one.
+    far : tuple of RowLookup
+        The other end of pairs: only pairs with a row there count, each once.
+    through : tuple of (Table, tuple of str, tuple of str)
+        Tables between the child and the counting row: each with its key, and the columns with the key of the next one.
+    """
+
+    link: str
+    at: Columns
+    key: Columns
+    table: Table
+    wanted: tuple[tuple[str, str], ...]
+    bound: int
+    policies: tuple[str, str] = ("reject", "reject")
+    far: tuple[RowLookup, ...] = ()
+    through: tuple[tuple[Table, Columns, Columns], ...] = ()
+    parts: int = 1
+    token: str = ""
+    memory: int = 1 << 30
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.wanted)
+
+    @property
+    def nulls(self) -> str:
+        return self.policies[0]
+
+    def read(self, part: int) -> KeyedCodes:
+        """Count the children of the keys of a part."""
+        domain, found, others = self.table.domain, [_no_words()], [np.empty((0, 4), np.uint64)]
+        dropping = [name for name in domain.names if domain[name].drops and domain[name].search is None]
+        columns = [*self.key, *(name for one in self.far for name in one.at), *domain.columns(dropping)]
+        hops = composed([_hop(*one) for one in self.through]) if self.through else None
+
+        for partition in self.table.partitions:
+            for batch in partition.batches(list(dict.fromkeys(columns))):
+                own, stays = key_words(batch, self.key, self.policies[1])
+                near = own
+                if hops is not None:
+                    own, missing = hops(own)
+                    stays &= ~missing
+
+                stays &= in_part(own, part, self.parts)
+                if dropping:
+                    gone = encode_batch(domain, batch, dropping)[1]
+                    stays &= True if gone is None else ~gone
+
+                for one in self.far:
+                    words, has = key_words(batch, one.at, one.nulls)
+                    stays &= _looked_up(one, words, has)[1]
+                    others.append(np.concatenate([near, words], axis=1)[stays])
+
+                found.append(own[stays])
+
+        words = np.concatenate(found)
+        if self.far:  # a repeated pair is one link
+            first = np.unique(np.concatenate(others), axis=0, return_index=True)[1]
+            words = words[first]
+
+        keys, counts = np.unique(words, axis=0, return_counts=True)
+        most = REACH * self.bound
+        codes = np.minimum(counts, most).astype(code_type(most + 1))[None]
+        return KeyedCodes(np.ascontiguousarray(keys), codes, np.ones(len(keys), bool))
+
+    def locate(self, keyed: KeyedCodes, words: Words, mine: Flags) -> tuple[Codes, Flags]:
+        at = places(keyed.words, words)
+        degrees = np.append(keyed.codes[0], keyed.codes.dtype.type(0))[at]  # −1 is the last one: no children
+        counted = np.minimum(degrees, self.bound)
+        found = {COUNT: counted, CUT: degrees > self.bound, EXCESS: degrees - counted}
+        return np.stack([found[kind].astype(degrees.dtype) for _, kind in self.wanted]), mine
+
+
+Lookup = RowLookup | CountLookup
+
+
+def _hop(table: Table, key: Columns, unit: Columns) -> UnitMap:
+    """Return the map from the keys of a table to the keys in other columns."""
+    found = [link_ends(part, (key, unit), "drop") for part in table.partitions]
+    words, units = (np.concatenate(own) for own in zip(*found, strict=True))
+    return UnitMap.made(words, units)
+
+
+def _no_words() -> Words:
+    return np.empty((0, 2), np.uint64)
+
+
+def _stacked(codes: Sequence[Codes], rows: int) -> Codes:
+    """Return the codes of several lookups as one array of the largest width."""
+    width = max((code.dtype for code in codes), key=lambda kind: kind.itemsize, default=np.dtype(np.uint8))
+    found: Codes = np.concatenate([np.zeros((0, rows), width), *(code.astype(width) for code in codes)])
+    return found
+
+
+def _looked_up(lookup: Lookup, words: Words, has: Flags) -> tuple[Codes, Flags]:
+    """Return the codes of keys and the mask of those with a row, part by part."""
+    whole, there = np.zeros((len(lookup.names), len(words)), np.uint8), np.zeros(len(words), bool)
+    for part in range(lookup.parts):
+        codes, own = lookup.locate(CACHE.keyed(lookup, part), words, has & in_part(words, part, lookup.parts))
+        whole = np.where(own, codes, whole)
+        there |= own
+    return whole, there
+
+
+class KeyedCache:
+    """Parts of lookups that this process used last, up to the memory of the lookup that is read."""
+
+    def __init__(self) -> None:
+        self._parts: OrderedDict[tuple[str, int], KeyedCodes] = OrderedDict()
+        self._lock = RLock()
+
+    def __repr__(self) -> str:
+        return "KeyedCache(hidden)"
+
+    def keyed(self, lookup: Lookup, part: int) -> KeyedCodes:
+        """Return a part of a lookup, which is read unless it is kept; one thread reads at a time."""
+        with self._lock:
+            known = self._parts.get((lookup.token, part))
+            if known is None:
+                known = lookup.read(part)
+                self._parts[lookup.token, part] = known
+            self._parts.move_to_end((lookup.token, part))
+            while len(self._parts) > 1 and sum(one.nbytes for one in self._parts.values()) > lookup.memory:
+                self._parts.popitem(last=False)
+            return known
+
+    def clear(self) -> None:
+        """Forget all parts."""
+        with self._lock:
+            self._parts.clear()
+
+
+CACHE = KeyedCache()
+
+
+def parts_of(rows: int, attributes: int, memory: int) -> int:
+    """Return the number of parts of keys so that one part fits a share of the memory while it is read."""
+    return min(max(-(-rows * (KEY_BYTES + 4 * attributes) * BUILDING // max(memory, 1)), 1), MOST_PARTS)
+
+
+def new_token() -> str:
+    """Return a name for a lookup, which no other lookup has."""
+    return secrets.token_hex(8)
+
 
 PAIR = "(pair)"  # column with an id of the keys of a row, for tables of pairs
 

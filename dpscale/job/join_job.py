@@ -20,8 +20,7 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings
-from dpscale.contributions.joins import PAIR
-from dpscale.contributions.lookups import EXCESS, REACH
+from dpscale.contributions.joins import EXCESS, PAIR, REACH
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
 from dpscale.job.data import Filed, Hop, Key, plain_key

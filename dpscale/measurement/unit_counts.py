@@ -19,7 +19,7 @@ from typing import Any
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
-from dpscale.contributions.lookups import REACH
+from dpscale.contributions.joins import REACH
 from dpscale.domain import Domain
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import Draw, allocate, cost_of, gaussian_draw, laplace_draw

@@ -13,7 +13,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence import search_costs
 from dpscale.base.errors import DpscaleError, JobError, PlanError
-from dpscale.contributions.lookups import REACH
+from dpscale.contributions.joins import REACH
 from dpscale.engine.schedulers import resolve
 from dpscale.ledger import Ledger
 from dpscale.measurement.unit_counts import plan_units

@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dpscale.contributions.joins import PAIR, Join, JoinedPartition, check_families, joined_table
+from dpscale.contributions.joins import (
+    CACHE,
+    PAIR,
+    CountLookup,
+    Join,
+    JoinedPartition,
+    Lookup,
+    RowLookup,
+    check_families,
+    joined_table,
+    new_token,
+    parts_of,
+)
 from dpscale.contributions.key_ids import column_name, with_key_ids
-from dpscale.contributions.lookups import CACHE, CountLookup, Lookup, RowLookup, new_token, parts_of
 from dpscale.contributions.units import Bound
 from dpscale.domain import Domain
 from dpscale.engine import Engine

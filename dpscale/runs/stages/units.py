@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from dpscale.answers.unit_counts import unit_table
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Floats, Integers, one_thread
-from dpscale.contributions.lookups import REACH
+from dpscale.contributions.joins import REACH
 from dpscale.contributions.unit_cells import UnitRequest, count_units, take_range, unit_cells
 from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
 from dpscale.engine import Engine
