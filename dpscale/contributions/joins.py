@@ -23,8 +23,7 @@ import numpy as np
 from dpscale.base.arrow import pa
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, NDArray, Words
-from dpscale.contributions.key_ids import KeyPartition, key_ids
-from dpscale.contributions.links import Columns, key_words, link_ends, one_a_key, row_words
+from dpscale.contributions.links import Columns, KeyPartition, key_ids, key_words, link_ends, one_a_key, row_words
 from dpscale.contributions.unit_ids import family, one_family_of_keys
 from dpscale.contributions.unit_shards import UnitMap, composed, places
 from dpscale.counting.count import encode_batch

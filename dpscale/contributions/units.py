@@ -24,7 +24,7 @@ import numpy as np
 
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Flags, NDArray, Words
-from dpscale.contributions.key_ids import id_family
+from dpscale.contributions.links import id_family
 from dpscale.contributions.unit_ids import identities
 from dpscale.contributions.unit_shards import ROW_WORDS, BucketedRows, Shard
 from dpscale.counting.weighted import PeriodWeights

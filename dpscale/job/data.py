@@ -12,8 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.settings import Settings
-from dpscale.contributions.key_ids import column_name
-from dpscale.contributions.links import Columns
+from dpscale.contributions.links import Columns, column_name
 from dpscale.privacy.protection import Protection
 from dpscale.records.files import Dialect
 from dpscale.records.formats import format_distribution, format_names

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpscale.base.display import format_bytes, nearest
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
-from dpscale.contributions.key_ids import with_key_ids
+from dpscale.contributions.links import with_key_ids
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task

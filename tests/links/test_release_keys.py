@@ -14,7 +14,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
-from dpscale.contributions.key_ids import KeyPartition, with_key_ids
+from dpscale.contributions.links import KeyPartition, with_key_ids
 from dpscale.domain import Domain
 from dpscale.privacy.streams import PublicStream
 from dpscale.records import Table

@@ -19,8 +19,8 @@ import pandas as pd
 import pytest
 
 from dpscale.base.errors import DataError
-from dpscale.contributions import key_ids
-from dpscale.contributions.key_ids import column_name, with_key_ids
+from dpscale.contributions import links
+from dpscale.contributions.links import column_name, with_key_ids
 from dpscale.engine import resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
@@ -310,7 +310,7 @@ def test_planted_bound_of_a_side_table_is_detected(tmp_path: Path, monkeypatch: 
 
 def test_planted_unit_of_one_key_column_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: rows of two units with one value in common are one unit."""
-    original = key_ids.key_words
-    monkeypatch.setattr(key_ids, "key_words", lambda batch, columns, *rest: original(batch, columns[-1:], *rest))
+    original = links.key_words
+    monkeypatch.setattr(links, "key_words", lambda batch, columns, *rest: original(batch, columns[-1:], *rest))
     with pytest.raises((AssertionError, DataError)):
         check_some(tmp_path, "private composite key", 8, joins=False)

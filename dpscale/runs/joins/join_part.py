@@ -18,7 +18,7 @@ from dpscale.contributions.joins import (
     new_token,
     parts_of,
 )
-from dpscale.contributions.key_ids import column_name, with_key_ids
+from dpscale.contributions.links import column_name, with_key_ids
 from dpscale.contributions.units import Bound
 from dpscale.domain import Domain
 from dpscale.engine import Engine

@@ -21,7 +21,7 @@ import numpy as np
 
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.base.numerics import Floats, Integers
-from dpscale.contributions.key_ids import with_key_ids
+from dpscale.contributions.links import with_key_ids
 from dpscale.engine import Engine
 from dpscale.job.allocation import LinkBudget
 from dpscale.job.job import CompositeJob, LinkSection

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
-from dpscale.contributions.key_ids import with_key_ids
+from dpscale.contributions.links import with_key_ids
 from dpscale.contributions.units import has_counted_row
 from dpscale.domain import Domain
 from dpscale.engine import Engine

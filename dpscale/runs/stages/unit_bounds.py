@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpscale.base.errors import JobError
-from dpscale.contributions.key_ids import column_name, with_key_ids
+from dpscale.contributions.links import column_name, with_key_ids
 from dpscale.contributions.unit_shards import UnitMap
 from dpscale.contributions.unit_totals import TotalRequest
 from dpscale.contributions.units import Bound
