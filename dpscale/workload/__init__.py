@@ -19,8 +19,7 @@ from dpscale.workload.families import (
 )
 from dpscale.workload.family import Family
 from dpscale.workload.listed import TOTAL, ExplicitPart
-from dpscale.workload.part import RECORDS, WorkloadPart
-from dpscale.workload.parts import JointPart, ProductPart, part_of
+from dpscale.workload.parts import RECORDS, JointPart, ProductPart, WorkloadPart, part_of
 from dpscale.workload.query_family import End, JointFamily, QueryFamily
 from dpscale.workload.subworkloads import Subworkload, Subworkloads, decompose
 from dpscale.workload.workload import MOST_SETS, Workload

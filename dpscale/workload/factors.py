@@ -11,7 +11,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.workload.family import Family
-from dpscale.workload.part import WorkloadPart
+from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, piece, profile_of
 from dpscale.workload.wide import LONG, WideGram, check_wide, is_wide, weighted_piece, wide_scale
 

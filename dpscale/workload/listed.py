@@ -23,8 +23,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.workload.family import Family
-from dpscale.workload.part import WorkloadPart, unit_of
-from dpscale.workload.parts import ArrayQueries
+from dpscale.workload.parts import ArrayQueries, WorkloadPart, unit_of
 from dpscale.workload.predicates import FIELD, cell_predicate, query_matrix, range_predicate
 from dpscale.workload.query_family import End
 

@@ -24,7 +24,7 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.workload.family import Family
-from dpscale.workload.part import WorkloadPart
+from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 
 LARGEST_SUM = 1 << 62

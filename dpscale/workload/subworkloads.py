@@ -25,7 +25,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.factors import GramFactor, axis_of, piece_factor
-from dpscale.workload.part import WorkloadPart
+from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, kron, subsets
 from dpscale.workload.spaces import NOWHERE, Classes, Left, RequestedResiduals
 from dpscale.workload.wide import WideGram

@@ -17,8 +17,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.families import JOINT, ProductQueries, check_label, family_named
 from dpscale.workload.listed import TOTAL, ExplicitPart, factored, weighted
-from dpscale.workload.part import WorkloadPart
-from dpscale.workload.parts import part_of
+from dpscale.workload.parts import WorkloadPart, part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
 
 CONDITIONS = "conditions"
