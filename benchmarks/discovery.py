@@ -401,7 +401,7 @@ def skewed_column(name: str, rows: int, seed: int) -> tuple[np.ndarray, np.ndarr
 def _tails_line(name: str, rows: int, epsilon: float) -> str:
     from dpscale.answers.ratios import mean_figures
     from dpscale.discovery.ends import GROUP
-    from dpscale.workload.query_family import Statistic
+    from dpscale.workload.family import Statistic
 
     mu, bins = gdp_mu(epsilon, 1e-6), dyadic_bins()
     noise, precision = 1 / (mu * math.sqrt(SHARE)), (1 - SHARE) * mu**2 / 2

@@ -20,7 +20,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.number import Number
 from dpscale.workload import WorkloadPart
-from dpscale.workload.query_family import VALUE
+from dpscale.workload.family import VALUE
 from dpscale.workload.sums import MeanQueries, SumQueries, VarianceQueries
 
 SUPPRESSED, UNRELIABLE = "suppressed", "unreliable"

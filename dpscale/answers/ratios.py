@@ -22,7 +22,7 @@ import numpy as np
 
 from dpscale.base.numerics import Flags, Floats
 from dpscale.workload import WorkloadPart
-from dpscale.workload.query_family import Statistic
+from dpscale.workload.family import Statistic
 
 
 class Figures(NamedTuple):

@@ -17,10 +17,9 @@ from dpscale.workload.families import (
     family_names,
     one_way_family,
 )
-from dpscale.workload.family import Family
+from dpscale.workload.family import End, Family, JointFamily, QueryFamily
 from dpscale.workload.listed import TOTAL, ExplicitPart
 from dpscale.workload.parts import RECORDS, JointPart, ProductPart, WorkloadPart, part_of
-from dpscale.workload.query_family import End, JointFamily, QueryFamily
 from dpscale.workload.subworkloads import Subworkload, Subworkloads, decompose
 from dpscale.workload.workload import MOST_SETS, Workload
 

@@ -17,11 +17,10 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import checked, setting
 from dpscale.domain import Domain
-from dpscale.workload.family import Family, ProductFamily
+from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Shape
 from dpscale.workload.listed import LABEL, PREDICATE, TOTAL, QueryTexts, axis_queries
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.predicates import FIELD
-from dpscale.workload.query_family import End, JointFamily, QueryFamily, Shape
 from dpscale.workload.sums import MeanQueries, SumQueries, VarianceQueries, number_queries
 
 

@@ -22,10 +22,9 @@ from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
-from dpscale.workload.family import Family
+from dpscale.workload.family import End, Family
 from dpscale.workload.parts import ArrayQueries, WorkloadPart, unit_of
 from dpscale.workload.predicates import FIELD, cell_predicate, query_matrix, range_predicate
-from dpscale.workload.query_family import End
 
 PREDICATE = End("predicate", "", "predicate that the query counts on this attribute", True)
 TOTAL = "total"

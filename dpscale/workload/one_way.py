@@ -21,8 +21,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.workload.family import Family, sum_of_intervals
-from dpscale.workload.query_family import FIRST, LAST, End
+from dpscale.workload.family import FIRST, LAST, End, Family, sum_of_intervals
 from dpscale.workload.wide import Cut
 
 MODES = 256

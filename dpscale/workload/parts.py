@@ -15,8 +15,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.workload.family import Family, ProductFamily
-from dpscale.workload.query_family import End, JointFamily, QueryFamily, Statistic
+from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Statistic
 from dpscale.workload.residual import kron
 
 

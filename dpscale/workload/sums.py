@@ -34,10 +34,9 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.base.settings import setting
 from dpscale.domain import Domain
 from dpscale.domain.number import Number
-from dpscale.workload.family import Family, ProductFamily
+from dpscale.workload.family import End, Family, ProductFamily, Statistic
 from dpscale.workload.listed import LABEL, PREDICATE, QueryTexts
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
-from dpscale.workload.query_family import End, Statistic
 
 SUM = "sum"
 FARTHEST = 10**5  # of the centre of a summed range, in units of half the range

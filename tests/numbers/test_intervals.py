@@ -12,7 +12,7 @@ from dpscale.answers.tables import Answered
 from dpscale.domain import Domain, Number
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload import Workload
-from dpscale.workload.query_family import Statistic
+from dpscale.workload.family import Statistic
 from tests.selection import mostly_slow
 
 GROUPS = (30, 100, 300, 1000, 10_000, 100_000)

@@ -3,8 +3,7 @@
 import numpy as np
 
 from dpscale.base.settings import setting
-from dpscale.workload.family import Family
-from dpscale.workload.query_family import FIRST, LAST
+from dpscale.workload.family import FIRST, LAST, Family
 
 
 class Window(Family):
