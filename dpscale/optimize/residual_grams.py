@@ -21,7 +21,7 @@ from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
 from dpscale.workload import PREFIX, Family, Workload, WorkloadPart
 from dpscale.workload.factors import weighted_queries
 from dpscale.workload.residual import subsets
-from dpscale.workload.spaces import Left, RequestedResiduals
+from dpscale.workload.subworkloads import Left, RequestedResiduals
 from dpscale.workload.wide import even_cut
 
 MOST_KINDS = 32

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 import dpscale as dp
-from dpscale.workload import ProductPart, decompose, spaces as module
+from dpscale.workload import ProductPart, decompose, subworkloads as module
 from dpscale.workload.factors import axis_of, piece_factor
 from dpscale.workload.residual import subsets
-from dpscale.workload.spaces import Left, RequestedResiduals, alike
+from dpscale.workload.subworkloads import Left, RequestedResiduals, alike
 from tests.strategies import workloads
 
 
