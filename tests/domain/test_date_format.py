@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.domain.schema_values import date_pattern
-from dpscale.records.column_summary import FORMATS
 from dpscale.records.column_values import days
+from dpscale.records.sketch import FORMATS
 
 
 @settings(max_examples=200, deadline=None)

@@ -21,9 +21,8 @@ from hypothesis import example, given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.records.column_summary import growing_edges, round_edges
 from dpscale.records.files import Dialect
-from dpscale.records.sketch import WARNING, sketch
+from dpscale.records.sketch import WARNING, growing_edges, round_edges, sketch
 
 
 def make_draft(path):
