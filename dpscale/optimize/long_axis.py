@@ -23,15 +23,23 @@ from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
 from dpscale.optimize.integer_strategies import centring_rounder
 from dpscale.plans.factor import Factor
-from dpscale.plans.toeplitz import root_quadrature
-from dpscale.workload import Family, GramFactor
+from dpscale.plans.toeplitz import ToeplitzFactor, root_quadrature, toeplitz_factor
+from dpscale.privacy.draws import GAUSSIAN
+from dpscale.workload import PREFIX, Family, GramFactor
 from dpscale.workload.residual import Weights, profile_of
-from dpscale.workload.wide import LONG, weighted_piece
+from dpscale.workload.wide import LONG, last_cell, weighted_piece
 
 NODES, BELOW = 32, 0.05  # quadrature nodes; factor below the least value of D·G₀ for eigenvalues of M
 SAME = 1e-12  # tolerance of symmetry
 TOLERANCE = 1e-7
 EXACTLY = 1 - 1e-9  # for the error of the quadrature, so that the bound is not above the optimum
+INVERSE = 1e-6  # tolerance of TG = I with rounded row sums
+FEWEST = 128  # cells below which the general solver is as fast
+EXACT = 1e-9  # tolerance of GT = I
+ROUNDED = 1e-8  # relative to the diagonal of T: smaller sums of its rows are 0
+ITERATED = 0.5  # of the tolerance: left for rounding of the certificate
+COARSE, COARSELY, REFINED = 1024, 1e-4, 2  # cells, tolerance and last steps of the weights of a bound
+QUADRATURE = 1 - 1e-7  # for the error of the quadrature, so that the bound is not above the optimum
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,3 +199,200 @@ def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
     order = np.argsort(values)
 
     return values[order], rows[order]
+
+
+@dataclass(frozen=True, eq=False)
+class ChainGram:
+    """Gram matrix G_ij = a_i b_j, i ≤ j, of n cells, whose inverse is tridiagonal.
+
+    Attributes
+    ----------
+    before, after : ndarray, shape (n,)
+        a and b.
+    """
+
+    before: Floats
+    after: Floats
+
+    @cached_property
+    def main(self) -> Floats:
+        """Diagonal of the Gram matrix."""
+        return self.before * self.after
+
+    @cached_property
+    def _determinants(self) -> Floats:
+        return self.main[:-1] * self.main[1:] - (self.before[:-1] * self.after[1:]) ** 2
+
+    @cached_property
+    def diagonal(self) -> Floats:
+        """Diagonal of T."""
+        first, last = self.main[1:] / self._determinants, self.main[:-1] / self._determinants
+        diagonal = np.pad(first, (0, 1)) + np.pad(last, (1, 0))
+        diagonal[1:-1] -= 1 / self.main[1:-1]
+        return np.asarray(diagonal)
+
+    @cached_property
+    def off_diagonal(self) -> Floats:
+        """Entries of T next to its diagonal."""
+        return np.asarray(-self.before[:-1] * self.after[1:] / self._determinants)
+
+    @cached_property
+    def row_sums(self) -> Floats:
+        """Sums of the rows of T; differences that rounding explains are 0, as inside prefix and range queries."""
+        sums = self.diagonal + np.pad(self.off_diagonal, (1, 0)) + np.pad(self.off_diagonal, (0, 1))
+        return np.where(sums <= ROUNDED * self.diagonal, 0.0, sums)
+
+    def inverse_error(self, gram: Floats) -> float:
+        """Return the largest entry of TG − I for T with these row sums, which the loops need to be at least 0."""
+        off = self.off_diagonal[:, None]
+        product = (self.row_sums - np.pad(self.off_diagonal, (1, 0)) - np.pad(self.off_diagonal, (0, 1)))[
+            :, None
+        ] * gram
+        product[:-1] += off * gram[1:]
+        product[1:] += off * gram[:-1]
+        return float(np.abs(product - np.eye(len(gram))).max())
+
+    def times(self, rows: Floats) -> Floats:
+        """Return rows (r, n) times the Gram matrix, in linear time."""
+        upper = np.cumsum(rows * self.before, axis=1) * self.after
+        lower = rows * self.after
+        rest = np.cumsum(lower[:, ::-1], axis=1)[:, ::-1] - lower
+        return np.asarray(upper + rest * self.before)
+
+    @cached_property
+    def least_eigenvalue(self) -> float:
+        """Lower bound of the eigenvalues of the Gram matrix, by Gershgorin's circles of T."""
+        outside = np.abs(np.pad(self.off_diagonal, (1, 0))) + np.abs(np.pad(self.off_diagonal, (0, 1)))
+        return float(1 / (self.diagonal + outside).max())
+
+    def evaluate(self, weights: Floats) -> LinearPoint:
+        """Return the leverages at weights of the cells."""
+        from dpscale.plans.long_axis_loops import add_diagonals  # numba, needed only for many cells
+
+        leverage = np.zeros(len(weights))
+        add_diagonals(np.ascontiguousarray(weights), self.row_sums, self.off_diagonal, *self._nodes(weights), leverage)
+        return LinearPoint(weights, leverage, float(weights @ leverage))
+
+    def optimum(self, tolerance: float, start: Floats | None = None) -> Optimum:
+        """Return the optimum with its certificate.
+
+        Parameters
+        ----------
+        tolerance : float
+            Gap at which the search ends.
+        start : ndarray, optional
+            Weights of an earlier optimum.
+        """
+        return self._certified(self.weights(ITERATED * tolerance, start))
+
+    def weights(self, tolerance: float, start: Floats | None = None) -> Floats:
+        """Return the weights at which the fixed point ends."""
+        n = len(self.before)
+        begin = np.full(n, 1 / n) if start is None or start.shape != (n,) or start.min() <= 0 else start
+        return iterate_fixed_point(self.evaluate, begin, tolerance, math.inf).weights
+
+    def _certified(self, weights: Floats) -> Optimum:
+        """Return the strategy at some weights of sum 1: a Cholesky factor of X."""
+        from dpscale.plans.long_axis_loops import add_chain_inverses
+
+        total = np.zeros((len(weights),) * 2)
+        add_chain_inverses(weights, self.row_sums, self.off_diagonal, *self._nodes(weights), total)
+        root = np.asarray(np.linalg.cholesky(total).T, np.float64)
+        squares = (root**2).sum(axis=0)
+        leverage, value = float(squares.max()), float(weights @ squares)
+
+        return Optimum(root / math.sqrt(leverage), value * leverage, value**2 * EXACTLY, weights)
+
+    def _nodes(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Return the quadrature for the eigenvalues of S."""
+        largest = float(weights @ self.main)
+        least = min(BELOW * float(weights.min()) * self.least_eigenvalue, largest / 2)
+        return root_quadrature(least, largest, NODES)
+
+
+def chain_of(gram: Floats) -> ChainGram | None:
+    """Return a Gram matrix of many cells as a chain.
+
+    None if its inverse is not tridiagonal, or has row sums that are negative or too small for the precision.
+    """
+    if len(gram) < FEWEST or float(gram[0].min()) <= 0:
+        return None
+
+    chain = ChainGram(np.diag(gram) / gram[0], gram[0])
+    if np.abs(np.triu(np.outer(chain.before, chain.after) - gram)).max() > EXACT * float(gram.max()):
+        return None
+    if chain.main.min() <= 0 or chain._determinants.min() <= 0 or chain.inverse_error(gram) > INVERSE:
+        return None
+    return chain
+
+
+def chain_of_family(family: Family, size: int) -> ChainGram | None:
+    """Return the Gram matrix of a one-way family on any number of cells as a chain; None if it is not one."""
+    if family.tridiagonal(size) is None or size < 2:
+        return None
+    return ChainGram(*generators(family, size))
+
+
+def whole_bound(family: Family, size: int) -> float | None:
+    """Return a lower bound of the optimum over all strategies for a family on one attribute; None if unknown.
+
+    It is the best dual value of two steps from weights that are optimal on few cells, and nearly the optimum.
+    """
+    chain = chain_of_family(family, size)
+    if chain is None:
+        return None
+    point = iterate_fixed_point(chain.evaluate, _starting_weights(family, size), 0.0, math.inf, REFINED)
+    return point.trace**2 * QUADRATURE
+
+
+def centred_bound(family: Family, size: int, weights: Weights | None) -> float:
+    """Return a lower bound of the optimum for a family centred by the weights of its axis; 0 if unknown."""
+    if family.tridiagonal(size) is None:
+        return 0.0
+    axis = LinearAxis("", family, size, (weights,))
+    point = iterate_fixed_point(axis.evaluate, _starting_weights(family, size), 0.0, math.inf, REFINED)
+    return point.trace**2 * QUADRATURE
+
+
+def _starting_weights(family: Family, size: int) -> Floats:
+    """Return weights of the cells that are nearly optimal."""
+    coarse = chain_of_family(family, min(size, COARSE))
+    return np.full(size, 1 / size) if coarse is None else spread_weights(coarse.weights(COARSELY), size)
+
+
+def spread_weights(weights: Floats, size: int) -> Floats:
+    """Return weights of more cells of the same axis, by interpolation of their sums."""
+    if len(weights) == size:
+        return weights
+    sums = np.concatenate([[0.0], np.cumsum(weights)])
+    spread = np.diff(np.interp(np.linspace(0, len(weights), size + 1), np.arange(len(sums)), sums))
+    return np.asarray(spread / spread.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class WidePrefix:
+    """Problem of prefix queries on a wide axis whose total is that of its last cell, with a Gram matrix of trace 1."""
+
+    key: str
+    size: int
+    is_center = False
+
+    @property
+    def weights(self) -> tuple[Weights | None, ...]:
+        return (last_cell(self.size),)
+
+    @cached_property
+    def factor(self) -> ToeplitzFactor:
+        return toeplitz_factor(self.size)
+
+    def solved(self, solve: Solve) -> Optimum:
+        """Return the error of the normalised square root and a bound; the general solver `solve` is not needed."""
+        bound, known = self._error(GAUSSIAN), whole_bound(PREFIX, self.size - 1) or 0.0
+        return Optimum(np.zeros((0, 0)), bound, min(known / PREFIX.trace(self.size - 1), bound), np.zeros(0))
+
+    def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
+        """Return the strategy, which has its own bits, and its error coefficient."""
+        return self.factor, self._error(noise)
+
+    def _error(self, noise: str) -> float:
+        return self.factor.trace(PREFIX) * self.factor.squared_sensitivity(noise) / PREFIX.trace(self.size - 1)

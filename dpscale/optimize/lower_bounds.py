@@ -23,7 +23,7 @@ import numpy as np
 
 from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.optimize import chain_gram
+from dpscale.optimize import long_axis
 from dpscale.optimize.axis_weights import added_total, along_curve
 from dpscale.optimize.convex import cell_weights, optimise, optimise_roughly
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
@@ -212,7 +212,7 @@ def whole_bound(workload: Workload) -> float:
             axes = [(one, part.domain[name].size) for name, one in zip(names, part.families(names), strict=True)]
             for family, size in axes:
                 if (family, size) not in known:
-                    trace, dual = family.whole_trace(size), chain_gram.whole_bound(family, size)
+                    trace, dual = family.whole_trace(size), long_axis.whole_bound(family, size)
                     known[family, size] = max(dual or 0.0, 0.0 if trace is None else trace**2 / size)
             total += weight * math.prod(known[axis] for axis in axes)
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import Floats, linalg, optimize
-from dpscale.optimize.chain_gram import chain_of
 from dpscale.optimize.convex import optimise
+from dpscale.optimize.long_axis import chain_of
 from dpscale.workload import root_of
 
 TimesGram = Callable[[Floats], Floats]

@@ -17,7 +17,6 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
-from dpscale.optimize.chain_gram import WidePrefix, centred_bound
 from dpscale.optimize.convex import Optimum, Solution, Solve
 from dpscale.optimize.integer_strategies import (
     BASIS_BITS,
@@ -29,7 +28,7 @@ from dpscale.optimize.integer_strategies import (
     two_cell_factor,
     weight_bits,
 )
-from dpscale.optimize.long_axis import LinearAxis, long_family
+from dpscale.optimize.long_axis import LinearAxis, WidePrefix, centred_bound, long_family
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor

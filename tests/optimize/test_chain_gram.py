@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from dpscale.optimize.chain_gram import (
+from dpscale.optimize.convex import optimise
+from dpscale.optimize.long_axis import (
+    LinearAxis,
     WidePrefix,
     centred_bound,
     chain_of,
@@ -11,8 +13,6 @@ from dpscale.optimize.chain_gram import (
     spread_weights,
     whole_bound,
 )
-from dpscale.optimize.convex import optimise
-from dpscale.optimize.long_axis import LinearAxis
 from dpscale.optimize.opt_explicit import p_identity_error
 from dpscale.workload import FAMILIES, PREFIX, root_of
 from dpscale.workload.wide import last_cell, weighted_piece, wide_scale
