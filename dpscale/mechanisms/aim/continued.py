@@ -25,9 +25,8 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.aim.decision import AimDecision
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, FittedEstimates
-from dpscale.mechanisms.aim.evidence import AdaptiveEvidence
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.mechanisms.aim.state import AimState, choose_groups, state_before_rounds
+from dpscale.mechanisms.aim.state import AdaptiveEvidence, AimState, choose_groups, state_before_rounds
 from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import Budget

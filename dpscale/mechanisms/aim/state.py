@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.mechanisms.aim.decision import (
     NOISE_L1,
     AimDecision,
@@ -25,14 +25,28 @@ from dpscale.mechanisms.aim.decision import (
     one_way_request,
     residual_requests,
 )
-from dpscale.mechanisms.aim.estimators import FittedEstimates
+from dpscale.mechanisms.aim.estimators import (
+    EntropyEstimates,
+    EntropyEstimator,
+    FittedEstimates,
+    GremEstimator,
+    observed,
+)
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.plans.measurement_plan import CurrentEstimates
+from dpscale.privacy.accounting import GAUSSIAN
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.junction_tree.fit import Observed
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
+from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
+from dpscale.workload import Workload
+from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import Groups, every_cell
 
 SURE = Fraction(3, 4)
+DecisionValues = Sequence[tuple[AimDecision, Sequence[Floats]]]
 
 
 @dataclass(frozen=True)
@@ -367,3 +381,88 @@ def _with_round(state: AimState, note: Round, step: Fraction) -> AimState:
 def changed_sets(before: AimState, after: AimState) -> list[AttributeSet]:
     """Return the candidates whose estimates a round may have changed."""
     return after.setting.estimator.changed_sets(before.residuals, after.residuals, after.setting.candidates)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveEvidence:
+    """All decisions of an adaptive release with their values, as evidence for reconstructions.
+
+    Attributes
+    ----------
+    workload : Workload
+    setting : Setting
+    estimating : Setting
+        Setting with the estimator of low-order tables.
+    taken : sequence of (AimDecision, sequence of ndarray)
+    noise : str
+    """
+
+    workload: Workload
+    setting: Setting
+    estimating: Setting
+    taken: DecisionValues
+    noise: str = GAUSSIAN
+
+    def least_squares(self) -> LeastSquaresEstimates:
+        raise NotImplementedError("least squares is not available for adaptive measurements")
+
+    def residuals(self) -> Residuals:
+        """Return the residuals for GReM, including 1-ways; those of a run over groups of cells are over groups."""
+        return self._state(replace(self.setting, estimator=GremEstimator())).residuals
+
+    def spans(self, names: AttributeSet) -> bool:
+        """Return whether every residual of a set was measured cell by cell.
+
+        Measurements over groups of several cells do not determine a residual.
+        """
+        return all(residual_set in self.by_cell for residual_set in subsets(names) if residual_set)
+
+    @cached_property
+    def by_cell(self) -> frozenset[AttributeSet]:
+        """Residuals that some round measured over all cells."""
+        return frozenset(request.names for decision, _ in self.taken for request in decision.requests
+                         if all(grouping.count == grouping.size for grouping in request.groups))  # fmt: skip
+
+    def measurements(self) -> list[Observed]:
+        """Return 1-ways over cells, and residuals over groups, each averaged over the rounds."""
+        state = self._state(self.estimating)
+        return observed(state.counts, state.groups, state.residuals)
+
+    def low_order(self) -> LowOrder:
+        return self._belief.model
+
+    def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
+        belief = self._belief
+        return simulate_errors(
+            belief.model,
+            belief.counts,
+            belief.residuals,
+            belief.candidates,
+            belief.chains,
+            seed=seed,
+            each=each,
+            released=model,
+        )
+
+    @cached_property
+    def _belief(self) -> EntropyEstimates:
+        state, estimator = self._state(self.estimating), self.estimating.estimator
+        assert isinstance(estimator, EntropyEstimator)
+        return estimator.fit(state.counts, state.groups, state.residuals, self.estimating.candidates)
+
+    def state(self) -> AimState:
+        """Return the state after all rounds with the estimator of low-order tables, for its estimates only."""
+        return self._state(self.estimating)
+
+    def _initial_state(
+        self, setting: Setting, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None
+    ) -> AimState:
+        return initial_state(setting, first, values, groups)
+
+    def _state(self, setting: Setting) -> AimState:
+        """Return the state after all rounds, for its estimates only."""
+        (first, values), *later = self.taken
+        state = self._initial_state(setting, first, list(values), later[0][0].groups if later else None)
+        for decision, values_of in later:
+            state = updated_state(state, decision, list(values_of))
+        return state
