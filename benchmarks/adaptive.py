@@ -47,7 +47,7 @@ from dpscale.measurement.adaptive import run
 from dpscale.measurement.measurement import measure_block
 from dpscale.mechanisms import aim_grem
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
-from dpscale.mechanisms.aim.schedule import BatchedSchedule
+from dpscale.mechanisms.aim.setting import BatchedSchedule
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem

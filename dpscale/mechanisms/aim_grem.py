@@ -27,7 +27,7 @@ from dpscale.mechanisms.aim.adaptive_plan import (
 )
 from dpscale.mechanisms.aim.continued import CONTINUED_POOLING
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
-from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule, RoundSchedule
+from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, RoundSchedule
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 
 NAME = "aim-grem"

@@ -42,7 +42,7 @@ from dpscale.mechanisms.aim.adaptive_plan import (
 )
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GraphicalEstimator
-from dpscale.mechanisms.aim.schedule import (
+from dpscale.mechanisms.aim.setting import (
     FEWER,
     EvenSchedule,
     Inside,

@@ -32,7 +32,7 @@ from dpscale.mechanisms.aim.adaptive_plan import (
 )
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GraphicalEstimator
-from dpscale.mechanisms.aim.schedule import BatchedSchedule
+from dpscale.mechanisms.aim.setting import BatchedSchedule
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 

@@ -11,8 +11,7 @@ from dpscale.measurement import measure_block
 from dpscale.measurement.adaptive import run as run_chain
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
-from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
-from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, Setting
 from dpscale.workload.residual.in_axis import coarsened
 
 SIZES = {"a": 4, "b": 3, "c": 12, "d": 2, "e": 5}

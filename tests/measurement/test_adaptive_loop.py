@@ -20,8 +20,7 @@ from dpscale.measurement.adaptive import (
 from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.decision import AimDecision
 from dpscale.mechanisms.aim.estimators import EntropyEstimator
-from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
-from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, Setting
 from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
 from dpscale.plans.measurement_plan import SCALE, TableEstimates
 from dpscale.privacy.streams import open_stream, seeded_secret

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpscale.mechanisms.aim.estimators import GremEstimator
-from dpscale.mechanisms.aim.schedule import PublishedSchedule
+from dpscale.mechanisms.aim.setting import PublishedSchedule
 from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload.residual import center, subsets

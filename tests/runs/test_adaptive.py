@@ -24,8 +24,7 @@ from dpscale.measurement.journal import Journal
 from dpscale.mechanisms import aim_grem
 from dpscale.mechanisms.aim.decision import VERSION
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
-from dpscale.mechanisms.aim.schedule import BatchedSchedule
-from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.setting import BatchedSchedule, Setting
 from dpscale.privacy.streams import seeded_secret
 from dpscale.runs import charge, parts, run as runs
 from dpscale.runs.opening import open_part

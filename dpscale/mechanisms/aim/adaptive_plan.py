@@ -29,8 +29,7 @@ from dpscale.mechanisms.aim.decision import (
     strategies,
 )
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
-from dpscale.mechanisms.aim.schedule import RoundSchedule
-from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.setting import RoundSchedule, Setting
 from dpscale.mechanisms.aim.state import AdaptiveEvidence, AimState
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.plan import digest_of, read_content, write_content

@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 from dpscale.answers.report import trace_plot
 from dpscale.measurement.adaptive import Scores, select_candidates
 from dpscale.mechanisms.aim.decision import AimDecision, AimSelection
-from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
+from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule
 from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.selection import scale_for

@@ -13,7 +13,7 @@ from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem
 from dpscale.mechanisms.aim.decision import residual_requests
 from dpscale.mechanisms.aim.estimators import GremEstimator
-from dpscale.mechanisms.aim.schedule import PublishedSchedule
+from dpscale.mechanisms.aim.setting import PublishedSchedule
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret

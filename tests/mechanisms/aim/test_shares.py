@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
+from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule
 from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection
 from tests.measurement.small import SIZES, make_counter, make_records, make_setting
 
