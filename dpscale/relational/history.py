@@ -21,10 +21,17 @@ from itertools import pairwise
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
+from dpscale.privacy.streams import PublicStream
+from dpscale.reconstruction.fitting_loops import project_to_simplex
+from dpscale.relational import history_loops
+from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import ShrinkageBlock, ridges
+from dpscale.relational.rounding import Cross
 
 SAME, SPANS = 2, 3  # weights of the table of an attribute with itself, and of the spans
 PRIOR = 0.5  # prior mode of the relative scale of departures
+MOVES, MOST_MOVES = 200, 20_000_000  # proposals for each child, and at most
+NUMBER_WEIGHT, CROSS_WEIGHT = 1.0, 0.3  # of numbers of children by date, and of those by the parents' cells
 
 
 def powers(base: int, largest: int) -> Integers:
@@ -197,3 +204,344 @@ def estimate_steps(noisy: Floats, now: Floats, tables: HistoryTables, sigma: flo
     for block, cell_count, ridge in zip(blocks, cells, ridges(blocks, PRIOR), strict=True):
         target[cell_count] += block.departed * block.carried / (block.carried + ridge)
     return target
+
+
+def conditional(noisy: Floats, totals: Floats, sigma: float, allowed: Floats) -> Floats:
+    """Return P(column | row) of a table with known totals of rows.
+
+    The distribution of all rows is the prior of each: residuals from it are multiplied by τ²/(τ² + σ²), with the
+    variance τ² of the true residual of the row by the method of moments.
+
+    Parameters
+    ----------
+    noisy : ndarray, shape (rows, columns)
+    totals : ndarray, shape (rows,)
+    sigma : float
+        Standard deviation of the noise.
+    allowed : ndarray, shape (rows, columns)
+        1 for the possible cells, and 0 for others.
+    """
+    seen = totals > 0
+    whole = project_to_simplex((noisy * allowed)[seen].sum(axis=0), float(totals.sum())) + 1e-9
+    found = np.zeros_like(noisy)
+
+    for row, total in enumerate(totals.tolist()):
+        cells = allowed[row] > 0
+        expected = whole[cells] / whole[cells].sum() * total
+        residual = noisy[row, cells] - expected
+        excess = max(float((residual**2).mean()) - sigma**2, 0.0)
+        estimate = expected + residual * excess / (excess + sigma**2)
+        found[row, cells] = (project_to_simplex(estimate, total) if total > 0 else expected) + 1e-9
+
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
+def spread_buckets(law: Floats, starts: Integers, count: int) -> Floats:
+    """Return P(number | row) from P(bucket | row), with a density that is interpolated between the buckets."""
+    ends = np.r_[starts[1:], count]
+    density, centres = law / (ends - starts), (starts + ends - 1) / 2
+    numbers, of = np.arange(count), bucket_of(np.arange(count), starts)
+    found = np.stack([np.interp(numbers, centres, row) for row in density]) + 1e-12
+    mass = np.stack([np.bincount(of, row, minlength=len(starts)) for row in found])
+    return np.asarray(found * (law / mass)[:, of])
+
+
+@dataclass(frozen=True, eq=False)
+class SpanLaws:
+    """Distributions of spans and first dates.
+
+    Attributes
+    ----------
+    tables : HistoryTables
+    noisy : ndarray
+        Weighted tables of parents.
+    sigma : float
+        Standard deviation of their noise.
+    """
+
+    tables: HistoryTables
+    noisy: Floats
+    sigma: float
+
+    @property
+    def dates(self) -> int:
+        """Number of cells of the order."""
+        return self.tables.sizes[self.tables.order]
+
+    def spans(self, numbers: Integers, stream: PublicStream) -> Integers:
+        """Return the span of every parent with so many children, at least 1."""
+        tables, (noisy, sigma) = self.tables, self._table(0)
+        allowed = np.ones_like(noisy)
+        allowed[tables.numbers == 1, 1:] = 0.0  # one child has no span
+        kinds = bucket_of(np.minimum(numbers, tables.bound), tables.numbers)
+        totals = np.bincount(kinds, minlength=len(tables.numbers)).astype(float)
+        law = conditional(noisy, totals, sigma, allowed)
+        return draw_columns(spread_buckets(law, tables.spans, self.dates), kinds, stream)
+
+    def firsts(self, spans: Integers, tries: Integers, stream: PublicStream) -> Integers:
+        """Return a first date for each try, an index of the parents with these spans."""
+        tables, (noisy, sigma) = self.tables, self._table(1)
+        buckets = bucket_of(spans, tables.spans)
+        totals = np.bincount(buckets, minlength=len(tables.spans)).astype(float)
+        fits = (np.arange(self.dates)[None] + tables.spans[:, None] < self.dates).astype(float)
+        found = draw_columns(conditional(noisy, totals, sigma, fits), buckets[tries], stream)
+        return np.minimum(found, self.dates - 1 - spans[tries])
+
+    def _table(self, at: int) -> tuple[Floats, float]:
+        parts, sigmas = split_tables(self.noisy, self.tables, self.sigma)
+        return parts[at], sigmas[at]
+
+
+def draw_columns(law: Floats, rows: Integers, stream: PublicStream) -> Integers:
+    """Return a column for each of the given rows of a conditional distribution, by systematic sampling."""
+    cumulated, found = np.cumsum(law, axis=1), np.empty(len(rows), np.int64)
+    for row in np.unique(rows).tolist():
+        mine = np.flatnonzero(rows == row)
+        points = (stream.permutation(len(mine)) + stream.uniforms(1)) / len(mine)
+        found[mine] = np.searchsorted(cumulated[row] / cumulated[row, -1], points, side="right")
+    return np.minimum(found, law.shape[1] - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Places of the children: grouped by parent, in order.
+
+    Attributes
+    ----------
+    parents : ndarray, shape (m,)
+        Parent of every position, ascending.
+    """
+
+    parents: Integers
+
+    @property
+    def begins(self) -> Integers:
+        """First position of every parent that has children."""
+        return np.flatnonzero(np.r_[True, self.parents[1:] != self.parents[:-1]])
+
+    @property
+    def inner(self) -> Integers:
+        """Positions that are neither the first nor the last of a parent."""
+        same = self.parents[1:] == self.parents[:-1]
+        return np.flatnonzero(same[1:] & same[:-1]) + 1
+
+
+def sample_dates(places: Positions, known: Integers, ends: ParentDates, tables: HistoryTables,
+                 noisy: tuple[Floats, Floats], sigmas: tuple[float, float], stream: PublicStream
+                 ) -> Integers:  # fmt: skip
+    """Return a cell of the order for every position, as often as in `known`.
+
+    Parameters
+    ----------
+    places : Positions
+    known : ndarray, shape (m,)
+        Cells of the children.
+    ends : ParentDates
+    tables : HistoryTables
+    noisy : tuple of ndarray
+        Table of consecutive dates, unweighted and flat, and weighted tables of parents.
+    sigmas : tuple of float
+        Standard deviations of their noise.
+    stream : PublicStream
+    """
+    begins, count = places.begins, tables.sizes[tables.order]
+    numbers = np.diff(np.r_[begins, len(places.parents)])
+    laws = SpanLaws(tables, noisy[1], sigmas[1])
+    spans = laws.spans(numbers, stream)
+    dates = _between(places, laws.firsts(spans, np.arange(len(spans)), stream), spans, stream)
+    number_off = (np.bincount(dates, minlength=count) - np.bincount(known, minlength=count)).astype(float)
+    tries = (stream.uniforms(min(MOVES * len(begins), MOST_MOVES)) * len(begins)).astype(np.int64)
+    values = ends.values[places.parents[begins]]
+    history_loops.shift_histories(dates, np.r_[begins, len(dates)], tries, laws.firsts(spans, tries, stream), values,
+                                  number_off, ends.off(np.repeat(values, numbers, axis=0), dates),
+                                  CROSS_WEIGHT)  # fmt: skip
+    _move(dates, places, tables, noisy[0], sigmas[0], number_off, stream)
+    whole = stream.permutation(len(begins))  # of equal dates, all of one parent change together
+    found = np.empty(len(dates), np.int64)
+    found[np.lexsort((np.repeat(whole, numbers), dates))] = np.sort(known)
+
+    return found[np.lexsort((found, places.parents))]
+
+
+@dataclass(frozen=True, eq=False)
+class ParentDates:
+    """Numbers of children by the cells of their parents and their date.
+
+    Attributes
+    ----------
+    values : ndarray, shape (parents, d)
+        Cells of all parents, each attribute after the cells of those before it.
+    counts : ndarray, shape (cells of all attributes, n)
+        Numbers of children that are aimed at.
+    """
+
+    values: Integers
+    counts: Floats
+
+    @classmethod
+    def of(cls, u: Side, parents: Integers, dates: Integers, size: int) -> ParentDates:
+        """Return those of links, given the parent and the date of every child."""
+        starts = np.concatenate([[0], np.cumsum(u.sizes)[:-1]]).astype(np.int64)
+        values = np.ascontiguousarray((u.profiles + starts)[u.of], dtype=np.int64)
+        made = cls(values, np.zeros((int(sum(u.sizes)), size)))
+        return cls(values, made.off(values[parents], dates))
+
+    def off(self, values: Integers, dates: Integers) -> Floats:
+        """Return the numbers of children with these cells of parents and dates, minus those aimed at."""
+        found = -self.counts
+        for column in values.T:
+            np.add.at(found, (column, dates), 1.0)
+        return found
+
+
+def _between(places: Positions, firsts: Integers, spans: Integers, stream: PublicStream) -> Integers:
+    """Return dates with these first dates and spans, uniform between the first and the last."""
+    begins, numbers = places.begins, np.diff(np.r_[places.begins, len(places.parents)])
+    points = stream.uniforms(len(places.parents))
+    dates = np.repeat(firsts, numbers) + (points * (np.repeat(spans, numbers) + 1)).astype(np.int64)
+    dates[begins] = firsts
+    dates[begins + numbers - 1] = firsts + spans
+    return dates[np.lexsort((dates, places.parents))]
+
+
+def _move(dates: Integers, places: Positions, tables: HistoryTables, noisy: Floats, sigma: float, number_off: Floats,
+          stream: PublicStream) -> None:  # fmt: skip
+    """Move dates, in place, until the table of consecutive dates is near its target."""
+    inner, count = places.inner, tables.sizes[tables.order]
+    if not len(inner):
+        return
+
+    alone = HistoryTables((count,), 0, tables.bound)
+    weight = float(alone.weights[0])
+    now = step_counts(dates[:, None], places.parents, alone).astype(float)
+    target = estimate_steps(noisy * weight, now, alone, sigma * weight)
+    off = np.ascontiguousarray((now / weight - target).reshape(count, count))
+    tries = (stream.uniforms(min(MOVES * len(inner), MOST_MOVES)) * len(inner)).astype(np.int64)
+    history_loops.move_dates(dates, inner, tries, off, number_off, NUMBER_WEIGHT, state_of(stream))
+
+
+def state_of(stream: PublicStream) -> np.ndarray:
+    """Return the state of the random numbers of a compiled loop."""
+    return np.array([int(stream.uniforms(1)[0] * 2**53) * 2 + 1], np.uint64)
+
+
+EXCHANGES, MOST_EXCHANGES = 100, 20_000_000  # proposals for each child, and at most
+ROUNDS, FEW = 5, 1e-3  # rounds of proposals, and the accepted part of a round below which it is the last
+
+
+def order_children(
+    links: Integers, sides: tuple[Side, Side], noisy: NoisyHistory, stream: PublicStream, associate: bool = True
+) -> Integers:
+    """Return links with the same numbers of children of each parent, grouped by parent and in order, shape (m, 2).
+
+    Parameters
+    ----------
+    links : ndarray, shape (m, 2)
+        Rows of the parent and of the child; every child has one parent.
+    sides : tuple of Side
+    noisy : NoisyHistory
+    stream : PublicStream
+    associate : bool
+        Whether exchanges keep the cross marginals of the links, which may be many.
+    """
+    u, v = sides
+    places, tables = Positions(np.sort(links[:, 0])), noisy.tables
+    children = np.sort(links[:, 1])
+    rows = np.ascontiguousarray(v.profiles[v.of[children]], dtype=np.int64)
+    step, sigma = noisy.date_steps
+    own = v.profiles[v.of[links[:, 1]], tables.order]
+    ends = ParentDates.of(u, links[:, 0], own, tables.sizes[tables.order])
+    dates = sample_dates(
+        places, rows[:, tables.order], ends, tables, (step, noisy.parents), (sigma, noisy.sigmas[1]), stream
+    )
+    chosen = _by_date(dates, rows[:, tables.order], stream)
+    cross = Cross.of(u, v) if associate else _no_marginals(u, v)
+    now = u.of[places.parents], v.of[children[chosen]]
+    cross_off = (_marginals(cross, *now) - _marginals(cross, u.of[links[:, 0]], v.of[links[:, 1]])).astype(float)
+    _exchange(chosen, places, dates, rows, noisy, (u.of, v.of[children], cross, cross_off), stream)
+
+    return np.stack([places.parents, children[chosen]], axis=1)
+
+
+def _by_date(dates: Integers, own: Integers, stream: PublicStream) -> Integers:
+    """Return a random child of its date for every position."""
+    chosen = np.empty(len(dates), np.int64)
+    chosen[np.argsort(dates, kind="stable")] = np.lexsort((stream.permutation(len(own)), own))
+    return chosen
+
+
+def _no_marginals(u: Side, v: Side) -> Cross:
+    """Return a layout without any marginal."""
+    first, second = (np.empty((len(side.profiles), 0), np.int64) for side in (u, v))
+    return Cross((), first, second, np.zeros(1, np.int64))
+
+
+def _marginals(cross: Cross, one: Integers, two: Integers) -> Integers:
+    """Return the cross marginals of links between profiles."""
+    found = np.zeros(cross.size, np.int64)
+    for k in range(cross.first.shape[1]):
+        np.add.at(found, cross.first[one, k] + cross.second[two, k], 1)
+    return found
+
+
+def _exchange(chosen: Integers, places: Positions, dates: Integers, rows: Integers, noisy: NoisyHistory,
+              ends: tuple[Integers, Integers, Cross, Floats], stream: PublicStream) -> None:  # fmt: skip
+    """Exchange children of equal dates, in place, until the tables are near their targets."""
+    tables, (of_u, of_v, cross, cross_off) = noisy.tables, ends
+    now = step_counts(rows[chosen], places.parents, tables).astype(float)
+    target = estimate_steps(noisy.steps, now, tables, noisy.sigmas[0])
+    firsts, first_target = _first_children(chosen, places, rows, noisy)
+    weights = np.repeat(tables.weights, np.diff(tables.starts))
+    off = np.concatenate([now / weights - target, firsts - first_target])
+    starts = np.concatenate([tables.starts, tables.starts[-1] + np.cumsum(tables.sizes)[:-1]])
+    where = np.empty(len(chosen), np.int64)
+    where[chosen] = np.arange(len(chosen))
+    ranked, begins = _by_cells(rows, tables)
+    offsets, cumulated = _laws(target, first_target, tables)
+    number = min(EXCHANGES * len(chosen), MOST_EXCHANGES) // ROUNDS
+
+    for _ in range(ROUNDS):
+        tries = (stream.uniforms(number) * len(chosen)).astype(np.int64)
+        made = history_loops.exchange(tries, chosen, where, places.parents, of_v, ranked, begins, offsets, cumulated,
+                                      dates, rows, np.array(tables.sizes, np.int64), starts, off, of_u, cross.first,
+                                      cross.second, cross_off, CROSS_WEIGHT, state_of(stream))  # fmt: skip
+        if made < FEW * number:
+            break
+
+
+def _first_children(chosen: Integers, places: Positions, rows: Integers, noisy: NoisyHistory) -> tuple[Floats, Floats]:
+    """Return the numbers of first children by the cells of each attribute, and their targets."""
+    tables, begins = noisy.tables, places.begins
+    now = [np.bincount(rows[chosen[begins], i], minlength=size).astype(float) for i, size in enumerate(tables.sizes)]
+    parts, sigmas = split_tables(noisy.parents, tables, noisy.sigmas[1])
+    target = list(now)
+
+    for i, part, sigma in zip(tables.others, parts[2:], sigmas[2:], strict=True):
+        total = np.array([float(len(begins))])
+        target[i] = (conditional(part, total, sigma, np.ones_like(part)) * total)[0]
+    return np.concatenate(now), np.concatenate(target)
+
+
+def _by_cells(rows: Integers, tables: HistoryTables) -> tuple[Integers, Integers]:
+    """Return children by date and cell of each attribute, and the first place of each date and cell."""
+    dates = tables.sizes[tables.order]
+    ranked, begins = [], np.zeros((len(tables.sizes), dates * max(tables.sizes) + 1), np.int64)
+    for j, size in enumerate(tables.sizes):
+        keys = rows[:, tables.order] * size + rows[:, j]
+        ranked.append(np.argsort(keys, kind="stable"))
+        begins[j, : dates * size + 1] = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=dates * size))])
+    return np.stack(ranked).astype(np.int64), begins
+
+
+def _laws(target: Floats, first_target: Floats, tables: HistoryTables) -> tuple[Integers, Floats]:
+    """Return cumulated P(later cell | earlier cell) of every attribute, and that of first children in its last row."""
+    offsets = np.concatenate([[0], np.cumsum([size + 1 for size in tables.sizes])[:-1]]).astype(np.int64)
+    found = np.ones((int(sum(size + 1 for size in tables.sizes)), max(tables.sizes)))
+    firsts = np.split(first_target, np.cumsum(tables.sizes)[:-1])
+
+    for j, size in enumerate(tables.sizes):
+        at = tables.pairs.index((j, j))
+        table = np.vstack([target[tables.starts[at] : tables.starts[at + 1]].reshape(size, size), firsts[j]])
+        cumulated = np.cumsum(np.maximum(table, 0.0) + 1e-9, axis=1)
+        found[offsets[j] : offsets[j] + size + 1, :size] = cumulated / cumulated[:, -1:]
+    return offsets, found

@@ -20,8 +20,14 @@ from dpscale.job.neighbours import neighbour_relation
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.fitting_loops import project_to_simplex
 from dpscale.relational.features import Side
-from dpscale.relational.history import HistoryTables, NoisyHistory, parent_counts, step_counts
-from dpscale.relational.history_order import conditional, order_children
+from dpscale.relational.history import (
+    HistoryTables,
+    NoisyHistory,
+    conditional,
+    order_children,
+    parent_counts,
+    step_counts,
+)
 from dpscale.runs.links.history import in_order
 from dpscale.runs.links.link_data import read_links
 from dpscale.runs.opening import open_run

@@ -29,7 +29,7 @@ from dpscale.relational.degrees import (
     sample_uniform_degrees,
 )
 from dpscale.relational.features import Side
-from dpscale.relational.history_order import order_children
+from dpscale.relational.history import order_children
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
 from dpscale.relational.published import sample_children, sample_pairs
 from dpscale.relational.rounding import (
