@@ -27,8 +27,8 @@ from dpscale.measurement import measure_block
 from dpscale.mechanisms import AUDITED, plan
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
+from dpscale.plans.measurement_plan import Schedule, make_schedule
 from dpscale.plans.plan import Plan
-from dpscale.plans.requests import Schedule, make_schedule
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE, SMOOTHING, Draw, LaplaceDraw
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload import MARGINAL, PREFIX, Workload

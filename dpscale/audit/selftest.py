@@ -43,7 +43,7 @@ from dpscale.counting import ExactMarginal
 from dpscale.engine.base import Progress, silent
 from dpscale.measurement import measure_block
 from dpscale.plans.blocks import Block
-from dpscale.plans.requests import Draws
+from dpscale.plans.measurement_plan import Draws
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE, Draw, LaplaceDraw
 
 ERROR = 1e-4

@@ -25,8 +25,13 @@ from dpscale.base.errors import JobError, TransientError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.measurement.measurement import Measurements, Part, check_affordable, decision_parts
 from dpscale.measurement.value_files import FileLayout, Span, ValueReader, file_name, read_rows, spans
-from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
-from dpscale.plans.requests import MeasurementRequests, as_requests
+from dpscale.plans.measurement_plan import (
+    Decision,
+    MeasurementPlan,
+    MeasurementRequest,
+    MeasurementRequests,
+    as_requests,
+)
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import round_tag, secret_tag
 from dpscale.privacy.streams import canonical

@@ -23,8 +23,7 @@ from dpscale.counting.count import ExactMarginal, Layout
 from dpscale.measurement.value_files import Labelled, Span, file_name, runs, write_values
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
-from dpscale.plans.measurement_plan import Decision, Selection
-from dpscale.plans.requests import MeasurementRequests, as_requests
+from dpscale.plans.measurement_plan import Decision, MeasurementRequests, Selection, as_requests
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import Draw, GaussianDraw, LaplaceDraw, gaussian_draw, recounted, total_below
 from dpscale.privacy.secret import SecretFile

@@ -24,7 +24,7 @@ import numpy as np
 from dpscale.base.arrow import pa, pq
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.plans.requests import MeasurementRequests
+from dpscale.plans.measurement_plan import MeasurementRequests
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import check_real, is_local, reading, writing
 

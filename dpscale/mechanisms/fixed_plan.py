@@ -16,8 +16,8 @@ from dpscale.base.display import figure, percent
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.plans.measurement_plan import BlockRequests, Schedule, make_schedule
 from dpscale.plans.plan import Plan, content_of, digest_of, write_plan
-from dpscale.plans.requests import BlockRequests, Schedule, make_schedule
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence

@@ -19,9 +19,8 @@ from dpscale.mechanisms.contract import Instalments, Mechanism, PlanningProblem,
 from dpscale.mechanisms.fixed_plan import AllBlocks, FixedPlan
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Block, Blocks
-from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.measurement_plan import MeasurementPlan, make_schedule
 from dpscale.plans.plan import BLOCKS, FACTORS, PLAN, Plan, read_plan, write_plan
-from dpscale.plans.requests import make_schedule
 from dpscale.privacy.accounting import LAPLACE, Budget
 from dpscale.privacy.draws import variance_factor
 from dpscale.reconstruction.base import Evidence, PlanEvidence

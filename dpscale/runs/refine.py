@@ -19,8 +19,7 @@ from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.places import DIGEST_VERSION, place_entries
 from dpscale.mechanisms.contract import Instalments, Pooling
-from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.plans.requests import as_requests
+from dpscale.plans.measurement_plan import MeasurementPlan, as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.records.frames import FRAME
 from dpscale.runs.create import create_directory, creation_errors

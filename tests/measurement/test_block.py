@@ -11,7 +11,7 @@ from dpscale.counting import ExactMarginal
 from dpscale.measurement import measure_block, measurement as block_module
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
-from dpscale.plans.requests import make_schedule
+from dpscale.plans.measurement_plan import make_schedule
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import discrete_gaussian, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale import Domain, PlanError, Workload, plan
 from dpscale.plans.blocks import Block
-from dpscale.plans.requests import make_schedule
+from dpscale.plans.measurement_plan import make_schedule
 from dpscale.privacy.draws import SMOOTHING, LaplaceDraw
 
 WORKLOAD = Workload(Domain({"a": 6, "b": 9, "c": 4})).add("prefix", degree=2).add("marginal", degree=3)

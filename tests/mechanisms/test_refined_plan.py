@@ -10,7 +10,7 @@ import dpscale as dp
 from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.mechanisms.matrix_mechanism import completing_plan, refined_plan
-from dpscale.plans.requests import make_schedule
+from dpscale.plans.measurement_plan import make_schedule
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.pooled import check_poolable

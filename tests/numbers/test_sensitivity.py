@@ -11,7 +11,7 @@ from dpscale.base.errors import JobError
 from dpscale.counting.count import ExactMarginal
 from dpscale.domain import Domain, Number
 from dpscale.measurement.measurement import block_product, measure_block, project
-from dpscale.plans.requests import make_schedule
+from dpscale.plans.measurement_plan import make_schedule
 from dpscale.privacy.draws import SMOOTHING, LaplaceDraw
 from dpscale.workload import Workload
 from tests.selection import mostly_slow

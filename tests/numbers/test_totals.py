@@ -25,7 +25,7 @@ from dpscale.domain import Domain
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement as blocks
 from dpscale.plans import plan as plans
-from dpscale.plans.requests import make_schedule
+from dpscale.plans.measurement_plan import make_schedule
 from dpscale.records.where import ClippedRows, RowMask
 from dpscale.workload import Workload
 from tests.audit.small import measurements

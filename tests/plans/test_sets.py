@@ -10,8 +10,8 @@ from dpscale import Domain, JobError, Workload, plan
 from dpscale.plans.attribute_sets import AttributeSets, count_sources
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import center_factor, identity_factor
+from dpscale.plans.measurement_plan import BlockRequests, draw_of, make_schedule
 from dpscale.plans.plan import is_consistent, read_plan, write_plan
-from dpscale.plans.requests import BlockRequests, draw_of, make_schedule
 from dpscale.privacy.streams import canonical
 
 NAMES = tuple("abcdefg")

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.measurement import measure_block
-from dpscale.plans.requests import make_schedule
+from dpscale.plans.measurement_plan import make_schedule
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction import shrinkage
 from dpscale.reconstruction.entropy import LowOrder, product_of, proportional_fit

@@ -23,8 +23,13 @@ from dpscale.base.numerics import Floats
 from dpscale.engine import Engine
 from dpscale.measurement.value_files import Labelled, Span, file_name, write_values
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
-from dpscale.plans.requests import MeasurementRequests, as_requests
+from dpscale.plans.measurement_plan import (
+    Decision,
+    MeasurementPlan,
+    MeasurementRequest,
+    MeasurementRequests,
+    as_requests,
+)
 from dpscale.plans.time_plan import CUMULATIVE
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.runs.opening import open_part
