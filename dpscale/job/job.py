@@ -16,11 +16,10 @@ from dpscale.base.errors import JobError
 from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Attribute, Domain
-from dpscale.job.data import Data
+from dpscale.job.data import Data, PlacedJob, Places, below, default_dataset, files_of, places_of
 from dpscale.job.joins import Join, JoinSection, JoinWorkload, resolve_joins
 from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.periods import PeriodSettings, check_periods, check_rows, period_attribute, without_period
-from dpscale.job.places import PlacedJob, Places, below, default_dataset, files_of, places_of
 from dpscale.job.protected_unit import check_columns, check_distinct, check_keys
 from dpscale.job.search_budget import (
     COUNTING_SHARE,

@@ -36,10 +36,10 @@ from dpscale.job.allocation import (
     with_bounds,
     with_shares,
 )
+from dpscale.job.data import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.job import CompositeJob, Rows, TableSection
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
-from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
 from dpscale.job.sections import LIMITS, AllocationTable
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.privacy.protection import Protection

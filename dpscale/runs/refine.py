@@ -17,7 +17,7 @@ from dpscale.base.errors import DataError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
-from dpscale.job.places import DIGEST_VERSION, place_entries
+from dpscale.job.data import DIGEST_VERSION, place_entries
 from dpscale.mechanisms.contract import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan, as_requests
 from dpscale.privacy.accounting import LAPLACE

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.job import job_content
-from dpscale.job.places import folder_of_run, moved, relocated
+from dpscale.job.data import folder_of_run, moved, relocated
 from dpscale.storage.files import present
 
 JOB_FILE, DOMAINS = "job.toml", "domains"

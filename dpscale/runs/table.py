@@ -27,8 +27,7 @@ from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
-from dpscale.job.data import Data
-from dpscale.job.places import DIGEST_VERSION, digest_of, versioned
+from dpscale.job.data import DIGEST_VERSION, Data, digest_of, versioned
 from dpscale.job.search_budget import SHARE
 from dpscale.job.sections import LIMITS, SynthesizeTable
 from dpscale.measurement import MeasurementStore
