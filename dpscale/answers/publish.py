@@ -1,4 +1,11 @@
-"""Published tables: integer tables that add up, as CSV, Parquet or one Excel workbook, with a codebook and a readme."""
+"""Published tables: integer tables that add up, as CSV, Parquet or one Excel workbook, with a codebook and a readme.
+
+A Croissant file describes the tables to machines, which need it to find and load them. Croissant (MLCommons, version
+1.0) is a JSON-LD vocabulary on top of schema.org. A publication is a `Dataset` whose `distribution` lists the files
+with their SHA-256, and whose `recordSet` describes the columns of each table, with types of schema.org. The description
+contains names of files and columns only, which the publication shows as well. It has no web address and no licence,
+which the publisher adds.
+"""
 
 from __future__ import annotations
 

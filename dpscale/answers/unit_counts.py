@@ -1,4 +1,4 @@
-"""Tables of numbers of distinct units by cell, with standard errors and 95 % intervals."""
+"""Tables of numbers of distinct units by cell, and the share of rows that the bound of a unit cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a release: estimated counts of cells, linear queries, and labelled tables."""
+"""Answers of a release: counts of cells, linear queries, and labelled tables, of a growing table by period."""
 
 from __future__ import annotations
 

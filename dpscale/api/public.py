@@ -1,4 +1,4 @@
-"""Run of a job of one or several tables, as `import dpscale` exports it."""
+"""Run of a job of one or several tables, and more budget for its release, as `import dpscale` exports them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,15 @@
 """Run whose driver is a task on the cluster: `dpscale job submit` and the commands that query it.
 
 The driver is one task on a worker. It secedes from the worker's thread pool and submits the tasks of the stages, so the
-submitting machine may disconnect. Its only state is the run directory, where `json` (`driver_status`) describes
-it. Dask restarts a driver that is lost with its worker, and the new one resumes from the run directory. The lock of the
-run directory prevents two drivers at a time. The ledger file must be on a disk of the machine where the driver runs and
-restarts: workers of that machine declare the resource DRIVER, or the cluster is one machine.
+submitting machine may disconnect. Its only state is the run directory, whose file `driver.json` describes it: the only
+thing that `status` and `wait` read. Dask restarts a driver that is lost with its worker, and the new one resumes from
+the run directory. The lock of the run directory prevents two drivers at a time. The ledger file must be on a disk of
+the machine where the driver runs and restarts: workers of that machine declare the resource DRIVER, or the cluster is
+one machine.
+
+Two names make this file reliable. Each submit creates `submission`: a driver's task that Dask restarts for an earlier one does
+nothing. Each driver creates `driver` when it starts: a lost driver that is still alive, for example on a machine that
+was suspended, finds another name, writes no more and stops. A lock protects changes of the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Commands for job files and their runs: their keys, runs on a cluster, and the end of a run."""
+"""Commands for job files and their runs: keys, schema and options of jobs, runs on a cluster, and the end of a run.
+
+The schema and the table of options are derived from the models that validate a job.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,12 @@ A row of the base table has at most one row in every other table of the join, wh
 one row for each row of the base table, and it is a `Table` whose partitions return further columns. The contribution
 bound, counts, checks and tasks of a table apply to it unchanged. A row whose key has no row is refused or left out.
 If the rows of other tables do not fit the memory, a partition of the base table is read once for each part of their
-keys (`lookups`), and returns the rows with keys of this part.
+keys, and returns the rows with keys of this part.
+
+*Lookups.* The row with a key, or the number of its children, is looked up for rows that refer to it. The rows are read
+into memory, and the rows of the tables to which they refer are looked up first. If they do not fit the memory, keys are
+divided into parts by a hash, and one part is read at a time. Each process keeps the parts that it used last. The
+results are exact and therefore private.
 """
 
 from __future__ import annotations

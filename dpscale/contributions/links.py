@@ -1,8 +1,20 @@
-"""Rows by their keys, and links as pairs of rows. The results are exact and therefore private.
+"""Rows by their keys, their order, and links as pairs of rows. The results are exact and therefore private.
 
 Keys are canonicalised like units (`unit_ids`), independent of the files' types. The treatment of a row depends only on
 that row and on the keys of the other table: a null or dangling key is refused or its row dropped; of several rows with
 one key, the one with the smallest hash of its values remains, regardless of their order.
+
+*Ids.* Partitions return the ids of a key as one column if the key has several columns, or if the job states the rule by
+which its ids are compared.
+
+The id of a row is a text with the hash of its values in the columns of the key, or null if one of them is missing. Rows
+with equal values have equal ids, whatever the types of the files. A contribution bound treats the column as any other
+unit.
+
+*Order.* A row is compared by the cell of an attribute, then by the values of columns, then by a hash of its other
+values: the order of two rows depends on these rows only. Numbers, dates and times have an order. A text has that of its
+cell, which is the order in the domain file; in files without types, texts that are numbers or ISO dates and times have
+the order of these. A null, and a text without a number, follows all values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""Dyadic tree of a search for edges: the nodes that are measured, and the estimate of the leaves from noisy counts.
+"""Dyadic searches: a histogram on a signed axis of dyadic bins, and a tree whose leaves are the edges of an attribute.
+
+*Bins.* The bins are 0 alone, and the integers from 2^k to 2^(k+1) - 1, mirrored below 0, up to 2^63. A record lies in
+one bin, so the histogram has sensitivity 1. Most of the 127 bins are empty, and their noise must not matter:
+
+1. Windows of 1, 2, 3 and 4 bins are significant if their sum exceeds FAR standard deviations, or NEAR standard
+   deviations within four octaves of significant ones. The support is extended while the next bin exceeds BESIDE
+   deviations. Zero does not count: a column of which nothing but zeros is seen has no visible range.
+2. Counts are 0 outside the support, and projected to at least 0 with the same total inside it.
+3. Beyond the support the counts continue the fall from the last octave but one to the last, at most by MOST_RATIO for
+   each octave, corrected by the count that was measured there.
+
+Ends of ranges are finer: each octave is divided into PARTS parts, with equal shares of its records.
 
 *Nodes.*
 Nodes of one level are disjoint, so a record pays on each level for the node that contains it, and its cost is the sum

@@ -1,6 +1,9 @@
-"""Columns of a table for a search: the rows that count, and their values.
+"""Columns of a table for a search: the rows that count, their values, and exact counts of these.
 
 The rows are those that a public attribute or a contribution bound does not drop, as in every other counting pass.
+
+Integers are counted in bins with given first values and in nodes of a dyadic tree. Both are sums of int64 arrays over
+partitions, so they do not depend on the partitions. They are private.
 """
 
 from __future__ import annotations

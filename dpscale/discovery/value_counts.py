@@ -1,10 +1,15 @@
-"""Counts of the distinct values of a column under keyed hashes, and the values whose noisy count passes a threshold.
+"""Search for the values of a column that occur often: noisy counts of keyed hashes, above a threshold.
 
 Each task leaves sorted 128-bit hashes and counts; they are exchanged between workers by SHARDS ranges of the first
 word, and each range is summed, measured and thresholded in one task. The noise of a range is one keyed stream in the
 order of the hashes. Hashes and noise depend on the secret of the release and on the values alone, so partitions,
 schedulers and retries change nothing. Only hashes that pass leave the workers. The texts of these are read in a second
 pass; nothing below the threshold is ever in a result, and the number of values is never reported.
+
+The count of every value is measured with Gaussian noise, and the values above the threshold are cells
+(`dpscale.discovery.threshold`). One row changes one count by one, so a unit of k rows costs k² times the squared mu of
+one row. The cells that it finds are measured again with the rest of the budget, so their answers need no correction for
+the selection. With `count = "units"` the votes of units are measured instead, whose sensitivity does not grow with k.
 
 *Votes of privacy units for values.*
 A unit with r distinct values in its rows, at most k, votes for each of them with weight 1/√r, in whole steps of 1/VOTE

@@ -1,4 +1,9 @@
-"""Checks of single values and of names, which the parsers of a domain file share."""
+"""Checks of single values, of names and of formats of dates, which the parsers of a domain file share.
+
+A format, such as %d/%m/%Y, has the directives of `strptime` for a year (%Y, %y), a month (%m, %b or %B, in English) and
+a day (%d). A time may follow the date; it decides nothing but the day of a time with a zone. Without a day the text
+names its month.
+"""
 
 from __future__ import annotations
 

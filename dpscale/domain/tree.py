@@ -1,4 +1,4 @@
-"""Public tree of names with the same number of levels on every path, for attributes of kind "hierarchy".
+"""Public tree of names with the same number of levels on every path, for attributes of kind "hierarchy", and its file.
 
 A leaf is a row of names, the top first and its own name last; a name above it may be missing. A missing name stands for
 the next one below it on the path, so every leaf has a node at every level. A node is identified by the names down to
@@ -7,6 +7,12 @@ its own and by the places of the missing ones, so a name may occur below differe
 Leaves are sorted by their names as bytes, level by level, a missing name first. The leaves of a node are then an
 interval at every level, cells do not depend on the order of the rows of a file, and texts are stored once in Arrow
 arrays.
+
+The public file has a row for each leaf with the names of its ancestors. Parquet columns are texts or integers; every
+field of a CSV file is a text, so "NA" and leading zeros remain. An empty text is missing. With `key = "leaf"` the name
+of a leaf identifies it. Then names are identifiers: a leaf with two paths is refused, and so is a cycle, a name that is
+above itself when the rows of the file are followed downwards. With `key = "path"` names may repeat, and a leaf is the
+whole row. A row that occurs twice is one leaf.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""The compared tables: a run's rows and the data, both encoded by the run's domain into the same cells.
+"""The compared tables, and exact statistics of keys and links of the data, which are private.
 
-Rows have no value for data outside the domain: numbers are null there. For an attribute that is not a text, the cells
-of outside values and of nulls are therefore merged here, in both tables; all others are those of the domain file.
+*Tables.* The rows of a run and the data are encoded by the domain of the run into the same cells. Rows have no value
+for data outside the domain: numbers are null there. For an attribute that is not a text, the cells of outside values
+and of nulls are therefore merged here, in both tables; all others are those of the domain file.
+
+*Keys.* Only the key columns are read; nothing is spent or written. Keys are compared by value, as in a run. A link
+counts once: a repeated pair, or a row of the root that occurs twice with one parent, is one link.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Division of the budget of a job over its tables and links, before they are planned.
 
 A first measurement at a small part of the budget has the number of rows of every private table, the number of links,
-and sums of features over rows and over links. The expected errors of all tables and links follow from it,
-and the shares minimise the errors of linked rows (`relational.allocation`). A link whose
-share is 0 is not measured: its links are random. Without the first measurement the same is planned for usual numbers of
-rows and usual associations.
+and sums of features over rows and over links. The expected errors of all tables and links follow from it, and the
+shares minimise the errors of linked rows (`relational.allocation`). A link whose share is 0 is not measured: its links
+are random. Without the first measurement the same is planned for usual numbers of rows and usual associations.
+
+The budget of a link is divided over its measurements, whose sensitivities and noise follow from its bounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Table [data] of a job file: location, format and filter of the records, and the privacy unit."""
+"""Data of a job: location, format and filter of the records, the privacy unit, and the places of all files.
+
+The paths of a job are absolute after reading. Its identity has them as the job file states them, so that it stays when
+the folder is moved or copied. `places` of a job maps the absolute paths to those relative ones; paths that are stated
+as absolute are not in it, except those below the folder of a job file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Job file: validation, and construction of domain, workload and planning problem (docs/jobs.md)."""
+"""Job file of one or of several tables: validation, and construction of domains, workloads and planning problems.
+
+A job of several tables has `[tables.NAME]` and `[[link]]`, and the other sections of a job of one table (docs/jobs.md).
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ The root is the private table that is not the child of a private table, or the t
 another private table belongs to a row of the root through its parent, the parent's parent and so on. A side table is a
 private table whose rows belong to no unit: `privacy.unit` permits it. Adding or removing a unit changes none of its
 rows, so links treat it as they treat a public table, and its own table protects one of its rows.
+
+Keys of tables and foreign keys of links are columns of the same number and kind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Tables of a job file as pydantic models: unknown keys are refused, and values are not converted."""
+"""Sections of a job file of one or several tables, as pydantic models, and the parts of its workload.
+
+Unknown keys are refused, and values are not converted. `[tables.NAME]`, `[[link]]` and `[synthesize]` are sections of a
+job of several tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Matrix mechanisms: a function that plans blocks becomes a mechanism whose plan is fixed before any data are read."""
+"""Matrix mechanisms: a function that plans blocks becomes a mechanism whose plan is fixed before any data are read.
+
+*Refinement.* The plan of a release that refines earlier ones of the same records states what is measured again, and
+what all of it gives. With one plan for all releases, every block is measured again and pooled. With another workload,
+the plan of one release at the summed budget is the target. Its shares sₜ are the optimal division by the square root
+rule, so the amounts that minimise the error given earlier precisions hₜ (in units of squared μ) are bₜ = max(0, sₜL −
+hₜ), where the level L spends the budget: water filling.
+"""
 
 from __future__ import annotations
 

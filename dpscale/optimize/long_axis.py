@@ -1,14 +1,24 @@
-"""Optimum for prefix or range queries on one long axis, in linear time per evaluation instead of cubic time.
+"""Optimum for prefix or range queries on a long axis, in linear time per evaluation: of its residuals, or of all cells.
 
-Centred by u, the Gram matrix is that of G₀ relative to the first cell, G₀(i, j) = G(i, j) − G(0, j) − G(i, 0) + G(0,
-0), and G₀⁻¹ is tridiagonal: prefix queries are a random walk, range queries a walk between two absorbing ends. With P =
-I − 1uᵀ and weights μ,
+*Residuals.* Centred by u, the Gram matrix is that of G₀ relative to the first cell, G₀(i, j) = G(i, j) − G(0, j) − G(i,
+0) + G(0, 0), and G₀⁻¹ is tridiagonal: prefix queries are a random walk, range queries a walk between two absorbing
+ends. With P = I − 1uᵀ and weights μ,
     X_ii = p_iᵀ M^{−½} p_i = (2/π) ∫ p_iᵀ (D̃ + s² G₀⁻¹)⁻¹ p_i ds,
     p_i = e_i − u,   D̃ = PᵀDP = D − μμᵀ + (u − μ)(u − μ)ᵀ,
 without the first cell. One evaluation of μ (`convex`) is therefore about thirty tridiagonal solves, with the quadrature
 nodes of Hale, Higham and Trefethen (2008). The final strategy is a Cholesky factor of X, which the same sum of inverses
 gives and which also certifies it. Circular ranges are invariant under rotation: their weights are uniform, and no
 search is needed.
+
+*Whole axis.* With weights μ, D = diag(μ) and T = G⁻¹, the optimum for μ (`convex`) is X = D^−½ S^½ D^−½, S = D^½ G D^½,
+and
+    X_ii = (2/π) ∫ [(D + s² T)⁻¹]_ii ds,
+about thirty tridiagonal solves with the same quadrature. The strategy is a Cholesky factor of X, which the
+same sum of inverses gives in quadratic time; it also certifies it.
+Prefix queries alone on a wide axis have a strategy without a dense matrix, whose gap the dual value bounds.
+
+G has a tridiagonal inverse if G_ij = a_i b_j for i ≤ j (a Green's matrix, the covariance of a Markov chain). T is then
+the sum of the inverses of the 2 × 2 blocks on the diagonal, minus 1/G_ii for each inner cell.
 """
 
 from __future__ import annotations

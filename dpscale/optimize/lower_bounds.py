@@ -202,7 +202,7 @@ def whole_bound(workload: Workload) -> float:
     """Return a lower bound of Σ weight · variance over all matrix mechanisms, at any size.
 
     It is the sum over the sets of the product of the attributes' bounds: dual ones of prefix or range queries
-    (`chain_gram`), else (Σσ)²/n in closed form. Sets with a family that has neither contribute 0. It is loose for
+    (`long_axis`), else (Σσ)²/n in closed form. Sets with a family that has neither contribute 0. It is loose for
     several sets.
     """
     known: dict[tuple[Any, int], float] = {}

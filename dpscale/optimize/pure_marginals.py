@@ -3,7 +3,7 @@
 OPT_M (`opt_marginals`) varies the weights of all 2^d marginals. Under Laplace noise its optimum uses few of them, each
 a union of several sets of the workload, and there are many local optima. This search therefore varies the list of
 marginals: it starts from random covers of the workload, and replaces, merges, enlarges, reduces and drops marginals as
-long as the error decreases. For every list the weights follow from a fixed point (`pure_loops`).
+long as the error decreases. For every list the weights follow from a fixed point, in a compiled loop.
 
 Estimates are the least squares estimates from all marginals. On a residual space τ their precision is, at L1
 sensitivity Σθ = 1 and noise variance 2 for ε = 1,

@@ -1,11 +1,14 @@
-"""Protocols of a planned release: a chain of decisions, fixed or selected adaptively.
+"""Planned release: a chain of decisions, fixed or selected adaptively, and the measurements that each requests.
 
-    first decision → values → initial state → [selection → chosen sets → decision → values → next state]*
+first decision → values → initial state → [selection → chosen sets → decision → values → next state]*
 
 The chain ends when no selection is left. The plan of a matrix mechanism has one decision and no selection. The first
 decision follows from the plan and is not stored; every later decision is stored before any of its noise is drawn.
 States are functions of released values. Mechanisms implement these protocols; the code that measures, stores and reads
 a release uses nothing else of them.
+
+The requests of a decision are one object each, or columns for plans of half a million blocks. Both forms give the
+number of values of each request, the counted sets, subsets by position, and the distinct kinds.
 """
 
 from __future__ import annotations

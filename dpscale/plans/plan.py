@@ -1,9 +1,12 @@
-"""Measurement plan: blocks, noise, cost and expected errors, before any data are read.
+"""Measurement plan: blocks, noise, cost and expected errors, before any data are read, and its files.
 
 A plan is scale-free: it assigns each block a *share* of the privacy cost β. Block b measures K_b·marginal with noise of
 variance Δ_b² / (share_b · β), where Δ_b² is the largest squared column norm of K_b, so the block costs share_b · β
 (QuerySmasher, section 3). Laplace noise of scale Δ_b / (share_b · ε), with Δ_b the largest L1 norm, costs share_b · ε,
 and the "privacy cost" is ε². The resulting errors are computed by `accuracy`.
+
+plan.json describes the plan, blocks.npz has the blocks in columns, factors.npz the integer matrices. All three are
+exact. plan.json contains the hashes of the content of the other two.
 """
 
 from __future__ import annotations

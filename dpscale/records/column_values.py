@@ -1,4 +1,4 @@
-"""Numbers and days in a column, row by row, for every supported column type.
+"""Numbers, days and nodes of trees in a column, row by row, for every supported column type.
 
 A number is the decimal number that a file states. A 32-bit float is the shortest decimal that identifies it, so that
 0.7 is 0.7 in 32 and in 64 bits, and whole numbers in texts and decimals are read as integers and not through floats.
@@ -8,6 +8,9 @@ the day of that instant in the attribute's zone, or in UTC if the attribute has 
 grammar (ISO 8601): 2025-01-31, optionally with a time after a T or a blank, 2025-01-31T12:30:00.5+02:00; or by the
 format of the attribute. The zone may be Z, UTC, GMT or an offset in hours, +02, or hours and minutes. Texts that denote
 a missing value are nulls; all others are foreign.
+
+A value that names a node of a public tree has its cell from a hash table of the leaves. Arrow would make a table of a
+million leaves for every batch; this one is made once for each tree and process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Draft of a domain file from data. The draft is private: its bounds and values were read from records.
+"""Draft of a domain file from summaries of columns. Both are private: bounds and values were read from records.
 
 The draft is complete: once a person has replaced its bounds and values by public ones and set `reviewed = true`, it is
 a valid domain file. Columns that a domain cannot represent (nested columns, too many texts, only nulls) and columns
 that look like identifiers, names or free text are omitted with a comment that states the reason.
+
+The summary of a column has its range, a bounded number of values, and the number of dates by format.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Two links may exchange their rows at an end if both rows have the same profile: neither the rows' degrees nor the
 numbers of links by profile change. If rows have few of their possible links, random swaps remove most duplicates. The
 remaining ones, in groups that are nearly complete, are swapped only if that does not increase their number.
+
+A block of some parents and some children has their shares in the expected links of every pair of profiles, whose
+distribution is fitted once. The rounding to whole links, the degrees of parents and the exchange of siblings are those
+of a link with these rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Histories: children of a parent in a declared order, measured as tables of consecutive children.
+"""Histories: children of a parent in a declared order, measured as tables of consecutive children and drawn from them.
 
 For attributes i and j of a child, the table T_ij counts pairs of consecutive children of one parent by the value of i
 in the earlier child and of j in the later one. T_ii is weighted by 2, because most associations are between equal
@@ -10,6 +10,17 @@ squared sensitivity of all weighted tables is
 Parents are counted in tables of their own, which they change by one cell each, whatever the number of their children:
 buckets of the number of children by buckets of the span (last minus first cell of the order) with weight 3, buckets of
 the span by the first cell, and the other attributes of the first child. They have the squared sensitivity (9 + d) P².
+
+*Dates.*
+A parent with k children has a span s from P(s | k) and a first date t from P(t | s), both estimated from the tables of
+parents; its last date is t + s. Dates between them are uniform at first. They move, one at a
+time, while the table of consecutive dates and the number of children of every date come nearer to their targets. Then
+the dates of the synthetic children take their places by rank, which leaves the order within a parent.
+
+*Order.*
+The children of a date are placed at random at first. They are exchanged, two at a time, while the tables of consecutive
+children, those of first children and the cross marginals with the parents come nearer to their targets. Exchanges keep
+the children as they are, so that all marginals of their table remain.
 """
 
 from __future__ import annotations

@@ -5,7 +5,11 @@ In a store a single upload is atomic, and files that must be created only once (
 a conditional write. S3 and compatible stores provide it (If-None-Match), and so do Google's and Azure's. A store whose
 fsspec driver lacks or ignores it is refused; creating a run directory begins with a probe.
 
-A symbolic link in a run directory is never followed: every function here refuses one first (`links`).
+A command that follows a symbolic link in a run directory writes and removes files elsewhere, so links are refused. The
+run directory itself may be a link, and so may the folders above it. Every function that opens, lists or removes
+files of a run checks the path first (`check_real`), on workers too, and a command that locks the directory checks all
+of it before anything is charged (`check_tree`). The directory of a run is the folder with its manifest. Runs are inside
+others: below the outermost one nothing is a link.
 """
 
 from __future__ import annotations

@@ -3,6 +3,17 @@
 The target counts T of the whole table are split into parts that are whole numbers and add up: part p of P gets
 ⌊T (p+1)/P + u⌋ − ⌊T p/P + u⌋ with one u per cell, so a cell with one row in five parts is in one of them and not in all
 or none. Tasks do not communicate: each part follows from the learnt model, the release's name and its own number.
+
+*Initial rows* are rows of the spanning tree of the strongest measured pairs. Single-site sampling changes one value of
+a row at a time. If one value nearly determines another (equal columns, questions that are skipped together), it cannot
+move from one mode to the next, and the share of a mode is fixed once the links are strong. The first rows therefore
+come from the tree that maximises Σ I(i, j) over its edges (Chow and Liu, 1968), with I the mutual information of the
+released pair:
+
+    P(x) = Π_i p_i(x_i) · Π_(i,j) p_ij(x_i, x_j) / (p_i(x_i) p_j(x_j))
+
+These rows have the released 1-way marginals and the pairs of the tree, so every mode has its share. θ_ij = log p_ij /
+(p_i p_j) on the edges makes P the stationary distribution of the sampler, which then learns the other pairs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""One-way families: their interface, and default forms that need only the matrix or the intervals of the queries.
+"""Query families: their common interface, families over whole attribute sets, and one-way families.
 
-A one-way family is a 0/1 matrix W of m queries on n cells that is never built for large n. `gram` is WᵀW and `trace`
-its trace; `answers` applies W along an axis; `quadratic` is the diagonal of W S Wᵀ for a symmetric S (the variance of
-each query for covariance S); `means` is W1/n (the part of a query that remains when its axis is averaged). `matrix`
-builds W for tests and small cases. k-way queries are all products of one-way queries.
+Default forms of a one-way family need only its matrix or the intervals of its queries. A one-way family is a 0/1 matrix
+W of m queries on n cells that is never built for large n. `gram` is WᵀW and `trace` its trace; `answers` applies W
+along an axis; `quadratic` is the diagonal of W S Wᵀ for a symmetric S (the variance of each query for covariance S);
+`means` is W1/n (the part of a query that remains when its axis is averaged). `matrix` builds W for tests and small
+cases. k-way queries are all products of one-way queries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Parts of a workload over attribute sets: those of product families and joint families."""
+"""Parts of a workload over attribute sets: their interface, and those of product families and joint families.
+
+Other packages do not ask which class a part has.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,10 @@ and those of a joint family or an array contribute a Gram matrix of low rank or 
 therefore a weighted sum of Kronecker terms and joint terms, merged if their factors are equal (QuerySmasher, section
 5). If an axis has weights u, Wu replaces W1/n and I − u1ᵀ replaces C; nothing else changes (weighted residuals,
 docs/mechanisms.md).
+
+*Terms.* A set over A contributes a term on every A' ⊆ A: its weight times some factors. Sets whose axes are of equal
+kinds have equal terms, so the terms are computed once per group and summed over sets in columns. The sums follow the
+order of the sets, as in a loop over them, so that the floats are identical. Spaces with equal terms form a class.
 """
 
 from __future__ import annotations

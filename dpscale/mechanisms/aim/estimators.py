@@ -1,8 +1,11 @@
-"""Estimators of an AIM run, from its 1-ways and residuals: maximum entropy, or GReM as published.
+"""Estimators of an AIM run, from its 1-ways and residuals: maximum entropy, GReM as published, or a graphical model.
 
 `EntropyEstimator` measures residuals over groups of cells large enough compared with the noise, and estimates local
 maximum entropy tables from all measurements. `GremEstimator` estimates sums of residuals (AIM+GReM, algorithm 3): the
 1-ways are residuals as well (algorithm 6), and unmeasured residuals count as uniform.
+
+`GraphicalEstimator` fits one distribution to all measurements (`reconstruction.junction_tree`). Its groups of cells and
+precisions of residuals are those of local maximum entropy. The fit of a round starts from that of the previous round.
 """
 
 from __future__ import annotations

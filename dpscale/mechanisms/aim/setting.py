@@ -1,4 +1,21 @@
-"""Public parameters of an adaptive run, fixed before it starts."""
+"""Public parameters of an adaptive run and its schedule, fixed before it starts.
+
+*Schedules* have the candidates, the cost of the 1-ways and of each step, and the sets per round. `PublishedSchedule` is
+that of the papers of AIM and AIM+GReM (algorithm 7). `BatchedSchedule` is our own: pairs in batches, so that about nine
+rounds measure every pair once, at a budget that would be even if all pairs were measured. Sets measured in one round
+divide its budget by cells: n cells with noise σ have an L1 error of n σ, and Σ n σ is least for a given Σ 1/σ² if 1/σ²
+∝ n^⅔. Four rules, functions of released numbers, change this default:
+
+- *Larger sets.* The noise of a pair is √(2/π) σ · groups over the records. If it is low, larger sets can be estimated:
+  steps are cheaper, down to a quarter, and a round measures up to three times as many sets. A larger set is offered if
+  its own noise is at most 10 % of the records, or up to 20 % if pairs are estimated precisely.
+- *Empty selection.* While all measurements so far were uninformative, the empty set may also be selected.
+- *Uninformative rounds.* If most measurements of a round changed the estimates by less than their noise, the next step
+  costs twice as much.
+- *Repeated 1-ways.* If the 1-ways are noisy, a part of the remaining budget is spent on them again; if all measurements
+  were uninformative, regardless of their noise. For v uninformative measurements of n the part is
+  (v − (n − v)) / (n + 2), so few measurements have less influence.
+"""
 
 from __future__ import annotations
 

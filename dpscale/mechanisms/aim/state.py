@@ -1,7 +1,9 @@
-"""State of an AIM run: a function of released values, so a run can be continued from its published output.
+"""State and evidence of an AIM run: functions of released values, so a run can be continued from its published output.
 
 The functions here are deterministic and do not read counts. Budgets are exact fractions; the last round spends all of
 the remaining budget, so the total is exactly β. A state can be rebuilt from the stored decisions and values.
+
+The evidence has all decisions with their values, in the forms that reconstructions read.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Rows start independent and are swept with increasing feedback. The remaining err
 logits, θ += κ β (T − C)/S (a proportional–integral controller), so that finally the model itself reproduces the
 measured counts and the feedback only removes the noise of sampling. Feedback alone would bias C, and rows would not
 change if one value nearly determines another.
+
+Tables of a pair i < j are concatenated in vectors of `cells` entries, row-major in (value of i, value of j). The loops
+store every pair twice more as float32, in both orientations, so that the entries for one attribute are adjacent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Files that are written again: rows in the order of their histories, and cells that rules across tables changed.
 
-Links of a table with `order_by` are grouped by parent and in order (`relational.history_order`). The rows of the table
+Links of a table with `order_by` are grouped by parent and in order (`relational.history`). The rows of the table
 are written in that order. Dates are drawn inside the cell of each row independently, so dates of equal cells of one
 parent are exchanged until they do not decrease; the cells, and all values of the table together, remain.
 """
