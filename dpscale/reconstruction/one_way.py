@@ -135,7 +135,7 @@ def james_stein(sums: Floats, target: Floats, variance: Floats) -> Floats:
     return np.asarray(target + max(0.0, 1 - (len(sums) - 2) / max(distance, 1e-9)) * (sums - target))
 
 
-STEPS, TOLERANCE = 400, 1e-7
+STEPS, PRECISION = 400, 1e-7
 PAST, LEAST_SPREAD, MOST_SPREAD, SPREADS = 2.0, 1e-4, 1e8, 97  # variances: shares of that of a cell's noise
 
 
@@ -194,7 +194,7 @@ class StrategyCounts(NoisyCounts):
 
         from dpscale.reconstruction.fitting_loops import non_negative_least_squares  # imports numba
 
-        best = non_negative_least_squares(whole, pull, total, self.values, STEPS, TOLERANCE * total)
+        best = non_negative_least_squares(whole, pull, total, self.values, STEPS, PRECISION * total)
         return positive_counts(best, LEAST_CELL, total)
 
     @cached_property
