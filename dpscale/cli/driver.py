@@ -7,9 +7,9 @@ the run directory. The lock of the run directory prevents two drivers at a time.
 the machine where the driver runs and restarts: workers of that machine declare the resource DRIVER, or the cluster is
 one machine.
 
-Two names make this file reliable. Each submit creates `submission`: a driver's task that Dask restarts for an earlier one does
-nothing. Each driver creates `driver` when it starts: a lost driver that is still alive, for example on a machine that
-was suspended, finds another name, writes no more and stops. A lock protects changes of the file.
+Two names make this file reliable. Each submit creates `submission`: a driver's task that Dask restarts for an earlier
+one does nothing. Each driver creates `driver` when it starts: a lost driver that is still alive, for example on a
+machine that was suspended, finds another name, writes no more and stops. A lock protects changes of the file.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ rows with values of no other unit. The probability that one of them appears is
 and on the complement of this event the release has the law of a Gaussian mechanism on the values that the other units
 have. Hence δ(ε) <= δ_μ(ε) + δ_T for every ε. Over columns and releases the δ_T add (docs/privacy.md).
 
-With votes (`dpscale.discovery.value_counts`) a unit of r values adds w_r = floor(W/√r) to each of them, at most k. If
+With votes a unit of r values adds w_r = floor(W/√r) to each of them, at most k. If
 all of them are values of no other unit, one appears with probability 1 - (1 - P(z >= t - m w_r))^r; if fewer are, with
 less. So δ_T is the largest of these for r = 1 … k, and the squared L2 sensitivity is r w_r² <= W², whatever k is.
 

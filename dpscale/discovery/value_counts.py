@@ -7,13 +7,13 @@ schedulers and retries change nothing. Only hashes that pass leave the workers. 
 pass; nothing below the threshold is ever in a result, and the number of values is never reported.
 
 The count of every value is measured with Gaussian noise, and the values above the threshold are cells
-(`dpscale.discovery.threshold`). One row changes one count by one, so a unit of k rows costs k² times the squared mu of
+(`Threshold`). One row changes one count by one, so a unit of k rows costs k² times the squared mu of
 one row. The cells that it finds are measured again with the rest of the budget, so their answers need no correction for
 the selection. With `count = "units"` the votes of units are measured instead, whose sensitivity does not grow with k.
 
 *Votes of privacy units for values.*
 A unit with r distinct values in its rows, at most k, votes for each of them with weight 1/√r, in whole steps of 1/VOTE
-rounded down (`dpscale.discovery.threshold`). The votes of a unit have a squared norm of at most 1, so their noise does
+rounded down (`Threshold`). The votes of a unit have a squared norm of at most 1, so their noise does
 not grow with k, while counts of its rows have the norm k. A value that many units have a few times each is found more
 easily, and one that few units repeat often less easily.
 
