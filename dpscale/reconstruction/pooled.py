@@ -18,7 +18,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.plan import Plan
-from dpscale.privacy.draws import LAPLACE
+from dpscale.privacy.accounting import LAPLACE
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.estimates import has_separate_residuals
 
