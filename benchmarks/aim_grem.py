@@ -50,7 +50,7 @@ from dpscale.mechanisms.aim.decision import ResidualRequest, one_way_request, re
 from dpscale.mechanisms.aim.estimators import GremEstimator
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruction.one_way import NoisyCounts
+from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import LazyMarginals, Residuals
 from dpscale.workload.residual.in_axis import decompose, every_cell, reconstruct

@@ -40,7 +40,7 @@ from dpscale.privacy import gdp_mu
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.selection import Urn
 from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
-from dpscale.reconstruction.one_way import NoisyCounts, non_negative_counts
+from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts
 from dpscale.workload import PREFIX, RANGE
 from dpscale.workload.query_classes import QueryCandidates
 from dpscale.workload.residual.in_axis import Groups, by_mass, every_cell

@@ -4,16 +4,233 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import combinations
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, one_thread
+from dpscale.plans.factor import Factor
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.one_way import positive_counts
+from dpscale.reconstruction.shrinkage import shrunk_counts
 from dpscale.storage.files import reading, writing
+from dpscale.workload.residual import center
+from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
+
+LEAST_CELL, LEAST_GROUP = 0.05, 0.3
+LEAST_TOTAL = 0.25  # of a model, which is normalised by it; rounded, a table without rows
+FEW = 4  # too few group sums to test whether shrunk cells fit them
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyCounts:
+    """Noisy 1-way counts over cells, shape (n,), and the noise variance of each."""
+
+    values: Floats
+    variance: float
+
+    @property
+    def sum_variance(self) -> float:
+        """Noise variance of their sum."""
+        return self.variance * len(self.values)
+
+    def grouped_variance(self, groups: Groups) -> float:
+        """Return the approximate noise variance of a group's sum; groups differ in width."""
+        return self.variance * (groups.size / groups.count)
+
+    def at(self, values: Floats) -> Self:
+        """Return other counts with the same noise."""
+        return replace(self, values=values)
+
+    def noise(self, random: np.random.Generator) -> Floats:
+        """Draw such noise for `simulated_errors` only; no release takes noise from here."""
+        return random.normal(0, self.variance**0.5, self.values.shape)
+
+    def linear_form(self) -> tuple[Floats | None, Floats, float]:
+        """Return the measurement as rows applied to the counts (None: the identity), values and their variance."""
+        return None, self.values, self.variance
+
+    def non_negative(self, total: float) -> Floats:
+        """Return positive counts over cells with sum `total`."""
+        return non_negative_counts(self, total)
+
+    def refine(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
+        """Return positive counts that also use a measurement of the grouped 1-way marginal, as `with_groups` does."""
+        return with_groups(non_negative_counts(self, total), self, groups, residual, precision, total)
+
+    def average(self, other: Self) -> Self:
+        """Return the inverse-variance average with another measurement."""
+        mine, theirs = 1 / self.variance, 1 / other.variance
+        values = (self.values * mine + other.values * theirs) / (mine + theirs)
+        return replace(self, values=values, variance=1 / (mine + theirs))
+
+    @cached_property
+    def shrunk(self) -> Floats:
+        """Posterior means, computed once."""
+        return shrunk_counts(self.values, float(np.sqrt(self.variance)))
+
+
+def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] = (0.0, 0.0)) -> float:
+    """Return the inverse-variance average of the sums and a further (value, precision), at least LEAST_TOTAL."""
+    value, precision = further
+    estimates, weights = [value * precision], [precision]
+    for noisy in measured.values():
+        weights.append(1 / noisy.sum_variance)
+        estimates.append(float(noisy.values.sum()) * weights[-1])
+    return max(sum(estimates) / sum(weights), LEAST_TOTAL)
+
+
+def non_negative_counts(noisy: NoisyCounts, total: float) -> Floats:
+    """Return counts over cells, each at least `LEAST_CELL` before scaling to the sum `total`."""
+    return positive_counts(noisy.shrunk, LEAST_CELL, total)
+
+
+def positive_counts(values: Floats, least: float, total: float) -> Floats:
+    """Return values that are raised to `least` and then scaled to the sum `total`."""
+    counts = np.maximum(values, least)
+    return np.asarray(counts * (total / counts.sum()))
+
+
+def with_groups(
+    counts: Floats, noisy: NoisyCounts, groups: Groups, residual: Floats, precision: float, total: float
+) -> Floats:
+    """Return the counts over cells, rescaled within each group to the estimate of the group's sum.
+
+    The sum of a group is the inverse-variance average of its measurements, shrunk towards the sum of its shrunk cells
+    (`james_stein`); the sum of a group of one cell is shrunk as cells are.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (cells,)
+    noisy : NoisyCounts
+    groups : Groups
+    residual : ndarray, shape (groups,)
+        Centred residual of the grouped 1-way marginal.
+    precision : float
+        1/σ² of the residual; 0 if it was not measured.
+    total : float
+    """
+    raw, counted = coarsened(noisy.values, [groups]), 1 / (noisy.variance * groups.widths)
+    other = precision / (1 - 1 / groups.count)
+    estimates = (raw * counted + (total / groups.count + residual) * other) / (counted + other)
+    variance, alone = 1 / (counted + other), groups.widths == 1
+    if (~alone).sum() > FEW:
+        estimates[~alone] = james_stein(estimates[~alone], coarsened(noisy.shrunk, [groups])[~alone], variance[~alone])
+
+    if alone.any():
+        cells = noisy.values + expanded((estimates - raw) / groups.widths, [groups])
+        finer = noisy if precision == 0 else NoisyCounts(cells, float(variance[alone].mean()))
+        estimates = np.where(alone, coarsened(np.maximum(finer.shrunk, LEAST_CELL), [groups]), estimates)
+
+    estimates = estimates + (total - estimates.sum()) * variance / variance.sum()
+    estimates = np.maximum(estimates, np.where(alone, LEAST_CELL, LEAST_GROUP))
+    ratio = estimates * (total / estimates.sum()) / coarsened(counts, [groups])
+    return np.asarray(counts * expanded(ratio, [groups]))
+
+
+def james_stein(sums: Floats, target: Floats, variance: Floats) -> Floats:
+    """Shrink noisy sums, shape (n,), towards a target as far as noise alone explains the distance.
+
+    The positive-part James–Stein estimator, with each sum in units of its noise.
+    """
+    distance = float(((sums - target) ** 2 / variance).sum())
+    return np.asarray(target + max(0.0, 1 - (len(sums) - 2) / max(distance, 1e-9)) * (sums - target))
+
+
+STEPS, PRECISION = 400, 1e-7
+PAST, LEAST_SPREAD, MOST_SPREAD, SPREADS = 2.0, 1e-4, 1e8, 97  # variances: shares of that of a cell's noise
+
+
+def least_squares(strategy: Factor, measured: Floats) -> Floats:
+    """Return counts over the cells, shape (n,), from measured rows K·counts.
+
+    It does not use BLAS, whose last bits depend on the number of threads.
+    """
+    return np.asarray((_solution(strategy)[0] * measured).sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyCounts(NoisyCounts):
+    """Least-squares counts over cells from a strategy K; `variance` is the mean noise variance of a cell."""
+
+    strategy: Factor
+
+    @property
+    def unit(self) -> float:
+        """Noise variance of each row of K."""
+        return self.variance / self.strategy.mean_variance
+
+    @property
+    def sum_variance(self) -> float:
+        return self.unit * float(_solution(self.strategy)[1].sum())
+
+    def grouped_variance(self, groups: Groups) -> float:
+        """Return the noise variance of a group's sum, without the part of the total."""
+        covariance = center(coarsened(_solution(self.strategy)[1], [groups, groups]), (0, 1))
+        return self.unit * float(np.trace(covariance)) / (groups.count - 1)
+
+    def noise(self, random: np.random.Generator) -> Floats:
+        """Draw such noise; post-processing only, as in `NoisyCounts`."""
+        return least_squares(self.strategy, random.normal(0, self.unit**0.5, self.strategy.rows))
+
+    def linear_form(self) -> tuple[Floats, Floats, float]:
+        """Return K with columns of norm at most 1, its values on the counts, and their variance."""
+        scale = self.strategy.squared_l2_sensitivity**0.5
+        rows = self.strategy.explicit() / scale
+        return rows, (rows * self.values).sum(axis=1), self.unit / scale**2
+
+    def non_negative(self, total: float) -> Floats:
+        return self._counts(np.zeros(()), np.zeros(()), total)
+
+    def refine(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
+        """Return counts from both measurements; that of the groups is another one of the same counts."""
+        other = precision * self.unit
+        same = expanded(center(np.eye(groups.count), (0,)), [groups, groups])
+        return self._counts(other * same, other * expanded(residual, [groups]), total)
+
+    def _counts(self, weights: Floats, pull: Floats, total: float) -> Floats:
+        """Return counts near the measurements and the added quadratic, and near each other if similar."""
+        quadratic, similarity = _solution(self.strategy)[2], self.unit / self.spread
+        pull = pull + (quadratic * self.values).sum(axis=1)
+        whole = quadratic + weights + similarity * center(np.eye(len(quadratic)), (0,))
+
+        from dpscale.reconstruction.fitting_loops import non_negative_least_squares  # imports numba
+
+        best = non_negative_least_squares(whole, pull, total, self.values, STEPS, PRECISION * total)
+        return positive_counts(best, LEAST_CELL, total)
+
+    @cached_property
+    def spread(self) -> float:
+        """Variance of counts about their mean with the most evidence under a normal distribution.
+
+        One more departure of PAST times the noise variance is added, so that few cells are not taken as equal by
+        chance.
+        """
+        directions, noise = _directions(self.strategy)
+        squares = np.append((directions.T * self.values).sum(axis=1) ** 2, PAST * self.variance)
+        tried = np.geomspace(LEAST_SPREAD, MOST_SPREAD, SPREADS) * self.variance
+        of_all = tried[:, None] + np.append(self.unit * noise, self.variance)
+        return float(tried[np.argmin((np.log(of_all) + squares / of_all).sum(axis=1))])
+
+
+@lru_cache(maxsize=256)
+def _solution(strategy: Factor) -> tuple[Floats, Floats, Floats]:
+    """Return K⁺, (KᵀK)⁻¹ and KᵀK, cached because there are few strategies."""
+    with one_thread():
+        rows = strategy.explicit().astype(np.float64)
+        return strategy.inverse, strategy.covariance, rows.T @ rows
+
+
+@lru_cache(maxsize=256)
+def _directions(strategy: Factor) -> tuple[Floats, Floats]:
+    """Return directions of sum zero in which the least-squares noise is independent, and its variances there."""
+    with one_thread():
+        noise, directions = np.linalg.eigh(center(_solution(strategy)[1], (0, 1)))
+    return directions[:, 1:], noise[1:]
+
 
 ROUNDS, TOLERANCE, LEAST_TARGET = 200, 1e-6, 1e-12
 PAIRS = 1000

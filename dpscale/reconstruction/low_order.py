@@ -30,10 +30,10 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import DomainConstraint, constraints_on
 from dpscale.plans.plan import Plan
+from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts, total_of
 from dpscale.reconstruction.constraints import constrained_pairs, edges, known_pair, reconcile_one_ways
 from dpscale.reconstruction.entropy import LowOrder, product_of
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.one_way import NoisyCounts, non_negative_counts, total_of
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.reconstruction.shrinkage import NEIGHBOUR_REACHES, NoisyTable, NoisyTables, best_posterior, near
 from dpscale.workload.residual import center, profile_of, subsets

@@ -53,10 +53,10 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map, special
 from dpscale.reconstruction import model_variance
+from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.reconstruction.entropy import LowOrder, along, product_of
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
-from dpscale.reconstruction.one_way import NoisyCounts
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks, stacks
 from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.residual import center

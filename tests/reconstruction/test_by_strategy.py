@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpscale.plans.factor import cumulative_factor
+from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts, least_squares
 from dpscale.reconstruction.fitting_loops import non_negative_least_squares, project_to_simplex
 from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_squares
 from dpscale.workload.residual import center
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 

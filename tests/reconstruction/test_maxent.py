@@ -10,10 +10,10 @@ from dpscale.measurement.measurement import measure_block
 from dpscale.plans.measurement_plan import make_schedule
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction import shrinkage
+from dpscale.reconstruction.consistency import NoisyCounts, james_stein, non_negative_counts, total_of, with_groups
 from dpscale.reconstruction.entropy import LowOrder, product_of, proportional_fit
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.low_order import NoisyResidual, _residual, from_estimates, low_order
-from dpscale.reconstruction.one_way import NoisyCounts, james_stein, non_negative_counts, total_of, with_groups
 from dpscale.reconstruction.pair_loops import middles
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.workload.residual import center

@@ -9,11 +9,11 @@ import pytest
 
 from dpscale.domain import Domain
 from dpscale.reconstruction import model_variance
+from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.model_answers import BASE, ERRORS, read_errors, write_errors
-from dpscale.reconstruction.one_way import NoisyCounts
 from dpscale.reconstruction.simulated_errors import EVEN, SIMULATION_NOTE, Departures, draw_count, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import center

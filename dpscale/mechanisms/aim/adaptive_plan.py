@@ -36,7 +36,7 @@ from dpscale.plans.plan import digest_of, read_content, write_content
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
 from dpscale.privacy.draws import scaled_gaussian
-from dpscale.reconstruction.one_way import NoisyCounts
+from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.workload import Workload
 from dpscale.workload.query_classes import QueryCandidates
 from dpscale.workload.residual.in_axis import Groups

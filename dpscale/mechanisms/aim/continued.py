@@ -31,7 +31,7 @@ from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.reconstruction.base import Evidence
-from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts
+from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts
 from dpscale.storage.files import read_bytes, reading
 from dpscale.workload import Workload
 from dpscale.workload.residual import center

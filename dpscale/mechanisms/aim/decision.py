@@ -20,7 +20,7 @@ from dpscale.plans.blocks import Block
 from dpscale.plans.factor import FEWEST, MOST, Factor, center_factor, cumulative_factor, identity_factor
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw, restored_gaussian
-from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_squares
+from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts, least_squares
 from dpscale.workload import Family, Workload
 from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual import center, subsets

@@ -37,10 +37,10 @@ from dpscale.mechanisms.aim.estimators import (
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.privacy.accounting import GAUSSIAN
+from dpscale.reconstruction.consistency import NoisyCounts, total_of
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.reconstruction.one_way import NoisyCounts, total_of
 from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import subsets

@@ -25,6 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, optimize
+from dpscale.reconstruction.consistency import LEAST_TOTAL
 from dpscale.reconstruction.junction_tree.model import GraphicalModel, calibrate
 from dpscale.reconstruction.junction_tree.tree import (
     JunctionTree,
@@ -33,7 +34,6 @@ from dpscale.reconstruction.junction_tree.tree import (
     junction_tree,
     largest,
 )
-from dpscale.reconstruction.one_way import LEAST_TOTAL
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, expanded
 
 
