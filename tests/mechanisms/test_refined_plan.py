@@ -9,11 +9,10 @@ import pytest
 import dpscale as dp
 from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
-from dpscale.mechanisms.matrix_mechanism import completing_plan, refined_plan
+from dpscale.mechanisms.matrix_mechanism import check_poolable, completing_plan, refined_plan
 from dpscale.plans.measurement_plan import make_schedule
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence
-from dpscale.reconstruction.pooled import check_poolable
 
 DOMAIN = dp.Domain({"a": 5, "b": 3, "c": 7, "d": 2})
 MECHANISMS = ["residual-planner", "weighted-residuals", "query-smasher"]
