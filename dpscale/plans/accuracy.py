@@ -17,9 +17,8 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.plans.accuracy_base import Accuracy, ResidualEstimator, SpannedQuery
+from dpscale.plans.accuracy_base import Accuracy, CoupledResiduals, ResidualEstimator, SpannedQuery
 from dpscale.plans.blocks import Block, Blocks, joint_quadratic
-from dpscale.plans.coupled import CoupledResiduals
 from dpscale.plans.factor import Factor
 from dpscale.plans.tree import TreeAccuracy
 from dpscale.workload import Family, WorkloadPart, axis_of

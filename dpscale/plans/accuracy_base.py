@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,13 +20,29 @@ from dpscale.base.deadline import check_planning_time
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.plans.blocks import Block, Blocks
-from dpscale.plans.factor import Factor
-from dpscale.plans.residual_estimators import KnownResiduals, ResidualEstimator, residual_estimators
+from dpscale.plans.blocks import (
+    Averaging,
+    Block,
+    Blocks,
+    add_outside_axes,
+    averaging_profile,
+    centred_variance,
+    combine_tables,
+    gram_table,
+    joint_quadratic,
+    joint_spreads,
+    mix_pieces,
+    query_table,
+    total_variance,
+)
+from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.residual_estimators import KnownResiduals, ResidualEstimator, residual_estimators, spans
 from dpscale.workload import Family, Workload, WorkloadPart
-from dpscale.workload.residual import Weights, piece, profile_of, subsets
+from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 
 NOTHING = 1e-12  # relative to the query's largest entry; smaller pieces count as zero
+MEASURED_LIMIT = 3e4  # times the variance of the best direction; directions with only the ridge are at 10^6
+Table = Callable[[Factor | None, Averaging, int, Family], Floats]
 
 
 @dataclass(frozen=True)
@@ -212,3 +229,279 @@ def out_of_span(residual_set: AttributeSet) -> PlanError:
         "a query in the workload's span",
         "add a family over these attributes to the workload",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class CoupledResiduals(Accuracy):
+    """Variances from the full covariance of every block.
+
+    The scale of a residual estimator is the mean variance of a coordinate. It determines weights and indicates the
+    noise of a residual; the variances of queries are exact.
+    """
+
+    @cached_property
+    def shared_factors(self) -> dict[str, Factor]:
+        """Factors that mix residuals and are common to all blocks with the attribute."""
+        if any(block.joint for block in self.blocks):
+            return {}
+
+        common = {
+            name: factors[0]
+            for name, factors in self._factors_by_name().items()
+            if len({f.digest for f in factors}) == 1
+        }
+        return {name: factor for name, factor in common.items() if not factor.commutes}
+
+    @cached_property
+    def averagings(self) -> dict[str, Averaging]:
+        """Weights or factor that determine the average of an attribute, where it is not the plain mean."""
+        return {**self.weights, **self.shared_factors}
+
+    @cached_property
+    def profiles(self) -> Mapping[str, Floats]:
+        return {
+            name: averaging_profile(averaging, self.domain[name].size) for name, averaging in self.averagings.items()
+        }
+
+    def variance_of(self, query: SpannedQuery) -> float:
+        return float(self._variances(query.attributes, query.values)[0])
+
+    def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
+        return self._variances(attributes, part.queries(attributes))
+
+    def _product_variances(self, families: Mapping[str, Family]) -> Floats:
+        total: Floats = np.zeros(())
+        for index, block, weights in self._contributions(tuple(families)):
+            total = total + self.variances[index] * self._block_variances(block, families, weights)
+        return np.asarray(total)
+
+    def _product_error(self, families: Mapping[str, Family]) -> float:
+        return sum(
+            self.variances[index] * self._block_error(block, families, weights)
+            for index, block, weights in self._contributions(tuple(families))
+        )
+
+    def _spread_ratio(self, block: Block, residual_set: AttributeSet) -> float:
+        """Return the mean variance of a residual's coordinates as estimated by a block, at unit noise variance."""
+        value = 1.0
+        if block.joint:
+            value = float(
+                joint_spreads(block.factors[0])[tuple(int(name in residual_set) for name in block.attributes)]
+            )
+            return value / float(np.prod([self.domain[name].size - 1 for name in residual_set]))
+
+        for name, factor in zip(block.attributes, block.factors, strict=True):
+            inside, profiled = name in residual_set, name in self.shared_factors
+            value *= centred_variance(factor, profiled) / (factor.cells - 1) if inside else total_variance(factor)
+
+        return value
+
+    def _factors(self, block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
+        """Return identity factors, a treatment of all coordinates as equal."""
+        return tuple(identity_factor(self.domain[name].size) for name in residual_set)
+
+    def _whole_in(self, block: Block, residual_set: AttributeSet) -> bool:
+        """Return whether every cell of a residual has a useful estimate.
+
+        A joint strategy of several spaces may have full rank on them only because of a ridge: directions that no query
+        needs are measured with a very large variance. They count as not measured.
+        """
+        if not block.joint or block.factors[0].kind == "full" or not residual_set:
+            return all(factor.spans_all for factor in self._on(block, residual_set))
+        if not block.factors[0].spans_all and not self._spans_residual(block, residual_set):
+            return False
+        if block.factors[0].spaces is None:
+            return True
+
+        form, profiles = _marginal_covariance(block, residual_set), list(self.axis_profiles(residual_set).items())
+        sizes = self.domain.shape(residual_set)
+        centre = kron(
+            [np.eye(n) - np.outer(dict(profiles).get(i, np.full(n, 1 / n)), np.ones(n)) for i, n in enumerate(sizes)]
+        )
+        return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
+
+    def _check_span(self, pieces: Sequence[tuple[AttributeSet, Floats]]) -> None:
+        """Raise PlanError unless every block that estimates pieces has them in its row space.
+
+        A joint strategy of several spaces estimates the pieces on them together: their sum must lie in its row space.
+        For residuals that are not fully measured, the sum must not use directions whose rank comes only from the ridge.
+        """
+        together, partial = dict[int, Floats](), dict[int, Floats]()
+        for residual_set, part in pieces:
+            if residual_set not in self.residuals:
+                raise out_of_span(residual_set)
+            for source in self.residuals[residual_set].sources:
+                block = self.blocks[source.block]
+                if block.joint and block.factors[0].spaces is not None:
+                    lifted = self._lifted(block, residual_set, part)
+                    together[source.block] = together.get(source.block, 0.0) + lifted
+                    if not self.residuals[residual_set].spans_all:
+                        partial[source.block] = partial.get(source.block, 0.0) + lifted
+                elif not spans(self._on(block, residual_set), part):
+                    raise out_of_span(residual_set)
+
+        for index, query in together.items():
+            block = self.blocks[index]
+            whole = np.broadcast_to(query, self.domain.shape(block.attributes))
+            if not block.factors[0].spans(whole.reshape(1, -1)):
+                raise out_of_span(block.attributes)
+
+        for index, query in partial.items():
+            block = self.blocks[index]
+            whole = np.broadcast_to(query, self.domain.shape(block.attributes))[None]
+            if float(_quadratic(block, block.attributes, whole)[0]) > _limit(block) * float((whole**2).sum()):
+                raise out_of_span(block.attributes)
+
+    def _lifted(self, block: Block, residual_set: AttributeSet, pieces: Floats) -> Floats:
+        """Return pieces with an axis of length 1 for each other attribute of a block; leading axes stay."""
+        lead = pieces.shape[: pieces.ndim - len(residual_set)]
+        return pieces.reshape(
+            *lead, *(self.domain[name].size if name in residual_set else 1 for name in block.attributes)
+        )
+
+    def _spans_residual(self, block: Block, residual_set: AttributeSet) -> bool:
+        """Return whether every query's piece on a residual lies in the row space of a joint strategy."""
+        points = np.eye(self.domain.cells(residual_set)).reshape(-1, *self.domain.shape(residual_set))
+        lifted = self._lifted(
+            block, residual_set, piece(points, range(len(residual_set)), 1, self.axis_profiles(residual_set))
+        )
+        whole = np.broadcast_to(lifted, (len(lifted), *self.domain.shape(block.attributes)))
+        return block.factors[0].spans(whole.reshape(len(whole), -1))
+
+    @staticmethod
+    def _on(block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
+        """Return the factors of a block on some of its attributes; a joint factor is returned as it is."""
+        if block.joint:
+            return block.factors
+        return tuple(
+            factor for name, factor in zip(block.attributes, block.factors, strict=True) if name in residual_set
+        )
+
+    def _factors_by_name(self) -> dict[str, list[Factor]]:
+        by_name: dict[str, list[Factor]] = {}
+        for block in self.blocks:
+            for name, factor in zip(block.attributes, block.factors, strict=True):
+                by_name.setdefault(name, []).append(factor)
+        return by_name
+
+    def _variances(self, attributes: AttributeSet, queries: Floats) -> Floats:
+        """Return the variances of queries (m, sizes…) on `attributes` in domain order."""
+        total = np.zeros(len(queries))
+        for index, block, weights in self._contributions(attributes):
+            mine = tuple(name for name in attributes if name in block.attributes)
+            turned = mix_pieces(self._inside(attributes, block, queries), weights, self.axis_profiles(mine))
+            total += self.variances[index] * _quadratic(block, mine, turned)
+        return total
+
+    def _block_variances(self, block: Block, families: Mapping[str, Family], weights: Floats) -> Floats:
+        """Return the contribution of one block to every product query, at unit noise variance."""
+        names = tuple(families)
+        if block.joint:
+            return self._joint_variances(block, families)
+        tables, scale = self._tables(query_table, block, families), _summed(block, names)
+        return scale * combine_tables(tables, add_outside_axes(weights, block, names))
+
+    def _block_error(self, block: Block, families: Mapping[str, Family], weights: Floats) -> float:
+        """Return the contribution of one block to the sum over all product queries, at unit noise variance."""
+        names = tuple(families)
+        if block.joint:
+            return self._joint_error(block, families)
+        tables, scale = self._tables(gram_table, block, families), _summed(block, names)
+        return scale * float(combine_tables(tables, add_outside_axes(weights, block, names)).sum())
+
+    def _joint_variances(self, block: Block, families: Mapping[str, Family]) -> Floats:
+        mine = tuple(name for name in families if name in block.attributes)
+        covariance, block_families = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
+        total = joint_quadratic(block_families, covariance, self.domain.shape(mine)) if mine else covariance.reshape(())
+
+        for axis, (name, family) in enumerate(families.items()):
+            if name not in mine:
+                means = np.square(family.answers(self._profile(name), 0))
+                total = np.expand_dims(total, axis) * means.reshape([-1, *[1] * (total.ndim - axis)])
+        return total
+
+    def _joint_error(self, block: Block, families: Mapping[str, Family]) -> float:
+        mine = tuple(name for name in families if name in block.attributes)
+        grams = {name: family.gram(self.domain[name].size) for name, family in families.items()}
+        outside = [self._profile(name) @ gram @ self._profile(name) for name, gram in grams.items() if name not in mine]
+        inside = (kron([grams[name] for name in mine]) * _marginal_covariance(block, mine)).sum()
+        return float(np.prod(outside) * inside)
+
+    def _profile(self, name: str) -> Floats:
+        return averaging_profile(self.averagings.get(name), self.domain[name].size)
+
+    def _tables(self, table: Table, block: Block, families: Mapping[str, Family]) -> list[Floats]:
+        """Return the table of every attribute, from the block's factor and the attribute's averaging profile."""
+        by_name = dict(zip(block.attributes, block.factors, strict=True))
+        return [
+            table(by_name.get(name), self.averagings.get(name), self.domain[name].size, family)
+            for name, family in families.items()
+        ]
+
+    def _contributions(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Floats]]:
+        """Yield the blocks that estimate residuals inside a set, with w_bτ over the attributes that both have."""
+        for index, block in enumerate(self.blocks):
+            check_planning_time()
+            mine = tuple(name for name in attributes if name in block.attributes)
+            weights = np.zeros((2,) * len(mine))
+            for pattern in product((0, 1), repeat=len(mine)):
+                residual_set = tuple(name for name, inside in zip(mine, pattern, strict=True) if inside)
+                weights[pattern] = sum(s.weight for s in self.residuals[residual_set].sources if s.block == index)
+            if weights.any():
+                yield index, block, weights
+
+    def _inside(self, attributes: AttributeSet, block: Block, queries: Floats) -> Floats:
+        """Return queries (m, sizes…) averaged over the attributes that the block does not have."""
+        profiles = self.axis_profiles(attributes)
+        for axis, size in reversed(list(enumerate(queries.shape[1:]))):
+            if attributes[axis] not in block.attributes:
+                queries = np.tensordot(queries, profiles.get(axis, np.full(size, 1 / size)), axes=(axis + 1, 0))
+        return queries
+
+
+def _limit(block: Block) -> float:
+    """Return the variance of a unit vector above which a marginal counts as not measured."""
+    singular_values = np.linalg.svd(block.factors[0].explicit().astype(np.float64), compute_uv=False)
+    return MEASURED_LIMIT / float(singular_values[0]) ** 2
+
+
+def _summed(block: Block, names: Sequence[str]) -> float:
+    """Return 1ᵀS1 over the attributes of a block that the query does not have."""
+    pairs = zip(block.attributes, block.factors, strict=True)
+    return float(np.prod([total_variance(factor) for name, factor in pairs if name not in names]))
+
+
+def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Floats:
+    """Return qᵀ (⊗ S) q of queries (m, sizes…) on some of the block's attributes; the other axes are summed."""
+    if block.joint:
+        return np.asarray(
+            np.square(queries.reshape(len(queries), -1) @ _marginal_inverse(block, attributes)).sum(axis=1)
+        )
+
+    turned, scale = queries, 1.0
+    for name, factor in zip(block.attributes, block.factors, strict=True):
+        if name not in attributes:
+            scale *= total_variance(factor)
+        elif factor.kind != "identity":
+            axis = attributes.index(name) + 1
+            turned = np.moveaxis(np.tensordot(turned, factor.covariance, axes=(axis, 0)), -1, axis)
+
+    return np.asarray(scale * (queries * turned).reshape(len(queries), -1).sum(axis=1))
+
+
+def _marginal_covariance(block: Block, attributes: AttributeSet) -> Floats:
+    """Return the covariance of the marginal on some attributes of a joint block, shape (cells, cells)."""
+    inverse = _marginal_inverse(block, attributes)
+    return inverse @ inverse.T
+
+
+def _marginal_inverse(block: Block, attributes: AttributeSet) -> Floats:
+    """Return M K⁺ of a joint block, shape (cells, rows), where M sums the cells to the marginal on `attributes`.
+
+    The variance of a query q on the marginal is ‖(M K⁺)ᵀq‖². If it were computed from the covariance (KᵀK)⁺, the
+    rounding error would grow with the square of the condition number of K, which reaches 10⁶.
+    """
+    factor = block.factors[0]
+    others = tuple(axis for axis, name in enumerate(block.attributes) if name not in attributes)
+    cells = factor.inverse.reshape(*factor.shape, -1).sum(axis=others)
+    return np.asarray(cells.reshape(-1, factor.rows))

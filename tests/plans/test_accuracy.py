@@ -8,7 +8,7 @@ import pytest
 
 from dpscale import Domain, PlanError, Workload, plan
 from dpscale.plans.accuracy import IndependentResiduals, accuracy_of
-from dpscale.plans.coupled import CoupledResiduals
+from dpscale.plans.accuracy_base import CoupledResiduals
 from dpscale.workload import ExplicitPart, JointPart
 from dpscale.workload.residual import subsets
 from tests.oracles import joint_queries, kron, one_way_queries

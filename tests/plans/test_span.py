@@ -15,7 +15,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.base.errors import PlanError
 from dpscale.mechanisms import MECHANISMS, mechanism
-from dpscale.plans.coupled import CoupledResiduals
+from dpscale.plans.accuracy_base import CoupledResiduals
 from dpscale.workload import Workload
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances, queries_of_part
 from tests.selection import mostly_slow
