@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.engine import connect
+from dpscale.engine import schedulers
 from dpscale.runs.stages import measure
 from tests.runs.small import DOMAIN, job, table, write_job, write_table
 
@@ -307,7 +307,7 @@ def test_refused_budget_reads_no_data(place, monkeypatch):
 
 
 def test_missing_scheduler_is_transient_failure(place, monkeypatch):
-    monkeypatch.setattr(connect, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(schedulers, "CONNECT_SECONDS", 1)
     path = write_job(place)
     result = run_command("run", path, "--run-dir", place / "run", "--scheduler", "tcp://127.0.0.1:1")
     assert result.exit_code == 75

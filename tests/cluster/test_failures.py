@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpscale import TransientError
-from dpscale.engine import connect, resolve
+from dpscale.engine import resolve, schedulers
 from tests.cluster.machines import kill, machines
 from tests.cluster.troubles import consume_memory, die, die_once, return_slowly, square, suspend_for_a_while
 from tests.cluster.waiting import eventually
@@ -101,7 +101,7 @@ def test_loss_of_all_workers_times_out(tmp_path, secured):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_map_fails_if_scheduler_is_killed(tmp_path, secured, monkeypatch, how):
-    monkeypatch.setattr(connect, "CONNECT_SECONDS", 5)
+    monkeypatch.setattr(schedulers, "CONNECT_SECONDS", 5)
     with machines(tmp_path, secured) as made:
         scheduler = made.scheduler()
         made.worker("--no-nanny")

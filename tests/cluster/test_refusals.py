@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale import JobError, PlanError, TransientError
 from dpscale.__main__ import main
-from dpscale.engine import connect, resolve, worker_checks
+from dpscale.engine import resolve, schedulers, worker_checks
 from tests.audit.small import write
 from tests.cluster.conftest import load_certificates_script, use_certificates
 from tests.cluster.machines import free_port
@@ -24,7 +24,7 @@ BASE_AND_SOME = worker_checks.BASE + 100_000_000
 
 @pytest.fixture(autouse=True)
 def short_connect_timeout(monkeypatch):
-    monkeypatch.setattr(connect, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(schedulers, "CONNECT_SECONDS", 1)
 
 
 def assert_refused(kind, *says, **given):
@@ -220,7 +220,7 @@ def test_task_larger_than_worker_memory_is_refused(cluster, client):
 def test_address_without_port_is_refused():
     assert free_port() > 0
     with pytest.raises(JobError):
-        connect.connect("tls://127.0.0.1", 1)
+        schedulers.connect("tls://127.0.0.1", 1)
 
 
 @pytest.mark.parametrize(("rows", "stage"), [(10**7, "answers"), (0, "measuring")])

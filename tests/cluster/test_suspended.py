@@ -16,7 +16,7 @@ from distributed import Client
 
 from dpscale import TransientError
 from dpscale.cli import driver, group
-from dpscale.engine import admission, connect, resolve
+from dpscale.engine import admission, resolve, schedulers
 from dpscale.engine.schedulers import open_cluster
 from dpscale.job import TableJob
 from tests.audit.small import write
@@ -52,7 +52,7 @@ def pair(request, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch):
-    monkeypatch.setattr(connect, "CONNECT_SECONDS", 10)
+    monkeypatch.setattr(schedulers, "CONNECT_SECONDS", 10)
     with dask.config.set({"dpscale.worker-answer": LIMIT}):
         yield
 
@@ -157,7 +157,7 @@ def test_workers_suspended_in_a_task_are_named_and_run_ends_right(pair, director
 
 
 def test_suspended_scheduler_is_refused_before_start(pair, directory, monkeypatch):
-    monkeypatch.setattr(connect, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(schedulers, "CONNECT_SECONDS", 1)
     with pair.suspended(pair.main), pytest.raises(TransientError, match="no answer from tcp://"):
         run(directory, pair)
 
