@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpscale.answers.statistics import Estimate
 from dpscale.answers.tables import Answered
 from dpscale.answers.unit_counts import in_order
-from dpscale.api.answers import GrowingRelease, ReleaseAnswers
+from dpscale.api.answers import (
+    GrowingRelease,
+    PairRows,
+    ReleaseAnswers,
+    chosen_join,
+    cut_share,
+    named_attributes,
+    read_rows,
+)
 from dpscale.api.statistics import ReleaseStatistics
-from dpscale.api.tables import PairRows, chosen_join, cut_share, named_attributes, read_rows
 from dpscale.base.arrow import pq
 from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
