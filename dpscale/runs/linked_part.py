@@ -6,9 +6,8 @@ Links are measured between synthetic rows, so the measure stage of a table inclu
 from __future__ import annotations
 
 from dpscale.engine import Engine
-from dpscale.job.neighbours import table_job
+from dpscale.job.neighbours import public_attributes_of, table_job
 from dpscale.job.protected_unit import pair_links
-from dpscale.job.public_attributes import public_attributes_of
 from dpscale.job.table_sizes import required_links
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.row_limits import record_limits

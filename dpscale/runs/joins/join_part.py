@@ -26,7 +26,7 @@ from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, su
 from dpscale.engine.counting import partition_groups
 from dpscale.job.data import Hop, key_columns
 from dpscale.job.join_job import JoinJob, LookupSection, join_jobs
-from dpscale.job.public_attributes import public_attributes_of
+from dpscale.job.neighbours import public_attributes_of
 from dpscale.privacy.protection import REPLACE
 from dpscale.records import Table
 from dpscale.runs.linked_tables import LinkedTables
