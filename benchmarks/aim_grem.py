@@ -52,8 +52,8 @@ from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.workload.residual import subsets
+from dpscale.workload.residual.axes import decompose, every_cell, reconstruct
 from dpscale.workload.residual.grem import LazyMarginals, Residuals
-from dpscale.workload.residual.in_axis import decompose, every_cell, reconstruct
 
 ROOT = Path(__file__).parents[1]
 TABLES, EPSILONS, SEEDS, TIMED = ("adult", "acs", "loans"), (0.1, 1.0, 10.0), 2, 12

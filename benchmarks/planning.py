@@ -43,7 +43,7 @@ from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
 from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts
 from dpscale.workload import PREFIX, RANGE
 from dpscale.workload.query_classes import QueryCandidates
-from dpscale.workload.residual.in_axis import Groups, by_mass, every_cell
+from dpscale.workload.residual.axes import Groups, by_mass, every_cell
 
 
 def make_workload(sizes: tuple[int, ...], *parts: tuple[str, int]) -> dp.Workload:

@@ -11,7 +11,7 @@ import numpy as np
 from dpscale.optimize.marginal_algebra import dimensions, residual_traces, weights_of
 from dpscale.workload import ExplicitPart, JointPart
 from dpscale.workload.residual import subsets
-from dpscale.workload.residual.in_axis import decompose
+from dpscale.workload.residual.axes import decompose
 
 
 def one_way_queries(family: str, size: int) -> np.ndarray:

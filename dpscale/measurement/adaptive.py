@@ -21,7 +21,7 @@ from dpscale.privacy.selection import Urn, scale_for
 from dpscale.privacy.staircase import Words
 from dpscale.privacy.streams import open_stream
 from dpscale.workload.query_classes import CellClasses
-from dpscale.workload.residual.in_axis import Groups, coarsened
+from dpscale.workload.residual.axes import Groups, coarsened
 
 
 class Scores:

@@ -30,8 +30,8 @@ from dpscale.reconstruction.simulated_errors import SimulatedErrors
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import Workload, WorkloadPart
 from dpscale.workload.residual import subsets
+from dpscale.workload.residual.axes import every_cell
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.in_axis import every_cell
 
 
 class Evidence(Protocol):

@@ -18,7 +18,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.shrinkage import shrunk_counts
 from dpscale.storage.files import reading, writing
 from dpscale.workload.residual import center
-from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
+from dpscale.workload.residual.axes import Groups, coarsened, expanded
 
 LEAST_CELL, LEAST_GROUP = 0.05, 0.3
 LEAST_TOTAL = 0.25  # of a model, which is normalised by it; rounded, a table without rows

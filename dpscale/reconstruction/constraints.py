@@ -21,7 +21,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, NDArray
 from dpscale.domain.structural_zeros import DomainConstraint, FunctionalDependency, constraints_on, possible
-from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
+from dpscale.workload.residual.axes import Groups, coarsened, expanded
 
 Rules = Sequence[DomainConstraint]
 MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4

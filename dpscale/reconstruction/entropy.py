@@ -33,7 +33,7 @@ from dpscale.reconstruction.constraints import (
 )
 from dpscale.reconstruction.set_arrays import OneWayArrays, TripleArrays
 from dpscale.workload.residual import subsets
-from dpscale.workload.residual.in_axis import Groups, coarsened
+from dpscale.workload.residual.axes import Groups, coarsened
 
 Margin = tuple[tuple[int, ...], Floats]
 ROUNDS, TOLERANCE = 12, 1e-4

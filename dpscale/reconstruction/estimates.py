@@ -19,7 +19,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import center, residual_of, smear, subsets
-from dpscale.workload.residual.in_axis import Groups, coarsened
+from dpscale.workload.residual.axes import Groups, coarsened
 
 Both = tuple[Floats, Floats]
 Pattern = tuple[int, ...]

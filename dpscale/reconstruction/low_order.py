@@ -37,8 +37,8 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.reconstruction.shrinkage import NEIGHBOUR_REACHES, NoisyTable, NoisyTables, best_posterior, near
 from dpscale.workload.residual import center, profile_of, subsets
+from dpscale.workload.residual.axes import Groups, by_mass, coarsened, every_cell
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.in_axis import Groups, by_mass, coarsened, every_cell
 
 Tables = dict[AttributeSet, Floats]
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6

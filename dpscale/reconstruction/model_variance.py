@@ -18,7 +18,7 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual import subsets
-from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, expanded
+from dpscale.workload.residual.axes import Groups, coarsened, every_cell, expanded
 
 Projection = Callable[[Floats], Floats]
 MarginSums = Callable[[AttributeSet, bool], Floats]

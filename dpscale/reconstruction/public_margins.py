@@ -18,7 +18,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.public_totals import common_set
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.workload.residual.in_axis import coarsened
+from dpscale.workload.residual.axes import coarsened
 
 Margin = tuple[Integers, Floats]  # cell of the margin for each cell of the table, and the margin
 SWEEPS, CLOSE, LEAST = 500, 1e-12, 1e-6

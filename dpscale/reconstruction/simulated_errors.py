@@ -60,8 +60,8 @@ from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks, stacks
 from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.residual import center
+from dpscale.workload.residual.axes import coarsened, expanded
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.in_axis import coarsened, expanded
 
 FEW, FEW_LARGER = 8, 5  # fewest predicted sets for an estimate
 LEAST = 1e-9

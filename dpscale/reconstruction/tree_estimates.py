@@ -21,7 +21,7 @@ from dpscale.plans.tree import TreeAccuracy, TreeFactor, TreeQuerySet, split_lev
 from dpscale.reconstruction.estimates import LeastSquaresEstimates, grouped_variance
 from dpscale.workload import WorkloadPart
 from dpscale.workload.residual import center
-from dpscale.workload.residual.in_axis import Groups
+from dpscale.workload.residual.axes import Groups
 
 MOST_GROUPS = 4096
 

@@ -22,7 +22,7 @@ from dpscale.reconstruction.entropy import proportional_fit
 from dpscale.reconstruction.pairwise.learn import LOG_UNIT, CellDistribution, PairTargets
 from dpscale.reconstruction.pairwise.loops import BEHIND
 from dpscale.synthesis import loops
-from dpscale.workload.residual.in_axis import Groups, every_cell
+from dpscale.workload.residual.axes import Groups, every_cell
 
 BETA, FLOOR, ALONE = 32.0, 0.25, 4.0
 ROUNDS, THROUGH = 2, 12

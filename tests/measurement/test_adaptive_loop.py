@@ -25,7 +25,7 @@ from dpscale.mechanisms.aim.state import first_decision, initial_state, make_dec
 from dpscale.plans.measurement_plan import SCALE, TableEstimates
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.in_axis import every_cell
+from dpscale.workload.residual.axes import every_cell
 from tests.measurement.small import (
     NAMES,
     OWN,

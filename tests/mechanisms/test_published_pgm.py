@@ -22,7 +22,7 @@ from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.junction_tree.tree import model_cells
 from dpscale.workload.residual import residual_of
-from dpscale.workload.residual.in_axis import every_cell
+from dpscale.workload.residual.axes import every_cell
 from tests.audit.composition import audit_run
 from tests.audit.small import write
 from tests.measurement.small import NAMES, SIZES, TRIPLES, make_counter, make_records, mean_error

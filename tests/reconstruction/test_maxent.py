@@ -17,7 +17,7 @@ from dpscale.reconstruction.low_order import NoisyResidual, _residual, from_esti
 from dpscale.reconstruction.pair_loops import middles
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.workload.residual import center
-from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
+from dpscale.workload.residual.axes import Groups, coarsened, every_cell
 
 SIZES = {"a": 3, "b": 4, "c": 5, "d": 2}
 NAMES = tuple(SIZES)

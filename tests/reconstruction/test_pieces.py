@@ -23,7 +23,7 @@ from dpscale.reconstruction.shrinkage import (
     near,
 )
 from dpscale.workload.residual import center
-from dpscale.workload.residual.in_axis import every_cell
+from dpscale.workload.residual.axes import every_cell
 
 SIZES = {f"x{i}": 3 + i % 4 for i in range(12)}
 

@@ -17,8 +17,8 @@ from dpscale.reconstruction.model_answers import BASE, ERRORS, read_errors, writ
 from dpscale.reconstruction.simulated_errors import EVEN, SIMULATION_NOTE, Departures, draw_count, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
+from dpscale.workload.residual.axes import Groups, coarsened, every_cell
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 
 SIZES = {"a": 4, "b": 5, "c": 3}
 NAMES = tuple(SIZES)

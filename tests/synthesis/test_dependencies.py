@@ -15,7 +15,7 @@ from dpscale.reconstruction.pairwise.learn import CellDistribution, learn, pair_
 from dpscale.synthesis.cells import _AttributeRefinement, refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw
 from dpscale.workload.residual import center
-from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
+from dpscale.workload.residual.axes import Groups, coarsened, every_cell
 from tests.reconstruction.pairwise.small import MEMORY
 
 SIZES = {"town": 8, "region": 3, "x": 4}

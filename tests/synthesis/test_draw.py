@@ -12,7 +12,7 @@ from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseMode
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, rake_weights
 from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree
-from dpscale.workload.residual.in_axis import Groups
+from dpscale.workload.residual.axes import Groups
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, count_pair, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())

@@ -39,7 +39,7 @@ from dpscale.privacy.draws import scaled_gaussian
 from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.workload import Workload
 from dpscale.workload.query_classes import QueryCandidates
-from dpscale.workload.residual.in_axis import Groups
+from dpscale.workload.residual.axes import Groups
 from dpscale.workload.workload import targets_of, whole_weights
 
 

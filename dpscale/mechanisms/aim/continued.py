@@ -35,8 +35,8 @@ from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts
 from dpscale.storage.files import read_bytes, reading
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
+from dpscale.workload.residual.axes import Groups, coarsened
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.in_axis import Groups, coarsened
 
 STATE, ARRAYS = "state.json", "state.npz"
 

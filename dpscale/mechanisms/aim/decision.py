@@ -24,7 +24,7 @@ from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts, leas
 from dpscale.workload import Family, Workload
 from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, isotropic_parts, shares
+from dpscale.workload.residual.axes import Groups, coarsened, every_cell, isotropic_parts, shares
 
 SHARE_UNIT = 1 << 40
 VERSION = "aim-grem/6"  # part of every noise record, so another version draws other noise

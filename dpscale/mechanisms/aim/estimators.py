@@ -26,8 +26,8 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.low_order import model_of
+from dpscale.workload.residual.axes import Groups, by_mass, every_cell
 from dpscale.workload.residual.grem import LazyMarginals, Residuals
-from dpscale.workload.residual.in_axis import Groups, by_mass, every_cell
 
 Counts = Mapping[str, NoisyCounts]
 ABOVE_NOISE = 3.5

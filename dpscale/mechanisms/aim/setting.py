@@ -32,7 +32,7 @@ from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
 from dpscale.plans.factor import Factor
 from dpscale.workload.query_classes import CellClasses, QueryCandidates
-from dpscale.workload.residual.in_axis import Groups
+from dpscale.workload.residual.axes import Groups
 
 DEGREE = 3
 FEWER = "use marginals over fewer attributes"

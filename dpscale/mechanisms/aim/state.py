@@ -44,8 +44,8 @@ from dpscale.reconstruction.junction_tree.fit import Observed
 from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import subsets
+from dpscale.workload.residual.axes import Groups, every_cell
 from dpscale.workload.residual.grem import Residuals
-from dpscale.workload.residual.in_axis import Groups, every_cell
 
 SURE = Fraction(3, 4)
 DecisionValues = Sequence[tuple[AimDecision, Sequence[Floats]]]

@@ -34,7 +34,7 @@ from dpscale.reconstruction.junction_tree.tree import (
     junction_tree,
     largest,
 )
-from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, expanded
+from dpscale.workload.residual.axes import Groups, coarsened, every_cell, expanded
 
 
 @dataclass(frozen=True, eq=False)

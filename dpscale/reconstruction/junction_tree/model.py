@@ -27,7 +27,7 @@ from dpscale.reconstruction.junction_tree.tree import (
     others,
     over_tree,
 )
-from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
+from dpscale.workload.residual.axes import Groups, coarsened, expanded
 
 MOST_PGMPY_CELLS = 1 << 26
 MOST_BIF_CELLS = 1 << 22  # probabilities in a text file, about 20 bytes each

@@ -28,7 +28,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fitting_loops import fit_pair
 from dpscale.reconstruction.pairwise import loops
 from dpscale.storage.files import reading, writing
-from dpscale.workload.residual.in_axis import Groups
+from dpscale.workload.residual.axes import Groups
 
 STEP = 2.0**-30
 BYTES_A_CELL = 64  # all vectors of a sweep together

@@ -11,7 +11,7 @@ from dpscale.runs.create import begin_run
 from dpscale.runs.opening import read_job
 from dpscale.runs.refine import plan_refinement, start_refinement
 from dpscale.workload.residual import center
-from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
+from dpscale.workload.residual.axes import Groups, coarsened, every_cell
 from tests.audit.small import SIZES, write
 from tests.running import run_stages
 
