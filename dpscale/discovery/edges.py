@@ -17,7 +17,7 @@ import numpy as np
 from dpscale.base.errors import BudgetError
 from dpscale.base.numerics import Floats, Integers, Words
 from dpscale.discovery.dyadic_tree import Leaves, TreeCounts, TreePolicy, estimate_leaves
-from dpscale.discovery.threshold import search_draw
+from dpscale.discovery.value_counts import search_draw
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import EdgeSearch
 from dpscale.privacy.accounting import Cost

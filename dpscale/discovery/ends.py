@@ -27,7 +27,7 @@ import numpy as np
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Flags, Floats, Integers, special
 from dpscale.discovery.dyadic_tree import DyadicBins, Histogram, dyadic_bins, estimate_histogram
-from dpscale.discovery.threshold import search_draw
+from dpscale.discovery.value_counts import search_draw
 from dpscale.domain import MOST_PARTS, Number
 from dpscale.domain.attribute import EXACT
 from dpscale.domain.number import read_numbers

@@ -25,8 +25,7 @@ from dpscale.base.arrow import arrow_csv, pa, pc, pq
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Integers
 from dpscale.discovery.reading import SearchRows
-from dpscale.discovery.threshold import search_draw
-from dpscale.discovery.value_counts import NONE_FOUND
+from dpscale.discovery.value_counts import NONE_FOUND, search_draw
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import NodeSearch
 from dpscale.privacy.accounting import Cost

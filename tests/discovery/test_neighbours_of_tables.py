@@ -20,7 +20,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.audit.evidence import bundle, recompute
 from dpscale.audit.evidence.check import check_bundle
-from dpscale.discovery.threshold import Threshold
+from dpscale.discovery.value_counts import Threshold
 from dpscale.engine import resolve
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.privacy.accounting import Cost

@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from dpscale.discovery.threshold import MOST_SPLIT, Threshold, delta_of, tail_bound, threshold_for
+from dpscale.discovery.value_counts import MOST_SPLIT, Threshold, delta_of, tail_bound, threshold_for
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.streams import open_stream, seeded_secret
 

@@ -15,8 +15,18 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence import search_costs
 from dpscale.base.errors import DomainError, JobError
-from dpscale.discovery.threshold import MOST_SPLIT, VOTE, delta_of_votes, threshold_for, vote_weight
-from dpscale.discovery.value_counts import SHARDS, UnitValues, count_votes, distinct_pairs, vote_weights
+from dpscale.discovery.value_counts import (
+    MOST_SPLIT,
+    SHARDS,
+    VOTE,
+    UnitValues,
+    count_votes,
+    delta_of_votes,
+    distinct_pairs,
+    threshold_for,
+    vote_weight,
+    vote_weights,
+)
 from dpscale.domain import Domain
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.streams import open_stream, seeded_secret

@@ -11,7 +11,7 @@ import numpy as np
 from dpscale.base.numerics import Integers, Words
 from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
 from dpscale.discovery.reading import NodeRequest, count_steps
-from dpscale.discovery.threshold import search_draw
+from dpscale.discovery.value_counts import search_draw
 from dpscale.domain.attribute import Attribute
 from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
 
