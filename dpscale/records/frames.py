@@ -18,8 +18,8 @@ import numpy as np
 from dpscale.base.arrow import buffers_of, is_text, pa
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
+from dpscale.records.column_values import plain, plain_kind
 from dpscale.records.files import Dialect, RecordFormat, Source, batch_rows
-from dpscale.records.plain_types import plain, plain_kind
 from dpscale.records.table import Partition
 
 FRAME = "frame://"  # path of in-memory data

@@ -20,6 +20,7 @@ from dpscale.base.arrow import pa, pc, types
 from dpscale.base.display import display_path
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
+from dpscale.records.column_values import plain, plain_kind, repeated, same_value
 from dpscale.records.files import PLAIN, Dialect, RecordFormat, Source, file_size
 from dpscale.records.formats import check_distinct, check_formats, format_of, other_delimiter, reading
 from dpscale.records.lake import Lake
@@ -32,7 +33,6 @@ from dpscale.records.listing import (
     hive_columns,
     list_files,
 )
-from dpscale.records.plain_types import plain, plain_kind, repeated, same_value
 from dpscale.records.where import EVERYTHING, FIELD, Where, check_column, check_type, reduce_filter, select_rows
 from dpscale.storage.objects import is_url
 

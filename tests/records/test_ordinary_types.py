@@ -20,10 +20,9 @@ import dpscale as dp
 from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
 from dpscale.job.data import Data
-from dpscale.records.column_values import days, numbers, shortest
+from dpscale.records.column_values import days, numbers, plain, plain_kind, shortest
 from dpscale.records.encode import encode
 from dpscale.records.frames import read_stream
-from dpscale.records.plain_types import plain, plain_kind
 from dpscale.records.where import matching, read_where
 
 NULLS = {"nulls": "category"}
