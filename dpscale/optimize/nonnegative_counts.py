@@ -1,6 +1,6 @@
 """Non-negative whole numbers near estimates with fixed sums over one or two partitions of the cells.
 
-The weighted least squares fit and its rounding are those of `dpscale.optimize.nonnegative_loops`. One partition splits
+The weighted least squares fit and its rounding are those of `dpscale.optimize.nonnegative_counts`. One partition splits
 the cells into lines. Two partitions split them into grids: cells of a grid are the pairs of one part of each. Lines and
 grids are independent of each other, so the time is linear in the number of cells.
 """
@@ -13,8 +13,316 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.compilation import njit
 from dpscale.base.numerics import Flags, Floats, Integers, NDArray
-from dpscale.optimize import nonnegative_loops as loops
+from dpscale.optimize import nonnegative_counts as loops
+
+STEPS = 60  # of Newton's method on a line
+NEAR = 1e-7  # distance from a whole number at which a fitted value is taken to be whole
+
+
+@njit(cache=True, nogil=True)
+def fit_lines(values: Floats, variances: Floats, starts: Integers, targets: Integers, fitted: Floats) -> None:
+    """Project every line on the non-negative values with its sum.
+
+    Line i has the cells from starts[i] to starts[i + 1]. A cell of variance 0 is 0.
+    """
+    for line in range(len(targets)):
+        first, last = starts[line], starts[line + 1]
+        shift = _line_shift(values[first:last], variances[first:last], 0.0, float(targets[line]), True)
+        for cell in range(first, last):
+            moved = values[cell] + variances[cell] * shift
+            fitted[cell] = moved if targets[line] > 0 and variances[cell] > 0 and moved > 0 else 0.0
+
+
+@njit(cache=True, nogil=True)
+def move_shifts(
+    values: Floats, variances: Floats, starts: Integers, targets: Integers, shifts: Floats, fresh: bool
+) -> None:
+    """Solve for the shift of every line, in place."""
+    for line in range(len(targets)):
+        first, last = starts[line], starts[line + 1]
+        if targets[line] > 0:
+            shifts[line] = _line_shift(
+                values[first:last], variances[first:last], shifts[line], float(targets[line]), fresh
+            )
+
+
+@njit(cache=True, nogil=True)
+def _line_shift(values: Floats, variances: Floats, shift: float, target: float, fresh: bool) -> float:
+    """Return s with Σ max(values + variances · s, 0) = target, by Newton's method.
+
+    It starts at `shift`, or where no value is truncated if `fresh`. From there it descends to the solution.
+    """
+    everything = slope = 0.0
+    for cell in range(len(values)):
+        if variances[cell] > 0:
+            everything += values[cell]
+            slope += variances[cell]
+
+    if slope <= 0:
+        return shift
+
+    free = (target - everything) / slope
+    if fresh:
+        shift = free
+    for _ in range(STEPS):
+        total = active = 0.0
+        for cell in range(len(values)):
+            moved = values[cell] + variances[cell] * shift
+            if variances[cell] > 0 and moved > 0:
+                total += moved
+                active += variances[cell]
+
+        if active <= 0:
+            shift = free
+            continue
+
+        step = (target - total) / active
+        shift += step
+        if abs(target - total) <= 1e-10 * (1 + target):
+            break
+
+    return shift
+
+
+@njit(cache=True, nogil=True)
+def round_lines(fitted: Floats, starts: Integers, targets: Integers, whole: Integers) -> None:
+    """Round every line by largest remainders; among equal ones, the first cells are rounded up."""
+    for line in range(len(targets)):
+        _round_line(fitted[starts[line] : starts[line + 1]], targets[line], whole[starts[line] : starts[line + 1]])
+
+
+@njit(cache=True, nogil=True)
+def _round_line(fitted: Floats, target: int, whole: Integers) -> None:
+    rest = target
+    for cell in range(len(fitted)):
+        whole[cell] = int(np.floor(fitted[cell] + NEAR))
+        rest -= whole[cell]
+
+    if rest == 0 or len(fitted) == 0:
+        return
+
+    order = np.argsort(whole - fitted, kind="mergesort")  # the largest remainder first
+    place = 0
+    while rest > 0 and place < len(order):
+        if fitted[order[place]] > 0:
+            whole[order[place]] += 1
+            rest -= 1
+        place += 1
+
+    place = len(order) - 1
+    while rest < 0 and place >= 0:
+        if whole[order[place]] > 0:
+            whole[order[place]] -= 1
+            rest += 1
+        place -= 1
+
+
+@njit(cache=True, nogil=True)
+def fit_grid(
+    values: Floats, variances: Floats, rows: Integers, columns: Integers, sweeps: int, close: float, fitted: Floats
+) -> float:
+    """Fit one grid; return how far its column sums are from the targets."""
+    height, width = values.shape
+    own, spread = np.zeros((height, width)), np.zeros((height, width))
+    for i in range(height):
+        for j in range(width):
+            if rows[i] > 0 and columns[j] > 0 and variances[i, j] > 0:
+                own[i, j], spread[i, j] = values[i, j], variances[i, j]
+
+    across, down = np.zeros(height), np.zeros(width)
+    off, buffer = 0.0, np.empty(width)
+    for sweep in range(sweeps):
+        for i in range(height):
+            if rows[i] > 0:
+                for j in range(width):
+                    buffer[j] = own[i, j] + spread[i, j] * down[j]
+                across[i] = _line_shift(buffer, spread[i], across[i], float(rows[i]), sweep == 0)
+        off = _column_steps(own, spread, across, down, columns)
+        if off <= close:
+            break
+
+    for i in range(height):
+        for j in range(width):
+            buffer[j] = own[i, j] + spread[i, j] * down[j]
+        if rows[i] > 0:
+            across[i] = _line_shift(buffer, spread[i], across[i], float(rows[i]), False)
+        for j in range(width):
+            fitted[i, j] = max(buffer[j] + spread[i, j] * across[i], 0.0)
+
+    return off
+
+
+@njit(cache=True, nogil=True)
+def _column_steps(own: Floats, spread: Floats, across: Floats, down: Floats, columns: Integers) -> float:
+    """Solve for the shifts of all columns; return how far the column sums were from the targets before."""
+    height, width = own.shape
+    before = 0.0
+    for step in range(STEPS):
+        total, active = np.zeros(width), np.zeros(width)
+        everything, slope = np.zeros(width), np.zeros(width)
+        for i in range(height):
+            for j in range(width):
+                moved = own[i, j] + spread[i, j] * (across[i] + down[j])
+                if moved > 0:
+                    total[j] += moved
+                    active[j] += spread[i, j]
+                everything[j] += own[i, j] + spread[i, j] * across[i]
+                slope[j] += spread[i, j]
+
+        worst = 0.0
+        for j in range(width):
+            if columns[j] > 0 and slope[j] > 0:
+                rest = abs(columns[j] - total[j])
+                if step == 0:
+                    before = max(before, rest)
+                worst = max(worst, rest / (1 + columns[j]))
+                if active[j] > 0:
+                    down[j] += (columns[j] - total[j]) / active[j]
+                else:
+                    down[j] = (columns[j] - everything[j]) / slope[j]
+
+        if worst <= 1e-10:
+            break
+
+    return before
+
+
+@njit(cache=True, nogil=True)
+def round_grid(fitted: Floats, allowed: Flags, rows: Integers, columns: Integers, whole: Integers) -> bool:
+    """Round one grid; return whether integers with these sums were found.
+
+    Values are rounded down or up as far as that is possible. If the fit was not exact, some move further.
+    """
+    height, width = fitted.shape
+    low, high = np.zeros((height, width), np.int64), np.zeros((height, width), np.int64)
+    for further in range(2):
+        surplus = -columns
+        for i in range(height):
+            _round_line(fitted[i], rows[i], whole[i])
+            rest = rows[i]
+            for j in range(width):
+                surplus[j] += whole[i, j]
+                rest -= whole[i, j]
+                if further:
+                    low[i, j] = 0
+                    high[i, j] = np.int64(1) << 62 if allowed[i, j] and rows[i] > 0 and columns[j] > 0 else 0
+                else:
+                    low[i, j] = min(int(np.floor(fitted[i, j] + NEAR)), whole[i, j])
+                    high[i, j] = max(int(np.ceil(fitted[i, j] - NEAR)), whole[i, j])
+
+            if rest != 0:
+                return False
+
+        if _move_units(fitted, whole, low, high, surplus):
+            return True
+
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _move_units(fitted: Floats, whole: Integers, low: Integers, high: Integers, surplus: Integers) -> bool:
+    """Move units within rows until no column has a surplus; return whether that was possible.
+
+    An arc from column j to k moves a unit of the row in which this costs least.
+    """
+    height, width = fitted.shape
+    if not (surplus > 0).any():
+        return True
+
+    cost, row = np.full((width, width), np.inf), np.full((width, width), -1)
+    for i in range(height):
+        _offer(fitted, whole, low, high, i, cost, row)
+    while True:
+        previous, end = _path(cost, surplus)
+        if end < 0:
+            return not (surplus > 0).any()
+
+        surplus[end] += 1
+        changed = np.empty(width, np.int64)
+        count = 0
+        while previous[end] >= 0:
+            if count == width:  # a negative cycle, which the start excludes but for rounding errors
+                return False
+            start = previous[end]
+            i = row[start, end]
+            whole[i, start] -= 1
+            whole[i, end] += 1
+            changed[count] = i
+            count += 1
+            end = start
+
+        surplus[end] -= 1
+        for number in range(count):
+            _offer_again(fitted, whole, low, high, changed[number], cost, row)
+
+
+@njit(cache=True, nogil=True)
+def _price(fitted: Floats, whole: Integers, low: Integers, high: Integers, i: int, j: int, k: int) -> float:
+    """Return the increase of Σ (whole − fitted)² if a unit of row i moves from column j to k."""
+    if whole[i, j] <= low[i, j] or whole[i, k] >= high[i, k] or j == k:
+        return np.inf
+    return 2 + 2 * (fitted[i, j] - whole[i, j]) - 2 * (fitted[i, k] - whole[i, k])
+
+
+@njit(cache=True, nogil=True)
+def _offer(fitted: Floats, whole: Integers, low: Integers, high: Integers, i: int, cost: Floats, row: Integers) -> None:
+    """Take a row for every arc for which it is the cheapest so far."""
+    width = fitted.shape[1]
+    for j in range(width):
+        if whole[i, j] > low[i, j]:
+            for k in range(width):
+                own = _price(fitted, whole, low, high, i, j, k)
+                if own < cost[j, k]:
+                    cost[j, k], row[j, k] = own, i
+
+
+@njit(cache=True, nogil=True)
+def _offer_again(
+    fitted: Floats, whole: Integers, low: Integers, high: Integers, i: int, cost: Floats, row: Integers
+) -> None:
+    """Find the cheapest rows again after a change of row i."""
+    height, width = fitted.shape
+    for j in range(width):
+        for k in range(width):
+            if row[j, k] == i:
+                cost[j, k], row[j, k] = np.inf, -1
+                for other in range(height):
+                    own = _price(fitted, whole, low, high, other, j, k)
+                    if own < cost[j, k]:
+                        cost[j, k], row[j, k] = own, other
+
+    _offer(fitted, whole, low, high, i, cost, row)
+
+
+@njit(cache=True, nogil=True)
+def _path(cost: Floats, surplus: Integers) -> tuple[Integers, int]:
+    """Return the cheapest path from a column with a surplus to one that lacks units: predecessors and end, or −1."""
+    width = len(surplus)
+    distance, previous = np.full(width, np.inf), np.full(width, -1)
+    for j in range(width):
+        if surplus[j] > 0:
+            distance[j] = 0.0
+
+    for _ in range(width):
+        shorter = False
+        for j in range(width):
+            if distance[j] < np.inf:
+                for k in range(width):
+                    if distance[j] + cost[j, k] < distance[k] - 1e-9:
+                        distance[k], previous[k] = distance[j] + cost[j, k], j
+                        shorter = True
+        if not shorter:
+            break
+
+    end, least = -1, np.inf
+    for j in range(width):
+        if surplus[j] < 0 and distance[j] < least:
+            end, least = j, distance[j]
+
+    return previous, end
+
 
 SWEEPS, CLOSE = 1000, 1e-7  # of a fit to several partitions; the largest difference of a sum
 MOST_SIDE = 500  # parts of the smaller side of a grid
