@@ -1,4 +1,4 @@
-"""Answers of a release: counts of cells, linear queries, and labelled tables, of a growing table by period."""
+"""Answers of a release: counts of cells, linear queries, and tables by period, of joins and of links."""
 
 from __future__ import annotations
 

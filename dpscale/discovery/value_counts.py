@@ -6,10 +6,10 @@ order of the hashes. Hashes and noise depend on the secret of the release and on
 schedulers and retries change nothing. Only hashes that pass leave the workers. The texts of these are read in a second
 pass; nothing below the threshold is ever in a result, and the number of values is never reported.
 
-The count of every value is measured with Gaussian noise, and the values above the threshold are cells
-(`Threshold`). One row changes one count by one, so a unit of k rows costs k² times the squared mu of
-one row. The cells that it finds are measured again with the rest of the budget, so their answers need no correction for
-the selection. With `count = "units"` the votes of units are measured instead, whose sensitivity does not grow with k.
+The count of every value is measured with Gaussian noise, and the values above the threshold are cells (`Threshold`).
+One row changes one count by one, so a unit of k rows costs k² times the squared mu of one row. The cells that it finds
+are measured again with the rest of the budget, so their answers need no correction for the selection. With `count =
+"units"` the votes of units are measured instead, whose sensitivity does not grow with k.
 
 *Votes of privacy units for values.*
 A unit with r distinct values in its rows, at most k, votes for each of them with weight 1/√r, in whole steps of 1/VOTE
@@ -20,6 +20,22 @@ easily, and one that few units repeat often less easily.
 A task leaves the distinct pairs of unit and value of its partitions. They are exchanged between workers by ranges of
 the unit's hash, where each range becomes votes by value. These are exchanged, measured and thresholded like counts of
 rows.
+
+*Threshold.* The values of an open column are not public: a value that only one unit has must not appear. With integer
+noise z of variance v, the count n of a value is released as y = m n + z, and only where y >= t. Let a unit have r_1 + …
++ r_j <= k rows with values of no other unit. The probability that one of them appears is
+    1 - Π_j (1 - P(z >= t - m r_j)) =: δ_T,
+and on the complement of this event the release has the law of a Gaussian mechanism on the values that the other units
+have. Hence δ(ε) <= δ_μ(ε) + δ_T for every ε. Over columns and releases the δ_T add (docs/privacy.md).
+
+With votes a unit of r values adds w_r = floor(W/√r) to each of them, at most k. If all of them are values of no other
+unit, one appears with probability 1 - (1 - P(z >= t - m w_r))^r; if fewer are, with less. So δ_T is the largest of
+these for r = 1 … k, and the squared L2 sensitivity is r w_r² <= W², whatever k is.
+
+The tail of the discrete Gaussian is bounded by that of a continuous one,
+    P(z >= x) <= Q((x - 1/2)/sqrt(v)),   x - 1/2 >= sqrt(v),
+since exp(-t²/2v) is convex there, so each term is at most the integral over the unit interval around it, and
+Σ_j exp(-j²/2v) >= sqrt(2πv) by Poisson summation.
 """
 
 from __future__ import annotations

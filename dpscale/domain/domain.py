@@ -2,6 +2,8 @@
 
 A domain is *public*: it comes from a file, never from the records. Every attribute is discrete. Its cells are numbered
 0 … size−1 in the order of the file, followed by one cell for outside values and one for nulls if the file defines them.
+
+The index of ordered axes gives sizes of marginals, columns and positions by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Choice of the engine from `client`, `scheduler` and the ambient client."""
+"""Choice of the engine from `client`, `scheduler` and the ambient client.
+
+A connection to a running scheduler checks its address and its certificates first.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ root is the private table that is not the child of a private table. For each roo
 child table count, `max_degree` times as many of a grandchild table, and so on; which ones is determined by the root
 row's own rows. The links of a row with public rows are bounded likewise. If a removed root row is a child of another
 root row (an employee's manager), it frees a place among that row's children: this changes two more links.
+
+A row of a side table belongs to no unit. A join or link that looks up its attributes changes in as many rows as refer
+to it, and no noise covers them: only attributes that are public anyway may be used there.
 """
 
 from __future__ import annotations

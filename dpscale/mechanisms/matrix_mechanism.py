@@ -5,6 +5,11 @@ what all of it gives. With one plan for all releases, every block is measured ag
 the plan of one release at the summed budget is the target. Its shares sₜ are the optimal division by the square root
 rule, so the amounts that minimise the error given earlier precisions hₜ (in units of squared μ) are bₜ = max(0, sₜL −
 hₜ), where the level L spends the budget: water filling.
+
+*Pooling.* Evidence of several releases is pooled block by block with inverse-variance weights. Two measurements y₁, y₂
+of one strategy with noise variances v₁, v₂ have the minimum-variance unbiased combination (y₁/v₁ + y₂/v₂) / (1/v₁ +
+1/v₂), with variance 1 / (1/v₁ + 1/v₂). For blocks of one plan, or for plans whose blocks measure one residual each, the
+combination is the generalised least squares estimate from both releases.
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
 """Non-negative whole numbers near estimates with fixed sums over one or two partitions of the cells.
 
-The weighted least squares fit and its rounding are those of `dpscale.optimize.nonnegative_counts`. One partition splits
-the cells into lines. Two partitions split them into grids: cells of a grid are the pairs of one part of each. Lines and
-grids are independent of each other, so the time is linear in the number of cells.
+A weighted least squares fit is rounded, both in compiled loops. One partition splits the cells into lines. Two
+partitions split them into grids: cells of a grid are the pairs of one part of each. Lines and grids are independent of
+each other, so the time is linear in the number of cells.
+
+A block is a grid of rows × columns whose row sums and column sums are fixed, or a line whose sum is fixed. The fit is
+the minimum of Σ (t − x)² / V over t ≥ 0 with these sums: t = max(x + V (λ_row + μ_column), 0), by steps that solve for
+all λ and all μ alternately. The rounding keeps the sums exactly. Rows are rounded by largest remainders; columns are
+then corrected one unit at a time along shortest paths, which is the minimum-cost flow from this start. Both orders of
+summation and ties are fixed, so the bytes of a result depend on nothing else.
 """
 
 from __future__ import annotations

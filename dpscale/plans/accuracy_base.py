@@ -1,7 +1,20 @@
-"""Base class of variance formulas: which queries the measured blocks span, and with what variance.
+"""Accuracy of a plan: its interface, and that of strategies that mix residuals, HDMM's products and their unions.
 
 A query is the sum of its pieces on residual spaces (see `dpscale.workload.residual`). It is in the span if every
-nonzero piece is. The subclasses in `accuracy` and `coupled` compute its variance from the noise.
+nonzero piece is. Its subclasses compute its variance from the noise.
+
+*Mixed residuals.* Block b estimates the marginal of its attributes with covariance u_b ⊗ S_i, S_i = (K_iᵀK_i)⁻¹. A
+residual τ that several blocks estimate is averaged with weights w_bτ that sum to 1, so the answer to a query q and its
+variance are
+    Σ_b q_bᵀ x̂_b  and  Σ_b u_b q_bᵀ (⊗ S_i) q_b  with  q_b = Σ_τ w_bτ P_τ q,
+where P_τ averages the axes outside τ and centres those inside. Blocks are independent; residuals within a block are
+not. For product queries every axis gives a 2 × 2 table over (averaged, centred), and tables multiply over the axes:
+no array is larger than the answers. With one block all weights are 1, and this is the error of HDMM's own least
+squares.
+
+If all blocks use one strategy on an attribute, its total is spread by the profile u = S1 / 1ᵀS1 instead of uniformly.
+The total of a marginal and the remainder x − u·total are then independent. If this is the case for every attribute,
+the averages are the least squares estimate over all blocks (marginals of attribute strategies).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Consistency between estimated targets: their disagreement on common attributes, and tables that agree on them."""
+"""Consistency of noisy tables: non-negative 1-way counts, and targets that agree on common attributes.
+
+1-way counts are fitted over cells and over groups of cells.
+"""
 
 from __future__ import annotations
 

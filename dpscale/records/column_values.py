@@ -11,6 +11,10 @@ a missing value are nulls; all others are foreign.
 
 A value that names a node of a public tree has its cell from a hash table of the leaves. Arrow would make a table of a
 million leaves for every batch; this one is made once for each tree and process.
+
+*Types.* Other types that state the same values are converted where a column is read: bytes without the mark UTF-8 are
+texts, as are JSON documents, and a UUID is its usual text, so that it equals a UUID that another file stores as a text.
+Texts in views become plain texts. Other types are left as they are, and refused where they are used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""Centring, averaging, summing and smearing along axes of an array.
+"""Centring, averaging and summing along axes of an array, and the residuals of marginals that they give.
 
 An axis may have a profile u with Σu = 1. A total is then spread over its cells in proportion to u instead of evenly,
 and a query is averaged with the weights u, so that the two operations remain transposes of each other.
+
+*Differences.* Marginals are transformed to residuals and back as in AIM+GReM (Fuentes et al., table 1, algorithms 1 and
+2). Here a residual on τ has n − 1 entries along each axis: differences to the first slice. `center` retains n entries
+that sum to zero; `centered` below converts the former to the latter. `lead` leading axes are an unchanged batch. Here
+are also the allocation of privacy cost to residuals and groups of neighbouring cells.
 """
 
 from __future__ import annotations
