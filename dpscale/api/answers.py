@@ -318,8 +318,7 @@ class GrowingRelease:
         >>> release.path.is_dir()
         True
         """
-        found: Path = self._run.path
-        return found
+        return self._run.path
 
     @property
     def horizon(self) -> list[str]:

@@ -276,8 +276,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         >>> list(found.searched)
         ['borough']
         """
-        found: Mapping[str, Any] = self._run.table.searched
-        return found
+        return self._run.table.searched
 
     @cached_property
     def plan(self) -> Plan | MeasurementPlan:
@@ -289,8 +288,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         True
         """
         measurement_plan: MeasurementPlan = self._run.table.measurement_plan
-        found: Plan | MeasurementPlan = measurement_plan.public_plan
-        return found
+        return measurement_plan.public_plan
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -213,8 +213,7 @@ class Synthesizer:
         run_stages(opened, only="synthesize")
         rows = Release(opened).synthetic()
         assert not isinstance(rows, dict)
-        sampled: DataFrame = rows.compute(scheduler="threads")
-        return sampled
+        return rows.compute(scheduler="threads")
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items() if name != "domain")

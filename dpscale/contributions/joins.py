@@ -284,8 +284,7 @@ def _no_words() -> Words:
 def _stacked(codes: Sequence[Codes], rows: int) -> Codes:
     """Return the codes of several lookups as one array of the largest width."""
     width = max((code.dtype for code in codes), key=lambda kind: kind.itemsize, default=np.dtype(np.uint8))
-    found: Codes = np.concatenate([np.zeros((0, rows), width), *(code.astype(width) for code in codes)])
-    return found
+    return np.concatenate([np.zeros((0, rows), width), *(code.astype(width) for code in codes)])
 
 
 def _looked_up(lookup: Lookup, words: Words, has: Flags) -> tuple[Codes, Flags]:

@@ -293,8 +293,7 @@ def likely_rows(noisy: float, sigma: float, usual: float, spread: float) -> floa
 
 def stored_allocation(path: Path) -> dict[str, Any]:
     """Return the content of the file of a run directory."""
-    content: dict[str, Any] = json.loads(read_text(path / FILE))
-    return content
+    return json.loads(read_text(path / FILE))
 
 
 def budget(job: CompositeJob, piece: str) -> Fraction:

@@ -309,8 +309,7 @@ def below(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         inside = key in PATHS and os.path.isabs(value) and Path(os.path.normpath(value)).is_relative_to(folder)
         return os.path.relpath(value, folder) if inside else value
 
-    changed: dict[str, Any] = _mapped(content, relative)
-    return changed
+    return _mapped(content, relative)
 
 
 def places_of(stated: Mapping[str, Any], read: Mapping[str, Any]) -> Places:
@@ -322,8 +321,7 @@ def places_of(stated: Mapping[str, Any], read: Mapping[str, Any]) -> Places:
 
 def relocated(content: Mapping[str, Any], places: Mapping[str, str], folder: str) -> dict[str, Any]:
     """Return the content of a job with the files of another folder; `places` are those of the content."""
-    changed: dict[str, Any] = _mapped(content, lambda _, value: moved(value, places, folder))
-    return changed
+    return _mapped(content, lambda _, value: moved(value, places, folder))
 
 
 def moved(path: str, places: Mapping[str, str], folder: str) -> str:
@@ -344,8 +342,7 @@ def versioned(content: Mapping[str, Any], job: Any, version: int) -> dict[str, A
     content = {**content, "privacy": {DIGEST_NAMES.get(key, key): value for key, value in content["privacy"].items()}}
     if version > 1:
         return identity_of(content, job.places)
-    former: dict[str, Any] = _mapped(content, lambda _, value: job.former.get(value, value))
-    return former
+    return _mapped(content, lambda _, value: job.former.get(value, value))
 
 
 def digest_of(content: Any) -> str:

@@ -149,8 +149,7 @@ class TableJob(PlacedJob, Settings):
     @cached_property
     def options(self) -> Settings:
         """Options of the mechanism. Raises JobError for an invalid one."""
-        checked_options: Settings = checked(self.method.Options, self.mechanism.given, "mechanism", self.method.name)
-        return checked_options
+        return checked(self.method.Options, self.mechanism.given, "mechanism", self.method.name)
 
     @cached_property
     def reconstruction(self) -> Reconstruction:

@@ -117,8 +117,7 @@ def plan(
         checked(named.Options, options, "mechanism", mechanism),
     )
     measurement_plan: Any = plan_problem(named, problem, given, Tools(each, user_store(), most_cells))
-    settled: Plan = measurement_plan.plan
-    return settled
+    return measurement_plan.plan
 
 
 def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, tools: Tools) -> MeasurementPlan:

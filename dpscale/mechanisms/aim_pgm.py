@@ -166,8 +166,7 @@ class GraphicalPlan(AdaptivePlan):
         if "selection" not in vars(state):
             selection = super().next_selection(state)
             vars(state)["selection"] = None if selection is None else self._fitting(state, selection)
-        found: AimSelection | None = vars(state)["selection"]
-        return found
+        return vars(state)["selection"]
 
     def _fitting(self, state: AimState, selection: AimSelection) -> ModelSelection:
         """Return the selection restricted by the size of the model; single attributes are always offered."""

@@ -176,5 +176,4 @@ def _rounded(
 
 def _rounded_one(part: Any, optimum: AnyOptimum, bits: int, noise: str) -> tuple[Factor, float]:
     """Return the optimum of a problem as an integer strategy, with its coefficient."""
-    found: tuple[Factor, float] = part.rounded(optimum, bits, noise)
-    return found
+    return part.rounded(optimum, bits, noise)

@@ -201,8 +201,7 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
 
 
 def _restricted(part: Any, sets: Sequence[AttributeSet], weights: Sequence[float]) -> WorkloadPart:
-    found: WorkloadPart = replace(part, sets=sets, weights=weights)
-    return found
+    return replace(part, sets=sets, weights=weights)
 
 
 def _check_marginal(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names: AttributeSet) -> None:
@@ -303,8 +302,7 @@ def _solutions(
 
 
 def _scaled_part(part: Any, factor: float) -> WorkloadPart:
-    scaled: WorkloadPart = replace(part, weights=tuple(weight * factor for weight in part.weights))
-    return scaled
+    return replace(part, weights=tuple(weight * factor for weight in part.weights))
 
 
 @dataclass(frozen=True, eq=False)

@@ -252,8 +252,7 @@ def spread_of(classes: NodeClasses, optimum: TreeOptimum) -> Integers:
     for level, parents in enumerate(classes.parents):
         share = passes.gains[level] * share[parents]
     whole = max(1 << SPREAD_BITS, 4 * classes.tree.sizes[-1])
-    leaves: Integers = np.maximum(np.rint(share * whole), 1).astype(np.int64)[classes.of[-1]]
-    return leaves
+    return np.maximum(np.rint(share * whole), 1).astype(np.int64)[classes.of[-1]]
 
 
 @dataclass(frozen=True, eq=False)

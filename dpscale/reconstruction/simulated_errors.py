@@ -541,8 +541,7 @@ def _detected_shares(departures: Departures, tables: Floats, precisions: Iterabl
     """Return w of measured tables of one shape: the share of a table's departure above the noise, over all cells."""
     departure = departures.pairs * chance_variances(tables)
     noise = math.prod(size - 1 for size in tables[0].shape) / np.array(list(precisions))
-    shares: list[float] = (departure / (departure + noise)).tolist()
-    return shares
+    return (departure / (departure + noise)).tolist()
 
 
 def _squared_departure(model: LowOrder, residuals: Residuals) -> float:

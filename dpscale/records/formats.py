@@ -50,8 +50,7 @@ def format_names() -> list[str]:
 @cache
 def format_named(name: str) -> RecordFormat:
     """Return the format with a name. Raises JobError if it is unknown."""
-    found: RecordFormat = load(GROUP, FORMATS, name, name.upper(), "data.format")
-    return found
+    return load(GROUP, FORMATS, name, name.upper(), "data.format")
 
 
 @cache

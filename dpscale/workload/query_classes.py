@@ -154,8 +154,7 @@ class QueryCandidates:
 
 def _changes(columns: Floats) -> list[int]:
     """Return the positions at which a column differs from the one before."""
-    found: list[int] = (np.flatnonzero((np.diff(columns, axis=1) != 0).any(axis=0)) + 1).tolist()
-    return found
+    return (np.flatnonzero((np.diff(columns, axis=1) != 0).any(axis=0)) + 1).tolist()
 
 
 def _matrix(family: Family, size: int) -> Floats | None:

@@ -273,8 +273,7 @@ class PeriodicPlan(AdaptivePlan):
 
     @property
     def _structure(self) -> AimDecision | None:
-        found: AimDecision | None = self.context.structure
-        return found
+        return self.context.structure
 
     def _choose_groups(self, first: AimDecision, values: Sequence[Floats]) -> Mapping[str, Groups]:
         """Return groups for the counts and the noise of cumulative answers after `context.periods` periods."""
