@@ -96,12 +96,6 @@ def _precisions(places: Integers, variances: Floats) -> Floats:
     return np.where(places == NEITHER, 0.0, 1 / variances[places])
 
 
-def pool_equal_plans(plan: Plan, earlier: Variances, new: Variances) -> PooledBlocks:
-    """Return the pool of two releases of one plan, with the noise variances of its blocks in both."""
-    places = np.arange(len(plan.blocks))
-    return PooledBlocks(plan, places, places, np.asarray(earlier), np.asarray(new))
-
-
 def pool_residual_plans(
     earlier: Plan, earlier_variances: Variances, new: Plan, new_variances: Variances
 ) -> PooledBlocks:
@@ -192,7 +186,9 @@ class RefinedPlan(FixedPlan):
         """Blocks of all releases with their pooled variances."""
         new = self.schedule.draws.variances
         if self.target is None:
-            return pool_equal_plans(self.plan, self.earlier.variances, new)
+            # the pool of two releases of one plan, with the noise variances of its blocks in both
+            places = np.arange(len(self.plan.blocks))
+            return PooledBlocks(self.plan, places, places, np.asarray(self.earlier.variances), np.asarray(new))
         return pool_residual_plans(self.earlier.plan, self.earlier.variances, self.plan, new)
 
     @property
