@@ -256,7 +256,7 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     Raises
     ------
     PlanError
-        If the plans cannot be pooled (`reconstruction.pooled`).
+        If the plans cannot be pooled.
     """
     check_poolable(earlier.plan.blocks, target.blocks)
     blocks, budget = target.blocks, problem.budget.amount
