@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpscale.cli.job import options_table
+from dpscale.cli.schema import options_table
 from dpscale.job import TableJob
 from dpscale.job.job import LinkSection, TableSection
 

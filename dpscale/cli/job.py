@@ -1,27 +1,20 @@
-"""Commands for job files and their runs: keys, schema and options of jobs, runs on a cluster, and the end of a run.
-
-The schema and the table of options are derived from the models that validate a job.
-"""
+"""Commands for job files and their runs: their keys, runs on a cluster, and the end of a run."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from dpscale.base import LazyModule
-from dpscale.base.errors import JobError, TransientError
-from dpscale.base.settings import Settings, rows_of
+from dpscale.base.errors import TransientError
 from dpscale.cli.group import Bars, empty_option, fresh_option, json_option, main
 from dpscale.runs.stage import STAGES
 
 opening, create = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.create")
-driver, driver_status = LazyModule("dpscale.cli.driver"), LazyModule("dpscale.cli.driver_status")
+driver = LazyModule("dpscale.cli.driver")
 RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it again to resume"}
-SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 @main.group()
@@ -32,12 +25,16 @@ def job() -> None:
 @job.command("schema")
 def job_schema() -> None:
     """Print the JSON Schema of a job file, for completion and checks in editors."""
+    from dpscale.cli.schema import schema
+
     click.echo(json.dumps(schema(), indent=1))
 
 
 @job.command("options")
 def job_options() -> None:
     """Print the options of every mechanism and reconstruction as a table (Markdown)."""
+    from dpscale.cli.schema import options_table
+
     click.echo(options_table())
 
 
@@ -105,8 +102,8 @@ def submit(job_file: str, run_dir: str | None, scheduler: str, fresh: bool, empt
 def status(run_dir: str, as_json: bool) -> None:
     """Print the state of each stage of a run, and of its driver on the cluster."""
     run = opening.open_run(run_dir)
-    driven = driver_status.read_status(run.path)
-    working = driver_status.at_work(driven)
+    driven = driver.read_status(run.path)
+    working = driver.at_work(driven)
     parts = {
         name.removeprefix("tables."): run.current_states(facts["stages"], working)
         for name, facts in run.manifest.get("parts", {}).items()
@@ -158,7 +155,7 @@ def end(run_dir: str, as_json: bool) -> None:
     from dpscale.runs import runner
 
     run = opening.open_run(run_dir)
-    if driver_status.at_work(driver_status.read_status(run.path)):
+    if driver.at_work(driver.read_status(run.path)):
         raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run without a driver",
                              f"wait for it, or stop it with `dpscale job cancel {run.path}`")  # fmt: skip
     summary = runner.end(run)
@@ -191,67 +188,3 @@ def _decimal(value: Any) -> str:
         return f"{float(Fraction(value)):.6g}"
     except (ValueError, TypeError, OverflowError):
         return str(value)
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a job file; `name` and `method` determine the other keys of their tables."""
-    content = TableJob.model_json_schema()
-    kinds, ways = _options(mechanism_names(), mechanism), _options(reconstruction_names(), reconstruction)
-    content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
-    content["$defs"]["ReconstructTable"] = _named("method", ways | {"auto": None}, ReconstructTable().method)
-    families = _options(family_names(), family_named)
-    part = content["$defs"]["WorkloadSection"] | {"additionalProperties": False}
-    part["properties"]["family"]["enum"] = [*families, PREDICATES]
-    for model in families.values():
-        part["properties"] = model.model_json_schema()["properties"] | part["properties"]
-    content["$defs"]["WorkloadSection"] = part
-    return {"$schema": SCHEMA, "title": "dpscale job", **{k: v for k, v in content.items() if k != "title"}}
-
-
-def _options(names: Sequence[str], load: Callable[[str], Any]) -> dict[str, type[Settings]]:
-    """Return the options of all methods; those of other distributions that cannot be loaded are named in a warning."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = load(name).Options
-        except JobError as error:
-            click.echo(f"dpscale: warning: {error}", err=True)
-    return found
-
-
-def _named(key: str, kinds: Mapping[str, type[Settings] | None], default: str) -> dict[str, Any]:
-    """Return the schema of a table whose other keys are the options of the method named by `key`."""
-    return {"type": "object", "oneOf": [_kind(key, name, model, name == default) for name, model in kinds.items()]}
-
-
-def _kind(key: str, name: str, model: type[Settings] | None, default: bool) -> dict[str, Any]:
-    properties = {} if model is None else model.model_json_schema()["properties"]
-    for option in properties.values():
-        if isinstance(option.get("default"), float) and math.isinf(option["default"]):
-            del option["default"]  # JSON cannot represent infinity
-    required = {} if default else {"required": [key]}
-    return {"properties": {key: {"const": name}, **properties}, "additionalProperties": model is None, **required}
-
-
-def options_table() -> str:
-    """Return a Markdown table of the options of every mechanism and reconstruction."""
-    lines = ["| in | option | takes | meaning | default |", "| --- | --- | --- | --- | --- |"]
-    for name in MECHANISMS:
-        lines += _lines(f'`mechanism.name = "{name}"`', mechanism(name).Options)
-    for name in RECONSTRUCTIONS:
-        lines += _lines(f'`reconstruct.method = "{name}"`', reconstruction(name).Options)
-    return "\n".join(lines)
-
-
-def _lines(where: str, model: type[Settings]) -> list[str]:
-    rows = [
-        f"| {where} | `{name}` | {takes} | {meaning} | {_shown(value)} |"
-        for name, takes, meaning, value in rows_of(model)
-    ]
-    return rows or [f"| {where} | | | no options | |"]
-
-
-def _shown(value: Any) -> str:
-    if value is None or value == {} or value == math.inf:
-        return ""
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else f"{value}"

@@ -102,6 +102,13 @@ def search_draw(share: Fraction, rows_per_unit: int, what: str, squared_l2: int 
     ------
     PlanError, JobError
         If the budget is too small, or so large that counts times the multiplier could exceed 64 bits.
+
+    Guarantee
+    ---------
+    Protected: a noisy histogram of an attribute whose cells are not public.
+    Cost: μ² of Gaussian DP of at most `share`.
+    Neighbours: added or removed rows: at most rows_per_unit of one unit.
+    Proof: docs/privacy.md, Cells that are not public; tests/discovery/test_threshold.py.
     """
     draw = gaussian_draw(squared_l2, share, rows_per_unit, what)
     if not draw.fits_words or draw.multiplier > MOST_MULTIPLIER:
@@ -235,6 +242,13 @@ def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int, votes
     Returns
     -------
     Threshold
+
+    Guarantee
+    ---------
+    Protected: the cells whose noisy count exceeds the threshold; cells without records are never shown.
+    Cost: the cost of `draw`, and an additive delta of at most `delta` for cells of one unit alone.
+    Neighbours: added or removed rows: at most rows_per_unit of one unit, or one vote of a unit for each value.
+    Proof: docs/privacy.md, Cells that are not public; tests/discovery/test_threshold.py.
     """
     loss, steps = (delta_of_votes, VOTE) if votes else (delta_of, 1)
     most, low = float(delta), 0

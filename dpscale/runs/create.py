@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import DpscaleError, JobError
-from dpscale.job.places import is_left, is_of_folder, place_entries
+from dpscale.job.data import is_left, is_of_folder, place_entries
 from dpscale.runs.manifest import MANIFEST, disk_errors, read_manifest, resolve_path
 from dpscale.runs.opening import content_of, open_run
 from dpscale.runs.preflight import check_first_release

@@ -29,8 +29,7 @@ from dpscale.base.nesting import is_too_deep
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.contributions.unit_ids import RULE
 from dpscale.job.sections import SynthesizeTable
-from dpscale.storage.files import is_local, place, read_bytes, sizes, write_whole
-from dpscale.storage.links import MANIFEST as MANIFEST
+from dpscale.storage.files import MANIFEST as MANIFEST, is_local, place, read_bytes, sizes, write_whole
 
 PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
 VERSION = 4  # earlier versions have a manifest for every table and period

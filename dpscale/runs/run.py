@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Protocol
 from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain.public_totals import condition_of
-from dpscale.job.places import DIGEST_VERSION, place_entries
-from dpscale.ledger.job_entry import JobEntry
+from dpscale.job.data import DIGEST_VERSION, place_entries
+from dpscale.ledger.rows import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.protection import Protection

@@ -12,7 +12,6 @@ from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.base.errors import JobError
 from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import describe_neighbours, neighbour_relation
-from dpscale.job.tables import CompositeJob
 from dpscale.runs.links.planning import overview
 from dpscale.runs.opening import open_run
 from tests.links.shapes import SHAPES, Shape, make_frames, one, pairs, single, write_shape

@@ -18,7 +18,7 @@ from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.runs.opening import open_run
 from dpscale.runs.stage import STAGES
-from dpscale.storage import files, links
+from dpscale.storage import files
 from tests.audit.small import write, write_selftest
 from tests.links import small as shop
 

@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale.base.errors import BudgetError, DataError
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.ledger.job_entry import JobEntry
+from dpscale.ledger.rows import JobEntry
 from dpscale.runs.create import begin_run
 from dpscale.runs.one_table import OneTable
 from dpscale.runs.opening import read_job
