@@ -69,7 +69,7 @@ def test_common_refinements():
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory):
-    """Two measured adaptive runs, of which the second one refines the first."""
+    """Tables of two measured adaptive runs, of which the second one refines the first."""
     place = tmp_path_factory.mktemp("continued")
     privacy = {"epsilon": 3.0, "delta": 1e-9, "dataset": "small"}
     run = begin_run(read_job(write(place, privacy=privacy, mechanism={"name": "aim-grem"})), place / "run")
@@ -78,7 +78,7 @@ def releases(tmp_path_factory):
     second = start_refinement(plan_refinement(run.path, 20.0))
     for stage in ("plan", "measure"):
         run_stages(second, only=stage)
-    return run, second
+    return run.table, second.table
 
 
 def requests_of(run, by_cell):
