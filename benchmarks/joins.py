@@ -37,9 +37,8 @@ from dpscale.measurement import MeasurementStore
 from dpscale.measurement.measurement import measure_all
 from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
 from dpscale.runs.joins.join_part import JoinedTable
-from dpscale.runs.stages.measure import open_table
+from dpscale.runs.source import open_table, rows_beyond_bound
 from dpscale.runs.stages.plan import make_plan
-from dpscale.runs.stages.unit_bounds import rows_beyond_bound
 from tests.running import begin_linked
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"

@@ -41,8 +41,8 @@ from dpscale.runs.run import (
     Run,
     now,
 )
+from dpscale.runs.source import columns_of, content_hash, open_table
 from dpscale.runs.stage import Stage
-from dpscale.runs.stages.measure import columns_of, content_hash, open_table
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import is_local, remove, remove_partial, store_errors
 

@@ -19,10 +19,10 @@ from dpscale.ledger import Ledger
 from dpscale.measurement import measure_layouts
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
-from dpscale.runs import parts, run as runs
+from dpscale.runs import parts, run as runs, source
 from dpscale.runs.opening import open_part
 from dpscale.runs.runner import run_stage
-from dpscale.runs.stages import measure as measuring, unit_bounds
+from dpscale.runs.stages import measure as measuring
 from tests.audit.composition import audit_run, records_of
 from tests.audit.small import frame, measurements, write
 from tests.running import begin_table, run_stages
@@ -196,7 +196,7 @@ def test_copy_with_other_data_is_refused(tmp_path):
     """The run is stopped while its data are hashed, copied and finished twice, with one more record the second time."""
     run = make_planned_run(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        make_crash(patch, measuring, "snapshot_of")
+        make_crash(patch, source, "snapshot_of")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
@@ -262,14 +262,14 @@ def test_run_files_contain_no_plain_hash_of_data(tmp_path, monkeypatch):
 def test_files_rewritten_between_readings_are_refused(tmp_path, monkeypatch):
     """Rows beyond the contribution bound are found in one reading and left out by position in the next."""
     run = make_planned_run(tmp_path, data=UNITS, engine=PRIVATE)
-    found = unit_bounds.rows_beyond
+    found = source.rows_beyond
 
     def find_and_rewrite(*arguments):
         dropped = found(*arguments)
         frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
         return dropped
 
-    monkeypatch.setattr(unit_bounds, "rows_beyond", find_and_rewrite)
+    monkeypatch.setattr(source, "rows_beyond", find_and_rewrite)
     with pytest.raises(DataError):
         measure(run)
 
@@ -280,13 +280,13 @@ def test_unit_tables_rewritten_between_readings_are_refused(tmp_path, monkeypatc
     homes.to_parquet(tmp_path / "homes.parquet", index=False)
     hop = {"path": str(tmp_path / "homes.parquet"), "key": "unit", "unit": "home"}
     run = make_planned_run(tmp_path, data=UNITS | {"unit_through": [hop]}, engine=PRIVATE)
-    read = unit_bounds.read_unit_lookup
+    read = source.read_unit_lookup
 
     def rewrite_and_read(*arguments):
         homes.assign(home="one").to_parquet(tmp_path / "homes.parquet", index=False)
         return read(*arguments)
 
-    monkeypatch.setattr(unit_bounds, "read_unit_lookup", rewrite_and_read)
+    monkeypatch.setattr(source, "read_unit_lookup", rewrite_and_read)
     with pytest.raises(DataError, match="changed while they were read"):
         measure(run)
     assert run.manifest["privacy"] is None  # nothing is charged

@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.engine import schedulers
-from dpscale.runs.stages import measure
+from dpscale.runs import source
 from tests.runs.small import DOMAIN, job, table, write_job, write_table
 
 
@@ -258,7 +257,7 @@ def test_keyboard_interrupt_explains_how_to_resume(place, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "run_pass", interrupt)
+        patch.setattr(source, "run_pass", interrupt)
         result = run_command("run", write_job(place), "--run-dir", place / "run")
     assert result.exit_code == 75
     assert "(without --fresh) resumes" in result.stderr
@@ -302,7 +301,7 @@ def test_refused_budget_gives_exit_code_3(place):
 def test_refused_budget_reads_no_data(place, monkeypatch):
     path = write_job(place)
     run_command("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
-    monkeypatch.setattr(measure, "run_pass", None)
+    monkeypatch.setattr(source, "run_pass", None)
     assert_refused(place, path, "0.5", code=3)
 
 

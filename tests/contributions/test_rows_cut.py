@@ -20,8 +20,8 @@ from dpscale.measurement.unit_counts import plan_units
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.runs.create import begin_run
 from dpscale.runs.opening import read_job
+from dpscale.runs.source import open_table
 from dpscale.runs.stages import units
-from dpscale.runs.stages.measure import open_table
 from tests.contributions.test_unit_cells import DOMAIN, make_frame, write_job
 from tests.running import run_stages
 

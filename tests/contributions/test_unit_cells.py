@@ -27,8 +27,8 @@ from dpscale.measurement.unit_counts import plan_units
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.runs.create import begin_run
 from dpscale.runs.opening import open_run, read_job
+from dpscale.runs.source import open_table
 from dpscale.runs.stages import units
-from dpscale.runs.stages.measure import open_table
 from tests.running import run_stages
 
 DOMAIN = {"attributes": {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 4}}}

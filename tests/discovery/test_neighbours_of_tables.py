@@ -29,8 +29,8 @@ from dpscale.runs.charge import cost_of_entry
 from dpscale.runs.create import begin_run
 from dpscale.runs.opening import open_run, read_job
 from dpscale.runs.searches import perform_search
+from dpscale.runs.source import open_table
 from dpscale.runs.stages import discover, units
-from dpscale.runs.stages.measure import open_table
 from tests.audit.test_bundle import PASSED
 from tests.discovery.tables import UNITS
 

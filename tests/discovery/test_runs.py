@@ -122,7 +122,7 @@ def exact_searches(run):
     from dpscale.engine.schedulers import resolve
     from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
     from dpscale.runs.searches import SearchReader, perform_search
-    from dpscale.runs.stages.measure import open_table
+    from dpscale.runs.source import open_table
 
     key = run.path.parent / "common.key"
     make_secret(key, 7)

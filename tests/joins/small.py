@@ -15,8 +15,7 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
 from dpscale.job.job import CompositeJob
 from dpscale.runs.joins.join_part import JoinedTable
-from dpscale.runs.stages.measure import open_table
-from dpscale.runs.stages.unit_bounds import rows_beyond_bound
+from dpscale.runs.source import open_table, rows_beyond_bound
 from tests.links.test_neighbours import make_database, remove_person, write_database
 from tests.running import begin_linked
 

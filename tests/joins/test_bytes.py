@@ -16,7 +16,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.runs.create import begin_run
 from dpscale.runs.joins.join_part import JoinedTable
 from dpscale.runs.opening import read_job
-from dpscale.runs.stages.measure import open_table
+from dpscale.runs.source import open_table
 from tests.joins.test_answers import WORKLOAD
 from tests.links.small import make_frames, make_job, write_job
 from tests.running import run_stages

@@ -116,7 +116,7 @@ def test_bad_value_of_a_later_period_does_not_refuse_an_earlier_one(tmp_path):
 
 def test_kill_before_the_snapshot_lets_records_be_corrected(first, tmp_path, monkeypatch):
     job, run = first
-    monkeypatch.setattr("dpscale.runs.stages.measure.snapshot_tag", lambda *_: 1 / 0)
+    monkeypatch.setattr("dpscale.runs.source.snapshot_tag", lambda *_: 1 / 0)
     with pytest.raises(DpscaleError):
         release(job, run.path, [MONTHS[1]])
     monkeypatch.undo()

@@ -19,9 +19,8 @@ from dpscale.job.neighbours import neighbour_relation
 from dpscale.ledger import Ledger
 from dpscale.records import ndjson, table as tables
 from dpscale.records.origin import Origin
-from dpscale.runs import one_table
+from dpscale.runs import one_table, source
 from dpscale.runs.links.link_data import read_links
-from dpscale.runs.stages import measure
 from tests.links.small import make_frames, make_job, write_job as write_link_job
 from tests.runs.small import DOMAIN, table, write_job
 from tests.selection import mostly_slow
@@ -61,7 +60,7 @@ def released(folder):
 @pytest.fixture
 def equal_keys(monkeypatch):
     """Give releases of one seed the same keys: those of one snapshot and one job."""
-    monkeypatch.setattr(measure, "joint_digest", lambda *_: "the same snapshot")
+    monkeypatch.setattr(source, "joint_digest", lambda *_: "the same snapshot")
     monkeypatch.setattr(one_table, "job_digest", lambda *_: "the same job")
 
 

@@ -6,8 +6,8 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.engine.schedulers import LocalEngine
+from dpscale.runs import source
 from dpscale.runs.opening import open_part
-from dpscale.runs.stages import measure
 
 
 def filtered_content_hash(place, on):
@@ -19,7 +19,7 @@ def filtered_content_hash(place, on):
            "workload": [{"family": "marginal", "degree": 1}]}  # fmt: skip
     (place / f"{on}.toml").write_text(tomli_w.dumps(job))
     run = open_part(dp.run(place / f"{on}.toml", place / on).path)
-    return measure.content_hash(run, run.job.data.origin.table(run.job.data.path, run.domain), LocalEngine())
+    return source.content_hash(run, run.job.data.origin.table(run.job.data.path, run.domain), LocalEngine())
 
 
 @pytest.fixture

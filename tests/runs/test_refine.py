@@ -16,6 +16,7 @@ from dpscale.ledger import Ledger
 from dpscale.privacy import gdp_mu
 from dpscale.privacy.conversion import epsilon_of_mu
 from dpscale.runs import earlier, refine
+from dpscale.runs.charge import ensure_noise_key
 from dpscale.runs.create import begin_run
 from dpscale.runs.opening import open_run, read_job
 from dpscale.runs.stages import measure
@@ -212,7 +213,7 @@ def test_repeated_noise_is_detected(tmp_path, monkeypatch):
 def test_the_noise_key_of_an_earlier_release_is_refused(tmp_path):
     run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
     run_stages(run, only="plan")
-    measure.ensure_noise_key(run.table)
+    ensure_noise_key(run.table)
     key = run.secret_path.read_bytes()
     run_stages(run, only="measure")
     second = refine.start_refinement(refine.plan_refinement(run.path, EPSILON))

@@ -15,10 +15,9 @@ from dpscale.__main__ import main
 from dpscale.engine import LocalEngine
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs import one_table
+from dpscale.runs import one_table, source
 from dpscale.runs.runner import run_stage
 from dpscale.runs.stage import STAGES
-from dpscale.runs.stages import measure
 from tests.running import begin_table
 from tests.runs.small import table, write_job, write_table
 from tests.selection import mostly_slow
@@ -111,7 +110,7 @@ def cluster():
 )
 def test_partitions_and_row_order_change_only_the_snapshot(tmp_path, monkeypatch, data):
     """Under one snapshot id, 3, 300 and 1 partitions and shuffled rows give identical measurements."""
-    monkeypatch.setattr(measure, "joint_digest", lambda *_: "the same snapshot")
+    monkeypatch.setattr(source, "joint_digest", lambda *_: "the same snapshot")
     found = []
     frame = table()
     for name, rows, partitions in [("a", frame, 3), ("b", frame.sample(frac=1, random_state=1), 300), ("c", frame, 1)]:

@@ -50,7 +50,7 @@ from dpscale.runs.links.link_draws import SUMS, LinkDraws, link_draws
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics, PartedLinks, number_of_parts, read_parts
 from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.runs.run import Part
-from dpscale.runs.stages.measure import check_rows_exist, is_open_to_no_rows
+from dpscale.runs.source import check_rows_exist, is_open_to_no_rows
 from dpscale.storage.files import present, read_bytes, writing
 
 LEAST_LINKS = 2.0

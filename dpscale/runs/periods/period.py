@@ -18,8 +18,8 @@ from dpscale.records import Table
 from dpscale.records.table import Partition
 from dpscale.runs.periods.contents import combined, compare_contents, hashes_by_period
 from dpscale.runs.periods.growing import FOLDER, GrowingPart
+from dpscale.runs.source import columns_of
 from dpscale.runs.stage import STAGES, Stage
-from dpscale.runs.stages.measure import columns_of
 from dpscale.runs.table import TablePart
 
 MOST_SUM = 1 << 62

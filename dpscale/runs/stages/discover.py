@@ -25,9 +25,8 @@ from dpscale.records.judging import refused_of
 from dpscale.runs.charge import SEARCHES, journal_of
 from dpscale.runs.preflight import unit_plan
 from dpscale.runs.searches import SearchPlan, SearchReader, SearchTerms, perform_search, plan_search
-from dpscale.runs.stages.measure import OpenData, decision
+from dpscale.runs.source import Source, decision, rows_beyond_bound, unit_lookup
 from dpscale.runs.stages.plan import check_numbers
-from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
 from dpscale.runs.table import SEARCH_FILE, TablePart
 from dpscale.storage.files import flush_names, remove_partial, write_whole
 
@@ -40,12 +39,12 @@ class CheckedSearches:
     ----------
     plans : mapping of str to SearchPlan
         Plans by attribute.
-    data : OpenData
+    source : Source
     reader : SearchReader
     """
 
     plans: Mapping[str, SearchPlan]
-    data: OpenData
+    source: Source
     reader: SearchReader
 
 
@@ -55,10 +54,10 @@ def prepare(run: TablePart, engine: Engine) -> CheckedSearches:
     unit_plan(run.job, run.declared, run.declared)  # refuses a job whose units could not be counted later
     check_numbers(run, engine)
     names = read_names(run)
-    data = OpenData.of(run, names, engine)
+    source = Source.of(run, names, engine)
     run.secret.read()
     with one_thread():
-        return CheckedSearches(plans, data, _reader(run, engine, data, names))
+        return CheckedSearches(plans, source, _reader(run, engine, source, names))
 
 
 def perform(run: TablePart, engine: Engine) -> None:
@@ -67,9 +66,9 @@ def perform(run: TablePart, engine: Engine) -> None:
     assert isinstance(checked, CheckedSearches)
     plans, journal = checked.plans, journal_of(run, SEARCHES)
     with one_thread():
-        journal.decide(0, decision(run, checked.data, [plan.record for plan in plans.values()], run.declared))
+        journal.decide(0, decision(run, checked.source, [plan.record for plan in plans.values()], run.declared))
         found = {name: perform_search(run.declared[name], plan, checked.reader) for name, plan in plans.items()}
-    checked.data.check_unchanged()
+    checked.source.check_unchanged()
 
     results = {name: {**released, "measurement": plans[name].record} for name, (_, released) in found.items()}
     record = json.dumps(results, indent=1, ensure_ascii=False).encode()
@@ -112,9 +111,9 @@ def _groups(run: TablePart, attribute: Attribute) -> int:
                default=1)  # fmt: skip
 
 
-def _reader(run: TablePart, engine: Engine, data: OpenData, names: list[str]) -> SearchReader:
+def _reader(run: TablePart, engine: Engine, source: Source, names: list[str]) -> SearchReader:
     """Check all columns and return the reader of the searches."""
-    table = data.table.split()
+    table = source.table.split()
     groups = partition_groups(table.partitions, engine.workers)
     domain = engine.broadcast(run.declared, "check")
     checked = engine.map(check_columns, [(group, domain, names) for group in groups], "check")
@@ -123,4 +122,6 @@ def _reader(run: TablePart, engine: Engine, data: OpenData, names: list[str]) ->
     dropped = rows_beyond_bound(run, engine, table, groups, names) or {}
     rows, memory = SearchRows.of(run.declared, names), run.job.engine.bytes
     unit, through = run.job.data.unit_column, unit_lookup(run, engine)
-    return SearchReader(engine, rows, groups, dropped, types_of(checked), run.secret, data.head, memory, unit, through)
+    return SearchReader(
+        engine, rows, groups, dropped, types_of(checked), run.secret, source.head, memory, unit, through
+    )

@@ -32,8 +32,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.records import Table
 from dpscale.runs.charge import UNITS, journal_of
 from dpscale.runs.preflight import check_unit_memory, unit_plan
-from dpscale.runs.stages.measure import OpenData, decision
-from dpscale.runs.stages.unit_bounds import rows_beyond_bound, rows_beyond_rank, unit_lookup
+from dpscale.runs.source import Source, decision, rows_beyond_bound, rows_beyond_rank, unit_lookup
 from dpscale.runs.table import CUT_FILE, UNIT_RECORD, TablePart
 from dpscale.storage.files import flush_names, remove_partial, write_whole
 
@@ -48,13 +47,13 @@ class CountedUnits:
     Attributes
     ----------
     plan : UnitPlan
-    data : OpenData
+    source : Source
     counts : list of ndarray of int64
         By set, then the number of rows beyond the bound. Private, so the repr does not show them.
     """
 
     plan: UnitPlan
-    data: OpenData
+    source: Source
     counts: list[Integers] = field(repr=False)
 
 
@@ -63,24 +62,24 @@ def prepare(run: TablePart, engine: Engine) -> CountedUnits:
     plan = plan_of(run)
     check_unit_memory(counters(run), run.job.engine.bytes, engine.workers)
     names = read_names(run, plan)
-    data = OpenData.of(run, names, engine)
+    source = Source.of(run, names, engine)
     run.secret.read()
     with one_thread():
         try:
-            counts = exact_counts(run, engine, data.table, plan, names)
-            counts += [beyond_bound(run, engine, data.table, names)] if plan.cut else []
+            counts = exact_counts(run, engine, source.table, plan, names)
+            counts += [beyond_bound(run, engine, source.table, names)] if plan.cut else []
         except RefusedValue as error:
-            raise collect_refusals(engine, data.table, names, error) from None
-    data.check_unchanged()
-    return CountedUnits(plan, data, counts)
+            raise collect_refusals(engine, source.table, names, error) from None
+    source.check_unchanged()
+    return CountedUnits(plan, source, counts)
 
 
 def perform(run: TablePart, engine: Engine) -> None:
     """Draw the noise of the counted units, after the charge, and write a table for each set."""
     counted, run.prepared = run.prepared or prepare(run, engine), None
     assert isinstance(counted, CountedUnits)
-    plan, draws = counted.plan, StoredDraws(run.path / "units" / DRAWN, counted.data.head)
-    content = decision(run, counted.data, plan.records, run.domain)
+    plan, draws = counted.plan, StoredDraws(run.path / "units" / DRAWN, counted.source.head)
+    content = decision(run, counted.source, plan.records, run.domain)
     values = draws.draw(journal_of(run, UNITS), 0, plan.requests, lambda: counted.counts, run.secret.read,
                         lambda _: content)  # fmt: skip
     write(run, plan, values)

@@ -1,0 +1,326 @@
+"""Source of the counts of a table: rows and columns with integer weights, and the tag of their content.
+
+    counts(S) = Σ over rows of weight · 1[row in cell of S],   rows beyond the contribution bound left out.
+
+The tag is a hash of the content under the noise key. It is in every label of noise, so that other data give other
+noise. Data that change during a release are refused: before the charge nothing is spent, and afterwards the noise of
+the first content would be added to other counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dpscale.base.errors import DataError, JobError
+from dpscale.base.numerics import AttributeSet
+from dpscale.contributions.links import column_name, with_key_ids
+from dpscale.contributions.unit_shards import UnitMap
+from dpscale.contributions.unit_totals import TotalRequest
+from dpscale.contributions.units import Bound, has_counted_row
+from dpscale.counting.count import Dropped
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.engine.contribution_bounds import (
+    KEYS_SENT,
+    clip_unit_totals,
+    read_unit_lookup,
+    rows_beyond,
+    send_dropped_rows,
+    survey_units,
+)
+from dpscale.engine.counting import Pass, partition_groups, run_pass
+from dpscale.engine.frames import frame_table
+from dpscale.job.data import Data
+from dpscale.privacy.secret import read_secret, snapshot_tag
+from dpscale.records import Table
+from dpscale.records.frames import FRAME, FramePartition
+from dpscale.records.origin import Stamps, fingerprints, joint_digest, layout, snapshot, stamps
+from dpscale.records.table import Partition
+from dpscale.runs.charge import ensure_noise_key, is_charged
+from dpscale.runs.earlier import check_same_data
+from dpscale.runs.file_tags import Prints, check_same_files, record_tags
+from dpscale.runs.manifest import frame_tag
+from dpscale.runs.run import Run
+from dpscale.runs.table import TablePart, origin_of
+
+
+@dataclass(eq=False)
+class Source:
+    """Rows and columns that a table counts: its files or its frame, as they are when they are opened.
+
+    Attributes
+    ----------
+    part : TablePart
+    engine : Engine
+    names : sequence of str
+        Attributes whose columns are read.
+    tables : list of Table
+        The table, and those that define the privacy unit.
+    file_stamps : list of Stamps
+        State of their files before they were read.
+    snapshot : str
+        Tag of the data.
+    """
+
+    part: TablePart
+    engine: Engine
+    names: Sequence[str]
+    tables: list[Table]
+    file_stamps: list[Stamps]
+    snapshot: str
+
+    @classmethod
+    def of(cls, part: TablePart, names: Sequence[str], engine: Engine) -> Source:
+        """Open the columns of some attributes; the run has a noise key afterwards, if its noise is not drawn."""
+        tables = [open_table(part, names, engine), *unit_tables(part), *part.lookup_tables]
+        engine.check_file_access(part.path, tables[0].files)
+        ensure_noise_key(part.key_owner)
+        file_stamps = [stamps(table) for table in tables]
+        if part.checks_rows and not is_open_to_no_rows(part.run):
+            unit = part.job.data.unit_column if part.job.data.unit_nulls == "drop" else None
+            check_rows_exist(tables[0], names, engine, unit=unit)
+        return cls(part, engine, names, tables, file_stamps, snapshot_of(part, tables[0], engine))
+
+    @property
+    def table(self) -> Table:
+        return self.tables[0]
+
+    @property
+    def head(self) -> dict[str, str]:
+        """Fields that the labels of searches and of numbers of units begin with."""
+        return {"release": self.part.release, "snapshot": self.snapshot}
+
+    @cached_property
+    def groups(self) -> list[Any]:
+        """Partitions of the table that a task reads together."""
+        return partition_groups(self.table.partitions, self.engine.workers)
+
+    @cached_property
+    def dropped(self) -> Mapping[Partition, Any] | None:
+        """Rows that exceed the contribution bound; None without a bound."""
+        return rows_beyond_bound(self.part, self.engine, self.table, self.groups, self.names)
+
+    def check_unchanged(self) -> None:
+        """Raise DataError if a file changed; counts lost with a worker may be read from it again."""
+        if [stamps(table) for table in self.tables] != self.file_stamps:
+            raise changed_files("the files changed while they were read")
+
+    def count(self, sets: Pass, checked: Sequence[str] = ()) -> list[Any]:
+        """Return handles of the exact counts of a pass; the columns `checked` are compared with the domain.
+
+        Every pass reads the columns whose values can drop a row, so that all passes omit the same rows.
+        """
+        dropping = [name for name in self.names if self.part.domain[name].drops]
+        weights = self.part.record_weights
+        handles = run_pass(self.engine, sets, self.groups, [*checked, *dropping], self.dropped, weights)
+        self.check_unchanged()
+        return handles
+
+
+def open_table(run: TablePart, names: Sequence[str], engine: Engine) -> Table:
+    """Return the table of the run's files or of its data frame."""
+    data = run.job.data
+    wanted = [*run.domain.columns(names), *([data.unit_column] if data.unit_column else [])]
+    wanted += run.record_weights.columns if run.record_weights else []
+    if run.frame is not None:
+        check_frame_unit(data)
+        return frame_table(run.frame, run.domain, wanted, engine, data.matching)
+    if data.path == FRAME:
+        raise DataError("data", "none, but this run reads a data frame", "the frame with which it started",
+                        "pass it again: dp.run(job, data=frame)")  # fmt: skip
+    files = origin_of(run).table(data.path, run.domain)
+    table = run.restrict(with_key_ids(files, data.unit_columns, rule=data.unit_type or ""), engine)
+    table.require(wanted)
+    return table
+
+
+def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
+    """Return the attributes that are measured; only their columns are read."""
+    used = {name for attributes in counted for name in attributes} or {domain.names[0]}
+    return [name for name in domain.axis_names if name in used]
+
+
+def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
+    """Return the tag of the data under the noise key; raise DataError if the data changed since the release began.
+
+    If the noise key is destroyed, nothing can be drawn and the data are not read again.
+    """
+    first_snapshot = run.manifest["snapshot"]
+    if first_snapshot is not None and run.read_matching_key() is None:
+        return str(first_snapshot)
+    data, lake = run.job.data, table.lake
+    known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
+    prints = file_prints(run, table, engine)
+    content = content_hash(run, table, engine, prints)
+    check_same_data(run, content)
+    tag = snapshot_tag(read_secret(run.secret_path), content)
+    if first_snapshot not in (None, tag):
+        if not prints:
+            raise changed_files("the records changed since this release started")
+        check_same_files(run, prints, is_charged(run.run))
+        tag = str(first_snapshot)
+    if prints and not run.folder:
+        record_tags(run, prints)
+    if first_snapshot is None or run.manifest.get("data") != known:
+        run.update(snapshot=tag, data=known, **({"table": table.lake.summary} if table.lake else {}))
+    entry = "content" if run.frame is None else "frame"
+    if entry not in run.manifest and not run.folder:
+        run.update(**{entry: frame_tag(run.manifest["release"], content, create=True)})
+    return tag
+
+
+def file_prints(run: TablePart, table: Table, engine: Engine) -> Prints:
+    """Return the fingerprints of the files of the table and of the privacy units; empty for other data than files."""
+    if not table.root or run.record_weights is not None or run.lookup_tables:
+        return {}
+    names = [f"data.unit_through {number}" for number, _ in enumerate(run.job.data.unit_through or [], 1)]
+    tables = dict(zip(["data.path", *names], (table, *unit_tables(run)), strict=True))
+    each = engine.each("snapshot")
+    return {name: (one, fingerprints(one, run.uses_footers, each)) for name, one in tables.items()}
+
+
+def content_hash(run: TablePart, table: Table, engine: Engine, prints: Prints | None = None) -> str:
+    """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
+    if (found := run.content_hash(table, engine)) is not None:
+        return found
+    hops, each = run.job.data.unit_through or [], engine.each("snapshot")
+    contents = [joint_digest(one, own) for one, own in (prints or {}).values()]
+    if not contents:
+        contents = [snapshot(one, run.uses_footers, each) for one in (table, *unit_tables(run), *run.lookup_tables)]
+    contents += [str(run.job.data.matching)] if run.job.data.matching else []
+    contents += [f"{number}: {hop.matching}" for number, hop in enumerate(hops) if hop.matching]
+    return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
+
+
+def is_open_to_no_rows(run: Run) -> bool:
+    """Return whether a run may release data without rows: it is allowed to, or its charge is behind it."""
+    return bool(run.manifest.get("empty")) or is_charged(run)
+
+
+def check_rows_exist(
+    table: Table, names: Sequence[str], engine: Engine, field: str = "data.path", unit: str | None = None
+) -> None:
+    """Raise DataError if no row of a table is counted.
+
+    Files whose footers state no rows were written as an empty table, which is released, with a warning.
+
+    Parameters
+    ----------
+    table : Table
+    names : sequence of str
+        Attributes whose values may drop a row.
+    engine : Engine
+    field : str
+        Name of the setting with the table's path.
+    unit : str, optional
+        Column whose rows without an id are dropped.
+    """
+    dropping = any(table.domain[name].drops for name in names) or any(part.where for part in table.partitions)
+    seen = [one.seen for one in table.partitions if isinstance(one, FramePartition)]
+    if unit is None and not dropping and any(one and one.rows for one in seen):
+        return  # a frame was read for its hash
+    first, *rest = table.partitions
+    domain = engine.broadcast(table.domain, "presence")
+    for parts in ([first], rest):
+        if any(engine.map(has_counted_row, [((one,), domain, list(names), unit) for one in parts], "presence")):
+            return
+    if states_no_rows(table):
+        warnings.warn(f"{field}: the files of {table.root} state that they have no rows", UserWarning, stacklevel=2)
+        return
+    raise no_rows(field)
+
+
+def states_no_rows(table: Table) -> bool:
+    """Return whether the footers of all files state that they have no rows."""
+    return bool(table.root) and all(part.format.typed and part.row_bound() == 0 for part in table.partitions)
+
+
+def no_rows(field: str) -> DataError:
+    """Return the error for data without a row that is counted."""
+    return DataError(field, "no row that is counted; nothing is charged", "data with rows",
+                     'check the files, where, and rules with "drop", or release the empty table with --empty'
+                     " (Python: empty=True)")  # fmt: skip
+
+
+def changed_files(got: str) -> DataError:
+    """Return the error for data that changed since the release began."""
+    return DataError(
+        "data.path", got, "the same files", "restore them, or end this run and start a new one with --fresh"
+    )
+
+
+def decision(run: TablePart, source: Source, records: list[dict[str, Any]], domain: Domain) -> dict[str, Any]:
+    """Return everything that determines the draws with some records, as the journal records it.
+
+    Records, domain, data, noise key and release id determine the noise. The job also determines the counts that it is
+    added to, for example by a filter or the privacy unit: the same noise on other counts would reveal their difference.
+    """
+    manifest, weights = run.manifest, run.record_weights
+    return {
+        "records": records,
+        "domain": domain.digest,
+        "snapshot": source.snapshot,
+        "key": manifest["secret_tag"],
+        "release": run.release,
+        "job": manifest["job_sha256"],
+        "weights": None if weights is None else list(weights.weights),
+    }
+
+
+def rows_beyond_bound(
+    run: TablePart, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
+) -> Mapping[Partition, Any] | None:
+    """Return the rows that exceed the contribution bound, and values beyond a unit's total; None without a bound."""
+    data = run.job.data
+    if (unit := data.unit_column) is None or data.max_rows_per_unit is None:
+        return None
+    found = rows_beyond_rank(run, engine, table, groups, names, run.contribution_bound)
+    if totals := tuple(one for one in run.domain.totals if one.name in names):
+        request = TotalRequest(run.domain, tuple(names), totals, unit)
+        found = clip_unit_totals(engine, request, groups, found, run.job.engine.bytes, _read_lookup(run, engine))
+    return send_dropped_rows(engine, found)
+
+
+def rows_beyond_rank(
+    run: TablePart, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str], bound: Bound
+) -> Dropped:
+    """Return the rows of each unit beyond a bound, and those without a unit if they are dropped."""
+    data, unit = run.job.data, str(run.job.data.unit_column)
+    rows, through = survey_units(engine, table.partitions, unit), _read_lookup(run, engine)
+    return rows_beyond(engine, run.domain, groups, unit, bound, rows, run.job.engine.bytes, names,
+                       data.unit_nulls == "drop", through)  # fmt: skip
+
+
+def unit_lookup(run: TablePart, engine: Engine) -> list[Any]:
+    """Return handles of the parts of the map from the unit's column to units; none if the column has the units."""
+    found = _read_lookup(run, engine)
+    return engine.scatter(found.cut(KEYS_SENT), "units") if found is not None else []
+
+
+def _read_lookup(run: TablePart, engine: Engine) -> UnitMap | None:
+    through, rule = run.job.data.unit_through or [], run.job.data.unit_type or ""
+    hops = [(one, column_name(hop.columns[0], rule), column_name(hop.columns[1], rule))
+            for one, hop in zip(unit_tables(run), through, strict=True)]  # fmt: skip
+    return read_unit_lookup(engine, hops) if hops else None
+
+
+def unit_tables(run: TablePart) -> list[Table]:
+    """Return the tables that define the privacy unit."""
+    rule = run.job.data.unit_type or ""
+    return [with_key_ids(one.origin.table(one.path, run.domain), *one.columns, rule=rule)
+            for one in run.job.data.unit_through or []]  # fmt: skip
+
+
+def check_frame_unit(data: Data) -> None:
+    """Raise JobError for a unit of several columns of a data frame, or one with a stated type."""
+    if data.unit_type is not None:
+        raise JobError("data.unit_type", f"{data.unit_type!r} for a data frame", "files, whose types may differ",
+                       "convert the column of the frame and leave unit_type out")  # fmt: skip
+    if len(data.unit_columns or ()) > 1:
+        raise JobError("data.privacy_unit", f"the columns {data.unit_column} of a data frame", "one column",
+                       "combine them into one")  # fmt: skip
