@@ -115,14 +115,15 @@ def share_beyond(
         If the number of rows is not distinguishable from zero.
     """
     width = half_width(level, noise)
-    beyond, first, second = excess[0], excess[1] ** 2, excess[1] ** 2 + counted[1] ** 2
-    rows = beyond + counted[0]
-    if rows <= width * second**0.5:
+    beyond, rows = excess[0], excess[0] + counted[0]
+    beyond_variance = excess[1] ** 2
+    rows_variance = beyond_variance + counted[1] ** 2
+    covariance = beyond_variance  # both contain the noise of E
+    if rows <= width * rows_variance**0.5:
         raise TooFewRecords("cut", "a number of rows that is not distinguishable from zero", "more rows than noise",
                             "increase the budget")  # fmt: skip
 
-    ends = fieller(
-        (np.asarray(beyond), np.asarray(rows)), (np.asarray(first), np.asarray(second), np.asarray(first)), width
-    )
+    ratio = np.asarray(beyond), np.asarray(rows)
+    ends = fieller(ratio, (np.asarray(beyond_variance), np.asarray(rows_variance), np.asarray(covariance)), width)
     low, high = (float(np.clip(end, 0, 1)) for end in ends)
     return Estimate(float(np.clip(beyond / rows, 0, 1)), low, high)

@@ -108,11 +108,15 @@ def _sizes(name: str, answered: Answered) -> Iterator[tuple[str, str]]:
 
 def _first_tables(answered: Answered, prefix: str) -> Iterator[str]:
     """Yield the first table of each part of the workload, then the second ones, as HTML with prefixed headings."""
-    own = [[(part, names) for names, weight in zip(part.sets, part.weights, strict=False)
-            if weight > 0 and part.count(names) <= LARGEST] for part in answered.estimates.workload.parts]  # fmt: skip
-    for part, names in (one for several in zip_longest(*own) for one in several if one is not None):
-        with suppress(PlanError):  # not determined by the measurements
-            yield _table_html(prefix, answered.table(part.shown(names), part.name, LEVEL, False), part, names)
+    shown = []
+    for part in answered.estimates.workload.parts:
+        weighted = [names for names, weight in zip(part.sets, part.weights, strict=False) if weight > 0]
+        shown.append([(part, names) for names in weighted if part.count(names) <= LARGEST])
+
+    for tables in zip_longest(*shown):
+        for part, names in filter(None, tables):
+            with suppress(PlanError):  # not determined by the measurements
+                yield _table_html(prefix, answered.table(part.shown(names), part.name, LEVEL, False), part, names)
 
 
 def _table_html(prefix: str, table: pa.Table, part: WorkloadPart, names: AttributeSet) -> str:

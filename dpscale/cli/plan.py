@@ -63,12 +63,15 @@ def plan(
             engine.close()
     seconds = {"planning_seconds": round(time.perf_counter() - began, 2)}
     if as_json:
-        click.echo(json.dumps({**(overview | {"tables": summaries} if overview else summaries["data"]), **seconds}))
-        return
-    for line in overview_text(overview) if overview else ():
-        click.echo(line)
-    for name, summary in summaries.items():
-        click.echo((f"\ntables.{name}\n" if overview else "") + plan_text(summary | seconds))
+        content = {**overview, "tables": summaries} if overview else summaries["data"]
+        click.echo(json.dumps({**content, **seconds}))
+    elif not overview:
+        click.echo(plan_text(summaries["data"] | seconds))
+    else:
+        for line in overview_text(overview):
+            click.echo(line)
+        for name, summary in summaries.items():
+            click.echo(f"\ntables.{name}\n" + plan_text(summary | seconds))
 
 
 def _warn_of_files(job: Any) -> None:

@@ -18,7 +18,6 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
 from itertools import product
 from threading import RLock
 from typing import Any
@@ -422,23 +421,26 @@ class JoinedPartition(KeyPartition):
             yield {name: _only(found[name], stays) for name in columns}
 
     def _look_up(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Flags]:
-        """Return the codes of all lookups by attribute, and the mask of rows in the join and in the parts."""
-        found: dict[str, Any] = {}
+        """Return the codes of all lookups by attribute, and the mask of rows in the join.
+
+        A lookup of a large table is divided into parts by the key. Only rows whose keys are in the part of this task
+        are looked up, and a row whose key is in no row of a looked-up table is not in the join.
+        """
+        codes_by_name: dict[str, Any] = {}
         rows = len(next(iter(batch.values())))
-        known = [key_words(dict(batch), lookup.at, lookup.nulls) for lookup in self.join.lookups]
-        parts = [
-            has & in_part(words, part, lookup.parts)
-            for lookup, (words, has), part in zip(self.join.lookups, known, self.part, strict=True)
-        ]
-        mine: Flags = reduce(np.logical_and, parts, np.ones(rows, bool))
-        stays = mine.copy()
+        keys = [key_words(dict(batch), lookup.at, lookup.nulls) for lookup in self.join.lookups]
 
-        for lookup, (words, _), part in zip(self.join.lookups, known, self.part, strict=True):
-            codes, there = lookup.locate(CACHE.keyed(lookup, part), words, mine)
-            found |= dict(zip(lookup.names, codes, strict=True))
-            stays &= there
+        in_parts: Flags = np.ones(rows, bool)
+        for lookup, (words, has_key), part in zip(self.join.lookups, keys, self.part, strict=True):
+            in_parts &= has_key & in_part(words, part, lookup.parts)
 
-        return found, stays
+        joined = in_parts.copy()
+        for lookup, (words, _), part in zip(self.join.lookups, keys, self.part, strict=True):
+            codes, matched = lookup.locate(CACHE.keyed(lookup, part), words, in_parts)
+            codes_by_name |= dict(zip(lookup.names, codes, strict=True))
+            joined &= matched
+
+        return codes_by_name, joined
 
 
 def _cells(attribute: Attribute, batch: Mapping[str, Any]) -> NDArray[Any]:

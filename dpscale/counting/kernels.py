@@ -19,10 +19,10 @@ from numba.extending import intrinsic
 from dpscale.base.compilation import njit
 from dpscale.base.numerics import Integers, NDArray, Words
 
-SLICE = 4096
-COPIES = 4
-FEW = 1024
-STAND_IN = 1 << 16  # cells of the narrow counters of a block
+SLICE = 4096  # rows whose codes are in the cache at once
+COPIES = 4  # counters of a cell for consecutive rows, so that equal codes do not wait for each other
+FEW = 1024  # most cells with copies
+STAND_IN = 1 << 16  # most cells that are counted in 32 bits first, because narrow counters stay in the cache
 
 Array = NDArray[Any]
 
@@ -96,6 +96,9 @@ def count_codes(
     levels: NDArray[Any],
 ) -> None:
     """Add rows to the counters of several sets.
+
+    Sets of few cells are counted in several copies, and other small sets in narrow counters; both are added to the
+    counters after the last row.
 
     Parameters
     ----------

@@ -66,13 +66,13 @@ class PeriodWeights:
             return True
 
     def read(self, batch: dict[str, Any]) -> tuple[Codes, Flags]:
-        """Return the period of each row of a batch, and the rows without a weight."""
+        """Return the period of each row of a batch, and the rows without a weight: of no period, or of a later one."""
         column = column_of(self.attribute, batch)
-        gone = np.zeros(len(column), dtype=bool)
+        outside = np.zeros(len(column), dtype=bool)
         codes = self._named(column)
         if codes is None:
-            codes = encode(self.attribute, column, gone)
-        return codes, gone | (codes >= self.count)
+            codes = encode(self.attribute, column, outside)  # marks the rows outside the horizon
+        return codes, outside | (codes >= self.count)
 
     def _named(self, column: Any) -> Codes | None:
         """Return the periods of texts that all name a period, such as folder names; None for other columns."""

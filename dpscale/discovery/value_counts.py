@@ -193,11 +193,15 @@ def _grid(rows: int) -> list[int]:
 
 
 def _largest_sum(losses: np.ndarray) -> float:
-    """Return the largest sum of losses[r_1 - 1] + losses[r_2 - 1] + … over all splits of len(losses) rows."""
+    """Return the largest sum of losses[r_1 - 1] + losses[r_2 - 1] + … over all splits of len(losses) rows.
+
+    best[t] = max over r = 1 … t of losses[r - 1] + best[t - r], best[0] = 0.
+    """
     rows = len(losses)
     best = np.zeros(rows + 1)
     for total in range(1, rows + 1):
-        best[total] = (losses[:total] + best[total - 1 :: -1][:total]).max()
+        others = best[total - 1 :: -1]  # best of total - 1, total - 2, …, 0 rows
+        best[total] = (losses[:total] + others).max()
     return float(best[rows])
 
 

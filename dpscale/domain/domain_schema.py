@@ -155,15 +155,16 @@ def _parent(child: Attribute, name: str, groups: object) -> Attribute:
         )
 
     read = _read_map(field, groups, child.length)
-    listed = child.values or tuple(range(child.low, child.high + 1, child.step))
-    known, own = set(chain(*read["groups"])), set(listed)
-    if left := [value for value in listed if value not in known]:
+    values = child.values or tuple(range(child.low, child.high + 1, child.step))
+    grouped = list(chain(*read["groups"]))
+    known, listed = set(grouped), set(values)
+    if missing := [value for value in values if value not in known]:
         raise DomainError(
-            field, f"no group has {safe_repr(left[0])}", "every value in exactly one group", "add it to one"
+            field, f"no group has {safe_repr(missing[0])}", "every value in exactly one group", "add it to one"
         )
-    if strange := [value for value in chain(*read["groups"]) if value not in own]:
+    if unknown := [value for value in grouped if value not in listed]:
         raise DomainError(
-            field, safe_repr(strange[0]), f"values of {child.name}", nearest(str(strange[0]), map(str, listed))
+            field, safe_repr(unknown[0]), f"values of {child.name}", nearest(str(unknown[0]), map(str, values))
         )
 
     kind = "text-prefix" if child.length else "categories"

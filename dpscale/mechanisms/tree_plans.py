@@ -425,7 +425,11 @@ class _Planner:
         return self.classes[place, depth]
 
     def plan(self, name: str, weights: Floats, notes: tuple[str, ...]) -> Plan:
-        """Return the plan for given weights of the groups."""
+        """Return the plan for given weights of the groups.
+
+        The bound holds for all weights, so it may exceed the error of these ones by rounding; the plan states the
+        smaller number.
+        """
         trees = {key: self.trees(key, weights) for key in self.demands.terms}
         values = [self._weighted(key, self._totals(key, tree, weights), weights) for key, tree in trees.items()]
         shares, error = allocate(values, self.noise)

@@ -353,13 +353,13 @@ class CoupledResiduals(Accuracy):
                 elif not spans(self._on(block, residual_set), part):
                     raise out_of_span(residual_set)
 
-        for index, query in together.items():
+        for index, query in together.items():  # the sum of the pieces lies in the row space
             block = self.blocks[index]
             whole = np.broadcast_to(query, self.domain.shape(block.attributes))
             if not block.factors[0].spans(whole.reshape(1, -1)):
                 raise out_of_span(block.attributes)
 
-        for index, query in partial.items():
+        for index, query in partial.items():  # a variance above the limit is that of a direction of the ridge
             block = self.blocks[index]
             whole = np.broadcast_to(query, self.domain.shape(block.attributes))[None]
             if float(_quadratic(block, block.attributes, whole)[0]) > _limit(block) * float((whole**2).sum()):

@@ -174,7 +174,13 @@ def add_diagonals(
 def add_chain_inverses(
     weights: Floats, sums: Floats, off_diagonal: Floats, nodes: Floats, shares: Floats, total: Floats
 ) -> None:
-    """Add the lower triangle of Σ_k share_k (D + s_k² T)⁻¹ to `total`; see `add_diagonals`."""
+    """Add the lower triangle of Σ_k share_k (D + s_k² T)⁻¹ to `total`; see `add_diagonals`.
+
+    D is the diagonal of `weights`, and T the tridiagonal matrix with rows that sum to `sums` and −`off_diagonal` next
+    to the diagonal. Elimination from the first cell on leaves `own[i]`, the sum of row i plus what the cells before it
+    add; elimination from the last cell on adds `after`. Both together are the inverse of the diagonal of the inverse,
+    and `ratios` are the quotients of its neighbouring entries. Only positive numbers are added.
+    """
     n = len(weights)
     own, ratios, inverse = np.empty(n), np.empty(n), np.empty(n)
     for k in range(len(nodes)):

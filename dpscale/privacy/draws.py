@@ -264,9 +264,11 @@ def allocate(coefficients: Sequence[float], noise: str = GAUSSIAN) -> tuple[list
 
 
 def rooted(noise: str) -> float:
-    """Return the power of the coefficients to which optimal shares are proportional.
+    """Return the power p of the coefficients c_i to which optimal shares are proportional.
 
-    The least total error is the sum of these powers, raised to the inverse power.
+    Shares s_i with Σ s_i = 1 minimise Σ c_i / s_i for Gaussian noise, whose variance is inverse to the share, at
+    s_i ∝ c_i^(1/2), and Σ c_i / s_i² for Laplace noise, whose scale is, at s_i ∝ c_i^(1/3). The least total error is
+    (Σ c_i^p)^(1/p).
     """
     return 1 / 3 if noise == LAPLACE else 1 / 2
 

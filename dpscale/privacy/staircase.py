@@ -138,7 +138,9 @@ def _bucket_sums(law: Staircase, bits: int) -> tuple[list[int], int, int]:
     """Return partial sums of exp(-energy(b w)), an error bound for each, and a bound on the sum of the rest.
 
     weight(b+1) = weight(b) ratio(b) and ratio(b+1) = ratio(b) step. All factors are at most 1, so a product is short by
-    at most the sum of the errors of its factors, plus 1 for rounding down.
+    at most the sum of the errors of its factors, plus 1 for rounding down. All numbers are integers in units of
+    2^-places. Buckets below 2^-(bits + 20) are left to the bound on the rest. At width 1 the weight of
+    bucket 0 is a half, so that a random sign counts zero once.
     """
     places = bits + WORD_BITS
     one, cutoff = 1 << places, 1 << (places - bits - 20)

@@ -378,8 +378,11 @@ class SimulatedErrors:
         if np.isnan(errors).all():
             return errors
         reach = np.broadcast_to(part.largest_entries(names), errors.shape)
-        answers = np.abs(part.answers(names, self.model.marginal(names))).sum() / max(float(reach.max()), LEAST)
-        disjoint = errors.size * self.model.total / max(float(answers), LEAST)
+
+        # a record is in Σ answers / total queries on average, so about queries · total / Σ answers are disjoint
+        answers = np.abs(part.answers(names, self.model.marginal(names))).sum()
+        queries_of_records = float(answers) / max(float(reach.max()), LEAST)
+        disjoint = errors.size * self.model.total / max(queries_of_records, LEAST)
         return simultaneous_widths(errors, reach, len(names), disjoint, level)
 
     def cell_components(self, names: AttributeSet) -> ErrorComponents:

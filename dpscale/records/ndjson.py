@@ -260,10 +260,15 @@ def _gather(data: Bytes, spans: Integers32, kinds: Bytes, column: int, members: 
     for row in range(len(members)):
         member = members[row]
         offsets[row] = total
-        start = spans[member, column]
-        valid[row] = member >= 0 and (kinds[member] & TEXT or (data[start] != ord("n") and data[start] != ord("N")))
+        valid[row] = False
+        if member < 0:
+            continue
+
+        start, end = spans[member, column], spans[member, column + 1]
+        letter = data[start]  # of the values without quotes, only null and NaN begin with n or N
+        valid[row] = kinds[member] & TEXT or (letter != ord("n") and letter != ord("N"))
         if valid[row]:
-            for place in range(start, spans[member, column + 1]):
+            for place in range(start, end):
                 out[total] = data[place]
                 total += 1
 

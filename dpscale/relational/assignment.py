@@ -389,7 +389,11 @@ class ChildModel:
         return with_siblings(links, (one, two), known, self.siblings, stream, self.most)
 
     def _degrees(self, each: Floats, u: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
-        """Return the degrees of the parents by profile or group; `each` is the expected degree of every row."""
+        """Return the degrees of the parents by profile or group.
+
+        They follow the law of degrees if it was measured: with the same expected degree for all rows of a profile, or
+        with an expected degree `each` for every row. Without a law, degrees are as equal as `each` allows.
+        """
         if self.law is None:
             return sample_uniform_degrees(each, u, totals, stream)
         if self.groups is None and self.by_profile:

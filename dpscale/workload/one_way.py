@@ -282,12 +282,18 @@ class Circular(Family):
         return start, (end + 1) % size
 
     def unit_gram(self, size: int) -> Floats:
-        cell, lengths = np.arange(size), np.arange(1, size + 1)
-        distances = cell[:, None]
-        containing = np.maximum(lengths - distances, 0) + np.where(
-            distances > 0, np.maximum(lengths - (size - distances), 0), 0
-        )
-        return np.asarray((containing / lengths).sum(axis=1)[np.abs(np.subtract.outer(cell, cell))])
+        """Return QᵀQ with each query scaled to unit norm: an arc of length l has l entries of 1/√l.
+
+        Entry (a, b) sums 1/l over the arcs that contain both cells. At distance d, l − d arcs of length l do so along
+        the short way, and l − (size − d) along the other way around the circle.
+        """
+        cells, lengths = np.arange(size), np.arange(1, size + 1)
+        distances = cells[:, None]
+        one_way = np.maximum(lengths - distances, 0)
+        other_way = np.where(distances > 0, np.maximum(lengths - (size - distances), 0), 0)
+
+        by_distance = ((one_way + other_way) / lengths).sum(axis=1)
+        return np.asarray(by_distance[np.abs(np.subtract.outer(cells, cells))])
 
     def plain_value(self, size: int) -> float:
         values = np.fft.fft(arcs_holding(size)).real

@@ -198,7 +198,23 @@ def state_before_rounds(
     residuals: Residuals,
     left: Fraction,
 ) -> AimState:
-    """Return the state with such estimates before the first selection; `left` is β that is not spent."""
+    """Return the state before the first selection, which has the 1-ways and the residuals as its estimates.
+
+    A set of three or more attributes is offered if its schedule says that a round can find it above the noise. Then a
+    round costs more than one of pairs alone, so the first step is scaled by the share of the pairs.
+
+    Parameters
+    ----------
+    setting : Setting
+    counts : mapping of str to NoisyCounts
+        1-ways by their cells.
+    groups : mapping of str to Groups
+        Groups of the cells of each attribute.
+    residuals : Residuals
+        Residuals that are measured already.
+    left : Fraction
+        β that is not spent.
+    """
     noise = _noise(setting, groups, total_of(counts))
     share = setting.schedule.first_share(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
     offered = tuple(

@@ -172,12 +172,15 @@ def _check_next(run: GrowingPart, number: int) -> None:
 
 
 def _complete(run: GrowingPart, engine: Engine) -> list[int]:
-    """Return the numbers of the complete periods that are not released, in order."""
+    """Return the numbers of the complete periods that are not released, in order.
+
+    A period is complete if its last day is over, and records of it or of a later period have arrived.
+    """
     if run.ended or not run.may_release:
         return []
-    last = _last_arrival(run, engine)
-    numbers = range(len(run.released), len(run.labels))
-    return [number for number in numbers if number <= last and run.end_of(number) <= date.today()]
+    latest = _last_arrival(run, engine)
+    over = [number for number in range(len(run.released), len(run.labels)) if run.end_of(number) <= date.today()]
+    return [number for number in over if number <= latest]
 
 
 def _last_arrival(run: GrowingPart, engine: Engine) -> int:
