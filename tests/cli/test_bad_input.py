@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.engine import schedulers
 from dpscale.runs import source
 from tests.runs.small import DOMAIN, job, table, write_job, write_table
 
