@@ -36,9 +36,9 @@ HOMONYMS = {
     # the choice of a reconstruction, sampler or error; a recorded mechanism, for a checker with code of its own;
     # an argument of matplotlib
     "auto": ("job/", "cli/schema.py", "reconstruction/base.py", "reconstruction/maxent.py", "runs/table.py",
-             "audit/evidence/crosscheck.py", "answers/report/figures.py"),
+             "answers/report/figures.py"),
     "product": ("mechanisms/hdmm.py",),  # a search
-    "range": ("audit/evidence/",),  # a key of draws
+    "range": ("audit/evidence/", "runs/links/link_facts.py"),  # a key of selections
     "prefix": ("mechanisms/residual_planner_plus.py",),  # a strategy of one attribute
     "random": ("runs/links/", "cli/plan.py"),  # the error of random links
     "maxent": ("job/sections.py",),  # a method of links
@@ -51,7 +51,8 @@ HOMONYMS = {
     "csv": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
     # a statistic of an attribute, of degrees and of errors; a summed quantity; a parameter of noise
     "mean": ("answers/statistics.py", "cli/check.py", "evaluation/", "runs/links/"),
-    "sum": ("engine/graphs.py", "runs/links/link_draws.py", "mechanisms/residual_planner.py"),
+    "sum": ("engine/graphs.py", "runs/links/link_draws.py", "runs/links/link_facts.py",
+            "mechanisms/residual_planner.py"),
     "variance": ("audit/", "privacy/", "runs/links/first_measurement.py"),
     "parquet": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
 }  # fmt: skip

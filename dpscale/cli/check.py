@@ -159,7 +159,7 @@ def selftest(full: bool, as_json: bool) -> None:
 
     results = audit()
     if full:
-        from dpscale.audit.adaptive_audit import full_selftest
+        from dpscale.audit.adaptive_attack import full_selftest
 
         results += full_selftest()
     if as_json:

@@ -56,7 +56,7 @@ def evidence(
         _check(folder, public_key, ledger, as_json)
         return
     from dpscale.audit.evidence.bundle import check_charged, check_whole, write_bundle
-    from dpscale.audit.evidence.signing import signer
+    from dpscale.audit.evidence.envelope import signer
 
     run, signing = opening.open_run(run_dir or ""), signer(Path(key)) if key else None
     check_whole(run)
@@ -69,7 +69,7 @@ def evidence(
 def _print_registry(run_dir: str | None, schema: bool) -> None:
     """Print the registry entry of a run, or the schema of entries."""
     from dpscale.audit.evidence.bundle import check_whole
-    from dpscale.audit.evidence.registry import REGISTRY_SCHEMA, registry_entry
+    from dpscale.runs.registry import REGISTRY_SCHEMA, registry_entry
 
     if (run_dir is None) != schema:
         raise JobError("evidence --registry", "neither a run directory nor --schema, or both", "one of them",
@@ -133,7 +133,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for name in ("release", "dataset"):
         claim = found[name]
         yield f"{name}: epsilon {claim['epsilon']} at delta {claim['delta']:g}, as recomputed"
-    yield f"components: {', '.join(found['components'])}"
+    yield f"parts: {', '.join(found['parts'])}"
     yield f"{found['draws']} draws and {found['selections']} selections, their sensitivities recomputed from integers"
     if found["by_columns_alone"]:
         yield f"{found['by_columns_alone']} strategies are too large: only the norms of their columns are checked"

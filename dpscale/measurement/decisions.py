@@ -24,7 +24,7 @@ from dpscale.base.arrow import pa
 from dpscale.base.errors import JobError, TransientError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.measurement.measurement import Measurements, Part, check_affordable, decision_parts
-from dpscale.measurement.value_files import FileLayout, Span, ValueReader, file_name, read_rows, spans
+from dpscale.measurement.value_files import FileLayout, Span, ValueReader, file_name, read_rows, records, spans
 from dpscale.plans.measurement_plan import (
     Decision,
     MeasurementPlan,
@@ -109,6 +109,37 @@ class MeasurementStore:
     def stored_spans(self, decision: Decision) -> list[Span]:
         """Return the spans of a decision whose values are stored."""
         return spans(decision.round, listed(self.folder))
+
+    def drawn(self, decision: Decision) -> Iterator[tuple[str, int, MeasurementRequest, dict[str, Any]]]:
+        """Yield file, place, request and noise record of every draw of a decision, in the order of the files.
+
+        Raises
+        ------
+        JobError
+            If a file has other records than those of the requests, or a measurement is missing.
+        """
+        requests, sequence, place = decision.requests, self.file_layout(decision).sequence.tolist(), 0
+        for first, end in self.stored_spans(decision):
+            name = file_name(decision.round, (first, end))
+            if first != place:
+                raise _edited(f"{name} {'belongs to no decision' if first < place else 'follows a missing file'}")
+            for label in records(self.folder / name):
+                request = requests[sequence[place]] if place < min(end, len(sequence)) else None
+                if request is None or canonical(label) != canonical(self.record(request)):
+                    raise _edited(f"{name} has a record that differs from the request")
+                yield name, place, request, label
+                place += 1
+            if place != end:
+                raise _edited(f"{name} does not contain the draws in its name")
+        if place != len(sequence):
+            raise _edited(f"draw {place} of round {decision.round} is missing")
+
+    def check_files(self, decisions: Sequence[Decision]) -> None:
+        """Raise JobError for a file of values that belongs to none of these decisions."""
+        there = {name for name in listed(self.folder) if name.endswith(".parquet")}
+        known = {file_name(one.round, span) for one in decisions for span in spans(one.round, there)}
+        if wrong := sorted(there - known):
+            raise _edited(f"{wrong[0]} belongs to no decision")
 
     def missing(self, decision: Decision) -> list[Measurements]:
         """Return the measurements of a decision that have no file yet."""
@@ -336,3 +367,7 @@ class _Values(Sequence[Floats]):
             got = f"values of round {self.decision.round} are missing"
             raise JobError("measurements", got, "the original files", "restore them")
         return self._spans[number]
+
+
+def _edited(got: str) -> JobError:
+    return JobError("measurements", got, "the unmodified files of the run", "restore them")

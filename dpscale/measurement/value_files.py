@@ -209,6 +209,18 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
             yield from ({**head, **json.loads(group.labels[code].as_py())} for code in group.codes[firsts].tolist())
 
 
+def measured_draws(path: Path) -> Iterator[tuple[dict[str, Any], Floats]]:
+    """Yield the noise record and the values of every measurement in a file, in the units of the draw."""
+    file, _ = open_values(path)
+    with file:
+        head = json.loads(file.schema_arrow.metadata[META])
+        for number in range(file.num_row_groups):
+            group = read_group(file, number)
+            firsts = np.flatnonzero(np.diff(group.codes, prepend=-1))
+            for code, values in zip(group.codes[firsts], np.split(group.values, firsts[1:]), strict=True):
+                yield {**head, **json.loads(group.labels[int(code)].as_py())}, values
+
+
 def _unreadable(path: Path) -> JobError:
     return JobError("measurements", f"{path.name} cannot be read", "complete files", "measure again")
 

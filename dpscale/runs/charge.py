@@ -34,6 +34,7 @@ from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import make_secret, read_secret, secret_tag
 from dpscale.records.origin import Stamps
 from dpscale.runs.run import ENTRIES, Part, Run
+from dpscale.runs.statement import sealed_hashes
 from dpscale.storage.files import flush_names, present, read_bytes
 
 SEARCHES, UNITS, ALLOCATION = "discovery", "units", "allocation"
@@ -123,6 +124,8 @@ def charge(run: Run, entry: str = "privacy", reserve: bool = True) -> str:
         raise JobError("run directory", f"manifest.json in {run.path} was replaced meanwhile",
                        "one process that creates the directory", "run the command again")  # fmt: skip
     content, terms, privacy = run.content, _charge_of(run, entry), run.job.privacy
+    stated = entry == "privacy" and reserve and run.manifest.get(entry) is None
+    facts = {**terms.facts, **(sealed_hashes(run, ENTRIES) if stated else {})}
     for part in run.parts.values():
         part.check_charge(entry)
     with open_ledger(run) as ledger:
@@ -136,7 +139,7 @@ def charge(run: Run, entry: str = "privacy", reserve: bool = True) -> str:
             reserve,
             content.protects,
             public=run.job.engine.seed is not None,
-            facts=terms.facts,
+            facts=facts,
             periods=terms.periods,
             job=run.job_entry,
         )

@@ -495,6 +495,55 @@ class Run(StageRecords):
             write_whole(path, (read_bytes(path) if present(path) else b"") + text.encode())
 
 
+@dataclass(frozen=True)
+class DrawFacts:
+    """Facts of a draw that its label does not have.
+
+    Attributes
+    ----------
+    bound : str or dict
+        Name of its bound in `Part.facts_of_draws`, or a bound that was planned from released values.
+    values : int, optional
+        Number of values.
+    count : int
+        Number of equal draws that are stored as one.
+    group : str, optional
+        Name of the draws that a unit changes together, by one of the alternative changes of their bounds.
+    """
+
+    bound: str | dict[str, Any]
+    values: int | None = None
+    count: int = 1
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Journaled:
+    """Folder of draws that the journal stores.
+
+    Attributes
+    ----------
+    entry : str
+        Name of the entry of the ledger that pays for the draws.
+    folder : Path
+    name : callable
+        name(label) returns the name of a draw, given its label.
+    draws : mapping of str to DrawFacts
+        Facts of the draws that must be stored, by name.
+    selections : sequence of mapping
+        Selections between the draws: `decision`, `count`, `range`, `cost`, `bound`, `scores` and `scale`.
+    others : sequence of str
+        Names of other files.
+    """
+
+    entry: str
+    folder: Path
+    name: Callable[[Mapping[str, Any]], str]
+    draws: Mapping[str, DrawFacts]
+    selections: Sequence[Mapping[str, Any]] = ()
+    others: Sequence[str] = ()
+
+
 class Part(StageRecords):
     """Part of a release: the draws of a table, a join, a link, a period or a search, and what later parts read.
 
@@ -538,6 +587,23 @@ class Part(StageRecords):
 
     def check_charge(self, entry: str) -> None:
         """Raise BudgetError before a charge that depends on another fact than the ledger has, or costs too much."""
+
+    def facts_of_draws(self) -> dict[str, Any]:
+        """Return public facts that bound the effect of a unit on the draws, for JSON, known once the part is planned.
+
+        Returns
+        -------
+        dict
+            `bounds`: changes of exact counts by name (`runs.statement.bound_of`); `steps`: number of neighbours of the
+            part that connect two of the job; `contribution`, `mechanism`, `law`, `sensitivity` and `post_processing`
+            in words. Empty if the part has no draws.
+        """
+        return {}
+
+    @property
+    def journaled(self) -> list[Journaled]:
+        """Folders of `StoredDraws` with the draws of the part."""
+        return []
 
     @property
     def drawn_folders(self) -> list[Path]:

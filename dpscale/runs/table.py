@@ -41,8 +41,9 @@ from dpscale.records.frames import FRAME
 from dpscale.records.origin import Layout, Origin, differing, layout
 from dpscale.runs.earlier import with_earlier
 from dpscale.runs.manifest import DRAFTED, parse_row_settings, versions
-from dpscale.runs.run import Part, Run
+from dpscale.runs.run import DrawFacts, Journaled, Part, Run
 from dpscale.runs.stage import STAGES
+from dpscale.runs.table_facts import table_facts
 from dpscale.storage.files import read_text, write_whole
 from dpscale.synthesis.decode import read_column
 from dpscale.workload import Workload
@@ -50,7 +51,7 @@ from dpscale.workload import Workload
 # defaults that every digest includes, also that of a job that omits them
 FOUND_FOLDER = "domain"
 LEAST_PAGE = 1 << 23  # bytes of a Parquet page that are always read
-UNIT_RECORD, CUT_FILE = "units/units.json", "cut.parquet"
+UNIT_RECORD, CUT_FILE, DRAWN_UNITS = "units/units.json", "cut.parquet", "units/drawn"
 FOUND, SEARCH_FILE = f"{FOUND_FOLDER}/domain.toml", f"{FOUND_FOLDER}/searches.json"
 SEARCH_SHARE = "search_share"  # in the manifest, if the counts of the search are the estimates
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
@@ -94,6 +95,18 @@ class TablePart(Part):
             return None
         cost, records = self.stages[stage].function("terms")(self)
         return cost.for_group(self.steps), records
+
+    def facts_of_draws(self) -> dict[str, Any]:
+        return table_facts(self, self.measurement_plan, self.planning_problem.rows_per_unit)
+
+    @property
+    def journaled(self) -> list[Journaled]:
+        """Numbers of distinct units and of rows that are cut; other values are in a `MeasurementStore`."""
+        if not self.requests("unit_counts"):
+            return []
+        _, records = self.stages["units"].function("terms")(self)
+        draws = {str(one["count"]): DrawFacts(str(one["count"])) for one in records}
+        return [Journaled("units", self.path / DRAWN_UNITS, lambda label: str(label["count"]), draws)]
 
     @property
     def spent(self) -> Cost:

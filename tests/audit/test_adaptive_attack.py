@@ -8,13 +8,15 @@ import pytest
 from dpscale.audit.adaptive_attack import (
     MU,
     UNIT_ROWS,
+    attained,
     first_selection,
+    one_run,
+    one_run_epsilon,
     rows_counts,
     single_attribute_counts,
     transcript,
     worst_pair,
 )
-from dpscale.audit.adaptive_audit import attained, one_run, one_run_epsilon
 from dpscale.audit.selftest import DELTA, bound_of
 
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+import tomli_w
 
 import dpscale as dp
-from dpscale.audit.evidence import bundle, draws, recompute, sensitivities
+from dpscale.audit.evidence import bundle, recompute, sensitivities
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.ledger import Ledger
@@ -26,8 +27,8 @@ from dpscale.privacy.protection import Protection
 from dpscale.runs.charge import parts_of_entry
 from dpscale.runs.opening import open_run
 from tests.audit import test_bundle_of_tables as tables
-from tests.audit.test_bundle import GAUSSIAN, PASSED, PURE, UNIT, run_command, run_job, write_run_bundle
-from tests.audit.test_forgeries import forge
+from tests.audit.forging import forge
+from tests.audit.test_bundle import GAUSSIAN, PASSED, PURE, UNIT, recomputed, run_command, run_job, write_run_bundle
 
 ADDITIVE, PERIOD = Fraction(1, 4 * 10**9), "2026-02"
 KINDS = {"plan": ("query-smasher", GAUSSIAN), "units": ("identity", GAUSSIAN, UNIT), "laplace": ("identity", PURE)}
@@ -61,7 +62,7 @@ def runs(tmp_path_factory):
 
 
 def events_of(folder):
-    return recompute.count_events(recompute.read(folder, "events.json")["release"]["events"])
+    return recompute.events_of(recompute.read_files(folder))["release"]
 
 
 @pytest.mark.parametrize("kind", ["plan", "units"])
@@ -69,7 +70,7 @@ def test_additive_delta_and_period_reach_the_evidence(runs, tmp_path, kind):
     run, folder = runs[kind]
     found = check_bundle(folder)
     assert found["own_scripts"]
-    assert "the additive δ of table data, which draws.json states" in found["unverified"]
+    assert "the additive δ of data, which parts.json states" in found["unverified"]
     assert found["release"]["epsilon"] == pytest.approx(1.0, rel=1e-6)
     assert found["release"]["delta"] == 1e-9
     [row] = recompute.read(folder, "ledger.json")["releases"]
@@ -87,16 +88,16 @@ def test_additive_delta_and_period_reach_the_evidence(runs, tmp_path, kind):
 def test_pure_release_claims_its_additive_delta(runs, tmp_path):
     """The job promised δ = 0, which the check reports."""
     folder = runs["laplace"][1]
-    claim = recompute.read(folder, "events.json")["release"]
+    claim = recompute.read(folder, "claims.json")["release"]
     assert claim["epsilon"] == pytest.approx(0.7, rel=1e-3)
     assert Fraction(claim["delta"]) >= ADDITIVE
-    with pytest.raises(JobError, match=r"the claim has a different delta than job\.toml"):
+    with pytest.raises(JobError, match="the claim has a different delta than the ledger's entry"):
         check_bundle(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recompute, "cross_faults", lambda folder: [])
+        patch.setattr(recompute, "_promise_faults", lambda *_: ())
         assert recompute.faults(folder) == []
-        lower = recompute.read(folder, "events.json")["release"] | {"delta": float(ADDITIVE) / 2}
-        assert recompute._above("release", lower)
+        lower = recompute.read(folder, "claims.json")["release"] | {"delta": float(ADDITIVE) / 2}
+        assert recompute._above("release", lower, events_of(folder))
 
 
 def edit_cost(change):
@@ -104,8 +105,8 @@ def edit_cost(change):
 
     def act(files):
         ledger = files["ledger"]
-        links = [link["shown"] for link in ledger["chain"]["links"] if link["entry"] == "releases"]
-        for cost in (ledger["releases"][0]["cost"], files["events"]["release"]["cost"]):
+        links = [link["shown"] for link in ledger["chain"]["entries"] if link["entry"] == "releases"]
+        for cost in (ledger["releases"][0]["cost"], files["claims"]["release"]["cost"]):
             change(cost)
         for shown in links:
             shown["cost"] = json.dumps(ledger["releases"][0]["cost"], sort_keys=True)
@@ -117,24 +118,12 @@ def drop(part):
     return lambda files: edit_cost(lambda cost: cost.pop(part))(files)
 
 
-def drop_event(files):
-    for name in ("release", "dataset"):
-        files["events"][name]["events"] = [one for one in files["events"][name]["events"] if one["kind"] != "delta"]
-
-
-def drop_dataset_event(files):
-    files["events"]["dataset"]["events"] = [
-        one for one in files["events"]["dataset"]["events"] if one["kind"] != "delta"
-    ]
-
-
 def lower_component(files):
-    files["draws"]["components"][0]["delta"] = str(ADDITIVE / 2)
-    drop_event(files)
+    files["parts"]["data"]["delta"] = str(ADDITIVE / 2)
 
 
 def raise_component(files):
-    files["draws"]["components"][0]["delta"] = str(ADDITIVE * 2)
+    files["parts"]["data"]["delta"] = str(ADDITIVE * 2)
 
 
 def drop_periods(files):
@@ -152,10 +141,8 @@ def lower_period(files):
 @pytest.mark.parametrize(("change", "fault"), [
     (drop("delta"), "the draws have an additive δ of 2.5e-10, but 0 was charged"),
     (drop("period"), "ledger.json does not list the periods of its entries"),
-    (drop_event, "events.json does not list the events of the draws"),
-    (drop_dataset_event, "events.json does not list the events of the ledger"),
-    (lower_component, "events.json does not list the events of the draws"),
-    (raise_component, "events.json does not list the events of the draws"),
+    (lower_component, "the parts differs from the one that was charged"),
+    (raise_component, "the draws have an additive δ of 5e-10, but 2.5e-10 was charged"),
     (drop_periods, "ledger.json does not list the periods of its entries"),
     (rename_period, "ledger.json does not list the periods of its entries"),
     (lower_period, "ledger.json has sums of the period '2026-02' that differ from its entries"),
@@ -170,17 +157,18 @@ def test_claim_that_ignores_the_additive_delta_is_detected(runs, tmp_path):
     """Planted: the claim of the noise alone, at the whole δ."""
 
     def claim_less(files):
-        files["events"]["release"]["epsilon"] *= 0.98
+        files["claims"]["release"]["epsilon"] *= 0.98
 
     folder = forge(runs["plan"][1], tmp_path / "forged", claim_less)
     assert any("but 0.98" in fault for fault in recompute.faults(folder))
-    claim = recompute.read(folder, "events.json")["release"]
-    honest = [one for one in claim["events"] if one["kind"] != "delta"]
-    assert not recompute._above("release", claim | {"events": honest, "epsilon": 0.9915})
-    assert recompute._above("release", claim | {"epsilon": 0.9915})
+    claim = recompute.read(folder, "claims.json")["release"]
+    events = events_of(folder)
+    noise = recompute.Events({event: count for event, count in events.items() if event[0] != "delta"})
+    assert not recompute._above("release", claim | {"epsilon": 0.9915}, noise)
+    assert recompute._above("release", claim | {"epsilon": 0.9915}, events)
     pytest.importorskip("dp_accounting")
-    assert recompute.account("release", claim | {"epsilon": 0.95})[1]
-    assert not recompute.account("release", claim | {"epsilon": 1.0})[1]
+    assert recompute.account("release", claim | {"epsilon": 0.95}, events)[1]
+    assert not recompute.account("release", claim | {"epsilon": 1.0}, events)[1]
 
 
 def test_uncharged_additive_delta_is_refused_before_a_draw(tmp_path, monkeypatch):
@@ -206,15 +194,16 @@ def test_evidence_counts_a_release_of_units_for_rows(tmp_path, monkeypatch):
     mine = recompute.additive_delta(row, ledger)
     assert float(mine) == pytest.approx(float(grown), rel=1e-9)
     assert recompute.steps(row, ledger) == 2
-    dataset = recompute.count_events(recompute.read(folder, "events.json")["dataset"]["events"])
+    dataset = recompute.events_of(recompute.read_files(folder))["dataset"]
     assert recompute.total(dataset, "delta") >= mine * (1 - Fraction(1, 10**9))
 
     def forget_growth(files):
-        listed = files["events"]["dataset"]["events"]
-        listed.remove(max((one for one in listed if one["kind"] == "delta"), key=lambda one: Fraction(one["cost"])))
+        """Claim the ε of the release for one step, at the δ of the dataset."""
+        for claim in (files["claims"]["dataset"], files["ledger"]["spent"]):
+            claim["epsilon"] = files["claims"]["release"]["epsilon"]
 
     forged = forge(folder, tmp_path / "forged", forget_growth)
-    assert "events.json does not list the events of the ledger" in recompute.faults(forged)
+    assert any("dataset: ε is" in fault for fault in recompute.faults(forged))
 
 
 def test_several_tables_sum_additive_deltas_over_steps(tmp_path, monkeypatch):
@@ -230,21 +219,20 @@ def test_several_tables_sum_additive_deltas_over_steps(tmp_path, monkeypatch):
     grown = sum(cost.delta for cost in costs.values())
     assert Fraction(row["cost"]["delta"]) >= grown > 4 * ADDITIVE
     assert "period" not in row["cost"]  # the link is for no period
-    components = {one["name"]: one for one in recompute.read(folder, "draws.json")["components"]}
-    assert {name: (one.get("delta"), one.get("steps")) for name, one in components.items()} == {
-        "persons": (str(ADDITIVE), 2), "products": (str(ADDITIVE), 2), "links": (None, None),
+    parts = recompute.read(folder, "parts.json")
+    assert {name: (one.get("delta"), one["steps"]) for name, one in parts.items()} == {
+        "tables.persons": (str(ADDITIVE), 2), "tables.products": (str(ADDITIVE), 2), "links.links": (None, 1),
     }  # fmt: skip
     assert "this additive δ is part of every δ here" in (run.path / "report.html").read_text()
-    recomputed = recompute.check_draws(recompute.read(folder, "draws.json"),
-                                       recompute.read(folder, "strategies.json")["factors"])[0]  # fmt: skip
-    assert 0.99 * float(grown) < float(recompute.total(recomputed, "delta")) <= float(grown) * (1 + 1e-9)
+    events, _ = recomputed(folder)
+    assert 0.99 * float(grown) < float(recompute.total(events, "delta")) <= float(grown) * (1 + 1e-9)
 
 
 def test_components_above_the_delta_of_the_job_are_refused(tmp_path, monkeypatch):
     """The noise of the shares uses up epsilon at the job's delta; an additive delta is more than the job allows."""
     plant(monkeypatch, Fraction(1, 10**8))
     path = tables.shop.write_job(tmp_path)
-    path.write_text(bundle.tomli_w.dumps(tables.rooted_job()))
+    path.write_text(tomli_w.dumps(tables.rooted_job()))
     with pytest.raises(dp.BudgetError, match=r"privacy\.delta: parts with additive delta .*; expected a total cost"):
         dp.run(path, tmp_path / "run")
     assert not list((tmp_path / "run").rglob("links/*/*.parquet"))
@@ -253,7 +241,7 @@ def test_components_above_the_delta_of_the_job_are_refused(tmp_path, monkeypatch
 def test_command_makes_and_checks_the_bundle(runs, tmp_path):
     run, folder = runs["plan"]
     code, output, _ = run_command("evidence", "--check", folder)
-    assert (code, "additive δ of table data" in output) == (0, True)
+    assert (code, "additive δ of data" in output) == (0, True)
     ledger = json.loads(run_command("ledger", "show", run.parent / "ledger.sqlite", "--json")[1])
     assert ledger["datasets"]["small"]["periods"][PERIOD]["additive_delta"] == float(ADDITIVE)
 
@@ -272,7 +260,7 @@ def test_growth_of_the_script_equals_that_of_the_package(mu, delta, steps):
 
 def test_draws_without_additive_delta_are_written_as_before(tmp_path):
     folder = write_run_bundle(run_job(tmp_path, "identity"))
-    assert "delta" not in recompute.read(folder, "draws.json")["components"][0]
-    assert {one["kind"] for one in recompute.read(folder, "events.json")["dataset"]["events"]} == {"gaussian"}
+    assert "delta" not in recompute.read(folder, "parts.json")["data"]
+    events = recompute.events_of(recompute.read_files(folder))["dataset"]
+    assert {kind for (kind, cost) in events if cost} == {"gaussian"}
     assert "periods" not in recompute.read(folder, "ledger.json")
-    assert draws.EventCounts

@@ -1,35 +1,48 @@
 """Evidence bundles of several tables and links: every component is recomputed, and falsifications are detected."""
 
 import json
+import math
 import re
 import shutil
-import subprocess
-import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import tomli_w
 
 import dpscale as dp
-from dpscale.audit.evidence import bundle, crosscheck, draws, recompute, sensitivities, shapes
+from dpscale.audit.evidence import bundle, recompute, sensitivities
 from dpscale.audit.evidence.check import check_bundle
-from dpscale.audit.evidence.sensitivities import file_of
 from dpscale.base.errors import JobError
+from dpscale.job.allocation import LinkBudget
 from dpscale.job.job import CompositeJob
-from dpscale.measurement.value_files import META, open_values, read_group, write_values
+from dpscale.measurement.value_files import META, file_name, open_values, read_group, write_values
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.features import Features, Side, squared_distance
-from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.links.link_draws import SUMS, LinkDraws
+from dpscale.runs.links.link_facts import link_bounds, sum_bounds
 from dpscale.runs.opening import open_run
+from dpscale.runs.run import ENTRIES
+from dpscale.runs.statement import stated_parts
+from tests.audit.forging import (
+    forge,
+    rechain,
+    records_of,
+    remove,
+    restate,
+    restate_answers,
+    run_script,
+    scale_noise,
+    selections_of,
+)
 from tests.audit.leaks import leaks_under
-from tests.audit.test_bundle import PASSED, run_command
+from tests.audit.test_bundle import PASSED, recomputed, records_now, run_command
 from tests.links import small as shop
 from tests.links.small import table_section
 from tests.running import begin_linked, linked
 
-FILES = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
 PRIVACY = {"epsilon": 3.0, "delta": 1e-6, "dataset": "shop"}
 UNSEEDED = {"scheduler": "synchronous"}
 
@@ -68,7 +81,7 @@ def runs(tmp_path_factory):
 def write_job(place):
     """Write the job of replaced rows, without the sections of the shop that it lacks."""
     path = shop.write_job(place)
-    path.write_text(bundle.tomli_w.dumps(replaced_job()))
+    path.write_text(tomli_w.dumps(replaced_job()))
     return path
 
 
@@ -77,42 +90,14 @@ def bundles(runs):
     return {name: bundle.write_bundle(open_run(run), PASSED) for name, run in runs.items()}
 
 
-def forge(folder, place, change):
-    """Return a copy with edited files and recomputed hashes; `change` edits a dict of the parsed files by name."""
-    copy = shutil.copytree(folder, place)
-    files = {name: json.loads((copy / f"{name}.json").read_text()) for name in FILES}
-    tables = [path.name.removesuffix(".toml") for path in copy.glob("*.toml")]
-    files |= {name: shapes_toml(copy / f"{name}.toml") for name in tables}
-    before = json.dumps(files)
-    change(files)
-    assert json.dumps(files) != before, "a forgery that forges nothing"
-    for name, content in files.items():
-        json_file = name in FILES or name == "more"
-        text = bundle.canonical(content) if json_file else bundle.tomli_w.dumps(content).encode()
-        (copy / f"{name}{'.json' if json_file else '.toml'}").write_bytes(text)
-    (copy / "hashes.json").unlink()
-    contents = {path.name: path.read_bytes() for path in copy.iterdir()}
-    for name, content in bundle._sealed(contents, None).items():
-        (copy / name).write_bytes(content)
-    return copy
+def file_of(name):
+    """Value file of a draw of a link."""
+    return file_name(LinkDraws.number(name), (0, 1))
 
 
-def shapes_toml(path):
-    return crosscheck.tomllib.loads(path.read_text())
-
-
-def run_script(folder):
-    return subprocess.run(
-        [sys.executable, "-I", "-S", folder / "recompute.py"], capture_output=True, text=True, cwd="/"
-    )
-
-
-def part(files, label):
-    return next(one for one in files["draws"]["components"] if sensitivities.label(one) == label)
-
-
-def statistic(files, label, name):
-    return next(one for one in part(files, label)["draws"] if one["statistic"] == name)
+def statistic(files, part, name):
+    """Record of a draw of a link."""
+    return next(one for one in records_of(files, part) if one["file"].endswith(file_of(name)))
 
 
 # ---- bundles that agree ----------------------------------------------------------------------------------------------
@@ -121,13 +106,13 @@ def statistic(files, label, name):
 @pytest.mark.parametrize("name", JOBS)
 def test_components_cost_nearly_the_whole_charge(bundles, name):
     folder = bundles[name]
-    found, listed = check_bundle(folder), recompute.read(folder, "draws.json")
-    expected = {"rooted": ["table persons", "table orders", "link orders", "link ratings", "link homes"],
-                "replaced": ["table persons", "table products", "link links"]}  # fmt: skip
-    assert found["components"] == expected[name]
+    found = check_bundle(folder)
+    expected = {"rooted": ["links.homes", "links.orders", "links.ratings", "tables.orders", "tables.persons"],
+                "replaced": ["links.links", "tables.persons", "tables.products"]}  # fmt: skip
+    assert found["parts"] == expected[name]
     assert found["own_scripts"]
     assert found["private"]
-    events, faults = recompute.check_draws(listed, recompute.read(folder, "strategies.json")["factors"])
+    events, faults = recomputed(folder)
     paid, due = recompute.charged_and_due(recompute.read(folder, "ledger.json")["releases"][0]["cost"], events)
     assert not faults
     assert paid * 999 / 1000 < due <= paid
@@ -140,20 +125,20 @@ def test_script_verifies_bundle_alone_and_with_dp_accounting(bundles, tmp_path, 
     assert (alone.returncode, alone.stderr) == (0, "")
     assert alone.stdout.endswith("all claims are correct\n")
     pytest.importorskip("dp_accounting")
-    events = recompute.read(folder, "events.json")
-    accounted, wrong = recompute.account("release", events["release"]) if events["release"]["epsilon"] else ({}, "")
+    files = recompute.read_files(folder)
+    claim, events = files["claims"]["release"], recompute.events_of(files)["release"]
+    accounted, wrong = recompute.account("release", claim, events) if claim["epsilon"] else ({}, "")
     assert not wrong
     if accounted:
-        assert accounted["dp-accounting, PLD"] == pytest.approx(events["release"]["epsilon"], rel=0.01)
+        assert accounted["dp-accounting, PLD"] == pytest.approx(claim["epsilon"], rel=0.01)
     assert check_bundle(folder)["sound"], "nothing is left behind by the script"
 
 
 def test_facts_without_verification_are_listed(bundles):
     unverified = " ".join(check_bundle(bundles["rooted"])["unverified"])
-    for text in ("draws of link orders", "clipping bounds and precisions of the feature sums of link homes",
-                 "domains and plans: the ledger's entry of this release seals no hash"):  # fmt: skip
-        assert text in unverified
-    assert "feature sums of link ratings" not in unverified, "a published link has none"
+    assert "bounds and noise of draws of links.homes that were planned from released values" in unverified
+    assert "links.ratings" not in unverified, "a published link has no such draws"
+    assert "seals no hash" not in unverified
 
 
 def test_bundle_matches_ledger(bundles, runs):
@@ -174,7 +159,7 @@ def test_bundle_contains_no_path_tag_or_exact_number(bundles, runs, name):
     assert leaks_under([bundles[name]]) == {}
     frames = shop.make_frames()
     numbers = {str(len(frames[table])) for table in ("persons", "orders", "ratings")}
-    texts = (bundles[name] / "draws.json").read_text() + (bundles[name] / "checklist.json").read_text()
+    texts = "".join((bundles[name] / file).read_text() for file in ("parts.json", "checklist.json"))
     assert not numbers & set(re.findall(r"(?<![\w.])\d+(?![\w.])", texts)), "no number of rows or links"
     public = {(one, *path.relative_to(run.path).parts[:1]) for path in run.path.rglob("*.key") for one in [path.name]}
     assert not public, "the key is destroyed"
@@ -212,11 +197,11 @@ def save(path, values):
 EDITS = {
     "stray values": (
         lambda links: save(links / "orders" / file_of("links"), [1.0]),
-        f"{file_of('links')} of link orders belongs to",
+        f"{file_of('links')} of links.orders belongs to",
     ),
     "missing values": (
         lambda links: (links / "orders" / file_of("degrees")).unlink(),
-        f"{file_of('degrees')} of link orders is miss",
+        "degrees of links.orders is miss",
     ),
     "other numbers": (
         lambda links: save(links / "orders" / file_of("degrees"), np.ones(5)),
@@ -228,9 +213,11 @@ EDITS = {
     ),
     "missing round": (
         lambda links: (links / "ratings" / file_of("round-01")).unlink(),
-        f"{file_of('round-01')} of link ratings is m",
+        "round-01 of links.ratings is m",
     ),
-    "unknown link": (lambda links: (links / "other").mkdir(), "links/other belongs to no link"),
+    "missing plan of sums": (lambda links: (links / "homes" / "shares.json").unlink(), "shares.json of link homes"),
+    "other file": (lambda links: (links / "homes" / "more.json").write_text("{}"), "belongs to no draw"),
+    "unknown link": (lambda links: (links / "other").mkdir(), "links/other belongs to no part"),
 }
 
 
@@ -239,88 +226,115 @@ def test_file_of_link_that_does_not_fit_is_refused(run_copy, edit):
     change, message = EDITS[edit]
     change(run_copy.path / "links")
     with pytest.raises(JobError, match=message):
-        draws.draws_and_factors(run_copy)
+        records_now(run_copy)
 
 
 # ---- falsifications --------------------------------------------------------------------------------------------------
 
 
-def scale_noise(draw, factor):
-    draw["variance"] = str(int((int(draw["variance"]) - 8) * factor) + 8)
-
-
-def edit_draw(label, name, change):
+def edit_draw(part, name, change):
     def edited(files):
-        change(statistic(files, label, name))
+        change(statistic(files, part, name))
 
     return edited
 
 
-def edit_part(label, change):
+def edit_part(part, change, agreeing=True):
+    """Edit the facts of a part, with the costs and events that follow."""
+
     def edited(files):
-        change(part(files, label))
+        change(files["parts"][part])
+        if agreeing:
+            restate(files)
 
     return edited
 
 
 def cheaper_claim(files):
-    files["events"]["release"]["epsilon"] *= 0.9
+    files["claims"]["release"]["epsilon"] *= 0.9
 
 
 def smaller_charge(files):
     """Lower the charge everywhere in proportion to a smaller claim."""
-    for cost in (files["ledger"]["releases"][0]["cost"], files["events"]["release"]["cost"]):
+    for cost in (files["ledger"]["releases"][0]["cost"], files["claims"]["release"]["cost"]):
         cost["gaussian"] = str(Fraction(cost["gaussian"]) * 9 / 10)
-    event = files["events"]["dataset"]["events"][0]
-    event |= {"cost": files["ledger"]["releases"][0]["cost"]["gaussian"], "noise_multiplier": 1.0}
 
 
-def without_component(label):
-    """Remove a component from all files, with its events."""
+def without_part(part):
+    """Remove a part from all files, with its events."""
 
     def removed(files):
-        gone = part(files, label)
-        files["draws"]["components"].remove(gone)
-        files["run-files"] = {name: one for name, one in files["run-files"].items()
-                              if not name.startswith(gone["folder"])}  # fmt: skip
-        files["checklist"] = [row for row in files["checklist"] if row.get("component") != label]
-        restate_events(files)
+        del files["parts"][part]
+        without_records(part)(files)
 
     return removed
 
 
-def restate_events(files):
-    """State the events of the draws as they are listed now."""
-    events, _ = sensitivities.check_draws(files["draws"], files["strategies"]["factors"])
-    files["events"]["release"]["events"] = bundle._listed(events)
+def without_records(part):
+    """Remove the records of a part and their files, with its events."""
 
-
-def without_draw(label, name):
     def removed(files):
-        part(files, label)["draws"].remove(statistic(files, label, name))
-        restate_events(files)
+        gone = records_of(files, part)
+        remove(files, [*gone, *selections_of(files, part)])
+        for one in gone:
+            files["run-files"].pop(one["file"], None)
+        restate(files)
+
+    return removed
+
+
+def without_draw(part, name):
+    def removed(files):
+        remove(files, [statistic(files, part, name)])
+        restate(files)
+
+    return removed
+
+
+def without_draw_and_file(part, name):
+    """Remove also the hash of the value file."""
+
+    def removed(files):
+        del files["run-files"][statistic(files, part, name)["file"]]
+        without_draw(part, name)(files)
 
     return removed
 
 
 def without_draw_of_table(files):
-    part(files, "table persons")["draws"].pop()
-    restate_events(files)
+    remove(files, records_of(files, "tables.persons")[-1:])
+    restate(files)
 
 
 def swapped_tables(files):
-    one, other = part(files, "table persons"), part(files, "table orders")
-    for name in ("draws", "selections"):
-        one[name], other[name] = other[name], one[name]
+    swapped = {"tables.persons": "tables.orders", "tables.orders": "tables.persons"}
+    for one in files["records"]["records"]:
+        one["part"] = swapped.get(one["part"], one["part"])
+
+
+def swapped_tables_that_agree(files):
+    """State also the costs that follow."""
+    axes = {name: one["axes"] for name, one in files["parts"].items() if name.startswith("tables.")}
+    swapped_tables(files)
+    files["parts"]["tables.persons"]["axes"] = axes["tables.orders"]
+    files["parts"]["tables.orders"]["axes"] = axes["tables.persons"]
+    restate(files)
 
 
 def smaller_sensitivity(files):
     """Claim fewer links of a unit, and the draws that this would give."""
-    link = part(files, "link orders")
-    link["moved"], link["bound"] = 3, 3
-    for draw in link["draws"]:
-        draw["squared_l2"] = str(sensitivities.squared_of(link, draw["statistic"]))
-    restate_events(files)
+    for bound in files["parts"]["links.orders"]["bounds"].values():
+        bound["changes"] = [[[1, 3]]]
+    restate(files)
+
+
+def smaller_sensitivity_at_the_same_cost(files):
+    """Claim half of the sensitivity, and a fourth of the noise."""
+    for bound in files["parts"]["links.orders"]["bounds"].values():
+        bound["changes"] = [[[max(number // 4, 1), change] for number, change in one] for one in bound["changes"]]
+    for record in records_of(files, "links.orders"):
+        scale_noise(record, Fraction(int(record["squared_l2"]) // 4, int(record["squared_l2"])))
+    restate(files)
 
 
 def larger_bound_in_job(files):
@@ -344,40 +358,57 @@ def public_table(files):
 
 
 def clipped_more(files):
-    link = part(files, "link homes")
-    link["clips"] = [0.1, 0.1]
-    for draw in link["draws"]:
-        draw["squared_l2"] = str(sensitivities.squared_of(link, draw["statistic"]))
+    """State smaller bounds of the sums that were planned from released values."""
+    for record in records_of(files, "links.homes"):
+        if not isinstance(record["bound"], str):
+            record["bound"]["changes"] = [[[1, 1]] for _ in record["bound"]["changes"]]
+    restate(files)
 
 
 def other_scale(files):
-    part(files, "link ratings")["selections"][0]["scale"] = "1/1000000"
+    selections_of(files, "links.ratings")[0]["scale"] = "1/1000000"
 
 
 def fewer_selections(files):
-    part(files, "link ratings")["selections"][0]["count"] = 1
-    restate_events(files)
+    selections_of(files, "links.ratings")[0]["count"] = 1
+    restate(files)
+
+
+def cheaper_selections(files):
+    """State a smaller range and scale, with the costs that follow."""
+    for one in selections_of(files, "links.ratings"):
+        one |= {name: str(Fraction(one[name]) / 2) for name in ("range", "scale")} | {
+            "cost": str(Fraction(one["cost"]) / 4)
+        }
+    restate(files)
 
 
 def fewer_rounds(files):
-    link = part(files, "link ratings")
-    link["draws"].pop()
-    link["selections"].pop()
-    restate_events(files)
+    remove(files, [statistic(files, "links.ratings", "round-01"), selections_of(files, "links.ratings")[-1]])
+    restate(files)
 
 
 def more_noise(files):
     """Claim more noise for a whole link, with events that agree."""
-    for draw in part(files, "link orders")["draws"]:
+    for draw in records_of(files, "links.orders"):
         scale_noise(draw, 4)
-    restate_events(files)
+    restate(files)
 
 
 def less_noise(files):
-    """State less noise for a link and more for a table, at the same total cost."""
-    for draw in part(files, "link homes")["draws"]:
+    """State less noise for a link, with events that agree."""
+    for draw in records_of(files, "links.homes"):
         scale_noise(draw, 0.5)
-    restate_events(files)
+    restate(files)
+
+
+def moved_cost(files):
+    """Move cost from a link to a table, at nearly the same total."""
+    for draw in records_of(files, "links.homes"):
+        scale_noise(draw, 1.2)
+    for draw in records_of(files, "tables.persons"):
+        scale_noise(draw, 0.95)
+    restate(files)
 
 
 def unknown_values(files):
@@ -393,35 +424,52 @@ def extra_file(files):
 
 
 def other_answer(files):
-    row = next(row for row in files["checklist"] if row.get("component") == "link ratings")
+    row = next(row for row in files["checklist"] if row.get("part") == "links.ratings")
     row["answer"] = "neighbours differ in at most 1 links"
 
 
 def missing_answers(files):
-    files["checklist"] = [row for row in files["checklist"] if row.get("component") != "link homes"]
+    files["checklist"] = [row for row in files["checklist"] if row.get("part") != "links.homes"]
+
+
+def other_contribution(files):
+    """State another contribution in the facts and in the answers."""
+    files["parts"]["links.ratings"]["contribution"] = "neighbours differ in at most 1 links"
+    restate_answers(files)
 
 
 FORGERIES = {
-    "variance": edit_draw("link orders", "degrees", lambda draw: scale_noise(draw, 0.5)),
-    "variance of sum": edit_draw("link homes", "u", lambda draw: scale_noise(draw, 2)),
-    "variance of round": edit_draw("link ratings", "round-01", lambda draw: scale_noise(draw, 0.5)),
-    "multiplier": edit_draw("link orders", "siblings", lambda draw: draw.update(multiplier="4096")),
-    "sensitivity": edit_draw("link orders", "degrees", lambda draw: draw.update(squared_l2="1")),
-    "statistic": edit_draw(
-        "link orders", "degrees", lambda draw: draw.update(statistic="links", file=file_of("links"))
-    ),
-    "marginals": edit_draw("link ratings", "round-00", lambda draw: draw.update(count=1)),
+    "variance": edit_draw("links.orders", "degrees", lambda draw: scale_noise(draw, 0.5)),
+    "variance of sum": edit_draw("links.homes", "u", lambda draw: scale_noise(draw, 2)),
+    "variance of round": edit_draw("links.ratings", "round-01", lambda draw: scale_noise(draw, 0.5)),
+    "multiplier": edit_draw("links.orders", "siblings", lambda draw: draw.update(multiplier="4096")),
+    "sensitivity": edit_draw("links.orders", "degrees", lambda draw: draw.update(squared_l2="1")),
+    "bound": edit_draw("links.orders", "degrees", lambda draw: draw.update(bound="siblings")),
+    "file": edit_draw("links.orders", "degrees", lambda draw: draw.update(
+        file=draw["file"].replace(file_of("degrees"), file_of("links")))),
+    "decision": edit_draw("links.orders", "degrees", lambda draw: draw.update(decision=0)),
+    "marginals": edit_draw("links.ratings", "round-00", lambda draw: draw.update(count=1)),
+    "group": edit_draw("links.ratings", "links", lambda draw: draw.update(group="one")),
     "moved": smaller_sensitivity,
-    "relation": edit_part("link homes", lambda link: link.update(relation="replace")),
-    "roles": edit_part("link orders", lambda link: link.update(roles=2)),
-    "steps": edit_part("table orders", lambda table: table.update(steps=2)),
-    "rows per unit": edit_part("table orders", lambda table: table.update(rows_per_unit=1)),
-    "removed draw": without_draw("link ratings", "links"),
-    "removed sum": without_draw("link homes", "both"),
+    "moved at the same cost": smaller_sensitivity_at_the_same_cost,
+    "roles": edit_part("links.orders", lambda link: link["bounds"]["degrees"].update(changes=[[[6, 2]]])),
+    "steps": edit_part("tables.orders", lambda table: table.update(steps=2)),
+    "rows per unit": edit_part(
+        "tables.orders", lambda table: table["bounds"]["rows"].update(changes=[[[1, 1]]])
+    ),
+    "part that may end early": edit_part("links.orders", lambda link: link.update(selected="round")),
+    "cost of a part": edit_part("links.orders", lambda link: link["costs"][""].update(gaussian="1")),
+    "mechanism": edit_part("tables.persons", lambda table: table.update(mechanism="identity")),
+    "removed draw": without_draw("links.ratings", "links"),
+    "removed draw with its file": without_draw_and_file("links.orders", "degrees"),
+    "removed sum": without_draw("links.homes", "both"),
     "removed draw of table": without_draw_of_table,
-    "removed table": without_component("table orders"),
-    "removed link": without_component("link homes"),
+    "removed table": without_part("tables.orders"),
+    "removed link": without_part("links.homes"),
+    "removed records of a table": without_records("tables.orders"),
+    "removed records of a link": without_records("links.homes"),
     "swapped tables": swapped_tables,
+    "swapped tables that agree": swapped_tables_that_agree,
     "cheaper claim": cheaper_claim,
     "smaller charge": smaller_charge,
     "bound in job": larger_bound_in_job,
@@ -432,14 +480,22 @@ FORGERIES = {
     "clips": clipped_more,
     "scale": other_scale,
     "selections": fewer_selections,
+    "cheaper selections": cheaper_selections,
+    "removed records of a loop": without_records("links.ratings"),
+    "removed selections": lambda files: (remove(files, selections_of(files, "links.ratings")), restate(files)),
+    "removed selections of a round": lambda files: (
+        remove(files, selections_of(files, "links.ratings")[:1]), restate(files)),
+    "selections of other draws": lambda files: selections_of(files, "links.ratings")[0].update(chooses=13),
     "rounds": fewer_rounds,
     "more noise": more_noise,
     "less noise": less_noise,
+    "moved cost": moved_cost,
     "unknown values": unknown_values,
     "gone values": gone_values,
     "answer": other_answer,
     "missing answers": missing_answers,
-}
+    "contribution": other_contribution,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORGERIES)
@@ -457,22 +513,36 @@ def test_extra_file_is_detected(bundles, tmp_path):
         check_bundle(forge(bundles["rooted"], tmp_path / "forged", extra_file))
 
 
-@pytest.mark.parametrize(("label", "key", "value"), [
-    ("table persons", "steps", 1), ("link links", "relation", "add/remove"), ("link links", "moved", 1),
-    ("link links", "histograms", [30]),
+def single_step(files):
+    files["parts"]["tables.persons"]["steps"] = 1
+
+
+def added_rows(files):
+    """The bounds of links that are added instead of replaced."""
+    bounds = files["parts"]["links.links"]["bounds"]
+    bounds["degrees"]["changes"] = [[[30, 1]]]
+    for record in records_of(files, "links.links"):
+        if "group" in record:
+            record["bound"]["changes"] = record["bound"]["changes"][:1]
+
+
+def fewer_links(files):
+    files["parts"]["links.links"]["bounds"]["links"]["changes"] = [[[1, 1]]]
+
+
+@pytest.mark.parametrize(("change", "sealed"), [
+    (single_step, True), (added_rows, True), (fewer_links, True), (single_step, False), (added_rows, False),
 ])  # fmt: skip
-def test_weaker_neighbours_of_replaced_rows_are_detected(bundles, tmp_path, label, key, value):
-    """A consistent bundle whose draws are those of added rows, or of fewer links."""
+def test_weaker_neighbours_of_replaced_rows_are_detected(bundles, tmp_path, change, sealed):
+    """A consistent bundle whose draws are those of added rows, or of fewer links; also if the hash chain is forged."""
 
-    def change(files):
-        component = part(files, label)
-        component[key] = value
-        for draw in component["draws"]:
-            if component["kind"] == "link":
-                draw["squared_l2"] = str(sensitivities.squared_of(component, draw["statistic"]))
-        restate_events(files)
+    def changed(files):
+        change(files)
+        restate(files)
+        if not sealed:
+            rechain(files)  # the draws cost much less than the charge
 
-    copy = forge(bundles["replaced"], tmp_path / "forged", change)
+    copy = forge(bundles["replaced"], tmp_path / "forged", changed)
     assert run_script(copy).returncode == 1
     with pytest.raises(JobError, match="is inconsistent: "):
         check_bundle(copy)
@@ -481,54 +551,60 @@ def test_weaker_neighbours_of_replaced_rows_are_detected(bundles, tmp_path, labe
 # ---- closed forms ----------------------------------------------------------------------------------------------------
 
 
-def link_facts(relation, moved=3, bound=4, sizes=((2, 3), (4, 2, 5)), clips=(None, None)):
-    return {"name": "one", "relation": relation, "moved": moved, "bound": bound, "parents": 2, "roles": 2,
-            "histograms": [bound, bound], "sizes": [list(own) for own in sizes], "clips": list(clips)}  # fmt: skip
+def largest(bound):
+    """Squared L2 norm of a bound with one kind of changes."""
+    [squared] = sensitivities.changes(bound)[0]
+    return squared
+
+
+def sums_at(weights, variance=10**6):
+    """Records of the three sums, each with a precision in proportion to a weight."""
+    noise = [{"multiplier": str(weight), "variance": str(variance + 8)} for weight in weights]
+    return [{"group": "one", "part": "one", "factors": [], **one} for one in noise]
 
 
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE])
 @pytest.mark.parametrize("clips", [(None, None), (0.7, None), (1.4, 2.0), (1.0, 0.7)])
-def test_feature_bounds_equal_brute_force_and_package(relation, clips):
-    """Rows are enumerated: no two change a sum by more than the closed form, and it equals that of the package."""
-    link = link_facts(relation, clips=clips)
+def test_bounds_of_sums_equal_brute_force_and_package(relation, clips):
+    """Rows are enumerated: no two change a sum by more than the bounds, whose cost equals that of the package."""
+    sizes, moved = ((2, 3), (4, 2, 5)), 3
     maps = []
-    for own, clip in zip(link["sizes"], clips, strict=True):
+    for own, clip in zip(sizes, clips, strict=True):
         rows = np.stack([one.ravel() for one in np.meshgrid(*map(np.arange, own), indexing="ij")], axis=1)
         maps.append((features := Features.of_side(Side.made(rows, own), clip), features.whole(rows).astype(object)))
     (u, phi), (v, psi) = maps
-    for one, clip, size in ((u, clips[0], link["sizes"][0]), (v, clips[1], link["sizes"][1])):
-        assert sensitivities.feature_bounds(size, clip) == (one.squared, one.least)
+    bounds = sum_bounds(relation, u, v, moved)
+    assert [bounds[name]["values"] for name in SUMS] == [len(phi[0]), len(psi[0]), len(phi[0]) * len(psi[0])]
+    part = {"steps": 1, "bounds": bounds}
     for weights in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (3, 5, 2)):
-        precisions = dict(zip(sensitivities.SUMS, map(Fraction, weights), strict=True))
-        claimed = sensitivities.moved_features(link, precisions)
-        bounds = (u.squared, u.least), (v.squared, v.least)
-        assert claimed == squared_distance(relation, *bounds, [Fraction(one) for one in weights])
-        a, b, c = weights
+        records = [
+            one | {"bound": name} for name, one in zip(SUMS, sums_at(weights), strict=True) if one["multiplier"] != "0"
+        ]
+        claimed = sensitivities.group_cost(records, part, {}) * 10**6 / moved**2
+        squares = [Fraction(weight) ** 2 for weight in weights]
+        assert claimed == squared_distance(relation, (u.squared, u.least), (v.squared, v.least), squares)
+        a, b, c = squares
         ends = [(x, y) for x in phi[:: max(1, len(phi) // 6)] for y in psi[:: max(1, len(psi) // 8)]]
         sums = [(x, y, np.multiply.outer(x, y)) for x, y in ends]
         none = (phi[0] * 0, psi[0] * 0, np.multiply.outer(phi[0] * 0, psi[0]))
         for first in sums:
             for second in sums if relation == REPLACE else [none]:
-                moved = [((one - other) ** 2).sum() for one, other in zip(first, second, strict=True)]
-                assert a * moved[0] + b * moved[1] + c * moved[2] <= claimed
+                change = [((one - other) ** 2).sum() for one, other in zip(first, second, strict=True)]
+                assert a * change[0] + b * change[1] + c * change[2] <= claimed
 
 
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE])
-@pytest.mark.parametrize("bound", [1, 2, 7])
-def test_histogram_and_sibling_sensitivities_equal_those_of_package(relation, bound):
-    link = link_facts(relation, bound=bound)
-    assert sensitivities.squared_of(link, "degrees") == degrees_squared(relation, bound, 2, 2)
-    assert sensitivities.squared_of(link, "siblings") == PairTables(tuple(link["sizes"][1])).squared(bound, 2)
-    assert sensitivities.squared_of(link, "links") == 9
-    if relation == ADD_REMOVE:
-        alone = link | {"histograms": [bound]}
-        assert sensitivities.squared_of(alone, "degrees") == degrees_squared(relation, bound, 2, 1)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 12, 100, 4096, 5000, 12345])
-def test_one_hot_bounds_equal_those_of_package(size):
-    features = Features((size,), (), None)
-    assert sensitivities.one_hot_bounds(size) == (features.squared, features.least)
+def test_norms_of_uniform_features_by_definition(relation, size):
+    """A one-hot centred at 1/size, truncated to steps of 2^-12; of two values, one column."""
+    features, step = Features((size,), (), None), 2**12
+    if size <= 2:
+        half = math.isqrt(step**2 // 2) * (size - 1)
+        assert (features.squared, features.least) == (half**2, -(half**2))
+    else:
+        own, other = step * (size - 1) // size, step // size
+        least = -2 * own * other + (size - 2) * other**2
+        assert (features.squared, features.least) == (own**2 + (size - 1) * other**2, least)
 
 
 def grandchildren():
@@ -566,31 +642,44 @@ def friends():
 
 
 @pytest.mark.parametrize("make", [rooted_job, replaced_job, grandchildren, counted, within, friends])
-def test_facts_of_components_equal_those_of_package(tmp_path, make):
-    """The scripts derive neighbours, shares and sensitivities from the job; the package computes them by other code."""
+def test_bounds_of_links_equal_the_sensitivities_of_their_noise(tmp_path, make):
+    """The stated bounds are closed forms; the noise of a link is chosen by other code of the package."""
     shop.write_job(tmp_path)
     (tmp_path / "items.toml").write_text("")
-    job = CompositeJob.parse(make(), tmp_path)
-    path = tmp_path / "other.toml"
-    path.write_text(bundle.tomli_w.dumps(make()))
-    run = begin_linked(job, tmp_path / "run")
-    domains = {f"domain.{name}.toml": domain.to_dict() for name, domain in job.domains.items()}
-    found = {sensitivities.label(one): one for one in shapes.expected(bundle._job(run), domains, {"draws": {}})}
-    protects, neighbours = shapes.protection(bundle._job(run)), run.neighbours
-    assert (protects["unit"], protects["unit_table"], protects["relation"]) == (
-        neighbours.protects.unit, neighbours.protects.table, neighbours.protects.relation)  # fmt: skip
-    assert len(found) == len(job.shares)
-    for name, table in LinkedTables.table_jobs(job).items():
-        facts = found[f"table {name}"]
-        assert facts["rows_per_unit"] == (table.data.max_rows_per_unit or 1)
-        assert facts["bounded"] == bool(table.data.max_rows_per_unit)
-        assert facts["steps"] == run.steps[name]
-        assert facts["share"] == pytest.approx(job.shares[f"tables.{name}"], rel=1e-12)
+    run = begin_linked(CompositeJob.parse(make(), tmp_path), tmp_path / "run")
+    measured = 0
     for piece in run.links:
-        facts = found[f"link {piece.link.called}"]
-        histograms = [len(one) for one in piece.places] if piece.degrees else []
-        assert (facts["moved"], facts["roles"], facts["histograms"]) == (piece.moved, piece.roles, histograms)
-        assert facts["sizes"] == [list(piece.sizes(end)) for end in (piece.link.parent, piece.link.child)]
-        wanted = {"links": piece.counted, "degrees": piece.degrees, "siblings": piece.siblings}
-        assert facts["statistics"] == [name for name, measured in wanted.items() if measured]
-        assert facts["share"] == pytest.approx(job.shares[f"links.{piece.link.called}"], rel=1e-12)
+        bounds, rows = link_bounds(piece), run.neighbours.rows.get(piece.link.parent, 1)
+        assert set(bounds) == {name for name, one in expected_draws(piece, rows).items() if one is not None}
+        for name, squared in expected_draws(piece, rows).items():
+            if squared is not None:
+                assert largest(bounds[name]) == squared, name
+                measured += 1
+    assert measured
+
+
+def expected_draws(piece: LinkBudget, rows):
+    """Squared sensitivity of each draw of a link according to the package; None if it is not measured."""
+    relation, child = piece.neighbours.protects.relation, piece.sizes(piece.link.child)
+    history, degrees = piece.history, degrees_squared(relation, piece.link.bound, piece.roles, len(piece.places))
+    return {
+        "links": piece.moved**2 if piece.counted else None,
+        "degrees": degrees if piece.degrees else None,
+        "siblings": PairTables(child).squared(piece.link.bound, rows) if piece.siblings else None,
+        "steps": history.steps_squared(rows) if history else None,
+        "histories": history.parents_squared(rows) if history else None,
+        "round": (2 if relation == REPLACE else 1) * piece.moved**2 if piece.loops else None,
+    }
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_parts_have_the_costs_that_were_charged(runs, name):
+    run = open_run(runs[name])
+    parts = stated_parts(run, ENTRIES)
+    charged = Fraction(run.manifest["privacy"]["cost"]["gaussian"])
+    total = sum(Fraction(one["costs"][""]["gaussian"]) for one in parts.values())
+    assert charged * (1 - Fraction(1, 10**9)) <= total <= charged
+    for table in ("persons", "orders" if name == "rooted" else "products"):
+        part = run.tables[table]
+        assert parts[f"tables.{table}"]["steps"] == part.steps
+        assert largest(parts[f"tables.{table}"]["bounds"]["rows"]) == part.planning_problem.rows_per_unit**2

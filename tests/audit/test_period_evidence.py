@@ -15,8 +15,9 @@ from dpscale.job.data import Data
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
+from tests.audit.forging import forge
 from tests.audit.test_bundle import UNIT, run_command, run_job, write_run_bundle
-from tests.audit.test_forgeries import forge, set_answer
+from tests.audit.test_forgeries import set_answer
 
 DIGEST, MONTH = "ab" * 32, Protection("unit", bound=4, span="month")
 SMALL = Cost(gaussian=Fraction(1, 500))

@@ -29,7 +29,7 @@ def trade_off(losses, alpha):
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 3.0, 8.0])
 def test_pure_mechanism_is_dominated_by_its_gaussian_equivalent(epsilon):
     """The trade-off curve of the pure mechanism touches the Gaussian one: a μ smaller by 3 % would not dominate it."""
-    mu = recompute.mu_of_pure(epsilon)
+    mu = sensitivities.mu_of_pure(epsilon)
     gaussian = stats.norm.cdf(stats.norm.isf(ALPHAS) - mu)
     gap = trade_off((epsilon, -epsilon), ALPHAS) - gaussian
     assert gap.min() >= -1e-9
@@ -40,10 +40,10 @@ def test_pure_mechanism_is_dominated_by_its_gaussian_equivalent(epsilon):
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0])
 def test_selection_is_dominated_by_its_gaussian_equivalent(epsilon):
     """The bound is valid for every position of the interval of losses."""
-    gaussian = stats.norm.cdf(stats.norm.isf(ALPHAS) - recompute.mu_of_pure(epsilon / 2))
+    gaussian = stats.norm.cdf(stats.norm.isf(ALPHAS) - sensitivities.mu_of_pure(epsilon / 2))
     for part in np.linspace(0.001, 0.999, 199):
         assert (trade_off((part * epsilon, (part - 1) * epsilon), ALPHAS) - gaussian).min() >= -1e-9
-    squared = recompute.mu_of_pure(epsilon / 2) ** 2
+    squared = sensitivities.mu_of_pure(epsilon / 2) ** 2
     assert epsilon**2 / 4 < squared <= math.pi * epsilon**2 / 8 * (1 + 1e-9), "π ρ is the most"
 
 
@@ -100,7 +100,7 @@ def test_due_cost_of_mixed_events_is_in_charged_currency():
     assert due > paid, "nothing Gaussian is pure"
     assert compute_costs({"zcdp": "1"}, {gaussian: 3, selection: 4}) == (1, Fraction(1, 2) + Fraction(1, 8))
     _, due = compute_costs({"gaussian": "1"}, {gaussian: 1, selection: 1, laplace: 1})
-    expected = 1 / 3 + recompute.mu_of_pure(0.25) ** 2 + recompute.mu_of_pure(0.2) ** 2
+    expected = 1 / 3 + sensitivities.mu_of_pure(0.25) ** 2 + sensitivities.mu_of_pure(0.2) ** 2
     assert float(due) == pytest.approx(expected, rel=1e-8)
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence import search_costs
+from dpscale.audit.evidence import recompute
 from dpscale.base.errors import DpscaleError, JobError, PlanError
 from dpscale.contributions.joins import REACH
 from dpscale.engine.schedulers import resolve
@@ -22,6 +22,7 @@ from dpscale.runs.create import begin_run
 from dpscale.runs.opening import read_job
 from dpscale.runs.source import open_table
 from dpscale.runs.stages import units
+from tests.audit.forging import forge, records_of, remove, restate
 from tests.contributions.test_unit_cells import DOMAIN, make_frame, write_job
 from tests.running import run_stages
 
@@ -127,24 +128,32 @@ def evidence_of(release, tmp_path):
     return shutil.copytree(release.path / "evidence", tmp_path / "evidence")
 
 
-@pytest.mark.parametrize("forgery", ["noise", "kind", "left out", "reach", "rows", "no kind"])
+FORGERIES = {
+    "noise": lambda draw, _: draw.update(variance=str(int(draw["variance"]) // 2)),
+    "noise with its cost": lambda draw, files: (draw.update(variance=str(int(draw["variance"]) // 2)), restate(files)),
+    "more noise": lambda draw, files: (draw.update(variance=str(int(draw["variance"]) * 4)), restate(files)),
+    "left out": lambda draw, files: remove(files, [draw]),
+    "left out with its file": lambda draw, files: (remove(files, [draw]), files["run-files"].pop(draw["file"])),
+    "other bound": lambda draw, files: (draw.update(bound="units"), restate(files)),
+    "reach": lambda draw, files: (
+        files["parts"]["data"]["bounds"]["cut"].update(changes=[[[1, 4]]]), restate(files)),
+    "rows": lambda draw, files: (files["parts"]["data"]["bounds"]["rows"].update(changes=[[[1, 1]]]), restate(files)),
+    "no entry": lambda draw, files: (draw.update(entry=""), restate(files)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
 def test_evidence_covers_the_draw(release, tmp_path, forgery):
     folder = evidence_of(release, tmp_path)
-    assert search_costs.faults(folder) == []
-    [draw] = json.loads((folder / "units.json").read_text())
-    content = {
-        "noise": [{**draw, "variance": str(int(draw["variance"]) // 2)}],
-        "kind": [{**draw, "count": "units", "attributes": []}],
-        "left out": [],
-        "reach": [{**draw, "reach": 100}],
-        "rows": [{**draw, "rows_per_unit": 1}],
-        "no kind": [{name: value for name, value in draw.items() if name != "count"}],
-    }
-    (folder / "units.json").write_text(json.dumps(content[forgery]))
-    digests = json.loads((folder / "run-files.json").read_text())
-    digests["units/units.json"] = search_costs.digest_of(folder / "units.json")  # a forger writes this too
-    (folder / "run-files.json").write_text(json.dumps(digests))
-    assert search_costs.faults(folder) != []
+    assert recompute.faults(folder) == []
+    [draw] = records_of(recompute.read_files(folder), entry="-units")
+    assert draw["bound"] == "cut"
+
+    def change(files):
+        [draw] = records_of(files, entry="-units")
+        FORGERIES[forgery](draw, files)
+
+    assert recompute.faults(forge(folder, tmp_path / "forged", change)) != []
 
 
 def test_a_frame_a_pure_budget_and_both_numbers_of_units(tmp_path):

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence import search_costs
+from dpscale.audit.evidence import recompute
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, PlanError
 from dpscale.contributions.unit_cells import UnitCells, count_units, distinct
@@ -29,6 +29,7 @@ from dpscale.runs.create import begin_run
 from dpscale.runs.opening import open_run, read_job
 from dpscale.runs.source import open_table
 from dpscale.runs.stages import units
+from tests.audit.forging import forge, records_of, restate
 from tests.running import run_stages
 
 DOMAIN = {"attributes": {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 4}}}
@@ -169,10 +170,27 @@ def test_evidence_recomputes_and_finds_less_noise(release, tmp_path):
     assert CliRunner().invoke(main, given, catch_exceptions=False).exit_code == 0
     folder = release.path / "evidence"
     assert check_bundle(folder)["own_scripts"]
-    content = json.loads((folder / "units.json").read_text())
-    content[0]["variance"] = str(int(content[0]["variance"]) // 2)
-    (folder / "units.json").write_text(json.dumps(content))
-    assert any("was charged" in one for one in search_costs.faults(folder))
+    assert len(records_of(recompute.read_files(folder), entry="-units")) == len(recompute_sets(release))
+
+    def change(files):
+        record = records_of(files, entry="-units")[0]
+        record["variance"] = str(int(record["variance"]) // 2)
+        restate(files)
+
+    faults = recompute.faults(forge(folder, tmp_path / "forged", change))
+    assert any("was charged" in one for one in faults)
+
+    def whole_unit_in_one_cell(files):
+        """A unit with all rows in one count of a set would change it more, at no other cost than noise."""
+        files["parts"]["data"]["bounds"]["units"]["changes"] = [[[1, 1]]]
+        restate(files)
+
+    assert recompute.faults(forge(folder, tmp_path / "other", whole_unit_in_one_cell))
+
+
+def recompute_sets(release):
+    """Records of the draws of units in the run directory."""
+    return json.loads((release.path / "units/units.json").read_text())
 
 
 def test_repeated_and_interrupted_runs_draw_once(tmp_path, monkeypatch):

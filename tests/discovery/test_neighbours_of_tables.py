@@ -330,11 +330,13 @@ def test_units_of_a_whole_run(tmp_path):
 
 
 def test_evidence_of_three_levels(tmp_path):
-    """The scripts derive from the job that a person has six payments."""
+    """The facts that the charge sealed state that a person has some payments."""
     write_database(tmp_path / "all", make_database())
     folder = bundle.write_bundle(open_run(dp.run(tmp_path / "all/job.toml", tmp_path / "run").path), PASSED)
     assert check_bundle(folder)["sound"]
     link = (folder / "job.toml").read_text()
     assert link.count("max_degree = 3") == 1
     (folder / "job.toml").write_text(link.replace("max_degree = 3", "max_degree = 2"))
-    assert any("rows_per_unit" in one for one in recompute.faults(folder))
+    assert any("the job differs" in one for one in recompute.faults(folder))
+    [[[_, change]]] = recompute.read(folder, "parts.json")["tables.payments"]["bounds"]["rows"]["changes"]
+    assert change == ROWS["payments"]

@@ -1,6 +1,5 @@
 """Runs with searches: results, cost, repetition, engines, privacy units and refused jobs."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -16,7 +15,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence import search_costs
+from dpscale.audit.evidence import recompute
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import BudgetError, DataError, DomainError, DpscaleError, JobError
 from dpscale.ledger import Ledger
@@ -24,6 +23,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.runs.opening import read_job
 from dpscale.runs.run import Run
 from dpscale.runs.stages import discover
+from tests.audit.forging import forge, records_of, remove, restate, run_script
 from tests.discovery.small import CITIES, DOMAIN, PLANTED, WORKLOAD, make_frame, write_job
 from tests.running import begin_table, end, open_table, run_stages
 from tests.selection import mostly_slow
@@ -416,42 +416,72 @@ def bundle(release):
 
 def test_evidence_recomputes_the_searches(bundle, tmp_path):
     assert check_bundle(bundle)["own_scripts"]
-    alone = subprocess.run([sys.executable, "-I", str(bundle / "search_costs.py")], capture_output=True, text=True)
+    alone = run_script(bundle)
     assert alone.returncode == 0, alone.stdout + alone.stderr
     assert "are correct" in alone.stdout
 
 
-def forged(bundle, folder, change):
-    """Copy a bundle with changed searches."""
-    copy = shutil.copytree(bundle, folder / "copy")
-    searches = json.loads((copy / "searches.json").read_text())
-    change(searches)
-    (copy / "searches.json").write_text(json.dumps(searches))
-    files = json.loads((copy / "run-files.json").read_text())
-    files["domain/searches.json"] = hashlib.sha256((copy / "searches.json").read_bytes()).hexdigest()
-    (copy / "run-files.json").write_text(json.dumps(files))
-    return copy
+def scale(names, key, factor):
+    """Return a change of the noise of some searches, with the costs that follow."""
+
+    def change(files):
+        searched = searches_in(files)
+        for record in (one for name in names for one in searched[name]):
+            record[key] = str(int(int(record[key]) * factor))
+        restate(files)
+
+    return change
 
 
-def scale(searches, name, key, factor):
-    searches[name]["measurement"][key] = str(int(int(searches[name]["measurement"][key]) * factor))
+def searches_in(files):
+    """Records by attribute: the draws of a search are listed in the order of the searches."""
+    records = records_of(files, entry="-domain")
+    nodes = [one for one in records if "group" in one]
+    [attribute] = {one["group"] for one in nodes}
+    single = iter([one for one in records if "group" not in one])
+    names = [name for name in files["domain"]["discovered"] if name != attribute]
+    return {attribute: nodes} | {name: [next(single)] for name in names}
+
+
+def without(name):
+    def change(files):
+        remove(files, searches_in(files)[name])
+        restate(files)
+
+    return change
+
+
+def other_path(files):
+    """Claim that nodes of one path are on different ones."""
+    for number, record in enumerate(searches_in(files)["age"]):
+        record["path"] = f"{number:030b}"
+    for record in searches_in(files)["age"]:
+        record["variance"] = str(int(record["variance"]) // 8)
+    restate(files)
+
+
+def without_threshold(files):
+    [record] = searches_in(files)["zip"]
+    del record["threshold"]
+    restate(files)
 
 
 FORGERIES = {
-    "less noise": (lambda one: scale(one, "city", "variance", 0.5), "but .* was charged"),
-    "a lower threshold": (lambda one: scale(one, "zip", "threshold", 0.95), "additive"),
-    "less noise of ends": (lambda one: scale(one, "pay", "variance", 0.8), "but .* was charged"),
-    "less noise of nodes": (lambda one: [node.__setitem__(3, str(int(node[3]) // 2)) for node in one["age"]["nodes"]],
-                            "but .* was charged"),
-    "more noise": (lambda one: [scale(one, name, "variance", 9) for name in ("city", "zip", "pay")], "only"),
-    "no search": (lambda one: one.pop("age"), "only|different attributes"),
+    "less noise": (scale(["city"], "variance", 0.5), "but .* was charged"),
+    "a lower threshold": (scale(["zip"], "threshold", 0.95), "additive"),
+    "less noise of ends": (scale(["pay"], "variance", 0.8), "but .* was charged"),
+    "less noise of nodes": (scale(["age"], "variance", 0.5), "but .* was charged"),
+    "more noise": (scale(["city", "zip", "pay"], "variance", 9), "only"),
+    "no search": (without("age"), "only"),
+    "other path": (other_path, "was charged|only"),
+    "no threshold": (without_threshold, "another number of thresholds"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_forged_searches_are_found(bundle, tmp_path, name):
     change, words = FORGERIES[name]
-    faults = search_costs.faults(forged(bundle, tmp_path, change))
+    faults = recompute.faults(forge(bundle, tmp_path / "copy", change))
     assert any(re.search(words, one) for one in faults), faults
 
 

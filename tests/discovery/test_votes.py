@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence import search_costs
+from dpscale.audit.evidence import recompute, sensitivities
 from dpscale.base.errors import DomainError, JobError
 from dpscale.discovery.value_counts import (
     MOST_SPLIT,
@@ -30,6 +30,7 @@ from dpscale.discovery.value_counts import (
 from dpscale.domain import Domain
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.streams import open_stream, seeded_secret
+from tests.audit.forging import forge, records_of, restate
 from tests.discovery.small import write_job
 from tests.discovery.test_threshold import exact_tail
 from tests.selection import mostly_slow
@@ -109,8 +110,8 @@ def test_many_values_have_an_upper_bound():
     draw = gaussian_draw(VOTE**2, Fraction(1, 100), 1, "a test")
     for values in (MOST_SPLIT + 1, 100_000):
         found = threshold_for(draw, Fraction(1, 10**9), values, votes=True)
-        noise = {"threshold": found.value, "multiplier": draw.multiplier, "variance": draw.variance, "vote": VOTE}
-        assert 0.5 * found.delta < search_costs.vote_delta(noise, values) <= found.delta
+        mine = sensitivities.vote_delta(found.value, draw.multiplier, draw.variance, VOTE, values)
+        assert 0.5 * found.delta < mine <= found.delta
 
 
 def passing_share(draw, threshold, values, draws):
@@ -190,15 +191,18 @@ def test_evidence_recomputes_the_cost_of_votes(tmp_path):
     given = ["evidence", str(release.path), "--selftest", str(tmp_path / "selftest.json")]
     assert CliRunner().invoke(main, given, catch_exceptions=False).exit_code == 0
     folder = release.path / "evidence"
-    assert search_costs.faults(folder) == []
-    found = json.loads((folder / "searches.json").read_text())
-    cost, delta = search_costs.cost_of(found["tag"], 16)
-    assert cost == Fraction(int(found["tag"]["measurement"]["multiplier"]) ** 2 * VOTE**2,
-                            int(found["tag"]["measurement"]["variance"]) - 8)  # fmt: skip
-    assert 0 < delta <= 1e-6
-    found["tag"]["measurement"]["vote"] = str(4 * VOTE)
-    (folder / "searches.json").write_text(json.dumps(found))
-    assert any("but" in fault and "charged" in fault for fault in search_costs.faults(folder))
+    assert recompute.faults(folder) == []
+    files = recompute.read_files(folder)
+    [record] = records_of(files, entry="-domain")
+    assert Fraction(record["cost"]) == Fraction(int(record["multiplier"]) ** 2 * VOTE**2, int(record["variance"]) - 8)
+    assert 0 < sensitivities.threshold_delta(record, files["parts"]["data"]) <= 1e-6
+
+    def larger_votes(files):
+        files["parts"]["data"]["bounds"]["votes on tag"]["changes"] = [[[1, 4 * VOTE]]]
+        restate(files)
+
+    faults = recompute.faults(forge(folder, tmp_path / "forged", larger_votes))
+    assert any("but" in fault and "charged" in fault for fault in faults)
 
 
 def test_wrong_domains_and_jobs_are_refused(tmp_path):

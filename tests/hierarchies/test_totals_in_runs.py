@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence.sensitivities import norms
-from dpscale.audit.evidence.shapes import strategy_faults
+from dpscale.audit.evidence.sensitivities import norms, strategy_faults
 from dpscale.base.errors import DomainError, JobError, PlanError
 from tests.audit.composition import audit_run
 from tests.hierarchies.small import check_evidence, domain_of
@@ -144,7 +143,7 @@ def test_negative_multipliers_are_found():
     forged = {"kind": "tree", "shape": [3], "parents": [packed([0, 0]), packed([0, 0, 1])], "spread": None, "known": -1,
               "multipliers": [packed([1000]), packed([-1000, -1000]), packed([1, 1, 1])]}  # fmt: skip
     assert norms(forged) == (2_000_001, 2001)
-    assert [*strategy_faults({"strategies": {"factors": {"one": forged}}})]
+    assert [*strategy_faults({"one": forged})]
 
 
 @pytest.mark.parametrize("forged", ["multipliers", "parents", "known"])

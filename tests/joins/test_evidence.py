@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +9,11 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.audit.evidence import bundle, crosscheck
+from dpscale.audit.evidence import bundle, recompute
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.runs.opening import open_run
+from tests.audit.forging import forge, read, records_of, remove, restate
 from tests.joins.test_answers import WORKLOAD, release_of
 from tests.joins.test_replaced import FILMS, PEOPLE, make_pairs, make_table, write_job
 from tests.links.small import make_frames, make_job, write_job as shop_job
@@ -31,48 +29,57 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bundle.write_bundle(open_run(folder / "run"), PASSED)
 
 
-def forge(folder: Path, place: Path, name: str, change: Callable[[Any], None]) -> Path:
-    """Return a copy of a bundle with one edited file and new hashes."""
-    copy = Path(shutil.copytree(folder, place))
-    content = json.loads((copy / name).read_text())
-    change(content)
-    (copy / name).write_bytes(bundle.canonical(content))
-    (copy / "hashes.json").unlink()
-    contents = {path.name: path.read_bytes() for path in copy.iterdir()}
-    for own, text in bundle._sealed(contents, None).items():
-        (copy / own).write_bytes(text)
-    return copy
-
-
-def join_of(draws: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(one for one in draws["components"] if one["name"] == f"joins.{name}")
-
-
 def test_joins_are_listed_and_cost_what_was_charged(evidence: Path) -> None:
     found = check_bundle(evidence)
     assert found["own_scripts"]
-    assert "table joins.orders-persons-countries" in found["components"]
-    assert "table joins.cut" in found["components"]
-    draws = json.loads((evidence / "draws.json").read_text())
-    assert join_of(draws, "ratings-persons-products")["rows_per_unit"] == 2
-    assert join_of(draws, "cut")["rows_per_unit"] == 1
+    assert {"joins.orders-persons-countries", "joins.cut"} <= set(found["parts"])
+    assert rows_of(evidence, "joins.ratings-persons-products") == 2
+    assert rows_of(evidence, "joins.cut") == 1
+
+
+def rows_of(folder: Path, part: str) -> int:
+    """Number of rows of a join that a unit changes."""
+    [[[_, change]]] = read(folder, "parts")[part]["bounds"]["rows"]["changes"]
+    return int(change)
 
 
 @pytest.mark.parametrize("name", ["orders-persons-countries", "ratings-persons-products"])
 def test_join_with_a_smaller_bound_is_found(evidence: Path, tmp_path: Path, name: str) -> None:
-    copy = forge(evidence, tmp_path / "copy", "draws.json", lambda one: join_of(one, name).update(rows_per_unit=1))
+
+    def change(files: dict[str, Any]) -> None:
+        files["parts"][f"joins.{name}"]["bounds"]["rows"]["changes"] = [[[1, 1]]]
+        restate(files)
+
+    with pytest.raises(JobError, match=r"is inconsistent: the draws of joins.* cost only"):
+        check_bundle(forge(evidence, tmp_path / "copy", change))
+
+
+def test_smaller_bound_at_the_same_cost_is_found(evidence: Path, tmp_path: Path) -> None:
+    """All events and costs are forged, too: only the sealed facts differ."""
+
+    def change(files: dict[str, Any]) -> None:
+        files["parts"]["joins.ratings-persons-products"]["bounds"]["rows"]["changes"] = [[[1, 1]]]
+        for record in records_of(files, "joins.ratings-persons-products"):
+            record["variance"] = str((int(record["variance"]) - 8) // 4 + 9)
+        restate(files)
+
+    copy = forge(evidence, tmp_path / "copy", change)
+    assert recompute.faults(copy) == ["the parts differs from the one that was charged"]
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_lacking_join_is_found(evidence: Path, tmp_path: Path, everywhere: bool) -> None:
+    def change(files: dict[str, Any]) -> None:
+        gone = records_of(files, "joins.cut")
+        remove(files, gone)
+        for one in gone:
+            files["run-files"].pop(one["file"], None)
+        if everywhere:
+            del files["parts"]["joins.cut"]
+        restate(files)
+
     with pytest.raises(JobError, match="is inconsistent"):
-        check_bundle(copy)
-    found = crosscheck.cross_faults(copy)  # also finds it if all events and costs are forged, too
-    assert f"job.toml and draws.json have different values of rows_per_unit of table joins.{name}" in found
-
-
-def test_lacking_join_is_found(evidence: Path, tmp_path: Path) -> None:
-    def remove(draws: dict[str, Any]) -> None:
-        draws["components"] = [one for one in draws["components"] if one["name"] != "joins.cut"]
-
-    with pytest.raises(JobError, match="is inconsistent"):
-        check_bundle(forge(evidence, tmp_path / "copy", "draws.json", remove))
+        check_bundle(forge(evidence, tmp_path / "copy", change))
 
 
 def test_joins_of_replaced_rows_are_listed(tmp_path: Path) -> None:
@@ -83,8 +90,8 @@ def test_joins_of_replaced_rows_are_listed(tmp_path: Path) -> None:
               allocation={"method": "equal"})  # fmt: skip
     dp.run(tmp_path / "films" / "job.toml", tmp_path / "run")
     found = bundle.write_bundle(open_run(tmp_path / "run"), PASSED)
-    assert "table joins.seen" in check_bundle(found)["components"]
-    assert join_of(json.loads((found / "draws.json").read_text()), "seen")["rows_per_unit"] == 4
+    assert "joins.seen" in check_bundle(found)["parts"]
+    assert rows_of(found, "joins.seen") == 4
 
 
 @pytest.mark.slow

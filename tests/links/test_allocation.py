@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence import recompute, search_costs
+from dpscale.audit.evidence import recompute
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.engine import resolve
@@ -31,6 +31,7 @@ from dpscale.runs.links import allocate, first_measurement, measuring
 from dpscale.runs.links.link_draws import LinkDraws
 from dpscale.runs.manifest import output_digest
 from dpscale.runs.opening import open_run
+from tests.audit.forging import forge, records_of, remove, restate
 from tests.audit.test_bundle import PASSED
 from tests.links.small import make_frames, make_job, run_digests, table_section, write_job
 from tests.links.test_neighbours import make_database, remove_person, write_database
@@ -304,33 +305,59 @@ def test_edited_division_is_refused(tmp_path: Path, hashed: bool) -> None:
 def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> None:
     write_bundle(open_run(shop / "run"), PASSED)
     assert check_bundle(shop / "run/evidence")["sound"]
-    for change, message in ((lambda one: one["components"][0]["draws"][0].update(variance="9"), "cost"),
-                            (lambda one: one["components"][0]["draws"].pop(), "statistics"),
-                            (lambda one: one["degrees"].pop(), "degrees of other links"),
-                            (lambda one: one["shares"].update({"links.orders": 0.5}), "different shares"),
-                            (lambda one: one["tables"][0].update(rows_per_unit=0), "rows of a unit"),
-                            (lambda one: one["degrees"][0].update(rows_per_unit=2), "among the parents"),
-                            (lambda one: one["components"][1].update(moved=1), "moved"),
-                            (lambda one: one["components"][1].update(sizes=[[2], [2]]), "cells"),
-                            (lambda one: one.update(sha256="0"), "hash")):  # fmt: skip
-        folder = tmp_path / message.replace(" ", "-")
-        shutil.copytree(shop / "run/evidence", folder)
-        content = json.loads((folder / "allocation.json").read_text())
-        change(content)
-        (folder / "allocation.json").write_text(json.dumps(content))
-        assert any(message in fault for fault in search_costs.faults(folder)), message
-    folder = tmp_path / "without"
-    shutil.copytree(shop / "run/evidence", folder)
-    (folder / "allocation.json").unlink()
-    assert any("not in both" in fault for fault in search_costs.faults(folder))
-    assert any("no allocation.json" in fault for fault in recompute.faults(folder))
-    folder = tmp_path / "negative"
-    shutil.copytree(shop / "run/evidence", folder)
-    content = json.loads((folder / "allocation.json").read_text())
-    content["degrees"][0]["draws"][0]["variance"] = "-1"
-    (folder / "allocation.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="invalid noise"):
-        search_costs.faults(folder)
+    files = recompute.read_files(shop / "run/evidence")
+    drawn = {one["bound"] for one in records_of(files, "together")}
+    assert drawn == set(files["parts"]["together"]["bounds"])
+    assert {"tables.persons/rows", "tables.persons/ones", "degrees.orders/degrees", "links.orders/both"} <= drawn
+    for name, (change, message) in FORGERIES.items():
+        folder = forge(shop / "run/evidence", tmp_path / name.replace(" ", "-"), change)
+        faults = recompute.faults(folder)
+        assert any(message in fault for fault in faults), (name, faults)
+
+
+def drawn(files: Any, name: str) -> Any:
+    return next(one for one in records_of(files, "together") if one["bound"] == name)
+
+
+def with_costs(change: Any) -> Any:
+    """Return a change, with the costs that follow."""
+
+    def changed(files: Any) -> None:
+        change(files)
+        restate(files)
+
+    return changed
+
+
+def bounds(files: Any) -> Any:
+    return files["parts"]["together"]["bounds"]
+
+
+def without_entry(files: Any) -> None:
+    remove(files, records_of(files, "together"))
+    del files["parts"]["together"]
+    restate(files)
+
+
+FORGERIES = {
+    "noise": (lambda files: drawn(files, "links.orders/both").update(variance="9"), "the listed cost is wrong"),
+    "noise with its cost": (
+        with_costs(lambda files: drawn(files, "tables.persons/rows").update(variance="9")), "was charged"),
+    "invalid noise": (lambda files: drawn(files, "degrees.orders/degrees").update(variance="-1"), "invalid noise"),
+    "other group": (lambda files: drawn(files, "links.orders/u").update(group="links.ratings"), "of another group"),
+    "missing draw": (
+        with_costs(lambda files: remove(files, [drawn(files, "links.orders/u")])), "lacks the draw of links.orders/u"),
+    "missing degrees": (
+        with_costs(lambda files: remove(files, [drawn(files, "degrees.orders/degrees")])), "lacks the draw of degrees"),
+    "no first measurement": (without_entry, "-allocation is in no record"),
+    "share": (lambda files: files["parts"]["links.orders"]["costs"][""].update(gaussian="1/2"), "the parts differs"),
+    "rows of a unit": (
+        with_costs(lambda files: bounds(files)["tables.persons/ones"].update(changes=[[[1, 1]]])), "the parts differs"),
+    "moved": (
+        with_costs(lambda files: bounds(files)["links.ratings/links"].update(changes=[[[1, 1]]])), "the parts differs"),
+    "charge": (
+        lambda files: files["parts"]["together"]["costs"]["-allocation"].update(gaussian="1/10"), "the parts cost"),
+}  # fmt: skip
 
 
 def test_evidence_of_protected_pairs(tmp_path: Path) -> None:

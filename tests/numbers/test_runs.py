@@ -76,16 +76,17 @@ def test_evidence_recomputes_and_finds_a_rounded_measurement(release, tmp_path):
     (tmp_path / "selftest.json").write_text(json.dumps([{"name": "none", "passed": True, "detail": "not run"}]))
     given = ["evidence", str(release.path), "--selftest", str(tmp_path / "selftest.json")]
     assert CliRunner().invoke(main, given, catch_exceptions=False).exit_code == 0
-    assert check_bundle(release.path / "evidence")["components"]
-    from dpscale.audit.evidence import shapes
+    assert check_bundle(release.path / "evidence")["parts"]
+    from dpscale.audit.evidence.sensitivities import shape_faults
 
-    domain = make_domain().with_squares(["pay"]).to_dict()
+    part = json.loads((release.path / "evidence/parts.json").read_text())["data"]
+    assert part["axes"]["pay"] == {"cells": 4, "parts": 120**2}
     factors = {"total": {"shape": [2]}, "four": {"shape": [4]}}
-    table = {"domain": "domain.toml", "draws": [
-        {"attributes": ["pay"], "factors": ["four"], "round": 0, "multiplier": str(120**2 * 8)}]}  # fmt: skip
-    assert list(shapes.shape_faults(table, domain, factors)) == []
-    table["draws"][0]["multiplier"] = str(120**2 * 8 + 1)
-    assert list(shapes.shape_faults(table, domain, factors)) == ["the measurement of (pay) rounds its numbers"]
+    draw = {"part": "data", "attributes": ["pay"], "factors": ["four"], "decision": 0, "bound": "rows",
+            "multiplier": str(120**2 * 8)}  # fmt: skip
+    assert list(shape_faults(draw, part, factors)) == []
+    draw["multiplier"] = str(120**2 * 8 + 1)
+    assert list(shape_faults(draw, part, factors)) == ["the measurement of (pay) rounds its numbers"]
 
 
 def test_report_rows_and_published_tables(release):

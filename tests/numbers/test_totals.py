@@ -16,8 +16,8 @@ from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence import shapes
 from dpscale.audit.evidence.check import check_bundle
+from dpscale.audit.evidence.sensitivities import shape_faults
 from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.contributions.unit_totals import ChangedCodes, clipped_codes
 from dpscale.counting.count import ExactMarginal
@@ -312,24 +312,24 @@ def test_evidence_finds_totals_that_are_not_bounded(tmp_path):
     (tmp_path / "selftest.json").write_text(json.dumps([{"name": "none", "passed": True, "detail": "not run"}]))
     given = ["evidence", str(release.path), "--selftest", str(tmp_path / "selftest.json")]
     assert CliRunner().invoke(main, given, catch_exceptions=False).exit_code == 0
-    assert check_bundle(release.path / "evidence")["components"]
-    domain = release.domain.to_dict()
+    assert check_bundle(release.path / "evidence")["parts"]
+    part = json.loads((release.path / "evidence/parts.json").read_text())["data"]
     factors = {"same": {"shape": [2], "kind": "identity"}, "a": {"shape": [4], "kind": "identity"},
                "centred": {"shape": [2], "kind": "matrix", "matrix": [[-1, 1]]}}  # fmt: skip
     both = {"shape": [4, 2], "kind": "matrix", "matrix": [[1, -1, 0, 0, 2, -2, 0, 0]]}
     tilted = {"shape": [4, 2], "kind": "matrix", "matrix": [[1, -1, 1, 0, -1, 0, 0, 0]]}
     factors |= {"both": both, "tilted": tilted}
-    draw = {"attributes": ["a", "pay"], "factors": ["a", "centred"], "round": 0, "multiplier": "1200"}
-    table = {"domain": "domain.toml", "rows_per_unit": 3, "draws": [draw]}
-    assert not list(shapes.shape_faults(table, domain, factors))
+    draw = {"part": "data", "attributes": ["a", "pay"], "factors": ["a", "centred"], "decision": 0,
+            "multiplier": "1200", "bound": "rows"}  # fmt: skip
+    assert not list(shape_faults(draw, part, factors))
     draw["factors"] = ["both"]
-    assert not list(shapes.shape_faults(table, domain, factors))
+    assert not list(shape_faults(draw, part, factors))
     unbounded = ["the measurement of (a, pay) is not bounded by the total of a unit"]
     for given in (["a", "same"], ["tilted"]):
         draw["factors"] = given
-        assert list(shapes.shape_faults(table, domain, factors)) == unbounded
-    draw["factors"], table["rows_per_unit"] = ["both"], 2
-    assert list(shapes.shape_faults(table, domain, factors)) == [
+        assert list(shape_faults(draw, part, factors)) == unbounded
+    draw["factors"], part["bounds"]["rows"]["changes"] = ["both"], [[[1, 2]]]
+    assert list(shape_faults(draw, part, factors)) == [
         "the measurement of (a, pay) has a total over another number of rows of a unit"
     ]
 

@@ -142,24 +142,24 @@ def test_quadrature_gives_inverse_square_roots(spread, count):
 
 
 def forged_fields(factor, **changes):
-    from dpscale.audit.evidence.draws import _factor_fields
+    from dpscale.plans.factor_fields import factor_fields
 
-    return _factor_fields(factor) | changes
+    return factor_fields(factor) | changes
 
 
 @pytest.mark.parametrize("forgery", ["columns", "matrix", "short", "negative", "zero"])
 def test_checker_refuses_other_entries_of_a_toeplitz_strategy(forgery):
     """A digest that is stated beside other integers would hide their sensitivity."""
     from dpscale.audit.evidence import sensitivities
-    from dpscale.audit.evidence.draws import _packed
+    from dpscale.plans.factor_fields import packed
 
     factor = toeplitz_factor(40)
     own = np.concatenate([factor.coefficients, factor.multipliers])
     assert sensitivities.norms(forged_fields(factor))[0] == factor.squared_l2_sensitivity
     columns = {"sha256": factor.digest, "squared": ["0"] * 40, "absolute": ["0"] * 40}
     changes = {"columns": {"columns": columns}, "matrix": {"matrix": [[0] * 40]},
-               "short": {"packed": _packed(own[:-1])},
-               "negative": {"packed": _packed(np.where(np.arange(78) == 0, -own, own))},
-               "zero": {"packed": _packed(np.where(np.arange(78) == 77, 0, own))}}[forgery]  # fmt: skip
+               "short": {"packed": packed(own[:-1])},
+               "negative": {"packed": packed(np.where(np.arange(78) == 0, -own, own))},
+               "zero": {"packed": packed(np.where(np.arange(78) == 77, 0, own))}}[forgery]  # fmt: skip
     with pytest.raises(ValueError, match="Toeplitz"):
         sensitivities.norms(forged_fields(factor, **changes))

@@ -218,9 +218,9 @@ def test_bundle_with_a_link_is_refused(base, tmp_path):
     shutil.copytree(states["evidence"] / "run" / "evidence", bundle)
     (tmp_path / "alias").symlink_to(bundle)
     check_bundle(tmp_path / "alias")
-    (bundle / "events.json").rename(tmp_path / "events.json")
-    (bundle / "events.json").symlink_to(tmp_path / "events.json")
-    with pytest.raises(JobError, match=r"contains 'events.json', which is a link"):
+    (bundle / "claims.json").rename(tmp_path / "claims.json")
+    (bundle / "claims.json").symlink_to(tmp_path / "claims.json")
+    with pytest.raises(JobError, match=r"contains 'claims.json', which is a link"):
         check_bundle(bundle)
 
 

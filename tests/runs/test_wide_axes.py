@@ -7,9 +7,8 @@ import tomli_w
 from scipy import stats
 
 import dpscale as dp
-from dpscale.audit.evidence.draws import _factor_fields
-from dpscale.audit.evidence.sensitivities import digest, norms
-from dpscale.audit.evidence.shapes import _misshapen
+from dpscale.audit.evidence.sensitivities import digest, misshapen, norms
+from dpscale.plans.factor_fields import factor_fields
 from dpscale.plans.plan import content_of, read_plan, write_plan
 
 CODES, ROWS = 3000, 20_000
@@ -87,7 +86,7 @@ def test_plan_file_round_trip(release, tmp_path):
 def test_bundle_factor_gives_norms_and_digest(release):
     distinct = {factor.digest: factor for block in release.plan.blocks for factor in block.factors}
     for own, factor in distinct.items():
-        fields = _factor_fields(factor)
+        fields = factor_fields(factor)
         assert norms(fields) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
         assert digest(fields) == own
         if factor.kind == "nested":
@@ -116,10 +115,10 @@ def test_toeplitz_plan_file_and_bundle_round_trip(cumulative, tmp_path):
     assert content_of(again) == content_of(plan)
     assert again.accuracy.total_error(plan.workload) == pytest.approx(plan.error, rel=1e-12)
     (factor,) = (factor for block in plan.blocks for factor in block.factors)
-    fields = _factor_fields(factor)
+    fields = factor_fields(factor)
     assert norms(fields) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
     assert digest(fields) == factor.digest
-    assert not _misshapen(fields)
+    assert not misshapen(fields)
     for wrong in (CODES - 1, CODES + 1):  # planted: integers for another number of cells
         with pytest.raises(ValueError, match="Toeplitz"):
             norms(fields | {"shape": [wrong]})

@@ -11,9 +11,11 @@ from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.runs.charge import journal_of
 from dpscale.runs.links.link_data import keyed
-from dpscale.runs.run import Part
+from dpscale.runs.run import DrawFacts, Journaled, Part
+from dpscale.runs.statement import bound_of
 
 SHARE = Fraction(1, 100)  # of the budget
+STATES_FACTS = True  # a test takes the bounds of the draws away
 TIMES = 1  # a test makes the part too expensive
 
 
@@ -30,6 +32,16 @@ class Heads(Part):
 
     def charges(self, entry):
         return (self.cost, "one count") if entry == "privacy" else None
+
+    def facts_of_draws(self):
+        if not STATES_FACTS:
+            return {}
+        return {"bounds": {"rows": bound_of((1, 1), values=1)}, "contribution": "one row", "law": "gaussian",
+                "mechanism": "a count", "post_processing": "none", "sensitivity": "1", "steps": 1}  # fmt: skip
+
+    @property
+    def journaled(self):
+        return [Journaled("privacy", self.path, lambda label: "rows", {"rows": DrawFacts("rows", values=1)})]
 
     def check(self, engine):
         if not self.is_measured():

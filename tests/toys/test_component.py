@@ -10,6 +10,9 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.audit.evidence import recompute
+from dpscale.audit.evidence.check import check_bundle
+from dpscale.base.errors import JobError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs import parts
@@ -17,6 +20,7 @@ from dpscale.runs.charge import parts_of_entry
 from dpscale.runs.kinds import PARTS
 from dpscale.runs.opening import open_run
 from dpscale.runs.run import in_order
+from tests.audit.forging import forge, records_of, remove, restate, scale_noise
 from tests.audit.small import write_selftest
 from tests.links.small import make_frames, make_job, write_job
 from tests.running import run_stages
@@ -63,9 +67,39 @@ def test_component_is_charged_and_measured_with_the_others(tmp_path):
     assert not list(run.path.rglob("secret.key"))
 
 
-def test_evidence_without_draws_of_component_is_refused(tmp_path):
+def write_evidence(run, tmp_path):
+    return CliRunner().invoke(main, ["evidence", str(run), "--selftest", str(write_selftest(tmp_path))])
+
+
+def test_component_is_in_the_evidence(tmp_path):
+    """A part of a new kind states its bounds and its folder; writer and checker do not know it."""
     run = dp.run(write_shop(tmp_path), tmp_path / "run").path
-    done = CliRunner().invoke(main, ["evidence", str(run), "--selftest", str(write_selftest(tmp_path))])
+    assert write_evidence(run, tmp_path).exit_code == 0
+    assert "heads.root" in check_bundle(run / "evidence")["parts"]
+    files = recompute.read_files(run / "evidence")
+    [record] = records_of(files, "heads.root")
+    assert (record["file"], record["squared_l2"]) == (VALUES, "1")
+    assert VALUES in files["run-files"]
+
+    def less_noise(files):
+        scale_noise(records_of(files, "heads.root")[0], 0.5)
+        restate(files)
+
+    with pytest.raises(JobError, match=r"the draws of heads\.root cost .*, but"):
+        check_bundle(forge(run / "evidence", tmp_path / "less", less_noise))
+
+    def without_draw(files):
+        remove(files, records_of(files, "heads.root"))
+        restate(files)
+
+    with pytest.raises(JobError, match=r"heads\.root lacks the draw of rows"):
+        check_bundle(forge(run / "evidence", tmp_path / "without", without_draw))
+
+
+def test_evidence_without_facts_of_component_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(heads, "STATES_FACTS", False)
+    run = dp.run(write_shop(tmp_path), tmp_path / "run").path
+    done = write_evidence(run, tmp_path)
     assert (done.exit_code, "evidence: the part heads.root; expected" in done.stderr) == (2, True)
     assert not (run / "evidence").exists()
 

@@ -1,66 +1,260 @@
-"""Recompute the cost of a release from this folder: python recompute.py [FOLDER]. Exit code 1 if a claim fails.
+"""Check the evidence of a release in this folder: python recompute.py [FOLDER]. Exit code 1 if a claim fails.
 
-The script uses only the standard library, so it can be read and run without dpscale. It computes the largest column
-norms of every integer strategy in draws.json and strategies.json, from them and from the bounds of links the exact cost
-of every draw, and compares it with events.json and with the charge in ledger.json. It then computes the ε of the events
-by its own formulas and, if Google's dp-accounting is installed (pip install dp-accounting), by its accountants, and
-compares it with the claim.
+The script uses only the standard library, so it can be read and run without dpscale. The evidence is a list of records,
+one for every draw and selection (records.json). sensitivities.py recomputes the sensitivity and the cost of each from
+its integers. This script adds the costs and compares the sums with the costs of the parts (parts.json) and with the
+charges on the ledger (ledger.json). Job, domains and facts of the parts must have the hashes that the charge sealed in
+the hash chain of the ledger; every file of noisy values must have exactly the draws in its name.
 
-crosscheck.py compares the files with each other; sensitivities.py computes the cost of a draw from its integers. Events
-without Gaussian noise enter Gaussian DP by their μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with ε/2.
-Events of the kind "delta" are additive δ, which add and are subtracted from the δ of a claim.
+It then computes the ε of the events by its own formulas and, if Google's dp-accounting is installed (pip install
+dp-accounting), by its accountants, and compares it with the claim in claims.json. Events without Gaussian noise enter
+Gaussian DP by their μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with ε/2. Events of the kind "delta" are
+additive δ, which add and are subtracted from the δ of a claim.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from dpscale.audit.evidence.crosscheck import cross_faults, tomllib
-    from dpscale.audit.evidence.sensitivities import Events, Fields, check_draws, delta_of_mu, grown_delta, mu_of_pure
+    from dpscale.audit.evidence.checklist import answers, caps_in_force
+    from dpscale.audit.evidence.sensitivities import (
+        Events,
+        Fields,
+        Owner,
+        check_records,
+        delta_of_mu,
+        grown_delta,
+        is_grouped,
+        is_selection,
+        mu_of_pure,
+        shape_faults,
+        strategy_faults,
+    )
 else:  # in a bundle, in which no files may be created
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).parent))  # also where Python is isolated
-    from crosscheck import cross_faults, tomllib
-    from sensitivities import Events, Fields, check_draws, delta_of_mu, grown_delta, mu_of_pure
+    from checklist import answers, caps_in_force
+    from sensitivities import (
+        Events,
+        Fields,
+        Owner,
+        check_records,
+        delta_of_mu,
+        grown_delta,
+        is_grouped,
+        is_selection,
+        mu_of_pure,
+        shape_faults,
+        strategy_faults,
+    )
 
+FILES = ("records", "strategies", "parts", "claims", "ledger", "selftest", "checklist", "run-files", "versions")
 ROUNDING = 1e-9  # relative tolerance of sums that contain floats
+TAILS = 1e-8  # relative tolerance of tails of the noise
 SMALL = 1e-12  # δ for the accountants of dp-accounting in a pure release
 WITHIN = 1e-6  # relative tolerance of a claim, for bounds found by bisection and on grids
 DISCRETE = 1e-3  # relative and absolute tolerance: dp-accounting's losses are on a grid, rounded upwards
+SPENT = Fraction(9, 10)  # least share of its cost that the draws of a part without selections have
 SPAN = re.compile(r" in one (day|week|month|quarter|year) \(")  # of a promise for the rows of a unit in one period
+VALUES = re.compile(r"(?:^|/)(\d{3,})-(\d{8,})-(\d{8,})\.parquet$")  # decision, first place and end of the places
 PURE, MANY = ("laplace", "pure", "selection"), 64  # most distinct Laplace events that are composed one by one
+SEALED = ("job", "parts")  # hashes that the charge of this version seals
 
 
 def read(folder: str | Path, name: str) -> Any:
     return json.loads((Path(folder) / name).read_text("utf-8"))
 
 
-# ---- costs -----------------------------------------------------------------------------------------------------------
+def read_files(folder: str | Path) -> Fields:
+    """Return the contents of the JSON files by their names without ends."""
+    return {name: read(folder, f"{name}.json") for name in FILES}
 
 
-def count_events(listed: list[Fields]) -> Events:
-    """Return the events listed in events.json with their counts."""
-    events = Events()
-    for one in listed:
-        events[one["kind"], Fraction(one["cost"])] += int(one["count"])
-    return events
+def faults(folder: str | Path) -> list[str]:
+    """Return the claims that fail, without dp-accounting; none if all are correct."""
+    files = read_files(folder)
+    records, parts, factors = (
+        files["records"]["records"],
+        files["parts"],
+        files["strategies"]["factors"],
+    )
+    release = files["records"]["release"]
+    charges = {row["release"]: row for row in files["ledger"]["releases"]}
+    if release != files["claims"]["release"]["name"] or release not in charges:
+        return ["the release is not on the ledger"]
+    if unknown := {one["part"] for one in records} - set(parts):
+        return [f"records.json has draws of {min(unknown)}, which is no part of the release"]
+
+    found = list(strategy_faults(factors))
+    spent, wrong = check_records(records, parts, factors)
+    found += [*wrong, *(fault for one in records for fault in shape_faults(one, parts[one["part"]], factors))]
+    found += [*_part_faults(files, spent), *_entry_faults(files, spent, charges), *_value_faults(files)]
+    found += [
+        *_claim_faults(files),
+        *_promise_faults(files, charges),
+        *ledger_faults(files["ledger"]),
+        *_chain_faults(files, Path(folder)),
+    ]
+    return [*found, *_selftest_faults(files["selftest"]), *_checklist_faults(files)]
 
 
-def has_wrong_multiplier(listed: list[Fields]) -> bool:
-    """Return whether a noise multiplier contradicts the exact cost of its event."""
-    powers = {"gaussian": -0.5, "laplace": -1.0}
-    return any(abs(one["noise_multiplier"] / float(Fraction(one["cost"])) ** powers[one["kind"]] - 1) > ROUNDING
-               for one in listed if "noise_multiplier" in one)  # fmt: skip
+# ---- sums of costs ---------------------------------------------------------------------------------------------------
+
+
+def _part_faults(files: Fields, spent: Mapping[Owner, Events]) -> Iterator[str]:
+    """Yield parts whose draws are not those that were charged: missing ones, or at another cost or distribution."""
+    records = files["records"]["records"]
+    for name, part in files["parts"].items():
+        own = [one for one in records if one["part"] == name]
+        drawn = {one["bound"] for one in own if isinstance(one.get("bound"), str)}
+        if missing := [bound for bound, facts in part["bounds"].items() if "values" in facts and bound not in drawn]:
+            yield f"{name} lacks the draw of {missing[0]}"
+        if sum("threshold" in one for one in own) != part.get("thresholds", 0):
+            yield f"{name} has another number of thresholds than it was charged for"
+        laws = {"laplace" if "laplace" in one else "gaussian" for one in own if not (is_selection(one) or one["entry"])}
+        if laws - {part["law"]}:
+            yield f"{name} has another noise than it was charged for"
+        if lone := sorted(entry for owner, entry in spent if owner == name and entry not in part["costs"]):
+            yield f"{name} has draws under an entry {lone[0]!r} of the ledger, which charged nothing for it"
+        for entry, cost in part["costs"].items():
+            chosen = "selected" in part or any(is_selection(one) for one in own if one["entry"] == entry)
+            yield from _cost_faults(name, entry, cost, spent.get((name, entry), Events()), chosen)
+
+
+def _cost_faults(name: str, entry: str, cost: Fields, events: Events, chosen: bool) -> Iterator[str]:
+    """Yield a fault if the draws of a part cost more than was charged, or much less without selections."""
+    where = f"the draws of {name}" + (f" under the entry {entry[1:]}" if entry else "")
+    yield from _sum_faults(where, cost, events)
+    paid, due = charged_and_due(cost, events)
+    if due < SPENT * paid and not chosen:
+        yield f"{where} cost only {float(due / paid):.3g} of what the part was charged"
+
+
+def _entry_faults(files: Fields, spent: Mapping[Owner, Events], charges: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield entries of the release on the ledger that no draws have, or that cost less than their draws or parts."""
+    release, parts = files["records"]["release"], files["parts"].values()
+    ends = {entry for part in parts for entry in part["costs"]}
+    stated = {name.removeprefix(release) for name in charges if name == release or name.startswith(f"{release}-")}
+    if odd := sorted(ends.symmetric_difference(stated)):
+        yield f"the entry {release}{odd[0]} is {'in no record' if odd[0] in stated else 'not on the ledger'}"
+        return
+    for entry in sorted(ends):
+        cost, events = charges[release + entry]["cost"], Events()
+        for (_, end), own in spent.items():
+            events += own if end == entry else Events()
+        yield from _sum_faults(f"the draws of the entry {entry[1:]}" if entry else "the draws", cost, events)
+        for kind in ("gaussian", "pure"):
+            whole = sum((Fraction(part["costs"][entry].get(kind) or 0) for part in parts if entry in part["costs"]),
+                        Fraction(0))  # fmt: skip
+            charged = Fraction(cost.get(kind) or 0)
+            if not charged * Fraction(1 - WITHIN) <= whole <= charged * Fraction(1 + ROUNDING):
+                yield f"the parts cost {float(whole):.9g}, but {float(charged):.9g} was charged"
+
+
+def _sum_faults(what: str, cost: Fields, events: Events) -> Iterator[str]:
+    """Yield a fault if events cost more than a charge, or have a larger additive δ."""
+    paid, due = charged_and_due(cost, events)
+    if due > paid:
+        yield f"{what} cost {float(due):.9g}, but {float(paid):.9g} was charged"
+    added, most = total(events, "delta"), Fraction(cost.get("delta") or 0)
+    if added > most * Fraction(1 + TAILS):
+        yield f"{what} have an additive δ of {float(added):.9g}, but {float(most):.9g} was charged"
+
+
+def events_of(files: Fields) -> dict[str, Events]:
+    """Return the events of the release, from its records, and of all releases of its dataset, from the ledger."""
+    spent, _ = check_records(files["records"]["records"], files["parts"], files["strategies"]["factors"])
+    release = sum((own for (_, end), own in spent.items() if not end), Events())
+    return {"release": release, "dataset": ledger_events(files["ledger"])}
+
+
+def _claim_faults(files: Fields) -> Iterator[str]:
+    """Yield contradictions of the claims to the ledger, and claims below all bounds."""
+    claims, ledger, events = files["claims"], files["ledger"], events_of(files)
+    stated = [claims["release"]["cost"], claims["dataset"]["epsilon"], claims["dataset"]["delta"]]
+    if stated != [own_entry(files)["cost"], ledger["spent"]["epsilon"], ledger["spent"]["delta"]]:
+        yield "claims.json and the ledger claim different costs"
+    yield from (fault for name in ("release", "dataset") if (fault := _above(name, claims[name], events[name])))
+
+
+def _promise_faults(files: Fields, charges: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield contradictions of the claim to what the entries of the release promise: ε at δ, unit, secret noise."""
+    row, claim, release = own_entry(files), files["claims"]["release"], files["records"]["release"]
+    entries = [one for name, one in charges.items() if name == release or name.startswith(f"{release}-")]
+    if bool(row.get("public")) == files["claims"]["private"]:
+        yield "claims.json and the ledger's entry disagree on whether the noise has a seed"
+    if len({(one.get("unit"), one.get("unit_table"), one.get("relation")) for one in entries}) > 1:
+        yield "the entries of the release protect different units"
+    for name, part in files["parts"].items():
+        if "outer" in part and part["outer"]["names"] != (row.get("periods") or []):
+            yield f"{name} and the ledger's entry name different rows of a matrix"
+    if row.get("epsilon") is None or claim["epsilon"] is None:
+        return
+
+    if claim["epsilon"] > row["epsilon"] * (1 + WITHIN):
+        yield "the claim is above the epsilon of the ledger's entry"
+    if claim["delta"] != (row.get("delta") or 0.0):
+        yield "the claim has a different delta than the ledger's entry"
+    whole = Events()
+    for one in entries:
+        for kind in ("gaussian", "pure", "delta"):
+            whole[kind, Fraction(one["cost"].get(kind) or 0)] += 1
+    whole = Events({event: count for event, count in whole.items() if event[1]})
+    if not min(bounds(whole, claim["delta"]).values(), default=math.inf) <= row["epsilon"] * (1 + WITHIN):
+        yield "the entries of the release cost more than the epsilon that they promise"
+
+
+def own_entry(files: Fields) -> Fields:
+    """Return the release's entry on the ledger."""
+    return dict(next(row for row in files["ledger"]["releases"] if row["release"] == files["records"]["release"]))
+
+
+def share_of_draws(files: Fields) -> Fraction:
+    """Return the cost of the draws other than selections as a share of the charge."""
+    cost, events = own_entry(files)["cost"], events_of(files)["release"]
+    drawn = Events({event: count for event, count in events.items() if event[0] in ("gaussian", "laplace")})
+    paid, due = charged_and_due(cost, drawn)
+    return due / paid if paid else Fraction(1)
+
+
+def unverified(folder: str | Path) -> list[str]:
+    """Return a sentence for each fact that these checks accept without verification."""
+    files = read_files(folder)
+    records, parts, factors = (
+        files["records"]["records"],
+        files["parts"],
+        files["strategies"]["factors"],
+    )
+    found, pieces = list[str](), [part for one in factors.values() for part in (one, *one.get("levels", ()))]
+    if alone := sum("columns" in part for part in pieces):
+        found.append(f"the sensitivities of {alone} strategies, of which the bundle contains only column norms")
+    decided = dict.fromkeys(one["part"] for one in records if not isinstance(one.get("bound"), str | None))
+    found += [f"bounds and noise of draws of {name} that were planned from released values" for name in decided]
+    found += [f"the additive δ of {name}, which parts.json states" for name, part in parts.items() if "delta" in part]
+    chosen = {one["part"] for one in records if is_selection(one)}
+    found += [f"that {name} ends before its draws cost what it was charged" for name, part in parts.items()
+              if "selected" in part and name not in chosen]  # fmt: skip
+    if lacking := [name for name in SEALED if name not in files["ledger"]["chain"]["opened"]["facts"]]:
+        found.append(f"{' and '.join(lacking)}: the ledger's entry of this release seals no hash of them")
+    if grouped := sum(is_grouped(one, parts[one["part"]], factors) for one in records):
+        found.append(f"the cells of {grouped} draws of later decisions, which are groups of the domain's cells")
+    if chosen and (share := share_of_draws(files)) < Fraction(1, 2):
+        found.append(f"the noise: the draws other than selections cost only {float(share):.3g} of the charge")
+    return found
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
 
 
 def ledger_events(ledger: Fields) -> Events:
@@ -79,24 +273,6 @@ def additive_delta(row: Fields, ledger: Fields) -> Fraction:
     is_pure = not any(Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp"))
     pure = float(Fraction(cost.get("pure") or 0)) if is_pure else math.inf
     return grown_delta(Fraction(cost.get("delta") or 0), math.sqrt(squared_mu(cost)), pure, steps(row, ledger))
-
-
-def period_faults(ledger: Fields) -> Iterator[str]:
-    """Yield a fault if the sums of the periods are not those of their entries; there are none without a period."""
-    rows, sums = ledger["releases"], ledger.get("periods", {})
-    names = {row["cost"].get("period", "") for row in rows}
-    if set(sums) != (names if any(names) else set()):
-        yield "ledger.json does not list the periods of its entries"
-        return
-    for name, figures in sums.items():
-        own = [row for row in rows if row["cost"].get("period", "") == name]
-        squared = sum(squared_mu(scale_cost(row["cost"], steps(row, ledger))) for row in own)
-        parts = (
-            (figures["squared_mu"], squared),
-            (figures.get("additive_delta", 0), sum(additive_delta(row, ledger) for row in own)),
-        )
-        if any(stated is not None and abs(stated - part) > ROUNDING * part for stated, part in parts):
-            yield f"ledger.json has sums of the period {name!r} that differ from its entries"
 
 
 def steps(row: Fields, ledger: Fields) -> int:
@@ -124,19 +300,6 @@ def squared_mu(cost: Fields) -> Fraction:
     )
     parts = math.pi / 2 * float(squares)
     return gaussian + Fraction(math.pi * float(zcdp) + (min(mu_of_pure(float(pure)) ** 2, parts) if pure else 0.0))
-
-
-def covers(one: Events, other: Events) -> bool:
-    """Return whether events cost at least as much as others, kind by kind, up to rounding; group privacy adds some."""
-    kinds = ("gaussian", "pure", "delta")
-    return all(total(one, kind) >= total(other, kind) * Fraction(1 - ROUNDING) for kind in kinds)
-
-
-def are_listed(events: Events, listed: Events) -> bool:
-    """Return whether the events are listed; an additive δ may be listed as more, because it grows by the charged μ."""
-    same = Events({event: count for event, count in listed.items() if event[0] != "delta"})
-    own = Events({event: count for event, count in events.items() if event[0] != "delta"})
-    return same == own and total(events, "delta") <= total(listed, "delta") * Fraction(1 + ROUNDING)
 
 
 def total(events: Events, *kinds: str) -> Fraction:
@@ -175,7 +338,7 @@ def charged_and_due(cost: Fields, events: Events) -> tuple[Fraction, Fraction]:
     if pure and not gaussian:
         squares = sum((cost**2 * count for (kind, cost), count in events.items() if kind in PURE), Fraction(0))
         is_pure = not total(events, "gaussian", "zcdp") and squares <= Fraction(cost.get("pure_squares") or pure**2)
-        return (pure if is_pure else Fraction(0)), total(events, *PURE)
+        return (pure if is_pure else Fraction(0)), total(events, *PURE, "gaussian", "zcdp")
     exact, rest = total(events, "gaussian"), as_gaussian(events)
     return gaussian, exact + Fraction(rest * (1 - ROUNDING)) if rest else exact
 
@@ -268,67 +431,157 @@ def _as_losses(dp: Any, events: Events) -> list[Any]:
     return parts + [dp.SelfComposedDpEvent(dp.LaplaceDpEvent(float(1 / cost)), count) for cost, count in laplace]
 
 
-# ---- all of it -------------------------------------------------------------------------------------------------------
+# ---- the ledger ------------------------------------------------------------------------------------------------------
 
 
-def faults(folder: str | Path) -> list[str]:
-    """Return the claims that fail, without dp-accounting; none if all are correct."""
-    draws, events, ledger = (read(folder, name) for name in ("draws.json", "events.json", "ledger.json"))
-    recomputed, found = drawn_events(folder, draws)
-    if not are_listed(recomputed, count_events(events["release"]["events"])):
-        found.append("events.json does not list the events of the draws")
-    charges = {row["release"]: row["cost"] for row in ledger["releases"]}
-    if draws["release"] != events["release"]["name"] or draws["release"] not in charges:
-        return [*found, "the release is not on the ledger"]
-    if not covers(count_events(events["dataset"]["events"]), ledger_events(ledger)):
-        found.append("events.json does not list the events of the ledger")
-    if any(has_wrong_multiplier(events[name]["events"]) for name in ("release", "dataset")):
-        found.append("events.json has a noise multiplier that contradicts its cost")
-    claims = [events["release"]["cost"], events["dataset"]["epsilon"], events["dataset"]["delta"]]
-    if claims != [charges[draws["release"]], ledger["spent"]["epsilon"], ledger["spent"]["delta"]]:
-        found.append("events.json and the ledger claim different costs")
-    paid, due = charged_and_due(charges[draws["release"]], recomputed)
-    if due > paid:
-        found.append(f"the draws cost {float(due):.9g}, but {float(paid):.9g} was charged")
-    added, most = total(recomputed, "delta"), Fraction(charges[draws["release"]].get("delta") or 0)
-    if added > most * Fraction(1 + ROUNDING):
-        found.append(f"the draws have an additive δ of {float(added):.9g}, but {float(most):.9g} was charged")
-    if f"{draws['release']}-allocation" in charges and not (Path(folder) / "allocation.json").exists():
-        found.append("the first measurement is on the ledger, but the bundle has no allocation.json")
-    found += period_faults(ledger)
-    found += [fault for name in ("release", "dataset") if (fault := _above(name, events[name]))]
-    return found or cross_faults(folder) + (_period_costs().faults(folder) if is_growing(folder, draws) else [])
+def ledger_faults(ledger: Fields) -> Iterator[str]:
+    """Yield contradictions between the totals in ledger.json and its rows."""
+    rows, cap = ledger["releases"], ledger.get("cap")
+    stated = [row for row in (*caps_in_force(ledger).values(), *rows) if row.get("relation")]
+    tables = {row.get("unit_table") for row in rows if stated and row.get("unit") == stated[0].get("unit")}
+    if len(tables) == 1 and not stated[0].get("unit_table"):
+        stated[0] = {**stated[0], "unit_table": tables.pop()}
+    if ledger.get("protects") != (protected(stated[0]) if stated else None):
+        yield "ledger.json and its rows have different privacy units"
+    pure = all(not Fraction(row["cost"].get(name) or 0) for row in rows for name in ("gaussian", "zcdp"))
+    currency = (cap or {}).get("currency") or ("pure" if pure else "gdp")
+    if not str(ledger["currency"]).startswith(f"{currency}:"):
+        yield "ledger.json has its total in a different currency than its cap or its rows"
+    if cap and cap["delta"] != ledger["spent"]["delta"]:
+        yield "ledger.json has its total at a different delta than its cap"
+    yield from period_faults(ledger)
 
 
-def is_growing(folder: str | Path, draws: Fields) -> bool:
-    """Return whether a bundle is that of a growing table, by any of its files."""
-    planned = "plan/time.json" in read(folder, "run-files.json")
-    return planned or "time" in draws or (Path(folder) / "time.json").exists()
+def period_faults(ledger: Fields) -> Iterator[str]:
+    """Yield a fault if the sums of the periods are not those of their entries; there are none without a period."""
+    rows, sums = ledger["releases"], ledger.get("periods", {})
+    names = {row["cost"].get("period", "") for row in rows}
+    if set(sums) != (names if any(names) else set()):
+        yield "ledger.json does not list the periods of its entries"
+        return
+    for name, figures in sums.items():
+        own = [row for row in rows if row["cost"].get("period", "") == name]
+        squared = sum(squared_mu(scale_cost(row["cost"], steps(row, ledger))) for row in own)
+        parts = (
+            (figures["squared_mu"], squared),
+            (figures.get("additive_delta", 0), sum(additive_delta(row, ledger) for row in own)),
+        )
+        if any(stated is not None and abs(stated - part) > ROUNDING * part for stated, part in parts):
+            yield f"ledger.json has sums of the period {name!r} that differ from its entries"
 
 
-def drawn_events(folder: str | Path, draws: Fields) -> tuple[Events, list[str]]:
-    """Return the events of the draws, of the whole horizon if the table grows, and faults."""
-    factors = read(folder, "strategies.json")["factors"]
-    if not is_growing(folder, draws):
-        return check_draws(draws, factors)
-    if "time" not in draws or not (Path(folder) / "time.json").exists():
-        return Events(), ["the plan of the run has weights of periods, but the bundle states no cost of the horizon"]
-    events, found = _period_costs().horizon_events(folder, draws, factors)
-    return events, list(found)
+def protected(row: Fields) -> str:
+    """Return the privacy unit of an entry in words."""
+    name = row.get("unit") if row.get("unit_table") is None else f"{row['unit_table']}.{row['unit']}"
+    name = f"{name} in one {row['span']}" if row.get("span") else name
+    return f"{'one row' if row.get('unit') is None else f'all rows of one {name}'} ({row['relation']})"
 
 
-def _period_costs() -> Any:
-    """Return the script for growing tables, which other bundles do not have."""
-    return import_module(f"{__package__}.period_costs" if __package__ else "period_costs")
+def chained(content: Any) -> str:
+    """Return the SHA-256 of canonical JSON, a link of the ledger's hash chain."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _above(name: str, claim: Fields) -> str:
+def _chain_faults(files: Fields, folder: Path) -> Iterator[str]:
+    """Yield broken links of the hash chain, entries that are not rows of ledger.json, and hashes other than sealed."""
+    ledger = files["ledger"]
+    if (chain := ledger.get("chain")) is None:
+        yield "ledger.json has no hash chain"
+        return
+    before = ""
+    for link in chain["entries"]:
+        before = chained([before, link["entry"], link["shown"], link["hidden"], link["facts"]])
+    if before != chain["head"]:
+        yield "ledger.json has a hash chain that does not end in its head"
+    caps = [*ledger["former_caps"], *filter(None, [ledger.get("cap")]), *ledger.get("period_caps", ())]
+    for kind, listed in {"caps": caps, "releases": ledger["releases"]}.items():
+        shown = [link["shown"] for link in chain["entries"] if link["entry"] == kind]
+        shown = sorted(shown, key=lambda one: "period" in one)  # caps on the total, then those that renew
+        if len(shown) != len(listed) or not all(map(_same, listed, shown)):
+            yield f"ledger.json and its hash chain have different {kind}"
+
+    opened, release = chain["opened"], files["records"]["release"]
+    own = [link for link in chain["entries"] if link["shown"].get("release") == release]
+    if [link["facts"] for link in own if link["entry"] == "releases"] != [chained([opened["key"], opened["facts"]])]:
+        yield "ledger.json and its hash chain have different hashes of the statement of the release"
+    plan = [f"{name}\0{one}\n" for name, one in sorted(files["run-files"].items()) if name.startswith("plan/")]
+    here = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
+    here |= {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()
+             for path in (*folder.glob("*.toml"), folder / "parts.json")}  # fmt: skip
+    wrong = (name for name, one in opened["facts"].items() if name != "condition" and here.get(name) != one)
+    yield from (f"the {name} differs from the one that was charged" for name in wrong)
+
+
+def _same(row: Fields, shown: Fields) -> bool:
+    """Return whether a row of ledger.json is the entry of a link; the row fills in fields that older entries omit."""
+    for name, value in {**dict.fromkeys(("span", "period", "periods")), **shown}.items():
+        filled = value is None and name in ("public", "currency")
+        if not filled and row.get(name) != (json.loads(value) if value and name in ("cost", "periods") else value):
+            return False
+    return True
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+
+def _value_faults(files: Fields) -> Iterator[str]:
+    """Yield a fault if the run lacks a file of a draw, or has a file of values without exactly its draws."""
+    drawn = defaultdict[str, list[tuple[int, int]]](list)
+    for one in files["records"]["records"]:
+        if "file" in one:
+            drawn[one["file"]].append((int(one["decision"]), int(one["place"])))
+    if lacking := set(drawn) - set(files["run-files"]):
+        yield f"run-files.json lacks {min(lacking)}, which records.json refers to"
+    for name in files["run-files"]:
+        if name not in drawn and VALUES.search(name) and not name.startswith("earlier/"):
+            yield f"run-files.json has {name}, which belongs to no draw"
+    for name, own in drawn.items():
+        if len(set(own)) != len(own):
+            yield "a draw is listed twice"
+        if found := VALUES.search(name):
+            decision, first, end = map(int, found.groups())
+            if sorted(own) != [(decision, place) for place in range(first, end)]:
+                yield f"{name} does not have the draws in its name"
+    if lacking := {part["domain"] for part in files["parts"].values() if "domain" in part} - _domains(files):
+        yield f"the ledger's entry seals no {min(lacking)}"
+
+
+def _domains(files: Fields) -> set[str]:
+    facts = files["ledger"].get("chain", {}).get("opened", {}).get("facts", {})
+    stated = {part["domain"] for part in files["parts"].values() if "domain" in part}
+    return {f"{name}.toml" for name in facts} if "parts" in facts else stated
+
+
+def _selftest_faults(selftest: Fields) -> Iterator[str]:
+    names = [one["name"] for one in selftest["checks"]]
+    valid = all(isinstance(one["passed"], bool) for one in selftest["checks"])
+    if not names or len(set(names)) < len(names) or not valid:
+        yield "selftest.json has no checks, or a duplicate or invalid one"
+    elif selftest["passed"] is not all(one["passed"] for one in selftest["checks"]):
+        yield "selftest.json and its checks disagree on whether it passed"
+
+
+def _checklist_faults(files: Fields) -> Iterator[str]:
+    """Yield the first answer that does not follow from the other files."""
+    expected, listed = answers(files), files["checklist"]
+    for row, other in zip(expected, listed, strict=False):
+        if row != other:
+            place = f" of {row['part']}" if "part" in row else ""
+            yield f"checklist.json contradicts the other files on {row['question']!r}{place}"
+            return
+    if len(expected) != len(listed):
+        yield "checklist.json lacks answers, or has answers that dpscale does not write"
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
+def _above(name: str, claim: Fields, events: Events) -> str:
     """Return a message if every bound is above the claim; an ε of null claims nothing."""
     if claim["epsilon"] is None:
         return ""
-    return _explain_mismatch(
-        name, claim, bounds(count_events(claim["events"]), claim["delta"]), claim["epsilon"] * (1 + WITHIN)
-    )
+    return _explain_mismatch(name, claim, bounds(events, claim["delta"]), claim["epsilon"] * (1 + WITHIN))
 
 
 def _explain_mismatch(name: str, claim: Fields, found: dict[str, float], most: float) -> str:
@@ -337,26 +590,26 @@ def _explain_mismatch(name: str, claim: Fields, found: dict[str, float], most: f
     return fault if not lowest <= most else ""
 
 
-def account(name: str, claim: Fields) -> tuple[dict[str, float], str]:
+def account(name: str, claim: Fields, events: Events) -> tuple[dict[str, float], str]:
     """Return the bounds of dp-accounting, and a message if they are above the claim."""
-    found = dp_accounting_bounds(count_events(claim["events"]), claim["delta"])
+    found = dp_accounting_bounds(events, claim["delta"])
     return found, _explain_mismatch(name, claim, found, claim["epsilon"] * (1 + DISCRETE) + DISCRETE) if found else ""
 
 
 def main(folder: str | Path) -> int:
-    found, events = faults(folder), read(folder, "events.json")
-    print("private" if events["private"] else "NOT PRIVATE: the noise has a seed, and anyone can compute it")
+    found, files = faults(folder), read_files(folder)
+    claims, events = files["claims"], events_of(files)
+    print("private" if claims["private"] else "NOT PRIVATE: the noise has a seed, and anyone can compute it")
     for name in ("release", "dataset"):
-        claim = events[name]
+        claim = claims[name]
         print(f"{name}: ε = {claim['epsilon']} at δ = {claim['delta']:g} is claimed")
         if claim["epsilon"] is None:
             continue
-        accounted, wrong = account(name, claim)
-        for how, epsilon in (bounds(count_events(claim["events"]), claim["delta"]) | accounted).items():
+        accounted, wrong = account(name, claim, events[name])
+        for how, epsilon in (bounds(events[name], claim["delta"]) | accounted).items():
             print(f"    {how}: ε = {epsilon:.9g}")
         print("" if accounted else "    dp-accounting is not installed: only exact sums and formulas\n", end="")
         found += [f"dp-accounting: {wrong}"] if wrong else []
-    print("" if tomllib else "NOT CHECKED: job.toml, domain.toml, checklist.json (requires Python 3.11)\n", end="")
     print("This does not show who made the folder: a consistent change of all files passes. Compare the head of the")
     print("ledger's hash chain (ledger.json, chain.head) with the curator's ledger, or check a signature.")
     print(*(f"FAULT: {one}" for one in found) if found else ["all claims are correct"], sep="\n")

@@ -1,19 +1,26 @@
-"""Sensitivity of every draw from its integers; only the standard library, included in every bundle with recompute.py.
+"""Sensitivity and cost of every record of evidence, from its integers; only the standard library, in every bundle.
 
-A draw measures m·K·x + noise on the integers. A unit of k records moves it by at most m Δ k in L2, with Δ² the largest
-squared norm of a column of the integer matrix K. Gaussian noise of variance v is charged as one of v − 8, for which
-μ² = (m Δ k)²/(v − 8). Laplace noise of scale s costs ε = m Δ₁ k / s, with Δ₁ the largest L1 norm. Over several axes K
-is a product, and the norms multiply. A selection is an exponential mechanism whose loss lies in an interval of length
-`range`: as Gaussian DP it has μ = 2Φ⁻¹(e^{range/2}/(1 + e^{range/2})). If `steps` neighbours of a table connect two of
-the release, μ, ε and the range grow by that factor. A component may state an additive δ, the chance of an event that
-shows more than its noise allows. Over k steps it is δ_k = δ + Φ(Φ⁻¹(δ_(k−1)) + μ), or δ + e^ε δ_(k−1) for pure ε.
-Draws of a link measure sums over links, of which neighbours change `moved`. A unit changes their number by `moved`, and
-a histogram of degrees by at most 1 at each of `bound` thresholds for each role of its row, plus, for the rows at the
-other end, by `bound` entries of at most `bound`. Sibling sums count each pair of siblings in every contingency table in
-steps of 2^-12. Steps count consecutive ones, with weight 2 for an attribute with itself; histories count parents in a
-table of weight 3 and in one for each attribute. The sums of features have one cost: a link adds vectors of squared norm
-at most U and V and their product, or replaces them by others whose inner products are at least g and h. A cross
-marginal changes by 1 at one entry per moved link, or at two if links are replaced.
+A record measures m·K·x + noise on the integers, where x are exact counts. The bound of a record lists by how much a
+unit changes x: pairs of a number of counts and their largest change, so that
+
+    |Δx|₁ = Σ n c,   |Δx|₂² = Σ n c²,   |K Δx|₂ ≤ Δ |Δx|₁,   |K Δx|₁ ≤ Δ₁ |Δx|₁,
+
+with Δ² the largest squared norm and Δ₁ the largest L1 norm of a column of K. Over several axes K is a product, and the
+norms multiply; without K the first two hold. If `steps` neighbours of a part connect two of the release, sensitivities
+grow by that factor. Gaussian noise of variance v is charged as one of v − 8, for which μ² = m² |·|₂²/(v − 8). Laplace
+noise of scale s costs ε = m |·|₁/s. A selection is an exponential mechanism whose loss lies in an interval of length
+`range`, twice the change of its scores times their scale. As Gaussian DP it has μ = 2Φ⁻¹(e^{r/2}/(1 + e^{r/2})) of this
+range r.
+
+Most records compose by addition. Records of one `group` change together: a unit makes one of the alternative changes of
+their bounds, in all of them. Records with a `path` are of nodes of a binary tree: those of which no path begins with
+the other have different rows, so a group costs the largest sum along a path. Records with a `row` are one row of the
+integer matrix R of their part, whose rows measure K Σ_s R[t, s] x_s with the same noise. A unit that changes k of the
+x_s changes all of them together by at most the largest Σ |(RᵀR)[s, s']| over pairs of k columns in μ², and by the k
+largest sums of |R[t, s]| over t in ε; so one charge covers all rows.
+
+A value that is released only above a `threshold` shows that a unit is there with a chance δ, which adds. A part may
+state such a δ itself. Over k steps it is δ_k = δ + Φ(Φ⁻¹(δ_(k−1)) + μ), or δ + e^ε δ_(k−1) for pure ε.
 """
 
 from __future__ import annotations
@@ -24,19 +31,26 @@ import math
 import sys
 import zlib
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, combinations
+from operator import mul
 from statistics import NormalDist
 from typing import Any
 
 SMOOTHING = 8
-LEAST = Fraction(9, 10)  # least part of the precision of sums that their noise may have
 ABOVE = Fraction(1 + 1e-9)  # tolerance for rounding of floats
+MOST_SETS = 200_000  # sets of columns over which the largest cost of a matrix is computed exactly
+MOST_SPLIT = 2000  # rows of a unit of which all divisions over values are compared
+MOST_MULTIPLIER, MOST_SPREAD = 1 << 24, 1 << 40  # of strategies on trees
 
 Fields = dict[str, Any]
 Events = Counter[tuple[str, Fraction]]  # counts by kind and exact cost: μ², ε or ρ
+Owner = tuple[str, str]  # name of a part, and end of the id of the ledger's entry that pays
+
+
+# ---- strategies ------------------------------------------------------------------------------------------------------
 
 
 def columns(factor: Fields) -> list[Any]:
@@ -149,30 +163,300 @@ def digest(factor: Fields) -> str:
     return hashlib.sha256(f"{factor['kind']}{tuple(factor['shape'])}".encode() + matrix).hexdigest()
 
 
-def components(draws: Fields) -> list[Fields]:
-    """Return the components of draws.json."""
-    return list(draws["components"])
+def strategy_faults(factors: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield strategies whose entries contradict their shape."""
+    for name, factor in factors.items():
+        if fault := misshapen(factor):
+            yield f"strategy {name} {fault}"
 
 
-def label(component: Fields) -> str:
-    return f"{component['kind']} {component['name']}"
+def misshapen(factor: Fields) -> str:
+    count = math.prod(factor["shape"])
+    if not factor["shape"] or min(factor["shape"]) < 1:
+        return "has no cells"
+    if factor["kind"] == "tree":
+        return _misshapen_tree(factor)
+    if "columns" in factor:
+        squared, absolute = (list(map(int, factor["columns"][name])) for name in ("squared", "absolute"))
+        if len(squared) != count or len(absolute) != count:
+            return f"has norms of {len(squared)} columns for {count} cells"
+        if any(not 0 <= a <= s <= a * a for s, a in zip(squared, absolute, strict=True)):
+            return "has norms that are impossible for columns of integers"
+    if "matrix" in factor and any(len(row) != count for row in factor["matrix"]):
+        return f"has rows that do not have {count} cells"
+    if "levels" in factor:
+        return next((fault for level in factor["levels"] if (fault := misshapen(level))), "")
+    known = ("matrix", "packed", "columns")
+    return "" if factor["kind"] in ("identity", "center") or any(one in factor for one in known) else "has no entries"
 
 
-def check_draws(draws: Fields, factors: dict[str, Fields]) -> tuple[Events, list[str]]:
-    """Return the events of the draws, each computed from its integers, and the faults found."""
-    faults, events = list[str](), Events()
+def _misshapen_tree(factor: Fields) -> str:
+    """Return the fault of a strategy on a tree whose levels do not fit together or do not end at its cells."""
+    sizes = [len(unpacked(one)) for one in factor["multipliers"]]
+    parents = [unpacked(one) for one in factor["parents"]]
+    spread = unpacked(factor["spread"]) if factor["spread"] else [1] * sizes[-1]
+    if sizes != [1, *map(len, parents)] or sizes[-1:] != factor["shape"] or len(spread) != sizes[-1] or min(spread) < 1:
+        return "has levels that do not match its tree"
+    if any(set(own) != set(range(size)) for size, own in zip(sizes, parents, strict=False)):
+        return "has a node without children, or a child of no node"
+    values = [unpacked(one) for one in factor["multipliers"]]
+    if any(min(one) < 0 or max(one) >= MOST_MULTIPLIER for one in values) or min(values[-1]) < 1:
+        return "has multipliers of a tree that are not whole numbers of at least 0, or 1 for leaves"
+    known = factor["known"]
+    if (factor["spread"] and (values[0][0] or sum(spread) >= MOST_SPREAD)) or any(map(any, values[: known + 1])):
+        return "measures nodes of a tree that are known, or spreads a total by too large weights"
+    return "" if -1 <= known < len(parents) and (known < 0 or not factor["spread"]) else "knows no level of its tree"
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def check_records(
+    records: Sequence[Fields], parts: Mapping[str, Fields], factors: Mapping[str, Fields]
+) -> tuple[dict[Owner, Events], list[str]]:
+    """Return the events of the records by part and entry, each computed from its integers, and the faults found.
+
+    Parameters
+    ----------
+    records : sequence of dict
+    parts : mapping of str to dict
+        Facts of the parts.
+    factors : mapping of str to dict
+        Strategies by name.
+    """
+    faults, owned = list[str](), defaultdict[Owner, list[Fields]](list)
     norm, known = {key: norms(one) for key, one in factors.items()}, {key: digest(one) for key, one in factors.items()}
-    for component in components(draws):
-        own, found = table_events(component, norm, known) if component["kind"] == "table" else link_events(component)
-        selected, more = selection_events(component)
-        events += own + selected + failure_events(component, own + selected)
-        faults += found + more
+    for record in records:
+        owned[record["part"], record["entry"]].append(record)
+        faults += record_faults(record, parts[record["part"]], norm, known)
+
+    events = dict[Owner, Events]()
+    for owner, own in owned.items():
+        events[owner] = Events() if faults else events_of_part(own, parts[owner[0]], norm, owner[1])
+        faults += [*row_faults(own, parts[owner[0]]), *choice_faults(own, parts[owner[0]])]
     return events, faults
 
 
-def failure_events(component: Fields, own: Events) -> Events:
-    """Return the stated additive δ of a component as an event; `own` has its other events, over all its steps."""
-    delta, steps = Fraction(component.get("delta") or 0), int(component.get("steps", 1))
+def label(record: Fields) -> str:
+    """Return the words by which a fault names a record."""
+    where = f"draw {record['place']} in {record['file']}" if "file" in record else f"round {record['decision']}"
+    return f"{where} of {record['part']}"
+
+
+def record_faults(
+    record: Fields, part: Fields, norm: Mapping[str, tuple[int, int]], known: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield what is wrong with a record: its sensitivity, strategy, noise or cost."""
+    count = int(record.get("count", 1))
+    if is_selection(record):
+        yield from _selection_faults(record, part, count)
+        return
+    if not is_possible(record) or count < 1:
+        yield f"{label(record)}: invalid noise"
+        return
+
+    group, bound = record.get("group", ""), record["bound"]
+    if "path" not in record and isinstance(bound, str) and group and not bound.startswith(f"{group}/"):
+        yield f"{label(record)}: its bound is of another group"
+    squared, absolute = (max(own) for own in sensitivities(record, part, norm))
+    if [str(squared), str(absolute)] != [record["squared_l2"], record["l1"]]:
+        yield f"{label(record)}: the listed sensitivity is wrong"
+    strategy = hashlib.sha256("".join(known[key] for key in record["factors"]).encode()).hexdigest()
+    if record["strategy"] not in (None, strategy):
+        yield f"{label(record)}: the strategy differs from that in its record"
+    if Fraction(record["cost"]) != noise_cost(record, squared, absolute):
+        yield f"{label(record)}: the listed cost is wrong"
+
+
+def _selection_faults(record: Fields, part: Fields, count: int) -> Iterator[str]:
+    """Yield what is wrong with selections; their range follows from scores if the record has them."""
+    squared, extent = Fraction(record["cost"]), record["range"]
+    if count < 1 or squared < 0:
+        yield f"{label(record)}: invalid selection"
+    elif extent is not None and mu_of_pure(float(Fraction(extent)) / 2) ** 2 > squared * ABOVE:
+        yield f"{label(record)}: a selection costs more than is listed"
+    if "scale" in record:
+        moved = int(record["scores"]) * max(changes(bound_of(record, part))[1])
+        if Fraction(extent) != 2 * moved * Fraction(record["scale"]):
+            yield f"{label(record)}: the listed range is wrong"
+
+
+def choice_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
+    """Yield a fault if a part that draws only what it selects has other selections than draws."""
+    if (bound := part.get("selected")) is None:
+        return
+    drawn = {one["decision"]: int(one["count"]) for one in records if not is_selection(one) and one["bound"] == bound}
+    chosen = {one["chooses"]: int(one["count"]) for one in records if is_selection(one)}
+    if chosen != drawn or any("scale" not in one for one in records if is_selection(one)):
+        yield f"{records[0]['part']} has other selections than draws of what they select"
+
+
+def is_selection(record: Fields) -> bool:
+    return "range" in record
+
+
+def is_possible(record: Fields) -> bool:
+    """Return whether the noise is valid: one of two distributions, with more variance than smoothing uses."""
+    laplace, variance = record.get("laplace"), record.get("variance")
+    one, both = laplace if variance is None else variance, None not in (laplace, variance)
+    return not both and int(one or 0) > (SMOOTHING if laplace is None else 0) and int(record["multiplier"]) > 0
+
+
+def bound_of(record: Fields, part: Fields) -> Fields:
+    """Return the bound of a record: that of its part, or one that was decided later and stands in the record."""
+    bound = record["bound"]
+    return dict(part["bounds"][bound] if isinstance(bound, str) else bound)
+
+
+def changes(bound: Fields) -> tuple[list[int], list[int]]:
+    """Return the squared L2 norm and the L1 norm of each alternative change."""
+    pairs = [[(int(number), int(change)) for number, change in one] for one in bound["changes"]]
+    if any(number < 0 or change < 0 for one in pairs for number, change in one):
+        raise ValueError("a bound has negative changes")
+    squared = [sum(number * change**2 for number, change in one) for one in pairs]
+    return squared, [sum(number * change for number, change in one) for one in pairs]
+
+
+def sensitivities(record: Fields, part: Fields, norm: Mapping[str, tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return the squared L2 and the L1 sensitivity of a record for each alternative change, over all steps."""
+    squared, absolute = changes(bound_of(record, part))
+    steps, named = int(part["steps"]), record["factors"]
+    if steps < 1:
+        raise ValueError("a part without steps")
+    if named:
+        over, above = (math.prod(norm[key][which] for key in named) for which in (0, 1))
+        squared, absolute = [over * one**2 for one in absolute], [above * one for one in absolute]
+    return [one * steps**2 for one in squared], [one * steps for one in absolute]
+
+
+def noise_cost(record: Fields, squared: int, absolute: int) -> Fraction:
+    """Return the cost of a draw of a sensitivity."""
+    multiplier = int(record["multiplier"])
+    if record.get("laplace") is not None:
+        return Fraction(multiplier * absolute, int(record["laplace"]))
+    return Fraction(multiplier**2 * squared, int(record["variance"]) - SMOOTHING)
+
+
+def events_of_part(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]], entry: str) -> Events:
+    """Return the events of a part under an entry."""
+    outer = part.get("outer")
+    drawn = records if outer is None else [one for one in records if one["row"] == 0]
+    events = composed(drawn, part, norm)
+    if outer is not None:
+        factor = factor_of(outer, any(kind == "laplace" for kind, _ in events))
+        events = Events({(kind, cost * factor): count for (kind, cost), count in events.items()})
+    return events + failure_events(drawn, part, events, entry)
+
+
+def composed(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]]) -> Events:
+    """Return the events of records, with those of groups together."""
+    events, groups = Events(), defaultdict[str, list[Fields]](list)
+    for record in records:
+        if "group" in record:
+            groups[record["group"]].append(record)
+        elif is_selection(record):
+            events[selection_event(record, int(part["steps"]))] += int(record["count"])
+        else:
+            kind = "gaussian" if record.get("laplace") is None else "laplace"
+            events[kind, Fraction(record["cost"])] += int(record.get("count", 1))
+    for own in groups.values():
+        if any(one.get("laplace") is not None for one in own):
+            raise ValueError("draws that change together have Gaussian noise")
+        events["gaussian", group_cost(own, part, norm)] += 1
+    return events
+
+
+def selection_event(record: Fields, steps: int) -> tuple[str, Fraction]:
+    """Return a selection as an event over some steps: of its range, or of its stated μ² if it has none."""
+    if record["range"] is None:
+        return "gaussian", Fraction(record["cost"]) * steps**2
+    return "selection", Fraction(record["range"]) * steps
+
+
+def group_cost(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]]) -> Fraction:
+    """Return μ² of draws that change together: the largest over alternative changes, or along a path."""
+    if "path" in records[0]:
+        return largest_path([(one["path"], Fraction(one["cost"])) for one in records])
+    each = [sensitivities(one, part, norm)[0] for one in records]
+    return max(sum((noise_cost(one, squared, 0) for one, squared in zip(records, kind, strict=True)), Fraction(0))
+               for kind in zip(*each, strict=True))  # fmt: skip
+
+
+def largest_path(nodes: Sequence[tuple[str, Fraction]]) -> Fraction:
+    """Return the largest sum of costs along a path from the root of a binary tree; nodes are named by their paths."""
+    own = Counter[str]()
+    for path, cost in nodes:
+        own[path] += cost  # type: ignore[assignment]
+    sums = dict[str, Fraction]()
+    for path in sorted(own, key=len):
+        above = next((path[:end] for end in range(len(path) - 1, -1, -1) if path[:end] in sums), None)
+        sums[path] = Fraction(own[path]) + (Fraction(0) if above is None else sums[above])
+    return max(sums.values())
+
+
+# ---- records that are rows of a matrix -------------------------------------------------------------------------------
+
+
+def factor_of(outer: Fields, laplace: bool) -> int:
+    """Return the cost of all rows of an integer matrix in units of one row's; it must be lower-triangular."""
+    rows, together = outer["rows"], outer["together"]
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for row in rows for value in (*row, together))
+    if not whole or not rows or together < 1 or any(len(row) != t + 1 or row[t] <= 0 for t, row in enumerate(rows)):
+        raise ValueError("no integer matrix, or no number of columns")
+    return (largest_column_sums if laplace else largest_cost)(rows, together)
+
+
+def largest_cost(rows: Sequence[Sequence[int]], together: int) -> int:
+    """Return the largest Σ |(RᵀR)[s, s']| over sets of k columns, or an upper bound of it if there are many sets."""
+    number = len(rows)
+    columns = [[rows[t][s] for t in range(s, number)] for s in range(number)]
+    if together == 1:
+        return max(sum(value * value for value in own) for own in columns)
+    grams = [[0] * number for _ in rows]
+    for s, own in enumerate(columns):
+        for other in range(s + 1):  # the columns share the entries of the later one
+            grams[s][other] = grams[other][s] = abs(sum(map(mul, own, columns[other][s - other :])))
+    if together >= number:
+        return sum(map(sum, grams))
+    others = [sorted((value for at, value in enumerate(own) if at != s), reverse=True) for s, own in enumerate(grams)]
+    bounds = sorted((grams[s][s] + sum(others[s][: together - 1]) for s in range(number)), reverse=True)
+    if math.comb(number, together) > MOST_SETS:
+        return sum(bounds[:together])
+    return max(sum(grams[s][other] for s in own for other in own) for own in combinations(range(number), together))
+
+
+def largest_column_sums(rows: Sequence[Sequence[int]], together: int) -> int:
+    """Return the sum of the k largest Σ_t |R[t, s]|."""
+    number = len(rows)
+    sums = sorted((sum(abs(rows[t][s]) for t in range(s, number)) for s in range(number)), reverse=True)
+    return sum(sums[:together])
+
+
+def row_faults(records: Sequence[Fields], part: Fields) -> Iterator[str]:
+    """Yield a fault if the rows of a matrix that are drawn are not its first ones, or have different draws."""
+    if (outer := part.get("outer")) is None:
+        if wrong := next((one for one in records if "row" in one), None):
+            yield f"{label(wrong)} is a row of a matrix that its part does not have"
+        return
+    rows = defaultdict[int, list[Fields]](list)
+    for record in records:
+        rows[record["row"]].append({name: one for name, one in record.items() if name not in ("row", "file")})
+    if sorted(rows) != list(range(len(rows))) or len(rows) > len(outer["rows"]):
+        yield "the drawn rows of a matrix are not its first ones"
+    elif others := [row for row, own in rows.items() if own != rows[0]]:
+        yield f"row {others[0]} ({outer['names'][others[0]]}) has other draws than row 0 ({outer['names'][0]})"
+    if any(map(is_selection, records)) or "delta" in part:
+        yield "rows of a matrix have selections or an additive δ, which have no cost over all rows"
+
+
+# ---- thresholds ------------------------------------------------------------------------------------------------------
+
+
+def failure_events(records: Sequence[Fields], part: Fields, own: Events, entry: str) -> Events:
+    """Return the additive δ of a part under an entry as an event; `own` has its other events, over all its steps."""
+    steps = int(part["steps"])
+    chances = [threshold_delta(one, part) for one in records if "threshold" in one]
+    delta = sum(map(Fraction, chances), Fraction(part.get("delta") or 0) if not entry else Fraction(0))
     if not delta:
         return Events()
     mu = math.sqrt(sum(count * AS_GAUSSIAN[kind](float(cost)) for (kind, cost), count in own.items()))
@@ -200,140 +484,123 @@ def grown_delta(delta: Fraction, mu: float, pure: float, steps: int) -> Fraction
     return grown
 
 
-def table_events(table: Fields, norm: dict[str, tuple[int, int]], known: dict[str, str]) -> tuple[Events, list[str]]:
-    """Return the events of a table's draws, and faults; `norm` and `known` have norms and digests of strategies."""
-    faults, events = list[str](), Events()
-    for draw in table["draws"]:
-        squared, absolute = (math.prod(norm[key][which] for key in draw["factors"]) for which in (0, 1))
-        strategy = hashlib.sha256("".join(known[key] for key in draw["factors"]).encode()).hexdigest()
-        if [str(squared), str(absolute)] != [draw["squared_l2"], draw["l1"]]:
-            faults.append(f"{_place(table, draw)}: the listed sensitivity is wrong")
-        if draw["strategy"] not in (None, strategy):
-            faults.append(f"{_place(table, draw)}: the strategy differs from that in its record")
-        if not _possible(draw) or int(table["rows_per_unit"]) < 1 or int(table["steps"]) < 1:
-            faults.append(f"{_place(table, draw)}: invalid noise")
-            continue
-        events[event_of(draw, squared, absolute, int(table["rows_per_unit"]) * int(table["steps"]))] += 1
-    if len({(draw["file"], draw["place"]) for draw in table["draws"]}) != len(table["draws"]):
-        faults.append("a draw is listed twice")
-    return events, faults
+def threshold_delta(record: Fields, part: Fields) -> float:
+    """Return the largest probability that a value of one unit alone passes the threshold of a record.
+
+    A unit of k rows divides them over its values, or, if the record has `votes`, gives floor(w/√r) to each of r values,
+    where its bound is w and `votes` names the bound of its rows.
+    """
+    threshold, step, variance = (int(record[name]) for name in ("threshold", "multiplier", "variance"))
+    [most] = changes(bound_of(record, part))[1]
+    if "votes" in record:
+        [rows] = changes(bound_of({"bound": record["votes"]}, part))[1]
+        return vote_delta(threshold, step, variance, most, rows)
+    return split_delta(threshold, step, variance, most)
 
 
-def _place(table: Fields, draw: Fields) -> str:
-    return f"draw {draw['place']} in {table['folder']}{draw['file']}"
+def tail(distance: int, variance: int) -> float:
+    """Return a bound of P(z ≥ distance): the tail of a normal variable from distance − 1/2, where it is convex."""
+    if distance * 2 - 1 < 2 * math.sqrt(variance):
+        return 1.0
+    return 0.5 * math.erfc((distance - 0.5) / math.sqrt(2 * variance))
 
 
-def selection_events(component: Fields) -> tuple[Events, list[str]]:
-    """Return the selections of a component as events, and faults."""
-    faults, events, steps = list[str](), Events(), int(component.get("steps", 1))
-    for one in component["selections"]:
-        if int(one["count"]) < 1 or Fraction(one["mu_squared"]) < 0:
-            faults.append(f"round {one['round']}: invalid selection")
-        kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
-        if kind == "selection" and mu_of_pure(float(Fraction(cost)) / 2) ** 2 > Fraction(one["mu_squared"]) * ABOVE:
-            faults.append(f"round {one['round']}: a selection costs more than is listed")
-        events[kind, Fraction(cost) * (steps if kind == "selection" else steps**2)] += int(one["count"])
-    return events, faults
+def split_delta(threshold: int, step: int, variance: int, rows: int) -> float:
+    """Return the largest 1 − Π (1 − P(z ≥ t − m r_j)) over all ways to divide the rows of a unit over values."""
+    passing = [tail(threshold - step * own, variance) for own in range(1, min(rows, MOST_SPLIT) + 1)]
+    if max(passing) >= 1:
+        return 1.0
+    losses = [-math.log1p(-one) for one in passing]
+    if rows > MOST_SPLIT:  # a lower bound of the largest δ: equal parts of any size
+        whole = -math.log1p(-tail(threshold - step * rows, variance))
+        return -math.expm1(-max(whole, *(loss * (rows // (at + 1)) for at, loss in enumerate(losses))))
+    best = [0.0]
+    for total in range(1, rows + 1):
+        best.append(max(losses[own - 1] + best[total - own] for own in range(1, total + 1)))
+    return -math.expm1(-best[rows])
 
 
-SUMS = ("u", "v", "both")
-NUMBERED = ("links", "degrees", "siblings", "steps", "histories", *SUMS, "rows", "ones")  # draws by their numbers
-BITS, SCALE = 12, 256  # features are integers in steps of 2^-BITS; scores of selections, in steps of 1/SCALE
+def vote_delta(threshold: int, step: int, variance: int, vote: int, values: int) -> float:
+    """Return the largest probability that one of the values for which one unit alone votes passes the threshold."""
+    found = 0.0
+    for own in range(1, min(values, vote**2) + 1):
+        passing = tail(threshold - step * math.isqrt(vote**2 // own), variance)
+        found = max(found, 1.0 if passing >= 1 else -math.expm1(own * math.log1p(-passing)))
+    if values > vote**2:  # such votes have no weight
+        found = max(found, -math.expm1(values * math.log1p(-tail(threshold, variance))))
+    return found
 
 
-def link_events(link: Fields) -> tuple[Events, list[str]]:
-    """Return the events of a link's draws, and faults. The three sums of features are one event."""
-    faults, events, sums = list[str](), Events(), dict[str, Fraction]()
-    for draw in link["draws"]:
-        name, count, where = draw["statistic"], int(draw["count"]), f"{draw['statistic']} of link {link['name']}"
-        squared = squared_of(link, name)
-        if str(squared) != draw["squared_l2"]:
-            faults.append(f"{where}: the listed sensitivity is wrong")
-        if not _possible(draw) or count < 1 or (count > 1 and not is_round(name)):
-            faults.append(f"{where}: invalid noise")
-            continue
-        if draw["file"] != file_of(name):
-            faults.append(f"{where}: {draw['file']} is not its file")
-        precision = Fraction(int(draw["multiplier"]) ** 2, int(draw["variance"]) - SMOOTHING)
-        if name in SUMS:
-            sums[name] = precision
-        else:
-            events["gaussian", precision * squared] += count
-    if len({draw["statistic"] for draw in link["draws"]}) != len(link["draws"]):
-        faults.append("a draw is listed twice")
-    if sums:
-        events["gaussian", int(link["moved"]) ** 2 * moved_features(link, sums)] += 1
-    return events, faults + _score_faults(link)
+# ---- cells -----------------------------------------------------------------------------------------------------------
 
 
-def file_of(name: str) -> str:
-    """Return the value file of a draw of a link; those of rounds follow the others, each after its selection."""
-    number = len(NUMBERED) + 2 * int(name[6:]) + 1 if is_round(name) else NUMBERED.index(name)
-    return f"{number:03d}-00000000-00000001.parquet"
+def shape_faults(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield a fault if the strategy of a record does not fit the cells of its attributes, or its numbers.
+
+    A record belongs to the cells of a number in parts of 1/R, which are at least 0 and sum to 1. So columns of a
+    strategy bound its effect as for attributes, and counts are multiples of 1/R, which the multiplier must be of R.
+    """
+    names, axes = record.get("attributes"), part.get("axes", {})
+    if names is None:
+        return
+    if unknown := sorted(set(names) - set(axes)):
+        yield f"records.json measures {unknown[0]!r}, which is no attribute of {record['part']}"
+        return
+    where = f"({', '.join(names)})"
+    if shape_of(record, factors) != [axes[name]["cells"] for name in names] and not is_grouped(record, part, factors):
+        yield f"the strategy of {where} does not have the shape of its attributes"
+    elif int(record["multiplier"]) % math.prod(axes[name].get("parts", 1) for name in names):
+        yield f"the measurement of {where} rounds its numbers"
+    else:
+        yield from _total_faults(record, part, factors)
 
 
-def is_round(name: str) -> bool:
-    return name.startswith("round-") and name[6:].isdecimal()
+def _total_faults(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield faults of a draw with a number of which the total over a unit is bounded, instead of each value.
+
+    A record is then −t/2 and t/2 beside equal parts of 1/2, with Σ|t| at most the number of rows of a unit. So columns
+    bound the effect of a unit if every row of the strategy sums to zero along this axis, and no other one has totals.
+    """
+    names, axes = record["attributes"], part["axes"]
+    own = [axis for axis, name in enumerate(names) if "total_of" in axes[name]]
+    rows_of_unit = changes(bound_of(record, part))[1]
+    if any([axes[names[axis]]["total_of"]] != rows_of_unit for axis in own):
+        yield f"the measurement of ({', '.join(names)}) has a total over another number of rows of a unit"
+    if len(own) > 1 or any(not is_centred(record["factors"], factors, axis) for axis in own):
+        yield f"the measurement of ({', '.join(names)}) is not bounded by the total of a unit"
 
 
-def squared_of(link: Fields, name: str) -> Fraction | int:
-    """Return the squared sensitivity of a statistic of a link to one unit; of a round, of each marginal."""
-    moved, bound, replaced = int(link["moved"]), int(link["bound"]), link["relation"] == "replace"
-    if name in SUMS:
-        return moved**2 * moved_features(link, {name: Fraction(1)})
-    if is_round(name):
-        return entries(link) * moved**2
-    attributes, parents = len(link["sizes"][1]), int(link["parents"])
-    others = 2 * bound**2 if replaced else bound**2 * (len(link["histograms"]) - 1)
-    return {"links": moved**2, "degrees": int(link["roles"]) ** 2 * (bound + others),
-            "siblings": attributes * (attributes + 1) // 2 * (parents * bound * 2**BITS) ** 2,
-            "steps": attributes * (attributes + 3) * (parents * (bound - 1)) ** 2,
-            "histories": (attributes + 9) * parents**2}[name]  # fmt: skip
+def shape_of(record: Fields, factors: Mapping[str, Fields]) -> list[int]:
+    return [size for name in record["factors"] for size in factors[name]["shape"]]
 
 
-def entries(link: Fields) -> int:
-    """Return the number of entries of a cross marginal that one moved link changes by 1."""
-    return 2 if link["relation"] == "replace" else 1
+def is_grouped(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> bool:
+    """Return whether a draw of a later decision is over groups of cells, each cell in one: the shape is smaller."""
+    if "attributes" not in record:
+        return False
+    shape, full = shape_of(record, factors), [part["axes"][name]["cells"] for name in record["attributes"]]
+    smaller = len(shape) == len(full) and all(one <= most for one, most in zip(shape, full, strict=True))
+    return smaller and shape != full and int(record["decision"]) > 0
 
 
-def moved_features(link: Fields, precisions: dict[str, Fraction]) -> Fraction:
-    """Return the largest squared change of the feature sums by one link, each weighted by its noise precision."""
-    (u, g), (v, h) = (feature_bounds(*one) for one in zip(link["sizes"], link["clips"], strict=True))
-    a, b, c = (precisions.get(name, Fraction(0)) for name in SUMS)
-    added = a * u + b * v + c * u * v
-    if link["relation"] != "replace":
-        return added
-    first = a * (u - g) + c * v * (u - g)  # another row at the first end
-    second = b * (v - h) + c * u * (v - h)
-    both = a * (u - g) + b * (v - h) + c * (u * v - g * h)
-    return max(added, 2 * first, 2 * second, 2 * both)
+def is_centred(names: Sequence[str], factors: Mapping[str, Fields], axis: int) -> bool:
+    """Return whether every row of a strategy sums to zero along an axis."""
+    one = factors[names[0 if len(names) == 1 else axis]]
+    shape, place = one["shape"], axis if len(names) == 1 else 0
+    if one["kind"] == "center":
+        return len(shape) == 1
+    if not {"matrix", "packed"} & set(one):
+        return False
+    size, inner = shape[place], math.prod(shape[place + 1 :])
+    return not any(
+        sum(row[first : first + size * inner : inner])
+        for row in rows(one)
+        for block in range(0, math.prod(shape), size * inner)
+        for first in range(block, block + inner)
+    )
 
 
-def feature_bounds(sizes: list[int], clip: float | None) -> tuple[int, int]:
-    """Return the largest squared norm of a row's features in steps, and a lower bound of two rows' inner products."""
-    if clip is not None:
-        squared = math.floor(Fraction(clip) ** 2 * 4**BITS)
-        return squared, -squared
-    found = [one_hot_bounds(int(size)) for size in sizes]
-    return sum(norm for norm, _ in found), sum(inner for _, inner in found)
-
-
-def one_hot_bounds(size: int) -> tuple[int, int]:
-    """Return both for one attribute: a one-hot centred at 1/size, truncated to steps; of two values, one column."""
-    step = 2**BITS
-    if size <= 2:
-        half = math.isqrt(step**2 // 2) * (size - 1)
-        return half**2, -(half**2)
-    own, other = step * (size - 1) // size, step // size
-    return own**2 + (size - 1) * other**2, -2 * own * other + (size - 2) * other**2
-
-
-def _score_faults(link: Fields) -> list[str]:
-    """Return faults of the selections: their range follows from the scale and the sensitivity of the scores."""
-    moved = SCALE * entries(link) * int(link["moved"])
-    wrong = (one["round"] for one in link["selections"] if int(one["sensitivity"]) != moved
-             or Fraction(one["range"]) != 2 * moved * Fraction(one["scale"]))  # fmt: skip
-    return [f"round {number} of link {link['name']}: the listed range is wrong" for number in wrong]
+# ---- formulas --------------------------------------------------------------------------------------------------------
 
 
 def delta_of_mu(mu: float, epsilon: float) -> float:
@@ -346,60 +613,6 @@ def _tail(x: float) -> float:
     return math.erfc(x / math.sqrt(2)) / 2
 
 
-def mu_of_epsilon(epsilon: float, delta: float) -> float:
-    """Return the μ of the Gaussian mechanism with this ε at δ, by bisection."""
-    low, high = 1e-9, 1e3
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_of_mu(middle, epsilon) <= delta else (low, middle)
-    return low
-
-
-def statistic_faults(link: Fields, facts: Fields) -> Iterator[str]:
-    """Yield statistics of a link that are missing, or that its job does not measure."""
-    sums = {name: Fraction(one) for name, one in zip(SUMS, link["precisions"] or [0, 0, 0], strict=True) if one > 0}
-    names, rounds = [draw["statistic"] for draw in link["draws"]], list(_rounds(link, facts["loop"]))
-    if sorted(names) != sorted([*facts["statistics"], *sums, *(name for name, _ in rounds)]):
-        yield f"draws.json lacks a statistic of {label(link)}, or has one that its job does not measure"
-    counts = dict(rounds)
-    for draw in link["draws"]:
-        if int(draw["count"]) != counts.get(draw["statistic"], 1):
-            yield f"{draw['statistic']} of {label(link)} has a different number of marginals than its job"
-        if draw["statistic"] in sums:
-            steps = Fraction(1, 4 ** (BITS * (2 if draw["statistic"] == "both" else 1)))
-            wanted, noise = sums[draw["statistic"]] * steps, int(draw["variance"]) - SMOOTHING
-            if not LEAST * wanted <= Fraction(int(draw["multiplier"]) ** 2, noise) <= wanted:
-                yield f"{draw['statistic']} of {label(link)} has other noise than its precision allows"
-    selected = [(one["round"], int(one["count"])) for one in link["selections"]]
-    if selected != [(number, count) for number, (_, count) in enumerate(rounds)]:
-        yield f"draws.json has other selections of {label(link)} than rounds"
-
-
-def _rounds(link: Fields, loop: Fields | None) -> Iterator[tuple[str, int]]:
-    """Yield the rounds of a published loop and their numbers of marginals; a loop without rows has none."""
-    if loop is None or not any(is_round(draw["statistic"]) for draw in link["draws"]):
-        return
-    (u, v), number = map(len, link["sizes"]), 0
-    left = (u * math.comb(v, 2) + math.comb(u, 2) * v) or u * v
-    while left > 0 and number < loop["rounds"]:
-        yield f"round-{number:02d}", min(loop["marginals"], left)
-        left, number = left - loop["marginals"], number + 1
-
-
 def mu_of_pure(epsilon: float) -> float:
     """Return the μ of ε-DP as Gaussian DP: its trade-off curve touches that of N(0, 1) against N(μ, 1)."""
     return -2 * NormalDist().inv_cdf(1 / (1 + math.exp(epsilon))) if epsilon < 700 else math.inf
-
-
-def _possible(draw: Fields) -> bool:
-    """Return whether the noise is valid: one of two distributions, with more variance than smoothing uses."""
-    laplace, variance = draw.get("laplace"), draw["variance"]
-    one, both = laplace if variance is None else variance, None not in (laplace, variance)
-    return not both and int(one or 0) > (SMOOTHING if laplace is None else 0) and int(draw["multiplier"]) > 0
-
-
-def event_of(draw: Fields, squared: int, absolute: int, k: int) -> tuple[str, Fraction]:
-    m = int(draw["multiplier"])
-    if draw["laplace"] is not None:
-        return "laplace", Fraction(m * absolute * k, int(draw["laplace"]))
-    return "gaussian", Fraction(m * m * squared * k * k, int(draw["variance"]) - SMOOTHING)

@@ -48,16 +48,18 @@ from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.relational.allocation import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
 from dpscale.relational.budget_shares import Expected, LinkProblem, Shares, Split, first_shares
-from dpscale.relational.degrees import cut_share, proposed_bound
+from dpscale.relational.degrees import bucket_starts, cut_share, proposed_bound
 from dpscale.relational.features import BITS, STEP, Features, Side
 from dpscale.runs.charge import ALLOCATION, charge, open_ledger, release_of_entry
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_data import ExactLinks
 from dpscale.runs.links.link_draws import LinkDraws, link_draws
+from dpscale.runs.links.link_facts import link_bounds, planned_features, sum_bounds
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics
 from dpscale.runs.links.measuring import LEAST_LINKS, LinkMeasurement, read_link
 from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.run import Run
+from dpscale.runs.statement import Facts, bound_of
 from dpscale.storage.files import read_bytes
 
 # parts of the first measurement; the rest is of sums
@@ -164,6 +166,28 @@ class FirstMeasurement:
         """Links whose number is measured."""
         above = {link.called for name in self.divisible.private if (link := self.divisible.above(name))}
         return [one.called for one in self.job.link if one.called in above or (one.via and one.links is None)]
+
+    @property
+    def bounds(self) -> dict[str, dict[str, Facts]]:
+        """Bounds of the effect of a unit on each draw, by folder and name, once the job has all bounds of links."""
+        found = {f"links.{link.called}": self._link_bounds(self.piece(link)) for link in self.job.link}
+        for name in self.roots:
+            rows, features = self.divisible.unit_rows(name), Features(self.divisible.sizes(name), (), None)
+            found[f"tables.{name}"] = {"rows": bound_of((1, rows), values=1)}
+            if features.sizes:
+                ones = bound_of((features.squared, rows), values=len(features.attributes))
+                found[f"tables.{name}"]["ones"] = ones
+        for link in self.bounded_links:
+            rows = self.neighbours.rows[link.parent]
+            found[f"degrees.{link.called}"] = {"degrees": bound_of((1, rows), values=len(bucket_starts()))}
+        return found
+
+    def _link_bounds(self, piece: FirstBudget) -> dict[str, Facts]:
+        found = link_bounds(piece)
+        if all(piece.sizes(end) for end in (piece.link.parent, piece.link.child)):
+            relation = self.neighbours.protects.relation
+            found |= sum_bounds(relation, *planned_features(piece), piece.moved)
+        return found
 
     def piece(self, link: LinkSection) -> FirstBudget:
         """Return the budget of a link."""

@@ -14,11 +14,12 @@ from dpscale.job.job import LinkSection
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.charge import check_unchanged
 from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.links.link_facts import link_facts, stored_draws_of
 from dpscale.runs.links.link_parts import LinksByName
 from dpscale.runs.links.link_sides import Drawn, LinkSides
-from dpscale.runs.links.measuring import close_all, draws_of, measure_link, read_all, snapshot_of
+from dpscale.runs.links.measuring import close_all, draws_of, measure_link, piece_of, read_all, snapshot_of
 from dpscale.runs.links.public_tables import check_public
-from dpscale.runs.run import Part
+from dpscale.runs.run import Journaled, Part
 from dpscale.storage.files import present, remove_partial
 
 
@@ -83,6 +84,13 @@ class LinkPart(Part):
             return None
         amount = budget(self.reader.run.job, self.name)
         return Cost(gaussian=amount), str(amount)
+
+    def facts_of_draws(self) -> dict[str, Any]:
+        return link_facts(piece_of(self.reader.run, self.link))
+
+    @property
+    def journaled(self) -> list[Journaled]:
+        return [stored_draws_of(piece_of(self.reader.run, self.link), self.path)]
 
     def check(self, engine: Engine) -> None:
         self.reader.read(engine)

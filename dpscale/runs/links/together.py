@@ -16,13 +16,15 @@ from dpscale.runs.links.first_measurement import (
     division_journal,
     job_of_public_cells,
 )
+from dpscale.runs.links.link_draws import SUMS
+from dpscale.runs.links.link_facts import SENSITIVITY, draw_name
 from dpscale.runs.links.link_part import LinkPart
 from dpscale.runs.links.measuring import check_tables_have_rows, close_all, read_all
 from dpscale.runs.links.public_tables import check_public
 from dpscale.runs.links.report import write_report
 from dpscale.runs.links.table_profiles import remove_profiles
 from dpscale.runs.links.table_writer import write_tables
-from dpscale.runs.run import ENTRIES, Part
+from dpscale.runs.run import ENTRIES, DrawFacts, Journaled, Part
 from dpscale.storage.files import present, write_whole
 
 
@@ -41,8 +43,45 @@ class TablesTogether(Part):
     def charges(self, entry: str) -> tuple[Cost, object] | None:
         if entry != ALLOCATION or self.whole.allocation is None:
             return None
-        first = FirstMeasurement(self.whole, job_of_public_cells(self.whole.stated_job))
-        return first.cost, first.terms
+        return self.first.cost, self.first.terms
+
+    def facts_of_draws(self) -> dict[str, Any]:
+        """Return the bounds of the first measurement, with the folder of a draw before its name."""
+        if self.whole.allocation is None:
+            return {}
+        decided = self.decided.bounds
+        bounds = {f"{folder}/{name}": bound for folder, own in decided.items() for name, bound in own.items()}
+        return {
+            "bounds": bounds,
+            "contribution": "neighbours as in the other parts, before the bounds of links",
+            "law": "gaussian",
+            "mechanism": "first measurement of tables and links",
+            "post_processing": "shares of the budget: from released values alone",
+            "sensitivity": SENSITIVITY,
+            "steps": 1,
+        }
+
+    @property
+    def first(self) -> FirstMeasurement:
+        """First measurement of the run."""
+        return FirstMeasurement(self.whole, job_of_public_cells(self.whole.stated_job))
+
+    @property
+    def decided(self) -> FirstMeasurement:
+        """First measurement of the run with the bounds of links that it chose."""
+        return FirstMeasurement(self.whole, job_of_public_cells(self.whole.job))
+
+    @property
+    def journaled(self) -> list[Journaled]:
+        if self.whole.allocation is None:
+            return []
+        found = list[Journaled]()
+        for folder, own in self.decided.bounds.items():
+            draws = {name: DrawFacts(f"{folder}/{name}", bound["values"], group=folder if name in SUMS else None)
+                     for name, bound in own.items()}  # fmt: skip
+            place = self.run.path / "allocation" / folder
+            found.append(Journaled("allocation", place, draw_name, draws, (), ["shares.json"]))
+        return found
 
     def check_charge(self, entry: str) -> None:
         """Raise BudgetError for another division of the budget than the ledger has, or for too high a cost in total."""

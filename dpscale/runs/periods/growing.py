@@ -37,6 +37,7 @@ from dpscale.runs.run import NewRun, Part, Run
 from dpscale.runs.stage import Stage, stages_of_run
 from dpscale.runs.stored_job import read_stored
 from dpscale.runs.table import TablePart, job_digest, mechanism_entry
+from dpscale.runs.table_facts import table_facts
 from dpscale.storage.files import present
 from dpscale.workload import Workload
 
@@ -56,6 +57,8 @@ STAGES = {
 class GrowingPart(Part):
     """Growing table: its job, its plan, and the parts of its periods."""
 
+    steps = 1
+
     def __init__(self, run: Run, job: TableJob, declared: Domain, period: Attribute) -> None:
         super().__init__(run, "data")
         self.job, self.declared, self.period = job, declared, period
@@ -66,6 +69,14 @@ class GrowingPart(Part):
             return None
         terms = [self.period_plan.digest, asdict(self.time_plan), self.labels]
         return self.time_plan.total(self.period_plan.cost).coarsened(), terms
+
+    def facts_of_draws(self) -> dict[str, Any]:
+        """Return the facts of a table, and in `outer` the integer matrix of which every released period is a row."""
+        facts = table_facts(self, self.period_plan, self.period_problem.rows_per_unit)
+        time = self.time_plan
+        outer = {"names": self.labels, "rows": [list(map(int, row)) for row in time.rows],
+                 "together": time.periods_per_unit}  # fmt: skip
+        return facts | {"outer": outer}
 
     @property
     def stages(self) -> Mapping[str, Stage]:  # type: ignore[override]

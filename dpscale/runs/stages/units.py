@@ -33,10 +33,9 @@ from dpscale.records import Table
 from dpscale.runs.charge import UNITS, journal_of
 from dpscale.runs.preflight import check_unit_memory, unit_plan
 from dpscale.runs.source import Source, decision, rows_beyond_bound, rows_beyond_rank, unit_lookup
-from dpscale.runs.table import CUT_FILE, UNIT_RECORD, TablePart
+from dpscale.runs.table import CUT_FILE, DRAWN_UNITS, UNIT_RECORD, TablePart
 from dpscale.storage.files import flush_names, remove_partial, write_whole
 
-DRAWN = "drawn"  # folder of the values in units/
 ROW_BYTES = 96  # of a distinct row while it is sorted
 
 
@@ -78,7 +77,7 @@ def perform(run: TablePart, engine: Engine) -> None:
     """Draw the noise of the counted units, after the charge, and write a table for each set."""
     counted, run.prepared = run.prepared or prepare(run, engine), None
     assert isinstance(counted, CountedUnits)
-    plan, draws = counted.plan, StoredDraws(run.path / "units" / DRAWN, counted.source.head)
+    plan, draws = counted.plan, StoredDraws(run.path / DRAWN_UNITS, counted.source.head)
     content = decision(run, counted.source, plan.records, run.domain)
     values = draws.draw(journal_of(run, UNITS), 0, plan.requests, lambda: counted.counts, run.secret.read,
                         lambda _: content)  # fmt: skip

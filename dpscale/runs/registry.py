@@ -12,17 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpscale.answers.report.page import public_name
-from dpscale.audit.evidence.checklist import NEIGHBOURS, REPLACED
-from dpscale.audit.evidence.growing import measured_tables
 from dpscale.base.errors import BudgetError
 from dpscale.domain.public_totals import condition_of, is_condition
 from dpscale.privacy.accounting import Cost, float_above, root_above
 from dpscale.privacy.attack_risk import total_bounds
 from dpscale.privacy.protection import REPLACE
+from dpscale.runs.periods.growing import FOLDER, GrowingPart
 from dpscale.runs.run import Run, now
 from dpscale.runs.runner import ledger_dataset
 
 FORMAT = "dpscale-registry/1"
+NEIGHBOURS = "one has one unit more (add or remove); the number of rows is private"
+REPLACED = "one row of a table is replaced, with its links; the numbers of rows are private"
 REFERENCES = {
     "accounting": "Dong, Roth and Su (2022), Gaussian Differential Privacy",
     "attack_risk": "Wasserman and Zhou (2010), A Statistical Framework for Differential Privacy; Dong, Roth and Su",
@@ -68,6 +69,14 @@ def registry_entry(run: Run) -> dict[str, Any]:
         "ledger": _ledger(dataset, run.attack_risk.swaps or any(map(is_condition, dataset["notes"]))),
         "references": REFERENCES,
     }  # fmt: skip
+
+
+def measured_tables(run: Run) -> Mapping[str, Any]:
+    """Return tables and joins by name, or the released periods of a growing table."""
+    table = run.tables.get("data")
+    if not isinstance(table, GrowingPart):
+        return {**run.tables, **{f"joins.{name}": one for name, one in run.joins.items()}}
+    return {label: table.part_at(f"{FOLDER}/{label}") for label in table.released}
 
 
 def _data(table: Any) -> dict[str, Any]:

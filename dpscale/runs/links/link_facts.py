@@ -1,0 +1,170 @@
+"""Public facts of a link that bound the effect of a unit on its draws, and the draws that its folder must have.
+
+Neighbours differ in `moved` links. A histogram of degrees changes at each threshold up to the bound, once for every
+role of the row, and by the rows at the other end. Sibling sums count each pair of siblings in every contingency table,
+in steps of 2^-12. Steps count consecutive children, with weight 2 for an attribute with itself. Histories count parents
+in a table of weight 3 and in one for each attribute.
+
+A link adds vectors of features of squared norms U and V and their product; or, if rows are replaced, it replaces them
+by others whose inner products are at least g and h. The three sums change together, so each kind of change bounds all
+three of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.errors import JobError
+from dpscale.job.allocation import LinkBudget
+from dpscale.plans.measurement_plan import SCALE
+from dpscale.privacy.protection import REPLACE
+from dpscale.privacy.selection import epsilon_below, scale_for
+from dpscale.relational import assignment, published, rounding
+from dpscale.relational.features import BITS, Features, Side
+from dpscale.runs.links.link_draws import SUMS, LinkDraws
+from dpscale.runs.links.link_sampling import DRAWN
+from dpscale.runs.run import DrawFacts, Journaled
+from dpscale.runs.statement import Facts, alternatives, bound_of
+from dpscale.storage.files import present, read_bytes
+
+ROUND = "round"  # name of the bound of a marginal in a round of a published loop
+SENSITIVITY = "exactly, from bounds of links and of the norms of features: parts.json"
+
+
+def link_facts(piece: LinkBudget) -> Facts:
+    """Return the facts of a link, ready for JSON; the sums of features are planned from released values."""
+    return {
+        "bounds": link_bounds(piece),
+        "contribution": f"neighbours differ in at most {piece.moved} links",
+        "law": "gaussian",
+        "mechanism": piece.link.mechanism,
+        **({"selected": ROUND} if piece.loops else {}),
+        "post_processing": "sampled links: from released values alone",
+        "sensitivity": SENSITIVITY,
+        "steps": 1,
+    }
+
+
+def link_bounds(piece: LinkBudget) -> dict[str, Facts]:
+    """Return the bounds of the draws that do not depend on released values, by name."""
+    return dict(_bounds(piece))
+
+
+def _bounds(piece: LinkBudget) -> Iterator[tuple[str, Facts]]:
+    relation, bound = piece.neighbours.protects.relation, piece.link.bound
+    parents = piece.neighbours.rows.get(piece.link.parent, 1)
+    child = piece.sizes(piece.link.child)
+    attributes = len(child)
+
+    if piece.counted:
+        yield "links", bound_of((1, piece.moved), values=1)
+    if piece.degrees:
+        places, roles = piece.places, piece.roles
+        others = 2 * bound**2 if relation == REPLACE else bound**2 * (len(places) - 1)
+        yield "degrees", bound_of((bound + others, roles), values=sum(map(len, places)))
+    if piece.siblings:
+        tables = assignment.PairTables(child)
+        pairs = attributes * (attributes + 1) // 2
+        yield "siblings", bound_of((pairs, parents * bound * 2**BITS), values=int(tables.starts[-1]))
+    if (history := piece.history) is not None:
+        steps = attributes * (attributes + 3)
+        yield "steps", bound_of((steps, parents * (bound - 1)), values=int(history.starts[-1]))
+        yield "histories", bound_of((attributes + 9, parents), values=sum(a * b for a, b in history.shapes))
+    if piece.loops:
+        yield ROUND, bound_of((published.moved_entries(relation), piece.moved))
+
+
+def sum_bounds(relation: str, u: Features, v: Features, moved: int) -> Mapping[str, Facts]:
+    """Return the bounds of the three sums of features, with the same kinds of changes in each.
+
+    Parameters
+    ----------
+    relation : str
+    u, v : Features
+        Features of both ends.
+    moved : int
+        Number of links that a neighbour changes.
+    """
+    whole = u.squared, v.squared, u.squared * v.squared
+    kinds = [whole]
+    if relation == REPLACE:
+        first, second, both = u.squared - u.least, v.squared - v.least, whole[2] - u.least * v.least
+        kinds += [(2 * first, 0, 2 * v.squared * first), (0, 2 * second, 2 * u.squared * second),
+                  (2 * first, 2 * second, 2 * both)]  # fmt: skip
+    widths = len(u.attributes), len(v.attributes)
+    values = *widths, widths[0] * widths[1]
+    return {name: alternatives([[(kind[at], moved)] for kind in kinds], values[at]) for at, name in enumerate(SUMS)}
+
+
+def planned_features(piece: LinkBudget, clips: Sequence[float | None] = (None, None)) -> tuple[Features, Features]:
+    """Return the features of both ends without public shares, clipped to some norms."""
+    ends = piece.link.parent, piece.link.child
+    u, v = (Features(piece.sizes(end), (), clip) for end, clip in zip(ends, clips, strict=True))
+    return u, v
+
+
+def draw_name(label: Mapping[str, Any]) -> str:
+    """Return the name of a draw of a link, given its label."""
+    return str(label["query"]["sum"])
+
+
+def stored_draws_of(piece: LinkBudget, folder: Path) -> Journaled:
+    """Return the draws that the folder of a link must have: of its budget, of its rounds, and the planned sums."""
+    bounds = link_bounds(piece)
+    draws = {name: DrawFacts(name, bound.get("values")) for name, bound in bounds.items() if name != ROUND}
+    if piece.loops:
+        rounds = _chosen(piece, folder)
+        files = [f"{ROUND}-{number:02d}.json" for number in range(len(rounds))]
+        selections = list(_selections(piece, rounds))
+        return Journaled("privacy", folder, draw_name, draws | _round_draws(piece, rounds), selections, [*files, DRAWN])
+    if piece.modelled:
+        draws |= _planned_sums(piece, folder)
+    return Journaled("privacy", folder, draw_name, draws, (), ["shares.json", DRAWN])
+
+
+def _planned_sums(piece: LinkBudget, folder: Path) -> dict[str, DrawFacts]:
+    """Return the sums of features that were planned from released values; all of them change together."""
+    if not present(folder / "shares.json"):
+        raise JobError("measurements", f"shares.json of link {piece.link.called} is missing",
+                       "the unmodified files of the run", "restore them")  # fmt: skip
+    stored = json.loads(read_bytes(folder / "shares.json"))
+    features = planned_features(piece, stored["clips"])
+    bounds = sum_bounds(piece.neighbours.protects.relation, *features, piece.moved)
+    drawn = [name for name, precision in zip(SUMS, stored["precisions"], strict=True) if precision > 0]
+    return {name: DrawFacts({"changes": bounds[name]["changes"]}, bounds[name]["values"], group=piece.link.called)
+            for name in drawn}  # fmt: skip
+
+
+def _chosen(piece: LinkBudget, folder: Path) -> list[list[int]]:
+    """Return the marginals that the rounds of a published loop selected."""
+    found = list[list[int]]()
+    while len(found) < piece.link.loop.rounds and present(file := folder / f"{ROUND}-{len(found):02d}.json"):
+        found.append(json.loads(read_bytes(file)))
+    return found
+
+
+def _round_draws(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> dict[str, DrawFacts]:
+    """Return the noisy marginals of each round of a published loop."""
+    sizes = (piece.sizes(piece.link.parent), piece.sizes(piece.link.child))
+    starts = rounding.Cross.of(*(Side.made(np.zeros((1, len(own)), np.int64), own) for own in sizes)).starts
+    found = dict[str, DrawFacts]()
+    for number, chosen in enumerate(rounds):
+        values = sum(int(starts[k + 1] - starts[k]) for k in chosen)
+        found[f"{ROUND}-{number:02d}"] = DrawFacts(ROUND, values, len(chosen))
+    return found
+
+
+def _selections(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
+    """Yield the selections of each round of a published loop."""
+    cost = piece.link.loop.costs(piece.parts.sums)[0]
+    sensitivity = SCALE * published.moved_entries(piece.neighbours.protects.relation) * piece.moved
+    common = {"bound": ROUND, "cost": str(cost), "range": str(epsilon_below(cost)),
+              "scale": str(scale_for(cost, sensitivity)), "scores": SCALE}  # fmt: skip
+    for number, chosen in enumerate(rounds):
+        decision = LinkDraws.number(f"selection-{number:02d}")
+        yield {"decision": decision, "chooses": decision + 1, "count": len(chosen), **common}
