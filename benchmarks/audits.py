@@ -12,7 +12,7 @@ import re
 
 import base
 
-from dpscale.audit.adaptive_audit import full_selftest
+from dpscale.audit.adaptive_attack import full_selftest
 
 BOUND = re.compile(r"is at least ([0-9.]+).*claimed ([0-9.]+)")
 

@@ -25,13 +25,14 @@ from base import DATA, Table, load_table
 
 import dpscale as dp
 from dpscale.job.sections import SynthesizeTable
+from dpscale.runs.opening import open_run
 from dpscale.runs.runner import run_stages
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import TablePart
 
 WORKERS = 2
 
 
-def run_job(table: Table, place: Path) -> TableRun:
+def run_job(table: Table, place: Path) -> TablePart:
     """Return a run without synthetic rows."""
     pq.write_table(pa.table(dict(table.columns)), place / "data.parquet")
     domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in table.sizes.items()}}
@@ -43,7 +44,7 @@ def run_job(table: Table, place: Path) -> TableRun:
         "mechanism": {"name": "aim-grem"},
         "output": {"max_rows": 0},
     }
-    return TableRun(dp.run(job, place / "run").path)
+    return open_run(dp.run(job, place / "run").path).table
 
 
 def print_many_rows() -> None:

@@ -44,7 +44,6 @@ from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 from dpscale.relational.history import HistoryTables, step_counts
 from dpscale.runs.links.link_data import ExactLinks, read_links
 from dpscale.runs.opening import open_run
-from dpscale.runs.table import TableRun
 
 KEPT_OUT, TARGET = 0.2, "income>50K"
 SAVED = (0.1, 1.0, 10.0)
@@ -70,7 +69,7 @@ def prepare_job(table: Table, epsilon: float, seed: int, place: Path) -> dict[st
 def figures(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, float]:
     """Return the scores of one job."""
     dp.run(prepare_job(table, epsilon, seed, place), place / "run")
-    began, run, engine = time.process_time(), TableRun(place / "run"), LocalEngine("synchronous")
+    began, run, engine = time.process_time(), open_run(place / "run").table, LocalEngine("synchronous")
     rows = open_rows(run)
     names = names_of(rows)
     sides = {"rows": rows, **{name: open_data(run, [str(place / f"{name}.parquet")], names) for name in ("job", "out")}}

@@ -69,7 +69,7 @@ def evidence(
 def _print_registry(run_dir: str | None, schema: bool) -> None:
     """Print the registry entry of a run, or the schema of entries."""
     from dpscale.audit.evidence.bundle import check_whole
-    from dpscale.runs.registry import REGISTRY_SCHEMA, registry_entry
+    from dpscale.audit.registry import REGISTRY_SCHEMA, registry_entry
 
     if (run_dir is None) != schema:
         raise JobError("evidence --registry", "neither a run directory nor --schema, or both", "one of them",

@@ -11,14 +11,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 
 from dpscale.storage.files import read_bytes
-
-if TYPE_CHECKING:
-    from dpscale.runs.run import Run
 
 Facts = dict[str, Any]
 LEFT_OUT = "(left out)"
@@ -43,7 +40,7 @@ def canonical(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def stated_job(run: Run) -> bytes:
+def stated_job(run: Any) -> bytes:
     """Return the job as TOML, without paths, addresses and settings that may change after the charge."""
     content = {name: section for name, section in run.job.to_dict().items() if name not in CHANGEABLE}
     seed = run.job.engine.seed
@@ -56,7 +53,7 @@ def domain_name(part: str, folder: str) -> str:
     return f"domain.{part.removeprefix('tables.')}.toml" if folder else "domain.toml"
 
 
-def stated_domains(run: Run) -> dict[str, bytes]:
+def stated_domains(run: Any) -> dict[str, bytes]:
     """Return the domain files by name: of public tables, and of all parts that have a domain.
 
     That of an only table is the file of the run. A tree is stated by its hash.
@@ -73,7 +70,7 @@ def stated_domains(run: Run) -> dict[str, bytes]:
     return found
 
 
-def stated_parts(run: Run, entries: Mapping[str, str]) -> dict[str, Facts]:
+def stated_parts(run: Any, entries: Mapping[str, str]) -> dict[str, Facts]:
     """Return the facts of every part that is charged, by name.
 
     Parameters
@@ -96,7 +93,7 @@ def stated_parts(run: Run, entries: Mapping[str, str]) -> dict[str, Facts]:
     return found
 
 
-def sealed_hashes(run: Run, entries: Mapping[str, str]) -> dict[str, str]:
+def sealed_hashes(run: Any, entries: Mapping[str, str]) -> dict[str, str]:
     """Return the hashes of a statement by the names of its files without their ends; that of an only domain is apart.
 
     Notes

@@ -3,7 +3,7 @@
 import json
 
 import dpscale as dp
-from dpscale.audit.evidence.registry import registry_entry
+from dpscale.audit.registry import registry_entry
 from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.runs.opening import open_run
 from tests.audit.small import write
