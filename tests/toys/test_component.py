@@ -104,6 +104,25 @@ def test_evidence_without_facts_of_component_is_refused(tmp_path, monkeypatch):
     assert not (run / "evidence").exists()
 
 
+def test_component_is_in_steps_status_and_report(tmp_path):
+    """Both DAGs call the listed stages one by one; status and report list the part."""
+
+    def call(*command):
+        result = CliRunner().invoke(main, [*map(str, command), "--json"])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout.splitlines()[-1])
+
+    run = tmp_path / "run"
+    call("plan", write_shop(tmp_path), "--run-dir", run, "--quiet")
+    for stage in call("job", "stages", run)["stages"]:
+        if stage["name"] != "totals":  # another toy
+            call("run", run, "--only", stage["name"], "--quiet")
+    states = call("job", "status", run)["states"]
+    assert {state for name, state in states.items() if name != "totals"} == {"done"}
+    assert "heads.root" in (run / "report.html").read_text()
+    assert (run / VALUES).exists()
+
+
 def test_interrupted_component_is_drawn_once(tmp_path, monkeypatch):
     path = write_shop(tmp_path)
     whole = dp.run(path, tmp_path / "whole").path
