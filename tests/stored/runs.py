@@ -22,6 +22,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ import tomli_w
 import dpscale as dp
 from tests.golden.runs import GAUSSIAN, MIXED, PAIRS, PURE, SIZES, write_table
 from tests.links import small as shop
+from tests.periods import growing
 
 ROOT = Path("/tmp/dpscale-stored-runs")  # the same on every machine
 ARCHIVES = Path(__file__).parent / "archives"
@@ -64,7 +66,8 @@ TABLES["published"]["mechanism"]["published"] = True
 TABLES |= {f"{name}{VERSION_4}": job for name, job in TABLES.items()}
 TABLES[f"product{VERSION_4}"] = {"workload": [*PRODUCTS, *PAIRS]}
 DATABASES = (f"database{VERSION_4}", f"interrupted-database{VERSION_4}")
-CASES = (*(case for case in TABLES if case.endswith(VERSION_4)), *DATABASES)
+GROWING = f"growing{VERSION_4}"  # two of six months
+CASES = (*(case for case in TABLES if case.endswith(VERSION_4)), *DATABASES, GROWING)
 INTERRUPTED = {
     "interrupted@4": 1,
     "interrupted-rounds@4": 6,
@@ -113,6 +116,10 @@ def write_case(case: str, folder: Path) -> Path:
     """Write data, domains and job of a case; return the job file."""
     if case in DATABASES:
         return shop.write_job(folder)
+    if case == GROWING:
+        growing.write(folder, growing.frames(months=growing.MONTHS[:2]))
+        (folder / "job.toml").write_text(tomli_w.dumps(growing.make_job(folder)))
+        return folder / "job.toml"
     write_table(folder / "data", 1)
     domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
     (folder / "domain.toml").write_text(tomli_w.dumps(domain))
@@ -132,8 +139,9 @@ def releases(run: Path) -> dict[str, dp.Release]:
 def estimates(run: Path) -> dict[str, np.ndarray]:
     """Return every marginal of a workload set and all answers with errors, computed from the stored measurements."""
     found = {}
-    for name, release in releases(run).items():
-        for number, part in enumerate(release.plan.workload.parts):
+    for name, whole in releases(run).items():
+        moments = {f"{name}{period}": whole.at(period, "cumulative") for period in whole.periods} or {name: whole}
+        for (name, release), (number, part) in product(moments.items(), enumerate(whole.plan.workload.parts)):
             for names in part.sets:
                 found[f"{name}:{'+'.join(names)}"] = release.marginal(names)
                 table = release.table(names, family=part.name)

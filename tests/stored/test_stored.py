@@ -19,10 +19,22 @@ from dpscale.runs.opening import open_part
 from dpscale.runs.table import job_digest
 from tests.audit.small import write_selftest
 from tests.golden.runs import draw_records
+from tests.periods import growing
 from tests.selection import mostly_slow
-from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restore_case, run_case
+from tests.stored.runs import (
+    ARCHIVES,
+    CASES,
+    DATABASES,
+    GROWING,
+    INTERRUPTED,
+    estimates,
+    releases,
+    restore_case,
+    run_case,
+)
 
 FINISHED = [case for case in CASES if case not in INTERRUPTED]
+TABLES = [case for case in FINISHED if case not in (*DATABASES, GROWING)]
 QUICK = tuple(
     f"{one}@4" for one in ("identity", "aim-grem", "units", "rows", "hdmm", "product", "database", "interrupted-rounds")
 )
@@ -89,7 +101,7 @@ def test_finished_run_opens_unchanged(case):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("case", quickly(case for case in FINISHED if case not in DATABASES))
+@pytest.mark.parametrize("case", quickly(case for case in FINISHED if case in TABLES))
 def test_answers_are_made_again_from_stored_measurements(case):
     """`reconstruct` runs without the answers and the model of the earlier version."""
     with restore_case(case) as folder:
@@ -102,6 +114,21 @@ def test_answers_are_made_again_from_stored_measurements(case):
         assert measurement_values(folder / "run") == before
 
 
+def test_growing_run_takes_another_month():
+    """The values and answers of the earlier months stay as they are."""
+    with restore_case(GROWING) as folder:
+        before = estimates(folder / "run")
+        drawn = {path: path.read_bytes() for path in (folder / "run/periods").glob("*/measurements/*.parquet")}
+        growing.write(folder, growing.frames(months=growing.MONTHS[:3]))
+        run_case(folder / "job.toml")
+        after = estimates(folder / "run")
+        assert dp.Release.open(folder / "run").periods == growing.MONTHS[:3]
+        assert drawn
+        assert all(path.read_bytes() == content for path, content in drawn.items())
+        for name, values in before.items():
+            np.testing.assert_array_equal(after[name], values)
+
+
 @pytest.mark.parametrize("case", ["rows@4", "adaptive-rows@4", "database@4"])
 def test_synthetic_rows_of_finished_run_are_read(case):
     with restore_case(case) as folder:
@@ -112,7 +139,6 @@ def test_synthetic_rows_of_finished_run_are_read(case):
         assert case in DATABASES or len(rows) == 500
 
 
-TABLES = [case for case in FINISHED if case not in DATABASES]
 OUTPUTS = (
     ["job", "status", "run"],
     ["run", "run", "--only", "report"],
