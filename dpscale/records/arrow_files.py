@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dpscale.base.arrow import pa
-from dpscale.records.files import Dialect, RecordFormat, Source, batch_rows, mapped
+from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows, mapped
 from dpscale.storage.objects import is_url
 
 if TYPE_CHECKING:
     from dpscale.domain import Domain
 
 
-class ArrowSource(Source):
+class OpenArrow(OpenFile):
     """Arrow file; its footer is read once."""
 
     def __init__(self, path: str) -> None:
@@ -59,8 +59,8 @@ class ArrowFormat(RecordFormat):
     suffixes = (".arrow", ".feather", ".ipc")
     splittable = True
 
-    def open(self, path: str, dialect: Dialect) -> ArrowSource:
-        return ArrowSource(path)
+    def open(self, path: str, dialect: Dialect) -> OpenArrow:
+        return OpenArrow(path)
 
 
 ARROW = ArrowFormat()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscale.base.arrow import arrow_csv, pa, pc
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.records.files import Dialect, RecordFormat, Source, batch_rows, codec_of, file_size, streamed
+from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows, codec_of, file_size, streamed
 
 if TYPE_CHECKING:
     from dpscale.domain import Domain
@@ -27,7 +27,7 @@ POINTED = r"^[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 PACKED = 5  # upper estimate of rows per byte of a compressed file
 
 
-class DelimitedSource(Source):
+class OpenDelimited(OpenFile):
     """File of delimited text; the column names are in its header or given by the dialect."""
 
     def __init__(self, path: str, dialect: Dialect, delimiter: str) -> None:
@@ -235,12 +235,12 @@ class DelimitedFormat(RecordFormat):
     def __init__(self, name: str, delimiter: str) -> None:
         self.name, self.title, self.suffixes, self.delimiter = name, name.upper(), (f".{name}",), delimiter
 
-    def open(self, path: str, dialect: Dialect) -> DelimitedSource:
+    def open(self, path: str, dialect: Dialect) -> OpenDelimited:
         delimiter = dialect.delimiter or self.delimiter
         if delimiter in (dialect.decimal, dialect.thousands):
             raise DataError("data.decimal", f"{delimiter!r}, which separates the fields", "another delimiter",
                             'set delimiter = ";" in [data], as in the files')  # fmt: skip
-        return DelimitedSource(path, dialect, delimiter)
+        return OpenDelimited(path, dialect, delimiter)
 
     def row_bound(self, path: str, dialect: Dialect) -> int:
         """Return one row per two bytes, or five rows per byte of a compressed file."""

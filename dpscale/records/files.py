@@ -1,6 +1,6 @@
 """Data files: access to their bytes, the options of a table's files, and the protocol of formats.
 
-A format opens a file as a `Source`, which has the columns and yields the rows in batches of bounded size. A path is
+A format opens a file as an `OpenFile`, which has the columns and yields the rows in batches of bounded size. A path is
 local, or an address in an object store.
 """
 
@@ -165,7 +165,7 @@ class Dialect:
 PLAIN = Dialect()
 
 
-class Source(ABC):
+class OpenFile(ABC):
     """Open file: the names of its columns, and the rows of requested columns.
 
     Attributes
@@ -230,7 +230,7 @@ class RecordFormat(ABC):
         Whether a file lists its columns. Otherwise it has every column, and a row without it has a null there; a column
         in the file's path has the value of the path.
     splittable : bool
-        Whether `Source.groups` splits a large file.
+        Whether `OpenFile.groups` splits a large file.
     """
 
     name: str
@@ -244,7 +244,7 @@ class RecordFormat(ABC):
     splittable = False
 
     @abstractmethod
-    def open(self, path: str, dialect: Dialect) -> Source:
+    def open(self, path: str, dialect: Dialect) -> OpenFile:
         """Open a file and read its header or footer, if it has one."""
 
     def row_bound(self, path: str, dialect: Dialect) -> int:

@@ -19,7 +19,7 @@ from dpscale.base.arrow import buffers_of, is_text, pa
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.column_values import plain, plain_kind
-from dpscale.records.files import Dialect, RecordFormat, Source, batch_rows
+from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows
 from dpscale.records.table import Partition
 
 FRAME = "frame://"  # path of in-memory data
@@ -35,7 +35,7 @@ class FrameFormat(RecordFormat):
 
     name, title, suffixes = FIELD, "data frame", ()
 
-    def open(self, path: str, dialect: Dialect) -> Source:
+    def open(self, path: str, dialect: Dialect) -> OpenFile:
         raise DataError(FIELD, f"{path}, which is in memory", "a file", "read the partition")
 
 

@@ -22,7 +22,7 @@ from dpscale.base.arrow import pa, pc
 from dpscale.base.compilation import njit
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers, Integers32, NDArray
-from dpscale.records.files import Dialect, RecordFormat, Source, batch_rows, codec_of, file_size, streamed
+from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows, codec_of, file_size, streamed
 
 BLOCK_BYTES = 1 << 22  # of one read
 RANGE_BYTES = 1 << 23  # of a separately readable part of a file
@@ -332,7 +332,7 @@ def _refused(path: str, fault: int) -> DataError:
     return DataError("data.path", f"{path} has {problem}", takes, "fix or remove it")
 
 
-class NdjsonSource(Source):
+class OpenNdjson(OpenFile):
     """File of newline-delimited JSON; its parts are ranges of bytes, and a line belongs to the part of its start."""
 
     def __init__(self, path: str) -> None:
@@ -410,8 +410,8 @@ class NdjsonFormat(RecordFormat):
     lists_columns = False
     splittable = True
 
-    def open(self, path: str, dialect: Dialect) -> NdjsonSource:
-        return NdjsonSource(path)
+    def open(self, path: str, dialect: Dialect) -> OpenNdjson:
+        return OpenNdjson(path)
 
     def row_bound(self, path: str, dialect: Dialect) -> int:
         """Return one row per three bytes, or five rows per byte of a compressed file."""

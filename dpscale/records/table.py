@@ -21,7 +21,7 @@ from dpscale.base.display import display_path
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.column_values import plain, plain_kind, repeated, same_value
-from dpscale.records.files import PLAIN, Dialect, RecordFormat, Source, file_size
+from dpscale.records.files import PLAIN, Dialect, OpenFile, RecordFormat, file_size
 from dpscale.records.formats import check_distinct, check_formats, format_of, other_delimiter, reading
 from dpscale.records.lake import Lake
 from dpscale.records.listing import (
@@ -81,7 +81,7 @@ class Partition:
         assert found is not None  # `find_files` has refused other files
         return found
 
-    def source(self) -> Source:
+    def source(self) -> OpenFile:
         """Open the file."""
         return self.format.open(self.path, self.dialect)
 
@@ -204,7 +204,7 @@ class Partition:
                             "the same value in both", "correct the folder or the column, or rename one")  # fmt: skip
 
 
-def _kind_of(source: Source, name: str) -> pa.DataType:
+def _kind_of(source: OpenFile, name: str) -> pa.DataType:
     """Return the type in which a column is read; that of nulls for a column of numbers that has only nulls.
 
     Programs store such a column of texts or dates as numbers.

@@ -11,7 +11,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.base.errors import DataError
 from dpscale.records.files import Dialect
-from dpscale.records.parquet import ParquetSource
+from dpscale.records.parquet import OpenParquet
 
 LONG = 20_000_000
 DOMAIN = {"attributes": {"a": {"kind": "categories", "values": ["x", "y"], "outside": "category"},
@@ -65,7 +65,7 @@ def test_large_columns_of_usual_pages_are_read(tmp_path):
     """The limit is for a page, not for a column."""
     texts = [f"{number:0200d}" for number in range(100_000)]
     pq.write_table(pa.table({"a": texts}), tmp_path / "rows.parquet", use_dictionary=False)
-    source = ParquetSource(str(tmp_path / "rows.parquet"), 1 << 22)
+    source = OpenParquet(str(tmp_path / "rows.parquet"), 1 << 22)
     assert source.metadata.row_group(0).column(0).total_uncompressed_size > 1 << 22
     assert sum(map(len, source.batches(["a"]))) == len(texts)
 
@@ -74,7 +74,7 @@ def test_nested_columns_beside_are_not_confused(tmp_path):
     table = pa.table({"n": [[{"p": "x" * 100}] * 3] * 50, "a": ["v" * (1 << 20)] * 50})
     pq.write_table(table, tmp_path / "rows.parquet", use_dictionary=False)
     with pytest.raises(DataError, match="'a'"):
-        list(ParquetSource(str(tmp_path / "rows.parquet"), 1 << 19).batches(["a"]))
+        list(OpenParquet(str(tmp_path / "rows.parquet"), 1 << 19).batches(["a"]))
 
 
 READ = r"""

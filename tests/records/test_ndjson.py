@@ -291,7 +291,7 @@ def test_large_file_is_split(tmp_path, monkeypatch, expected_counts):  # noqa: F
     assert len(partitions) == math.ceil(len(content) / 6400 / 5)
     assert partitions[0].row_groups == (0, 1, 2, 3, 4)
     assert count_sets(tmp_path) == expected_counts
-    monkeypatch.setattr(ndjson.NdjsonSource, "_lines", skipping_lines(ndjson.NdjsonSource._lines))
+    monkeypatch.setattr(ndjson.OpenNdjson, "_lines", skipping_lines(ndjson.OpenNdjson._lines))
     assert count_sets(tmp_path) != expected_counts  # a part that loses its first line
     (tmp_path / "x.jsonl").rename(tmp_path / "y.dat")
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(content))

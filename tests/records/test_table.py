@@ -158,7 +158,7 @@ def test_opening_many_partitions_reads_no_file(tmp_path, monkeypatch):
             (folder / f"{number}.parquet").write_bytes(content)
     with monkeypatch.context() as patch:
         patch.setattr(pq, "read_metadata", None)
-        patch.setattr(parquet, "ParquetSource", None)
+        patch.setattr(parquet, "OpenParquet", None)
         opened = dp.Table.open(tmp_path / "t", AB).split()
     assert len(opened.partitions) == 2000
     assert dp.count_marginals(opened, [("a", "b")])["a", "b"].sum() == 4000

@@ -109,8 +109,8 @@ def test_other_records_give_another_release(tmp_path, monkeypatch):
     first = released(dp.run(path, tmp_path / "run").path)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "ledger.sqlite").unlink()
-    whole = ndjson.NdjsonSource._lines
-    monkeypatch.setattr(ndjson.NdjsonSource, "_lines", lambda self, start, end: (
+    whole = ndjson.OpenNdjson._lines
+    monkeypatch.setattr(ndjson.OpenNdjson, "_lines", lambda self, start, end: (
         text.partition(b"\n")[2] for text in whole(self, start, end)))  # fmt: skip
     assert released(dp.run(path, tmp_path / "run").path) != first
 
@@ -178,7 +178,7 @@ def test_plan_reads_no_record(tmp_path, monkeypatch):
     path = write_job(tmp_path)
     assert CliRunner().invoke(main, ["plan", str(path)]).exit_code == 0
     found = Origin().table(str(tmp_path / "data"), dp.Domain.from_dict(DOMAIN))
-    monkeypatch.setattr(ndjson.NdjsonSource, "_lines", None)
+    monkeypatch.setattr(ndjson.OpenNdjson, "_lines", None)
     found.require(["age", "sex"])
     assert found.partitions[0].has("anything")
     assert found.types() == dict.fromkeys(DOMAIN["attributes"], "")
@@ -187,13 +187,13 @@ def test_plan_reads_no_record(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("equal_keys")
 def test_number_of_readings_does_not_depend_on_values(tmp_path, monkeypatch):
     """Records with nulls, foreign texts, floats or nested values are read as often as others."""
-    calls, whole = [], ndjson.NdjsonSource._lines
+    calls, whole = [], ndjson.OpenNdjson._lines
 
     def lines(self, start, end):
         calls.append((start, end))
         return whole(self, start, end)
 
-    monkeypatch.setattr(ndjson.NdjsonSource, "_lines", lines)
+    monkeypatch.setattr(ndjson.OpenNdjson, "_lines", lines)
     domain = {"attributes": {"age": {"kind": "integer", "low": 0, "high": 7, "outside": "category", "nulls": "category",
                                      "unparsable": "category"},
                              "sex": {"kind": "categories", "values": ["F", "M"], "outside": "category",

@@ -8,7 +8,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.records.files import fetched_bytes
-from dpscale.records.parquet import ParquetSource
+from dpscale.records.parquet import OpenParquet
 
 ROWS = 200_000
 SIZES = {"a": 3, "b": 200, "c": 7}
@@ -44,7 +44,7 @@ def test_counts_equal_those_of_the_local_file(stored, names):
 
 def test_span_reaches_the_next_row_group_and_narrow_columns_are_left_to_pyarrow(stored):
     _, url, _ = stored
-    source = ParquetSource(url)
+    source = OpenParquet(url)
     first, second = source.metadata.row_group(0), source.metadata.row_group(1)
     start = first.column(0).dictionary_page_offset or first.column(0).data_page_offset
     end = second.column(0).dictionary_page_offset or second.column(0).data_page_offset
@@ -74,7 +74,7 @@ class WrongSizes:
 
 def test_understated_size_does_not_shorten_the_bytes(stored):
     _, url, _ = stored
-    source = ParquetSource(url)
+    source = OpenParquet(url)
     exact = source._span(2, ["a", "b", "c"])
     source.metadata = WrongSizes(source.metadata, 60)
     assert source._span(2, ["a", "b", "c"]) == exact

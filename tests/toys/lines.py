@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from dpscale.records.files import RecordFormat, Source
+from dpscale.records.files import OpenFile, RecordFormat
 
 
-class Lines(Source):
+class Lines(OpenFile):
     names = ()
 
     def __init__(self, path):

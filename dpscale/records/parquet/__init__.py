@@ -18,8 +18,8 @@ from dpscale.base.errors import DataError
 from dpscale.records.files import (
     MOST_PAGE,
     Dialect,
+    OpenFile,
     RecordFormat,
-    Source,
     batch_rows,
     fetched_bytes,
     file_size,
@@ -51,7 +51,7 @@ def _among_first(values: int) -> bool:
     return first
 
 
-class ParquetSource(Source):
+class OpenParquet(OpenFile):
     """Parquet file; its footer is read once."""
 
     def __init__(self, path: str, most_page: int = MOST_PAGE) -> None:
@@ -289,8 +289,8 @@ class ParquetFormat(RecordFormat):
     )
     splittable = True
 
-    def open(self, path: str, dialect: Dialect) -> ParquetSource:
-        return ParquetSource(path, dialect.most_page)
+    def open(self, path: str, dialect: Dialect) -> OpenParquet:
+        return OpenParquet(path, dialect.most_page)
 
     def footer(self, file: BinaryIO, size: int) -> bytes:
         file.seek(max(size - TAIL, 0))
