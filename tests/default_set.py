@@ -1,21 +1,23 @@
 """Choice of the default set of tests: `make test` runs it, `make test-all` the rest too.
 
-    python -m tests.default_set times.jsonl
+    python -m tests.default_set folder
 
-`times.jsonl` has the CPU seconds of each test (`cpu_times`). Tests of sensitivity, charges, kills and planted faults
-are always in the default set. The others enter it in the order of their cost, the cheapest first, until the budget is
-spent. `rest.txt` lists the tests outside, without their cases; a test that was not measured is in the default set.
+The folder has the CPU seconds and the branches of each test (`tests.costs`). Tests of sensitivity, charges, kills and
+planted faults are always in the default set. The others enter it by the branches that no earlier test runs, per CPU
+second, the best first, until the budget is spent; at the end those without new branches enter, the cheapest first.
+`rest.txt` lists the tests outside, without their cases; a test that was not measured is in the default set.
 """
 
-import json
+import heapq
+import pickle
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 
 REST = Path(__file__).with_name("rest.txt")
-BUDGET = 560.0  # CPU seconds, without the start of pytest and the compilation of loops
+BUDGET = 440.0  # CPU seconds, without the start of pytest and the compilation of loops
 ALWAYS = re.compile(r"sensitiv|stabilit|charge|kill|planted|forger|retry|spent|golden|neighbour|test_recompute", re.I)
+LEAST = 1e-3  # CPU seconds of a test
 
 
 def without_case(nodeid):
@@ -23,22 +25,49 @@ def without_case(nodeid):
     return nodeid.split("[")[0]
 
 
-def choose(seconds):
-    """Return the tests outside the default set, given the CPU seconds of each test with all its cases."""
-    spent, rest = sum(value for name, value in seconds.items() if ALWAYS.search(name)), []
-    for name, value in sorted(seconds.items(), key=lambda one: one[1]):
-        if not ALWAYS.search(name):
-            spent += value
-            rest += [name] * (spent > BUDGET)
-    return sorted(rest)
+def choose(costs, budget=BUDGET):
+    """Return the tests outside the default set, given the CPU seconds and branches of each test."""
+    always = [name for name in costs if ALWAYS.search(name)]
+    spent, seen = 0.0, 0
+    for name in always:
+        seconds, branches = costs[name]
+        spent, seen = spent + seconds, seen | branches
+
+    outside, waiting = [], [(-float("inf"), name) for name in sorted(set(costs) - set(always))]
+    while waiting:
+        _, name = heapq.heappop(waiting)
+        seconds, branches = costs[name]
+        now = value_of(seconds, branches & ~seen)
+        if waiting and now > waiting[0][0]:  # others may be better by now
+            heapq.heappush(waiting, (now, name))
+        elif spent + seconds > budget:
+            outside.append(name)
+        else:
+            spent, seen = spent + seconds, seen | branches
+    return sorted(outside)
 
 
-def read_seconds(path):
-    seconds = Counter()
-    for line in Path(path).read_text().splitlines():
-        measured = json.loads(line)
-        seconds[without_case(measured["id"])] += measured["cpu"]
-    return seconds
+def value_of(seconds, branches):
+    """Return the order of a test: the fewest seconds for a new branch first, then the cheapest without one."""
+    seconds = max(seconds, LEAST)
+    return -branches.bit_count() / seconds if branches else seconds
+
+
+def read_costs(folder):
+    """Return the CPU seconds and the branches of each test, from the files of all processes."""
+    places, costs = {}, {}
+    for path in sorted(Path(folder).glob("*.pickle")):
+        branches, tests = pickle.loads(path.read_bytes())
+        numbers = [places.setdefault(branch, len(places)) for branch in branches]
+        for name, (seconds, bits) in tests.items():
+            mapped = 0
+            while bits:
+                lowest = bits & -bits
+                mapped |= 1 << numbers[lowest.bit_length() - 1]
+                bits ^= lowest
+            before, known = costs.get(name, (0.0, 0))
+            costs[name] = before + seconds, known | mapped
+    return costs
 
 
 def rest():
@@ -46,11 +75,21 @@ def rest():
     return frozenset(REST.read_text().splitlines())
 
 
+def describe(costs, outside):
+    """Return a sentence about the default set."""
+    every = inside = 0
+    for name, (_, branches) in costs.items():
+        every |= branches
+        inside |= branches if name not in outside else 0
+    chosen = sum(seconds for name, (seconds, _) in costs.items() if name not in outside)
+    return (f"{len(costs) - len(outside)} of {len(costs)} tests, {chosen:.0f} of"
+            f" {sum(seconds for seconds, _ in costs.values()):.0f} CPU s,"
+            f" {inside.bit_count()} of {every.bit_count()} branches")  # fmt: skip
+
+
 if __name__ == "__main__":
-    found = read_seconds(sys.argv[1])
-    outside = choose(found)
-    REST.write_text("".join(f"{name}\n" for name in outside))
-    inside = sum(found.values()) - sum(found[name] for name in outside)
-    always = sum(value for name, value in found.items() if ALWAYS.search(name))
-    print(f"{len(found) - len(outside)} of {len(found)} tests, {inside:.0f} of {sum(found.values()):.0f} CPU s")
-    print(f"always in the set: {always:.0f} CPU s")
+    found = read_costs(sys.argv[1])
+    left_out = choose(found)
+    REST.write_text("".join(f"{name}\n" for name in left_out))
+    print(describe(found, set(left_out)))
+    print(f"always in the set: {sum(found[name][0] for name in found if ALWAYS.search(name)):.0f} CPU s")

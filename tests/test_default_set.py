@@ -1,11 +1,21 @@
-"""The default set has every test of sensitivity, charges, kills and planted faults, and is cut by cost."""
+"""The default set has every test of sensitivity, charges, kills and planted faults; others enter by new branches."""
 
-from tests.default_set import ALWAYS, BUDGET, choose, rest
+from tests.default_set import ALWAYS, choose, describe, rest
 
 
-def test_costly_tests_are_outside_and_guards_of_privacy_inside():
-    seconds = {"a::test_cheap": 1.0, "a::test_costly": BUDGET, "a::test_charge_is_made_once": BUDGET / 2}
-    assert choose(seconds) == ["a::test_costly"]
+def test_tests_enter_by_new_branches_for_their_cost():
+    costs = {
+        "a::test_charge_is_made_once": (30.0, 0b1),
+        "a::test_same_branches": (2.0, 0b1),
+        "a::test_cheap": (1.0, 0b110),
+        "a::test_costly": (8.0, 0b11110),
+        "a::test_huge": (90.0, 0b100000),
+    }
+    assert choose(costs, budget=39) == ["a::test_huge", "a::test_same_branches"]
+    assert choose(costs, budget=40) == ["a::test_huge", "a::test_same_branches"]
+    assert choose(costs, budget=41) == ["a::test_huge"]
+    assert choose(costs, budget=1) == ["a::test_cheap", "a::test_costly", "a::test_huge", "a::test_same_branches"]
+    assert describe(costs, {"a::test_huge"}) == "4 of 5 tests, 41 of 131 CPU s, 5 of 6 branches"
 
 
 def test_no_guard_of_privacy_is_outside_the_default_set():
