@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 REST = Path(__file__).with_name("rest.txt")
-BUDGET = 440.0  # CPU seconds, without the start of pytest and the compilation of loops
+BUDGET = 560.0  # CPU seconds as `tests.costs` measures them, without the start of pytest
 ALWAYS = re.compile(r"sensitiv|stabilit|charge|kill|planted|forger|retry|spent|golden|neighbour|test_recompute", re.I)
 LEAST = 1e-3  # CPU seconds of a test
 

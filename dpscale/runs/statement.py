@@ -58,14 +58,19 @@ def stated_domains(run: Any) -> dict[str, bytes]:
 
     That of an only table is the file of the run. A tree is stated by its hash.
     """
+    if run.content.domain_file is None:
+        return domains_beside(run)
+    return {"domain.toml": read_bytes(run.path / str(run.content.domain_file)), **domains_beside(run)}
+
+
+def domains_beside(run: Any) -> dict[str, bytes]:
+    """Return the domain files by name without that of an only table."""
     found = dict[str, bytes]()
     for name, public in run.content.public_domains.items():
         file = f"domain.{name}.toml"
         found[file] = public.to_files(file)[file]
     for part in (*run.tables.values(), *run.joins.values()):
-        if not part.folder:
-            found["domain.toml"] = read_bytes(run.path / str(run.content.domain_file))
-        else:
+        if part.folder:
             found[domain_name(part.name, part.folder)] = part.domain.to_files()["domain.toml"]
     return found
 
@@ -102,7 +107,7 @@ def sealed_hashes(run: Any, entries: Mapping[str, str]) -> dict[str, str]:
     another cost of a part does not match the entry of its release.
     """
     texts = {"job": stated_job(run), "parts": canonical(stated_parts(run, entries))}
-    texts |= {file.removesuffix(".toml"): text for file, text in stated_domains(run).items() if file != "domain.toml"}
+    texts |= {file.removesuffix(".toml"): text for file, text in domains_beside(run).items()}
     return {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
 
 

@@ -187,9 +187,10 @@ def test_planted_leak_in_error_is_detected(tmp_path, data):
         "from dpscale.base.errors import DataError\n"
         "def fail(counts):\n"
         "    raise DataError('data', f'{int(counts.sum())} rows in {counts!r}')\n"
-        "def first(reader, one):\n"
-        "    reader.engine.map(fail, [(handle,) for handle in reader.count(one, reader.columns)], 'check')\n"
-        "measure.Reader.first = first\n"
+        "count = measure.Source.count\n"
+        "def first(source, one, checked=()):\n"
+        "    source.engine.map(fail, [(handle,) for handle in count(source, one, checked)], 'check')\n"
+        "measure.Source.count = first\n"
         f"commands.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
     )
     _, output = run_in_process(tmp_path, "leaky")

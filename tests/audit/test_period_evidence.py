@@ -120,7 +120,7 @@ def longer_promise(files):
         (fewer_periods, "different releases"),
         (drop_periods, "different releases"),
         (invent_periods, "different releases"),
-        (invent_span, "different releases|does not list the events of the ledger"),
+        (invent_span, "different releases|does not list the events of the ledger|is claimed"),
         (hide_cap, "contradicts the other files on 'Is there a cap"),
         (longer_promise, "different (releases|privacy units)"),
     ],

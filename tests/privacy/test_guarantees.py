@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 FIELDS = ["Protected", "Cost", "Neighbours", "Proof"]
 CLAIMS = (
     "dpscale.contributions.units:bounded_rows",
-    "dpscale.discovery.threshold:search_draw",
-    "dpscale.discovery.threshold:threshold_for",
+    "dpscale.discovery.value_counts:search_draw",
+    "dpscale.discovery.value_counts:threshold_for",
     "dpscale.job.neighbours:neighbour_relation",
     "dpscale.ledger.book:Ledger.charge",
     "dpscale.ledger.book:Ledger.decide",
