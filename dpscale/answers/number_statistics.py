@@ -128,6 +128,11 @@ def _sum_query(domain: Domain, both: AttributeSet, by: AttributeSet, name: str, 
 
 
 def _ratio_figures(answers: Floats, moments: Floats, width: float) -> Figures:
+    """Return the ratios of pairs of answers, with deviations and Fieller's intervals.
+
+    NaN where the denominator is not distinguishable from zero. `answers` has the numerators and denominators, and
+    `moments` their variances and covariance.
+    """
     (a, b), (first, second, covariance) = answers.T, moments.T
     seen = np.abs(b) > width * np.sqrt(second)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -56,7 +56,8 @@ def plain_words(data: NDArray[np.uint8], offsets: Integers, keys: Words) -> tupl
     """Return both words of every text that is plainly an id or an integer, and which texts are.
 
     A plain id consists of printable ASCII letters, at least one of which occurs in no whole number. `keys` contains two
-    words for each of the two hashes.
+    words for each of the two hashes. Texts are taken LANES at a time: their bytes are spread over `held`, examined for
+    the letters that occur in them, and either read as an integer or hashed as an id.
     """
     rows = len(offsets) - 1
     words, plain = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.bool_)

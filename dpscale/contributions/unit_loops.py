@@ -118,7 +118,11 @@ def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
 
 @njit(cache=True, nogil=True)
 def _by_unit(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], Words]:
-    """Return the number of rows of each unit, and the rows and their values grouped by unit."""
+    """Return the number of rows of each unit, where its rows start, and the rows and their values grouped by unit.
+
+    A counting sort: `ends[u]` is the next free place of unit u. Columns 0 and 1 of `rows` identify the unit, and column
+    2 is the value.
+    """
     units, counts = _distinguish_rows(rows)
     ends, order, values = np.zeros(len(counts), np.int32), np.empty(len(rows), np.int32), np.empty(len(rows), np.uint64)
     ends[1:] = np.cumsum(counts[:-1])

@@ -362,7 +362,7 @@ def add_words(
     counters: Words,
     levels: NDArray[Any],
 ) -> None:
-    """Add the word of each row to the counters of several sets; the other parameters are those of `count_codes`.
+    """Add the word of each row to the counters of its cells in several sets; other parameters as in `count_codes`.
 
     Parameters
     ----------

@@ -197,7 +197,11 @@ def choose_ends(
 
 
 def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, limit: int) -> Ranges:
-    """Return all ranges within the support and a little beyond it."""
+    """Return all pairs of possible ends within the support and a factor of REACH beyond it.
+
+    A stated end is the only possible one. If no possible end lies there, because all records are beyond the largest
+    ends, the widest range is returned.
+    """
     used = np.flatnonzero(seen)
     least, most = float(bins.first[used[0]]) - 1, float(bins.last[used[-1]]) + 1
     least, most = least * REACH if least < 0 else least / REACH, most * REACH if most > 0 else most / REACH

@@ -231,6 +231,7 @@ def _is_integer(name: str, key: str, value: object) -> int:
 
 
 def _read_integer(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the range of an integer attribute. Raises DomainError unless `round` divides high − low."""
     low, high, step = (_is_integer(name, key, table.get(key, 1)) for key in ("low", "high", "round"))
     if high < low:
         raise DomainError(f"attributes.{name}.high", f"{high}", f"at least low = {low}", "swap them")

@@ -171,7 +171,11 @@ def _principal_weights(costs: Floats, squares: Floats, count: int, gap: float) -
 
 
 def _design_error(gram: Floats, queries: Floats, weights: Floats) -> float:
-    """Return the error of weighted eigenvectors with completed columns: tr(G M⁻¹) max M_jj, M = QᵀUQ + completion."""
+    """Return the error of weighted eigenvectors with completed columns: tr(G M⁻¹) max M_jj, M = QᵀUQ + completion.
+
+    The completion adds a row for each cell, so that all columns have the largest norm; it costs nothing, because the
+    sensitivity is that norm. All entries of the diagonal are then equal to the maximum.
+    """
     if len(queries) < len(gram) or weights.min() <= 0:
         return _strategy(gram, queries, weights).error
     square = (queries.T * weights) @ queries

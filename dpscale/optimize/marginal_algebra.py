@@ -283,7 +283,11 @@ def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
 
 
 def _spread_shares(workload: Workload, residuals: Sequence[AttributeSet]) -> csr_matrix:
-    """Return w_A a_τA with the largest weight of a set that occurs several times."""
+    """Return the weighted variance of each set A (rows) by the variance of each residual τ (columns): w_A a_τA.
+
+    A cell of the marginal on A is the sum of its residuals on τ ⊆ A. The residual on τ at unit noise variance adds
+    a_τA = Π_{i in τ} ((n_i − 1)/n_i)² Π_{i in A∖τ} n_i⁻² to its variance. w_A is the largest weight of the set A.
+    """
     from scipy.sparse import csr_matrix
 
     column = {attributes: index for index, attributes in enumerate(residuals)}

@@ -338,7 +338,10 @@ def has_sources(sources: CountSources, blocks: int, attributes: int) -> bool:
 
 
 def fits_domain(blocks: Blocks, domain: Domain) -> bool:
-    """Return whether all factors match the sizes of their blocks' attributes and the noise is known."""
+    """Return whether all factors match the sizes of their blocks' attributes and measure something, with known noise.
+
+    A factor of sensitivity 0 measures nothing, so no noise would protect it and no cost would be stated.
+    """
     columns = (blocks.which, blocks.share, blocks.whole, blocks.noise)
     if any(len(column) != len(blocks.sets) for column in columns) or not _known(blocks):
         return False

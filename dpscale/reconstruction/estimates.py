@@ -184,7 +184,11 @@ CACHE_BYTES = 1 << 28
 
 
 def grouped_variance(factor: Factor, groups: Groups | None) -> float:
-    """Return the mean variance along one axis, of the sums over groups after centring."""
+    """Return the mean variance of the estimates along one axis: of cells, or of sums over groups of cells.
+
+    The covariance of the cells is summed over each pair of groups; the sums are then centred, as a residual over
+    groups is.
+    """
     if groups is None:
         return factor.mean_variance
     if factor.is_long:

@@ -215,7 +215,10 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
 
 
 def judged(attribute: Attribute, column: pa.Array) -> Integers:
-    """Return the cell of every row of a column; negative where a row has none."""
+    """Return the cell of every row of a column; negative where a row has none.
+
+    An attribute whose values are searched has no cells yet: 0 for a value that may be found, else negative.
+    """
     if attribute.search is not None:
         return np.minimum(value_codes(attribute, column)[1], 0)
 

@@ -175,6 +175,11 @@ def one_to_many(links: Links, u: Constraint | None, both: Constraint | None) -> 
 
 
 def _minimise(unknown: _Parameters, partition: Partition) -> Fitted:
+    """Return the minimum of log Z(x) − x · target + ½ Σ ridge x², the regularised likelihood of the noisy sums.
+
+    Its gradient is the difference between the sums of the model and the target, plus ridge · x. The search runs over
+    y = x / steps, in which all parameters have similar curvature.
+    """
     steps, ridge, target = unknown.steps, unknown.ridge, unknown.target
 
     def value(y: Floats) -> tuple[float, Floats]:

@@ -167,8 +167,8 @@ def _releases(run: Run) -> list[str]:
 def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
     """Return the ledger's summary of the run's dataset, with the links of its hash chain if `chained`.
 
-    With `chained`, a ledger of a version without chains is upgraded.
-    It is empty if the run never opened a ledger.
+    With `chained`, a ledger of a version without chains is upgraded. The summary is empty if the run never opened a
+    ledger, or if no dataset of the ledger has its releases.
     """
     manifest = run.manifest
     recorded = manifest.get("ledger")

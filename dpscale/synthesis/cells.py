@@ -137,7 +137,11 @@ class _AttributeRefinement:
         return None if known is None else known / self.one.sum()
 
     def _over_groups(self, j: int) -> Floats:
-        """Return shares of all rows, shape (groups of j, cells of i)."""
+        """Return shares of all rows, shape (groups of j, cells of i).
+
+        If i determines another attribute k, and the pairs (k, j) and (i, k) are used, they follow the shares of k given
+        j, unless the groups have the rule already.
+        """
         names, used = self.targets.layout.names, self.targets.layout.used
         for rule in self.distribution.rules:
             if (

@@ -70,7 +70,11 @@ class ResidualRequest:
 
     @property
     def variance(self) -> float:
-        """Noise variance σ² of the estimated marginal; with a strategy the mean variance of a cell."""
+        """Noise variance σ² of the estimated marginal; with a strategy the mean variance of a cell.
+
+        The noise of the draw is in units of 1/multiplier counts. A residual is measured times its number of cells, so
+        that it is an integer.
+        """
         scale = 1 if self.by_cell else self.cells
         each = 1.0 if self.strategy is None else self.strategy.mean_variance
         return self.draw.variance / (self.draw.multiplier * scale) ** 2 * each

@@ -72,7 +72,8 @@ def sample_triples(
 ) -> HalfShares:
     """Return the shares of the rows of the model in the cells of sets of three, for two halves of the rows.
 
-    The prototypes are swept further with the model's own weights, by populations.
+    The rows of the model are redrawn SWEEPS times with the weights of the model, each population of rows in a task of
+    its own, and counted in the cells of the sets. The two halves estimate the sampling error.
     """
     ends = population_ends(len(pairwise.rows))
     chunks = [(number, rows) for number, rows in enumerate(np.split(pairwise.rows, ends[1:-1]))]

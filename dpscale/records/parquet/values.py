@@ -237,6 +237,7 @@ def whole_cells(data: Array, asked: Integers, table: Array, inside: Array) -> No
 
     Each row of the second argument describes a dictionary: position, entries, bytes per value, whether unsigned, lowest
     and highest value, start in `table`. `inside[d]` is set to whether all values of dictionary d are in the domain.
+    Four bytes are read as signed, unless the type is unsigned; an unsigned value beyond 2^63 appears as negative.
     """
     for d in range(len(asked)):
         place, entries, width, unsigned, low, high, start = asked[d]

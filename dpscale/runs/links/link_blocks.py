@@ -93,7 +93,11 @@ class ParentFiles:
 
 def sample_blocks(run: LinkedTables, link: LinkSection, profiles: tuple[TableProfiles, TableProfiles],
                   measured: MeasuredLinks, each: ParallelMap) -> ParentFiles:  # fmt: skip
-    """Draw the links of all blocks and return their files."""
+    """Draw the links of all blocks and return their files.
+
+    The parents are divided among the blocks first. Then each block is a task that writes its links to a file of its own
+    and returns nothing.
+    """
     blocks = _blocks(run, link, profiles, measured)
     _divide_parents(blocks, profiles[0].rows)
     numbers = range(len(blocks.numbers))

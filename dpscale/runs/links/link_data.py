@@ -233,7 +233,11 @@ def unit_roots(engine: Engine, job: CompositeJob, link: LinkSection, neighbours:
 
 
 def _roots(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
-    """Return a map from the keys of a table's rows to the keys of the root rows to which they belong."""
+    """Return a map from the keys of a table's rows to the keys of the root rows to which they belong.
+
+    The table's column of parent keys maps its keys to those of the table above, whose map to the root is composed with
+    it. Rows without a key or without a parent key are dropped.
+    """
     if name == neighbours.root:
         words = keyed(engine, job, name).words
         return UnitMap(words, words)

@@ -135,7 +135,11 @@ CELLS, HEAVY, LOVASZ = 8, 1 << 24, 0.99
 
 
 def nearest_centred(rows: Integers, weights: Weights) -> Integers:
-    """Return integer rows (…, n) near the given ones that are exactly orthogonal to U; n >= 3."""
+    """Return integer rows (…, n) near the given ones that are exactly orthogonal to the weights U; n >= 3.
+
+    `unit` is an integer vector whose product with U is gcd(U), so subtracting a multiple of it makes a row orthogonal.
+    `basis` spans the integer vectors orthogonal to U; a rounded combination of them makes that multiple short.
+    """
     cells, basis, unit = _reduced(weights)
     missing = rows @ (np.array(weights, dtype=np.int64) // math.gcd(*weights))
     long = missing[..., None] * unit
