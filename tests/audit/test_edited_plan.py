@@ -15,14 +15,17 @@ from dpscale.job import TableJob
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
 from dpscale.runs import run as runs, runner
+from dpscale.runs.create import begin_run
 from dpscale.runs.manifest import output_digest
-from dpscale.runs.opening import open_part, open_run
+from dpscale.runs.opening import open_part, open_run, read_job
+from dpscale.runs.periods.period import PeriodPart
 from dpscale.runs.stored_job import read_stored
 from dpscale.runs.table import job_digest
 from tests.answered import edit_blocks
 from tests.audit.composition import records_of
 from tests.audit.small import write
 from tests.links import small as shop
+from tests.periods import growing
 from tests.running import begin_table, run_stages
 
 JOB = {"workload": [{"family": "marginal", "attributes": [["a", "b"]]}], "engine": {"scheduler": "synchronous"}}
@@ -204,3 +207,17 @@ def test_edited_facts_of_table_change_no_noise(tmp_path, monkeypatch, change, se
     drawn, again = (sorted((one / "tables/persons/measurements").glob("*.parquet")) for one in (tmp_path / "run", copy))
     assert drawn
     assert [path.read_bytes() for path in drawn] == [path.read_bytes() for path in again]
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_parts_draw_under_different_ids(tmp_path, seed):
+    """Tables of one domain and content, and periods without new records, differ by the release id of a label alone."""
+    engine = {"scheduler": "synchronous"} | ({} if seed is None else {"seed": seed})
+    run = begin_run(read_job(shop.write_job(tmp_path / "shop", {"engine": engine})), tmp_path / "run")
+    ids = [part.release for part in run.tables.values()]
+
+    (tmp_path / "growing").mkdir()
+    growing.write(tmp_path / "growing", growing.frames())
+    stream = growing.start(growing.make_job(tmp_path / "growing", engine=engine), tmp_path / "months")
+    ids += [PeriodPart(stream, number).release for number in range(3)]
+    assert len({*ids, run.release, stream.run.release}) == len(run.tables) + 3 + 2
