@@ -115,8 +115,7 @@ class Cost:
 
         Guarantee
         ---------
-        Protected: all releases together, if the noise of each is independent and none is chosen from the values
-            of another.
+        Protected: all releases together, if their noise is independent and none is chosen from values of another.
         Cost: sums of squared mu, of pure epsilon and of additive delta, in exact fractions.
         Neighbours: those of the releases, which are the same.
         Proof: docs/privacy.md, One currency: everything is Gaussian DP; tests/privacy/test_accounting.py.
