@@ -10,7 +10,9 @@ Adaptive: 3-way tables of a real table from ../shared/data, which is not part of
 L1 distance of the cumulative tables, relative to the number of records, beside one release and beside a new release in
 each month with an equal share. Size: pairs of 300 attributes over 120 periods in a process of its own.
 
-    python benchmarks/time.py [variances units adaptive size] [--horizons 12 36 60] [--periods 120]
+Strategies: cumulative answers for units in k of T periods, above the certified bound.
+
+    python benchmarks/time.py [variances strategies units adaptive size] [--horizons 12 36 60] [--periods 120]
 """
 
 from __future__ import annotations
@@ -213,6 +215,21 @@ def units(horizon: int = 12) -> None:
     windows(horizon)
 
 
+SEVERAL = ((8, 2), (8, 4), (12, 2), (12, 3), (12, 6), (36, 2), (36, 3))
+
+
+def strategies() -> None:
+    """Print the mean variance of cumulative answers for units in several periods, above its certified bound."""
+    from dpscale.optimize.time_strategy import plan_time
+
+    for horizon, periods in SEVERAL:
+        start = time.process_time()
+        plan = plan_time(horizon, ("cumulative",), 0, periods)
+        seconds = time.process_time() - start
+        print(f"{horizon} periods, units in {periods}: mean variance {plan.mean_variance():.3f}, "
+              f"{100 * plan.gap:.3f} % above the bound, {seconds:.2f} CPU s", flush=True)  # fmt: skip
+
+
 def windows(horizon: int) -> None:
     """Print the cost of a unit in 6 periods under a plan for windows of 3 of a unit in one."""
     from dpscale.optimize.time_strategy import plan_time
@@ -303,7 +320,7 @@ def run_job(path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["variances", "units", "adaptive", "size"])
+    parser.add_argument("parts", nargs="*", default=["variances", "strategies", "units", "adaptive", "size"])
     parser.add_argument("--horizons", nargs="*", type=int, default=[12, 36, 60])
     parser.add_argument("--periods", type=int, default=120)
     parser.add_argument("--job")
@@ -315,8 +332,8 @@ def main() -> None:
     elif given.job:
         run_job(given.job)
     else:
-        acts = {"variances": lambda: variances(given.horizons), "units": units, "adaptive": adaptive,
-                "size": lambda: size(given.periods)}  # fmt: skip
+        acts = {"variances": lambda: variances(given.horizons), "strategies": strategies, "units": units,
+                "adaptive": adaptive, "size": lambda: size(given.periods)}  # fmt: skip
         for part in given.parts:
             acts[part]()
 

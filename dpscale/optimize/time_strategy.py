@@ -6,12 +6,24 @@ problem (`optimize.convex`) is certified. Every X ≻ 0 has a lower-triangular R
 J X J = L Lᵀ, R = J Lᵀ J. So measurements of period t need only the periods up to t, and answers have the optimal
 variance at the time of their period.
 
-If a unit has rows in several periods, the cost is a maximum over sets of periods of sums of |X|. The solver minimises
+If a unit has rows in at most k periods, the cost is c(X) = max over sets S of k periods of Σ_{s, s' in S} |X[s, s']|.
+The problem is convex in X. The solver minimises
 
-    log tr(W X⁻¹ Wᵀ) + log c(X)
+    log tr(W X⁻¹ Wᵀ) + log c_p(X),   c_p(X) = (Σ_S c_S^p)^(1/p),   c_S = Σ_{s, s' in S} (X[s, s']² + η² [s ≠ s'])^½,
 
-over lower-triangular R ≥ 0 by L-BFGS from several starts, where c is a smooth form of the row bound of
-`plans.time_plan.largest_cost`, and takes the best result by the exact cost. No bound is stated then.
+over R by L-BFGS. The power p grows and η shrinks from one search to the next, each from the last result. The cost of
+the plan is exact.
+
+The bound is that of the dual. For shares λ_S ≥ 0 with sum 1, M = Σ_S λ_S 1_S 1_Sᵀ and any Y ⪰ 0 with |Y| ≤ M, every X
+of cost 1 has tr(XY) ≤ Σ M |X| ≤ 1, so
+
+    tr(W X⁻¹ Wᵀ) ≥ (tr (G^½ Y G^½)^½)²,   G = WᵀW.
+
+The search has λ_S ∝ c_S^(p−1), and Y is M times the slope of |X|. If Y has an eigenvalue −δ < 0, Y + δI is admissible
+for M + δI, whose mass is larger by δ T / k: that of sets that cover all periods equally often.
+
+With many sets of periods, c is the row bound of `plans.time_plan.largest_cost`: k times the p-norm of the row bounds.
+No bound is stated then, nor for Laplace noise.
 
 R is rounded to multiples of 2^-BITS of its largest entry. The cost of the rounded matrix is exact, so rounding costs
 accuracy only, about 1e-7.
@@ -19,7 +31,11 @@ accuracy only, about 1e-7.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +45,14 @@ from dpscale.optimize.convex import optimise
 from dpscale.plans.time_plan import CUMULATIVE, PERIOD, WINDOW, TimePlan
 from dpscale.privacy.accounting import GAUSSIAN
 
+SmoothCost = Callable[[Floats], tuple[float, Floats]]
+
 BITS, LEAST_BITS = 24, 8
 WORD_BITS, MOST_ROWS = 62, 1 << 30  # of weighted sums, and of records of a growing table
-POWER = 20.0  # of the smooth maximum
-LEAST = 1e-4  # smallest diagonal entry
-STEPS = 300
+POWERS = (30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0)  # of the smooth maximum
+MOST_PAIRS = 2_000_000  # of periods in all sets whose sums are computed
+ROUNDING = 1 / 3  # η of a matrix with trace T, times the power
+STEPS, MEMORY = 400, 30
 RIDGE = 1e-13
 
 
@@ -79,19 +98,18 @@ def plan_time(
                         "use larger steps, or separate tables")  # fmt: skip
 
     queries, limit = queries_over_time(horizon, answers, window), min(periods_per_unit, horizon)
-    found = [np.eye(horizon)]
-    bound = 0.0
     optimum = optimise(queries)
     gram = optimum.root.T @ optimum.root
     best = lower_triangular(gram + RIDGE * np.trace(gram) / horizon * np.eye(horizon))
-    found.append(best)
+    tried, bound = [np.eye(horizon), best], 0.0
 
     if noise == GAUSSIAN and limit == 1:
         bound = optimum.dual / len(queries)
     elif noise == GAUSSIAN:
-        found += [_descend(queries, limit, start) for start in _starts(best)]
+        descended, bound = _descend(queries, limit)
+        tried.append(descended)
 
-    plans = [TimePlan(_integers(one, bits), tuple(answers), window, limit, noise, bound) for one in found]
+    plans = [TimePlan(_integers(one, bits), tuple(answers), window, limit, noise, bound) for one in tried]
     return min(plans, key=TimePlan.mean_variance)
 
 
@@ -117,26 +135,40 @@ def _integers(strategy: Floats, bits: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row[: number + 1].tolist()) for number, row in enumerate(scaled))
 
 
-def _starts(best: Floats) -> list[Floats]:
-    identity, positive = np.eye(len(best)), np.maximum(best, 0.0)
-    return [np.tril(identity + 0.01), positive, (identity + positive) / 2]
+def _descend(queries: Floats, periods: int) -> tuple[Floats, float]:
+    """Return the end of the searches, and a lower bound of the mean variance; 0 if none is known."""
+    size = queries.shape[1]
+    has_sets = math.comb(size, periods) * periods * (periods + 1) // 2 <= MOST_PAIRS
+    sums = _sums_over_sets(size, periods) if has_sets else None
+    strategy, bound = np.tril(np.eye(size) + 0.05), 0.0
+
+    for power in POWERS:
+        cost = partial(_cost_of_rows, periods=periods, power=power)
+        if sums is not None:
+            cost = partial(_cost_of_sets, sums=sums, power=power)
+
+        strategy = _search(queries, cost, strategy)
+        if sums is not None:
+            _, slopes = cost(strategy.T @ strategy)
+            bound = max(bound, _dual(queries.T @ queries, slopes, periods) / len(queries))
+
+    return strategy, bound
 
 
-def _descend(queries: Floats, periods: int, start: Floats) -> Floats:
-    """Return a local minimum over non-negative lower-triangular matrices."""
+def _search(queries: Floats, cost: SmoothCost, start: Floats) -> Floats:
+    """Return a minimum over lower-triangular matrices of mean squared column norm 1."""
     lower = np.tril_indices(len(start))
-    bounds = [(LEAST if row == column else 0.0, None) for row, column in zip(*lower, strict=True)]
-    point = np.maximum(start, np.diag(np.full(len(start), LEAST)))[lower]
-    found = optimize.minimize(_objective, point, args=(queries, periods), jac=True, method="L-BFGS-B", bounds=bounds,
-                     options={"maxiter": STEPS, "maxfun": 2 * STEPS})  # fmt: skip
-    out = np.zeros_like(start)
-    out[lower] = found.x
+    end = optimize.minimize(_objective, start[lower], args=(queries, cost), jac=True, method="L-BFGS-B",
+                            options={"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": MEMORY}).x  # fmt: skip
+    strategy = np.zeros_like(start)
+    strategy[lower] = end
+    strategy *= np.sign(strategy.diagonal())[:, None]
 
-    return out
+    return np.asarray(strategy / np.sqrt(np.square(strategy).sum() / len(strategy)))
 
 
-def _objective(point: Floats, queries: Floats, periods: int) -> tuple[float, Floats]:
-    """Return log tr(W X⁻¹ Wᵀ) + log c(X) and its gradient at the entries of R."""
+def _objective(point: Floats, queries: Floats, smooth_cost: SmoothCost) -> tuple[float, Floats]:
+    """Return log tr(W X⁻¹ Wᵀ) + log c_p(X) and its gradient at the entries of R."""
     size = queries.shape[1]
     lower = np.tril_indices(size)
     strategy = np.zeros((size, size))
@@ -144,28 +176,63 @@ def _objective(point: Floats, queries: Floats, periods: int) -> tuple[float, Flo
     answers = linalg.solve_triangular(strategy.T, queries.T, lower=False)  # R⁻ᵀ Wᵀ, whose squared norm is the variance
     variance = float(np.sum(answers**2))
     down = -2 * linalg.solve_triangular(strategy, answers @ answers.T, lower=True).T
-    cost, up = _smooth_cost(strategy, periods)
+    cost, slopes = smooth_cost(strategy.T @ strategy)
+    up = 2 * strategy @ slopes
 
     return float(np.log(variance) + np.log(cost)), (down / variance + up / cost)[lower]
 
 
-def _smooth_cost(strategy: Floats, periods: int) -> tuple[float, Floats]:
-    """Return an upper bound of the cost of a non-negative strategy, smooth in its entries, and its gradient.
+def _dual(gram: Floats, slopes: Floats, periods: int) -> float:
+    """Return a lower bound of tr(G X⁻¹) over all X of cost 1, from the slopes Y of a cost over sets of k periods.
 
-    It is k times the POWER norm of the row bounds, and the exact sum if a unit may have rows in all periods.
+    Every set has k diagonal entries, so the mass of the sets is tr Y / k.
     """
-    gram = strategy.T @ strategy
-    if periods == len(gram):
-        return float(gram.sum()), 2 * strategy.sum(axis=1, keepdims=True) * np.ones_like(gram)
+    missing = max(0.0, -float(np.linalg.eigvalsh(slopes)[0]))
+    admissible = slopes + missing * np.eye(len(slopes))
+    values, vectors = np.linalg.eigh(gram)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    squares = np.linalg.eigvalsh(root.T @ admissible @ root)
 
-    others = gram - np.diag(np.diag(gram))
+    return float(np.sqrt(np.maximum(squares, 0.0)).sum()) ** 2 / (np.trace(admissible) / periods)
+
+
+def _sums_over_sets(size: int, periods: int) -> Any:
+    """Return the matrix that sums a matrix over each set of periods, shape (sets, size²); pairs s > s' count twice."""
+    from scipy.sparse import csr_array
+
+    sets = np.array(list(combinations(range(size), periods)))
+    first, second = np.tril_indices(periods)
+    row = np.repeat(np.arange(len(sets)), len(first))
+    column = (sets[:, first] * size + sets[:, second]).ravel()
+    twice = np.tile(np.where(first == second, 1.0, 2.0), len(sets))
+
+    return csr_array((twice, (row, column)), shape=(len(sets), size * size))
+
+
+def _cost_of_sets(gram: Floats, sums: Any, power: float) -> tuple[float, Floats]:
+    """Return c_p(X) over the sets of `sums`, and its slopes: M times the slope of |X|."""
+    rounded = np.sqrt(gram**2 + (ROUNDING / power) ** 2 * (1 - np.eye(len(gram))))
+    cost, shares = _norm(sums @ rounded.ravel(), power)
+    weights = (sums.T @ shares).reshape(gram.shape)  # a pair of periods has its whole weight below the diagonal
+
+    return cost, (weights + weights.T) / 2 * gram / rounded
+
+
+def _cost_of_rows(gram: Floats, periods: int, power: float) -> tuple[float, Floats]:
+    """Return k times the p-norm of the row bounds, and its slopes."""
+    sizes = np.abs(gram)
+    others = sizes - np.diag(np.diag(sizes))
     largest = np.argsort(-others, axis=1)[:, : periods - 1]
     chosen = np.eye(len(gram))
     np.put_along_axis(chosen, largest, 1.0, axis=1)
-    rows = (gram * chosen).sum(axis=1)
-    scaled = rows / rows.max()
-    total = float(np.sum(scaled**POWER))
-    slopes = periods * total ** (1 / POWER - 1) * scaled ** (POWER - 1)
-    by_gram = slopes[:, None] * chosen
+    norm, shares = _norm((sizes * chosen).sum(axis=1), power)
+    weights = periods * shares[:, None] * chosen
 
-    return periods * float(rows.max()) * total ** (1 / POWER), strategy @ (by_gram + by_gram.T)
+    return periods * norm, (weights + weights.T) / 2 * np.sign(gram)
+
+
+def _norm(costs: Floats, power: float) -> tuple[float, Floats]:
+    """Return the p-norm of positive costs and its slopes."""
+    scaled = costs / costs.max()
+    total = float(np.sum(scaled**power))
+    return float(costs.max()) * total ** (1 / power), scaled ** (power - 1) * total ** (1 / power - 1)
