@@ -12,6 +12,10 @@ not. For product queries every axis gives a 2 × 2 table over (averaged, centred
 no array is larger than the answers. With one block all weights are 1, and this is the error of HDMM's own least
 squares.
 
+The weights are those of whole residuals, so an average can be worse than one of its blocks: a product of predicates has
+directions that it hardly measures. A set of queries is therefore answered by the average or by one block that has its
+attributes, whichever has the smaller planned error.
+
 If all blocks use one strategy on an attribute, its total is spread by the profile u = S1 / 1ᵀS1 instead of uniformly.
 The total of a marginal and the remainder x − u·total are then independent. If this is the case for every attribute,
 the averages are the least squares estimate over all blocks (marginals of attribute strategies).
@@ -22,9 +26,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -196,6 +201,14 @@ class Accuracy(ABC):
     def _factors(self, block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
         """Return the factors whose (KᵀK)⁺ determine the form of a residual's covariance."""
 
+    def source(self, part: WorkloadPart, attributes: AttributeSet) -> int | None:
+        """Return the block that alone answers a part over a set; None if all blocks do together."""
+        return None
+
+    def source_of(self, query: SpannedQuery) -> int | None:
+        """Return the block that alone answers a query; None if all blocks do together."""
+        return None
+
     def _whole_in(self, block: Block, residual_set: AttributeSet) -> bool:
         """Return whether a block estimates every cell of a residual."""
         return all(factor.spans_all for factor in self._factors(block, residual_set))
@@ -276,8 +289,62 @@ class CoupledResiduals(Accuracy):
             name: averaging_profile(averaging, self.domain[name].size) for name, averaging in self.averagings.items()
         }
 
+    def source(self, part: WorkloadPart, attributes: AttributeSet) -> int | None:
+        varying = self._varying(part, attributes)
+        return self._least(varying, lambda accuracy: Accuracy.part_error(accuracy, part, attributes))
+
+    def source_of(self, query: SpannedQuery) -> int | None:
+        varying = _varying_axes(query.attributes, query.values)
+        return self._least(varying, lambda accuracy: float(accuracy._variances(query.attributes, query.values)[0]))
+
+    def _varying(self, part: WorkloadPart, attributes: AttributeSet) -> set[str]:
+        """Return the attributes along which the queries of a part vary; the others are summed by all of them."""
+        if not self._separate:
+            return set()
+        if not part.factorizes:
+            return _varying_axes(attributes, part.queries(attributes))
+        grams = zip(attributes, part.families(attributes), strict=True)
+        return {name for name, family in grams if np.ptp(family.gram(self.domain[name].size)) > 0}
+
+    def _least(self, varying: set[str], error: Callable[[CoupledResiduals], float]) -> int | None:
+        """Return the block with the attributes whose planned error is less than that of the average; None if none is.
+
+        Only the plan decides, so the noise that was drawn does not change the answer.
+        """
+        planned = replace(self, variances=self.blocks.unit_variances.tolist())
+        alone = [index for index in self._separate if varying <= set(self.blocks[index].attributes)]
+        errors = (
+            {None: error(planned)} | {index: error(planned.alone(index)) for index in alone} if alone else {None: 0}
+        )
+        return min(errors, key=errors.__getitem__)
+
+    @cached_property
+    def _separate(self) -> range:
+        """Blocks that can answer alone; none if the average is the least squares estimate over all blocks."""
+        if len(self.blocks) == 1 or any(block.joint for block in self.blocks):
+            return range(0)
+        mixing = [name for name, factors in self._factors_by_name().items() if not all(f.commutes for f in factors)]
+        return range(0 if self.shared_factors.keys() >= set(mixing) else len(self.blocks))
+
+    def alone(self, index: int) -> CoupledResiduals:
+        """Return the accuracy of one block."""
+        return CoupledResiduals(self.domain, self.blocks.take(np.array([index])), [self.variances[index]])
+
+    def _answering(self, source: int | None) -> CoupledResiduals:
+        return self if source is None else self.alone(source)
+
     def variance_of(self, query: SpannedQuery) -> float:
-        return float(self._variances(query.attributes, query.values)[0])
+        answering = self._answering(self.source_of(query))
+        return float(answering._variances(query.attributes, query.values)[0])
+
+    def part_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
+        return Accuracy.part_variances(self._answering(self.source(part, attributes)), part, attributes)
+
+    def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
+        return Accuracy.part_error(self._answering(self.source(part, attributes)), part, attributes)
+
+    def summed_variance(self, part: WorkloadPart, attributes: AttributeSet) -> float:
+        return float(self.part_variances(part, attributes).sum())
 
     def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         return self._variances(attributes, part.queries(attributes))
@@ -470,6 +537,11 @@ class CoupledResiduals(Accuracy):
             if attributes[axis] not in block.attributes:
                 queries = np.tensordot(queries, profiles.get(axis, np.full(size, 1 / size)), axes=(axis + 1, 0))
         return queries
+
+
+def _varying_axes(attributes: AttributeSet, queries: Floats) -> set[str]:
+    """Return the attributes along which queries, shape (m, sizes…), vary."""
+    return {name for axis, name in enumerate(attributes, start=1) if np.ptp(queries, axis=axis).any()}
 
 
 def _limit(block: Block) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -266,6 +266,9 @@ class LeastSquaresEstimates:
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
         """Return the estimate and standard error of one linear query, an array over the attributes' cells."""
         spanned = self.accuracy.spanned(attributes, query)
+        source = self.accuracy.source_of(spanned)
+        if source is not None:
+            return self._alone(source).answer(attributes, query)
         estimate = math.fsum(float((part * self.residual(subset)).sum()) for subset, part in spanned.pieces)
         return estimate, math.sqrt(self.accuracy.variance_of(spanned))
 
@@ -345,8 +348,21 @@ class LeastSquaresEstimates:
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
         return values
 
+    def source(self, part: WorkloadPart, attributes: AttributeSet) -> LeastSquaresEstimates:
+        """Return the estimates that answer a part over a set: these, or those of one block."""
+        index = self.accuracy.source(part, attributes)
+        return self if index is None else self._alone(index)
+
+    def _alone(self, index: int) -> LeastSquaresEstimates:
+        """Return the estimates from one block."""
+        plan = replace(self.plan, blocks=self.plan.blocks.take(np.array([index])))
+        return LeastSquaresEstimates(plan, [self.variances[index]], lambda _: self._read(index))
+
     def span_answers(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         """Return answers from the measured residuals; a residual that no query needs counts as zero."""
+        if (source := self.source(part, attributes)) is not self:
+            return source.span_answers(part, attributes)
+
         shape = self.plan.domain.shape(attributes)
         total = np.zeros(shape)
         for subset in subsets(attributes):

@@ -82,8 +82,9 @@ def answer_errors(
     words = np.frombuffer(hashlib.sha256(f"{seed} {names} {part.name}".encode()).digest(), np.uint32)
     rng = np.random.Generator(np.random.PCG64(words.tolist()))
     batch = max(BATCH // max(part.count(names), estimates.plan.domain.cells(names)), 1)
+    source = estimates.source(part, names)
     for start in range(0, DRAWS, batch):
-        yield _Noise(estimates, rng, min(batch, DRAWS - start)).answers(part, names)
+        yield _Noise(source, rng, min(batch, DRAWS - start)).answers(part, names)
 
 
 class _Noise:
