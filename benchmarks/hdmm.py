@@ -1,9 +1,9 @@
 """HDMM's Tables 4 to 7: expected RMSE and time of the strategy search, compared with the paper.
 
 Tables 4 and 6: Laplace noise at ε = 1 (variance 2/ε²). Tables 5 and 7: analytic Gaussian noise at ε = 1, δ = 1e-6.
-The paper's column is OPT0 for Tables 4 and 5, HDMM (the best of its methods) for 6 and 7. Strategies are real-valued
-here: before rounding to a lattice, which changes the sixth digit. Tables 6 and 7 include whole plans of query-smasher
-and weighted-residuals; "above" marks those of weighted-residuals with a larger RMSE than HDMM of dpscale.
+The paper's column is OPT0 for Tables 4 and 5, HDMM (the best of its methods) for 6 and 7. Strategies of Tables 4 and 5
+are real-valued: before rounding to a lattice, which changes the sixth digit. Tables 6 and 7 have the errors of plans,
+of HDMM, query-smasher and weighted-residuals; "above" marks those of weighted-residuals with a larger RMSE than HDMM.
 
     python benchmarks/hdmm.py [--tables 4 5 6 7] [--most CELLS] [--save]     (--most 4096: all sizes of Tables 4 and 5)
 """
@@ -14,7 +14,8 @@ import argparse
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial, reduce
 from itertools import combinations
 
@@ -34,7 +35,7 @@ from printed import (
     HDMM_UNION,
 )
 
-from dpscale import Domain, Workload, plan
+from dpscale import Domain, PlanError, Workload, plan
 from dpscale.base.numerics import one_thread
 from dpscale.optimize.baselines import data_cube, greedy_h, hb, hierarchical, identity, wavelet
 from dpscale.optimize.implicit_workload import Implicit, implicit
@@ -42,7 +43,7 @@ from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
 from dpscale.optimize.marginal_algebra import residual_traces
 from dpscale.optimize.opt_explicit import descend, error_of, optimise_explicit, starting_points
 from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
-from dpscale.optimize.opt_marginals import attribute_strategies, marginal_error, optimise_marginals
+from dpscale.optimize.opt_marginals import marginal_error, optimise_marginals
 from dpscale.workload import FAMILIES
 
 SIZES = (64, 256, 1024, 4096)
@@ -109,12 +110,19 @@ def make_workload(schema: str, which: int) -> Workload:
     return Workload(domain).add("hybrid", attributes=sets, numeric=first)
 
 
-def methods(union: Implicit, noise: str) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Yield the methods of OPT_HDMM, and OPT_M with individual strategies on the attributes."""
-    yield "OPT⊗", lambda: optimise_product(union, noise).error
-    yield "OPT+", lambda: optimise_union(union, noise).error
-    yield "OPT_M", lambda: optimise_marginals(union, noise).error
-    yield "OPT_M*", lambda: optimise_marginals(union, noise, factors=attribute_strategies(union, noise)).error
+WAYS = {"OPT⊗": "product", "OPT+": "union", "OPT_M": "marginals"}
+
+
+def plan_errors(workload: Workload, noise: str) -> dict[str, float]:
+    """Return the RMSE of the plan of each search of HDMM; a search that no plan can use is left out.
+
+    `marginals` is the better of cells and a strategy for each attribute. The error is that of the plan's estimates.
+    """
+    unit, found = UNIT[noise] if noise == "gaussian" else 1.0, {}
+    for name, way in WAYS.items():
+        with suppress(PlanError):
+            found[name] = unit * plan(workload, "hdmm", noise=noise, way=way).rmse()
+    return found
 
 
 def print_row(table: int, row: str, queries: int, ours: float, paper: float, seconds: float, rest: str) -> None:
@@ -140,12 +148,12 @@ def explicit_rows(table: int, most: int) -> None:
             )
 
 
-def best_of_hdmm(union: Implicit, noise: str, count: int) -> tuple[float, str]:
-    """Return the smallest RMSE of the methods of HDMM, and a summary of all methods."""
-    found = {name: UNIT[noise] * math.sqrt(run() / count) for name, run in methods(union, noise)}
+def best_of_hdmm(workload: Workload, noise: str) -> tuple[float, str]:
+    """Return the smallest RMSE of the plans of HDMM, and a summary of all of them."""
+    found = plan_errors(workload, noise)
     best = min(found, key=lambda name: found[name])
-    bound = svd_bound(union)
-    least = f"SVDB {UNIT[noise] * math.sqrt(bound.value / count):.3f}" if bound.exact else ""
+    bound = svd_bound(implicit(workload))
+    least = f"SVDB {UNIT[noise] * math.sqrt(bound.value / workload.query_count):.3f}" if bound.exact else ""
     return found[best], f"{best}: {', '.join(f'{name} {value:.3f}' for name, value in found.items())} {least}"
 
 
@@ -163,7 +171,7 @@ def implicit_rows(table: int, without_hdmm: bool) -> dict[str, float]:
     for (schema, which), paper in HDMM[table].items():
         workload, row, hdmm = make_workload(schema, which), f"{schema} W{which}", math.inf
         ways: dict[str, Callable[[], tuple[float, str]]] = {
-            "hdmm": partial(best_of_hdmm, implicit(workload), noise, workload.query_count),
+            "hdmm": partial(best_of_hdmm, workload, noise),
             **{name: partial(plan_residuals, workload, noise, name) for name in RESIDUALS},
         }
         for name, way in list(ways.items())[without_hdmm:]:
@@ -309,9 +317,9 @@ def union_errors(schema: str, which: int, noise: str) -> dict[str, float]:
     """Return the RMSE of the methods on a workload of Tables 6 and 7."""
     workload = make_workload(schema, which)
     union = implicit(workload)
-    found = {name: run() for name, run in methods(union, noise)}  # type: ignore[arg-type]
-    found["HDMM"] = min(found.values())
-    found["Identity"], most = traces(union), counts_of_queries(union)
+    planned = plan_errors(workload, noise)
+    planned["HDMM"] = min(planned.values())
+    found, most = {"Identity": traces(union)}, counts_of_queries(union)
     found["Workload"] = workload.query_count * (most**2 if noise == "laplace" else most)
     if which == 1 and schema in ("CPS", "Adult", "Loans"):
         weights = np.zeros((2,) * len(union.sizes))
@@ -321,7 +329,8 @@ def union_errors(schema: str, which: int, noise: str) -> dict[str, float]:
     bound = svd_bound(union)
     if bound.exact:
         found["SVDB"] = bound.value
-    return {name: UNIT[noise] * math.sqrt(error / workload.query_count) for name, error in found.items()}
+    bounds = {name: UNIT[noise] * math.sqrt(error / workload.query_count) for name, error in found.items()}
+    return planned | bounds
 
 
 def print_union(number: int, quick: bool) -> Figures:
