@@ -3,8 +3,8 @@
 `explicit` is OPT0 on all cells of the workload's attributes, if they are few; `product` is OPT⊗; `union` is OPT+;
 `marginals` is OPT_M, with the identity or with one strategy per attribute. The plan lists the marginals to count before
 any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has its
-own least squares. Estimates from several blocks are averaged residual by residual, or come from the one block that answers
-a set of queries better (`plans.accuracy_base`). The error of the plan is that of these estimates.
+own least squares. Estimates from several blocks are averaged residual by residual, or come from the one block that
+answers a set of queries better (`plans.accuracy_base`). The error of the plan is that of these estimates.
 
 Version 1 searched products one attribute after the other, from fewer starts. A plan is read from its file, so charged
 runs of version 1 are measured by their own plan.

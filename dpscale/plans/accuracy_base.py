@@ -311,12 +311,13 @@ class CoupledResiduals(Accuracy):
 
         Only the plan decides, so the noise that was drawn does not change the answer.
         """
+        containing = [index for index in self._separate if varying <= set(self.blocks[index].attributes)]
+        if not containing:
+            return None
+
         planned = replace(self, variances=self.blocks.unit_variances.tolist())
-        alone = [index for index in self._separate if varying <= set(self.blocks[index].attributes)]
-        errors = (
-            {None: error(planned)} | {index: error(planned.alone(index)) for index in alone} if alone else {None: 0}
-        )
-        return min(errors, key=errors.__getitem__)
+        best, least = min(((index, error(planned.alone(index))) for index in containing), key=itemgetter(1))
+        return best if least < error(planned) else None
 
     @cached_property
     def _separate(self) -> range:
