@@ -273,12 +273,13 @@ def _figures_4_and_5(found: Figures) -> str:
                    zip(("groups of 16", "6 % principal"), EIGEN_FIGURE_4[kind], strict=True))]
           for kind in ("range", "marginals")),
     )  # fmt: skip
-    lines = []
+    lines, names = [], ("wavelet", "Walsh-Hadamard", "discrete Fourier")
     for kind in ("range", "range, permuted", "marginals", "marginals, permuted"):
         paper = EIGEN_FIGURE_5.get(kind)
         printed = "" if paper is None else f" ({'above ' if 'permuted' in kind else ''}{paper:g})"
-        lines.append([kind, *(f"{found[f'figure 5, {kind}, {name}']:.3f}{printed}" for name in ("wavelet", "Fourier"))])
-    head = ["figure 5, design queries over eigen-queries: ours (paper)", "wavelet", "Fourier"]
+        values = [f"{found[f'figure 5, {kind}, {name}']:.3f}" for name in names]
+        lines.append([kind, *(value + printed for value in values[:2]), values[2]])
+    head = ["figure 5, design queries over eigen-queries: ours (paper)", *names]
     return f"{reduced}\n\n{table(head, *lines)}"
 
 

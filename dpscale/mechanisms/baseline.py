@@ -1,6 +1,6 @@
 """The mechanism `baseline`: every set of the workload is measured by a named standard strategy without optimisation.
 
-Strategies: workload (the Gram of the queries), identity, wavelet, hierarchical (H2), hb, greedy-h, fourier; or
+Strategies: workload (the Gram of the queries), identity, wavelet, hierarchical (H2), hb, greedy-h, fourier, walsh; or
 data-cube, the equally weighted marginals that minimise the largest error of a marginal of the workload. Each set is
 measured by the product of its attributes' strategies. Shares are optimal if each set answers only its own queries.
 """
@@ -33,6 +33,7 @@ AXIS: dict[str, Callable[[AxisGram, Noise], Floats]] = {
     "hb": lambda axis, noise: baselines.hb(len(axis.gram)),
     "greedy-h": lambda axis, noise: baselines.greedy_h(axis.gram, noise),
     "fourier": lambda axis, noise: baselines.fourier(len(axis.gram)),
+    "walsh": lambda axis, noise: baselines.walsh(len(axis.gram)),
 }
 CUBE = "data-cube"
 
@@ -40,9 +41,9 @@ CUBE = "data-cube"
 class Options(Settings):
     """Options of the mechanism."""
 
-    strategy: Literal["workload", "identity", "wavelet", "hierarchical", "hb", "greedy-h", "fourier", "data-cube"] = (
-        setting("identity", ", ".join([*AXIS, CUBE]), "strategy of every set in the workload")
-    )
+    strategy: Literal[
+        "workload", "identity", "wavelet", "hierarchical", "hb", "greedy-h", "fourier", "walsh", "data-cube"
+    ] = setting("identity", ", ".join([*AXIS, CUBE]), "strategy of every set in the workload")
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:

@@ -4,7 +4,8 @@ If the attributes of the workload have few cells together, any family is one Gra
 products is measured by one design per attribute, for the sum of the queries on that attribute, since the eigenvectors
 of a Kronecker product are products; the marginals are weighted by `OPT_M`.
 
-Unless an option names the design, the best of the full, `separate` and `principal` designs is measured. Version 1
+Unless an option names the design, the best of the full, `separate` and `principal` designs is measured; under pure
+epsilon (section 3.5), where no design queries are the best for all workloads, the best of all design queries. Version 1
 measured the full design. A plan is read from its file, so charged runs of version 1 are measured by their own design.
 """
 
@@ -17,7 +18,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import model_validator
 
-from dpscale.base.errors import JobError, PlanError
+from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools, seconds_of_products
@@ -26,8 +27,11 @@ from dpscale.optimize import baselines
 from dpscale.optimize.eigen_design import (
     FULL,
     GAIN,
+    GAP,
+    LAPLACE_GAP,
     DesignChoice,
     choose_design,
+    choose_queries,
     eigen_design,
     principal_design,
     separated_design,
@@ -35,10 +39,11 @@ from dpscale.optimize.eigen_design import (
 from dpscale.optimize.implicit_workload import explicit_gram, implicit
 from dpscale.optimize.integer_strategies import joint_block, product_block
 from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
+from dpscale.optimize.opt_explicit import Noise
 from dpscale.optimize.opt_marginals import optimise_marginals
 from dpscale.plans.blocks import Block
 from dpscale.plans.plan import Plan
-from dpscale.privacy.draws import GAUSSIAN
+from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Workload
 
 NAME = "eigen-design"
@@ -48,7 +53,9 @@ DESIGNS = {
     "eigen": None,
     "wavelet": baselines.wavelet,
     "fourier": baselines.fourier,
+    "walsh": baselines.walsh,
     "hierarchical": baselines.hierarchical,
+    "hb": baselines.hb,
     "identity": baselines.identity,
 }
 
@@ -56,10 +63,11 @@ DESIGNS = {
 class Options(Settings):
     """Design queries and their weighting."""
 
-    design: Literal["eigen", "wavelet", "fourier", "hierarchical", "identity"] = setting(
+    design: Literal["eigen", "wavelet", "fourier", "walsh", "hierarchical", "hb", "identity"] = setting(
         "eigen",
         ", ".join(DESIGNS),
-        "design queries to weight; if no option is set, the best of eigen, separate and principal",
+        "design queries to weight; if no option is set, the best of eigen, separate and principal, or under pure"
+        " epsilon of all",
     )
     separate: int | None = setting(None, "a whole number above 0", "eigenvectors in a group (section 4.2)", ge=1)
     principal: int | None = setting(
@@ -83,8 +91,6 @@ class Options(Settings):
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan weighted design queries with completed columns."""
     workload = problem.workload
-    if problem.noise != GAUSSIAN:
-        raise PlanError("mechanism.name", f"{NAME} under Laplace noise", "Gaussian noise", "set delta, or use hdmm")
     names = {name for part in workload.parts for names in part.sets for name in names}
     small = workload.domain.cells(workload.domain.ordered(names)) <= EXPLICIT_CELLS
     return (_explicit if small else _by_attribute)(problem, options, tools)
@@ -108,26 +114,36 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     return dense + 2 * seconds_of_products(workload, workload.most_subsets)
 
 
-def _solve(options: Options, gram: Floats) -> DesignChoice:
+def _solve(options: Options, noise: Noise, gram: Floats) -> DesignChoice:
     """Return the named design, or the best one if no option names it."""
-    make = DESIGNS[options.design]
+    if not options.named and noise == "laplace":
+        others = {name: make(len(gram)) for name, make in DESIGNS.items() if make is not None}
+        return choose_queries(gram, others)
     if not options.named:
         return choose_design(gram)
 
+    gap = LAPLACE_GAP if noise == "laplace" else GAP
+    make = DESIGNS[options.design]
     if make is not None:
-        strategy = eigen_design(gram, make(len(gram)))
+        strategy = eigen_design(gram, make(len(gram)), gap, noise)
     elif options.separate is not None:
-        strategy = separated_design(gram, options.separate)
+        strategy = separated_design(gram, options.separate, gap, noise)
+    elif options.principal is not None:
+        strategy = principal_design(gram, options.principal, gap, noise)
     else:
-        strategy = principal_design(gram, options.principal) if options.principal is not None else eigen_design(gram)
+        strategy = eigen_design(gram, None, gap, noise)
 
     return DesignChoice(strategy, strategy, FULL, {})
+
+
+def _noise(problem: PlanningProblem) -> Noise:
+    return "laplace" if problem.noise == LAPLACE else "gaussian"
 
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     workload, relative = problem.workload, options.relative
     names, gram = explicit_gram(workload, EXPLICIT_CELLS, relative)
-    (choice,) = tools.each(partial(_solve, options), [gram])
+    (choice,) = tools.each(partial(_solve, options, _noise(problem)), [gram])
     strategy = choice.best
 
     if len(names) > 1:
@@ -145,14 +161,16 @@ def _by_attribute(problem: PlanningProblem, options: Options, tools: Tools) -> P
     workload, relative = problem.workload, options.relative
     union = implicit(workload, relative)
     axes = [union.distinct(i) for i in range(len(union.sizes))]
-    choices = list(tools.each(partial(_solve, options), [_mixed(grams) for grams in axes]))
+    noise = _noise(problem)
+    choices = list(tools.each(partial(_solve, options, noise), [_mixed(grams) for grams in axes]))
 
     def weigh_marginals(factors: list[Floats], notes: tuple[str, ...] = ()) -> Plan:
         factor_of = dict(zip(union.names, factors, strict=True))
-        weights = optimise_marginals(union, "gaussian", factors=factors).weights
+        weights = optimise_marginals(union, noise, factors=factors).weights
+        power = 1 if noise == "laplace" else 2
         blocks = [
-            product_block(names, [factor_of[name] for name in names], w**2, problem.noise)
-            for names, w in weights.items()
+            product_block(names, [factor_of[name] for name in names], weight**power, problem.noise)
+            for names, weight in weights.items()
         ]
         check_cells(blocks, tools, NAME)
 

@@ -83,13 +83,25 @@ def greedy_h(gram: Floats, noise: Noise) -> Floats:
 
 
 def fourier(size: int) -> Floats:
-    """Return the orthonormal real Fourier basis: a cosine and a sine for every frequency."""
+    """Return the orthonormal real basis of the discrete Fourier transform: a cosine and a sine for every frequency."""
     cell = np.arange(size)
     rows = [np.full(size, 1 / math.sqrt(size))]
     for frequency in range(1, size // 2 + 1):
         angle = 2 * np.pi * frequency * cell / size
         rows += [np.cos(angle), np.sin(angle)] if 2 * frequency < size else [np.cos(angle)]
     return np.stack([row / np.linalg.norm(row) for row in rows])
+
+
+def walsh(size: int) -> Floats:
+    """Return the orthonormal Walsh-Hadamard basis, the Fourier basis of binary attributes (Barak et al., 2007).
+
+    A size 2^a · m with odd m has the product with the real Fourier basis of m cells: the characters of Z₂^a × Z_m.
+    """
+    twos = size & -size
+    rows = np.ones((1, 1))
+    while len(rows) < twos:
+        rows = np.block([[rows, rows], [rows, -rows]]) / math.sqrt(2)
+    return np.asarray(np.kron(rows, fourier(size // twos)), np.float64)
 
 
 def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:

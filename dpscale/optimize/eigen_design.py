@@ -1,19 +1,24 @@
-"""Eigen-Design: optimal weights on a fixed set of design queries (Li and Miklau, 2012), for Gaussian noise.
+"""Eigen-Design: optimal weights on a fixed set of design queries (Li and Miklau, 2012).
 
-Program 1: min Σ c_i/u_i  s.t.  Σ_i u_i Q_ij² ≤ 1 for every cell j, with c_i the squared norms of the columns of W Q⁺.
-With a_ij = Q_ij², weights μ ≥ 0 on the cells, Σμ = 1, and T = Σ_i √(c_i (aμ)_i), the point u_i = √(c_i / (aμ)_i) gives
-    T² ≤ the optimum ≤ T · max_j (uᵀa)_j,     Σ_j μ_j (uᵀa)_j = T,
-so max_j (uᵀa)_j / T − 1 is its certified gap. The iteration is log μ ← log μ + 2 log((uᵀa)_j / T) with Anderson mixing.
-If cells have weight 0 at the optimum, an interior-point method finishes: with y = Tμ unscaled, s_j = 1 − (uᵀa)_j ≥ 0,
-y_j s_j = 0, and −∂(uᵀa)/∂y = ½ aᵀ diag(√c (ay)^{−3/2}) a.
+Program 1: min Σ c_i/u_i  s.t.  Σ_i u_i Q_ij² ≤ 1 for every cell j, with c_i the squared norms of the columns of W Q⁺
+and u_i the squares of the scale factors λ_i. Under Laplace noise (section 3.5) only the sensitivity changes: min Σ
+c_i/λ_i²  s.t.  Σ_i λ_i |Q_ij| ≤ 1. Both are min Σ c_i/v_i^r  s.t.  vᵀa ≤ 1, with r = 1, a = Q², or r = 2, a = |Q|. With
+weights μ ≥ 0 on the cells, Σμ = 1, k = 1/(r + 1) and T = Σ_i c_i^k (aμ)_i^(1−k), the point v_i = (c_i / (aμ)_i)^k gives
+by Hölder's inequality
+    T^(r+1) ≤ the optimum ≤ T · max_j (vᵀa)_j^r,     Σ_j μ_j (vᵀa)_j = T,
+so (max_j (vᵀa)_j / T)^r − 1 is its certified gap. The iteration is log μ ← log μ + 2 log((vᵀa)_j / T) with Anderson
+mixing. If cells have weight 0 at the optimum, an interior-point method finishes: with y = Tμ unscaled, s_j = 1 −
+(vᵀa)_j ≥ 0, y_j s_j = 0, and −∂(vᵀa)/∂y = k aᵀ diag(c^k (ay)^(−1−k)) a.
 Program 2 uses the eigenvectors of WᵀW as design queries and completes the columns that are shorter than the longest.
 Program 1 does not count the gain of completed columns, so fewer free weights (section 4.2) can give a smaller error:
-`choose_design` compares them.
+`choose_design` compares them. The eigenvectors say nothing of L1 norms, so under Laplace noise `choose_queries`
+compares them with other design queries. The completion adds single-cell queries in the norm of the noise.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,9 +27,9 @@ import numpy as np
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import interior_point, iterate_fixed_point
 from dpscale.optimize.lower_bounds import svd_of_gram
-from dpscale.optimize.opt_explicit import Strategy, error_of
+from dpscale.optimize.opt_explicit import Noise, Strategy, error_of, sensitivity
 
-GAP = 1e-7
+GAP, LAPLACE_GAP = 1e-7, 1e-3
 STEPS = 61
 NEWTON_STEPS = 80
 RANK = 1e-12
@@ -36,7 +41,10 @@ COMPARED_CELLS = 1024  # larger problems compare one reduced design, since every
 
 @dataclass(frozen=True, eq=False)
 class Weighting:
-    """Weights u of the design queries (squares of their scale factors), their error Σ c/u and a lower bound of it."""
+    """Weights v of the design queries, their error Σ c/v^r and a lower bound of it.
+
+    The weights are scale factors λ under Laplace noise, and their squares u under Gaussian noise.
+    """
 
     weights: Floats
     error: float
@@ -48,24 +56,25 @@ class Weighting:
 
 
 class DesignPoint:
-    """Weights y ≥ 0 of the cells with u (`scales`), the loads uᵀa (`leverage`), T, and the ratio of primal to dual."""
+    """Weights y ≥ 0 of the cells with v (`scales`), the loads vᵀa (`leverage`), T, and the ratio of primal to dual."""
 
-    def __init__(self, costs: Floats, squares: Floats, weights: Floats) -> None:
-        self.costs, self.squares, self.weights = costs, squares, weights
-        self.sums = np.maximum(squares @ weights, 1e-300)
-        self.scales = np.sqrt(costs / self.sums)
-        self.leverage: Floats = self.scales @ squares
-        self.trace = float(np.sqrt(costs * self.sums).sum())
-        self.ratio = float(self.leverage.max()) * float(weights.sum()) / self.trace
+    def __init__(self, costs: Floats, sizes: Floats, power: int, weights: Floats) -> None:
+        self.costs, self.sizes, self.power, self.weights = costs, sizes, power, weights
+        self.sums = np.maximum(sizes @ weights, 1e-300)
+        self.scales = (costs / self.sums) ** (1 / (power + 1))
+        self.leverage: Floats = self.scales @ sizes
+        self.trace = float((self.scales * self.sums).sum())
+        self.ratio = (float(self.leverage.max()) * float(weights.sum()) / self.trace) ** power
 
     def at(self, weights: Floats) -> DesignPoint:
         """Return the point of other weights."""
-        return DesignPoint(self.costs, self.squares, weights)
+        return DesignPoint(self.costs, self.sizes, self.power, weights)
 
     def solve(self, diagonal: Floats, right: Floats) -> Floats:
         """Return x with (RᵀR + diag) x = right, RᵀR the curvature; by Woodbury's identity if it has a smaller rank."""
-        curves = 0.5 * np.sqrt(self.costs) * np.maximum(self.sums, 1e-200) ** -1.5  # of cells that are left out, finite
-        rows = np.sqrt(curves)[:, None] * self.squares
+        share = 1 / (self.power + 1)
+        curves = share * self.costs**share * np.maximum(self.sums, 1e-200) ** (-1 - share)  # finite for unused cells
+        rows = np.sqrt(curves)[:, None] * self.sizes
         if 2 * len(rows) > len(diagonal):
             return np.asarray(np.linalg.solve(rows.T @ rows + np.diag(diagonal), right))
 
@@ -74,56 +83,80 @@ class DesignPoint:
         return np.asarray(right / diagonal - thin.T @ inner)
 
 
-def weigh(costs: Floats, squares: Floats, gap: float = GAP) -> Weighting:
-    """Solve program 1 for costs c, (k,), and squared entries a, (k, cells); queries of zero cost have weight 0."""
-    used = (costs > RANK * costs.max()) & (squares.max(axis=1) > 0)
-    evaluate = partial(DesignPoint, costs[used], squares[used])
-    even = np.full(squares.shape[1], 1 / squares.shape[1])
+def power_of(noise: Noise) -> int:
+    """Return r: the power of the weights of design queries in the error."""
+    return 2 if noise == "laplace" else 1
+
+
+def sizes_of(queries: Floats, noise: Noise) -> Floats:
+    """Return a: the entries of design queries as they count for the sensitivity."""
+    return np.abs(queries) if noise == "laplace" else queries**2
+
+
+def weigh(costs: Floats, sizes: Floats, gap: float = GAP, noise: Noise = "gaussian") -> Weighting:
+    """Solve program 1.
+
+    Parameters
+    ----------
+    costs : ndarray, shape (k,)
+        c.
+    sizes : ndarray, shape (k, cells)
+        a, see `sizes_of`.
+    gap : float
+        Certified gap at which the search ends.
+    noise : {"gaussian", "laplace"}
+    """
+    power = power_of(noise)
+    used = (costs > RANK * costs.max()) & (sizes.max(axis=1) > 0)
+    evaluate = partial(DesignPoint, costs[used], sizes[used], power)
+    even = np.full(sizes.shape[1], 1 / sizes.shape[1])
     point = iterate_fixed_point(evaluate, even, gap, math.inf, STEPS)
     if point.ratio - 1 > gap:
         point = interior_point(point, gap, steps=NEWTON_STEPS)
 
     weights = np.zeros(len(costs))
     weights[used] = point.scales / float(point.leverage.max())
-    bound = point.trace**2 / float(point.weights.sum())
-    return Weighting(weights, max(float((costs[used] / weights[used]).sum()), bound), bound)
+    bound = point.trace ** (power + 1) / float(point.weights.sum()) ** power
+    return Weighting(weights, max(float((costs[used] / weights[used] ** power).sum()), bound), bound)
 
 
-def eigen_design(gram: Floats, design: Floats | None = None, gap: float = GAP) -> Strategy:
+def eigen_design(gram: Floats, design: Floats | None = None, gap: float = GAP, noise: Noise = "gaussian") -> Strategy:
     """Solve program 2 for a Gram matrix (n, n), or program 1 for design queries (k, n) that span the workload."""
     queries = eigen_queries(gram) if design is None else design
-    solution = weigh(query_costs(gram, queries), queries**2, gap)
-    return _strategy(gram, queries, solution.weights)
+    solution = weigh(query_costs(gram, queries), sizes_of(queries, noise), gap, noise)
+    return _strategy(gram, queries, solution.weights, noise)
 
 
-def separated_design(gram: Floats, group: int | None = None, gap: float = GAP) -> Strategy:
+def separated_design(gram: Floats, group: int | None = None, gap: float = GAP, noise: Noise = "gaussian") -> Strategy:
     """Return eigen-query separation (section 4.2): weights in groups of similar eigenvalues, then a factor per group.
 
     `group` is the number of eigenvectors per group, n^⅓ by default.
     """
     queries = eigen_queries(gram)
     step = group or max(1, round(len(gram) ** (1 / 3)))
-    return _strategy(gram, queries, _separated_weights(query_costs(gram, queries), queries**2, step, gap))
+    weights = _separated_weights(query_costs(gram, queries), sizes_of(queries, noise), step, gap, noise)
+    return _strategy(gram, queries, weights, noise)
 
 
-def principal_design(gram: Floats, count: int, gap: float = GAP) -> Strategy:
+def principal_design(gram: Floats, count: int, gap: float = GAP, noise: Noise = "gaussian") -> Strategy:
     """Return principal vectors (section 4.2): weights for the `count` largest eigenvectors, one for all others."""
     queries = eigen_queries(gram)
     if count >= len(queries):
-        return eigen_design(gram, gap=gap)
-    return _strategy(gram, queries, _principal_weights(query_costs(gram, queries), queries**2, count, gap))
+        return eigen_design(gram, gap=gap, noise=noise)
+    weights = _principal_weights(query_costs(gram, queries), sizes_of(queries, noise), count, gap, noise)
+    return _strategy(gram, queries, weights, noise)
 
 
 @dataclass(frozen=True, eq=False)
 class DesignChoice:
-    """Design with the least error among the full, separated and principal ones.
+    """Design with the least error among several.
 
     Attributes
     ----------
     full, best : Strategy
         The full design, and the chosen one, which may be the same object.
     name : str
-        Name of the chosen design: "full", "separate K" or "principal K".
+        Name of the chosen design: "full", "separate K", "principal K", or that of other design queries.
     errors : mapping of str to float
         Squared error of every design by name, relative to the full design.
     """
@@ -135,7 +168,7 @@ class DesignChoice:
 
 
 def choose_design(gram: Floats, gap: float = GAP) -> DesignChoice:
-    """Return the best of the full design and reduced designs of several sizes (section 4.2).
+    """Return the best of the full design and reduced designs of several sizes (section 4.2), for Gaussian noise.
 
     A reduced design is chosen if its error is smaller by more than `GAIN`, so that rounding does not decide.
     """
@@ -156,17 +189,33 @@ def choose_design(gram: Floats, gap: float = GAP) -> DesignChoice:
     return DesignChoice(full, _strategy(gram, queries, reduced[name]), name, errors)
 
 
-def _separated_weights(costs: Floats, squares: Floats, group: int, gap: float) -> Floats:
+def choose_queries(gram: Floats, designs: Mapping[str, Floats], gap: float = LAPLACE_GAP) -> DesignChoice:
+    """Return the best of eigenvectors and other design queries under Laplace noise (section 3.5).
+
+    Parameters
+    ----------
+    gram : ndarray, shape (n, n)
+    designs : mapping of str to ndarray, shape (k, n)
+        Design queries that span the workload, by name.
+    gap : float
+    """
+    full = eigen_design(gram, gap=gap, noise="laplace")
+    tried = {FULL: full} | {name: eigen_design(gram, queries, gap, "laplace") for name, queries in designs.items()}
+    name = min(tried, key=lambda label: tried[label].error)
+    return DesignChoice(full, tried[name], name, {label: made.error / full.error for label, made in tried.items()})
+
+
+def _separated_weights(costs: Floats, sizes: Floats, group: int, gap: float, noise: Noise = "gaussian") -> Floats:
     cuts = [slice(start, start + group) for start in range(0, len(costs), group)]
-    inner = [weigh(costs[cut], squares[cut], gap) for cut in cuts]
-    loads = np.stack([solution.weights @ squares[cut] for solution, cut in zip(inner, cuts, strict=True)])
-    outer = weigh(np.array([solution.error for solution in inner]), loads, gap).weights
+    inner = [weigh(costs[cut], sizes[cut], gap, noise) for cut in cuts]
+    loads = np.stack([solution.weights @ sizes[cut] for solution, cut in zip(inner, cuts, strict=True)])
+    outer = weigh(np.array([solution.error for solution in inner]), loads, gap, noise).weights
     return np.concatenate([f * solution.weights for f, solution in zip(outer, inner, strict=True)])
 
 
-def _principal_weights(costs: Floats, squares: Floats, count: int, gap: float) -> Floats:
-    rest = (np.append(costs[:count], costs[count:].sum()), np.vstack([squares[:count], squares[count:].sum(axis=0)]))
-    weights = weigh(*rest, gap).weights
+def _principal_weights(costs: Floats, sizes: Floats, count: int, gap: float, noise: Noise = "gaussian") -> Floats:
+    rest = (np.append(costs[:count], costs[count:].sum()), np.vstack([sizes[:count], sizes[count:].sum(axis=0)]))
+    weights = weigh(*rest, gap, noise).weights
     return np.append(weights[:count], np.full(len(costs) - count, weights[count]))
 
 
@@ -196,27 +245,35 @@ def query_costs(gram: Floats, queries: Floats) -> Floats:
     return np.asarray(np.maximum((inverse * (gram @ inverse)).sum(axis=0), 0.0))
 
 
-def complete_columns(matrix: Floats) -> Floats:
-    """Add single-cell queries so that every column is as long as the longest (program 2, step 4)."""
-    norms = (matrix**2).sum(axis=0)
-    missing = np.sqrt(np.maximum(norms.max() - norms, 0.0))
-    short = np.flatnonzero(missing > SHORT * np.sqrt(norms.max()))
+def complete_columns(matrix: Floats, noise: Noise = "gaussian") -> Floats:
+    """Add single-cell queries so that every column is as long as the longest (program 2, step 4).
+
+    The length is the L2 norm for Gaussian and the L1 norm for Laplace noise.
+    """
+    norms = sizes_of(matrix, noise).sum(axis=0)
+    missing = np.maximum(norms.max() - norms, 0.0)
+    longest = norms.max()
+    if noise == "gaussian":
+        missing, longest = np.sqrt(missing), np.sqrt(longest)
+
+    short = np.flatnonzero(missing > SHORT * longest)
     added = np.zeros((len(short), matrix.shape[1]))
     added[np.arange(len(short)), short] = missing[short]
     return np.concatenate([matrix, added])
 
 
-def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
+def _strategy(gram: Floats, queries: Floats, weights: Floats, noise: Noise = "gaussian") -> Strategy:
     """Return the weighted queries with completed columns, at sensitivity 1.
 
     If a completion is so small that the pseudo-inverse loses it, the error is that of the weighted queries alone.
     """
     positive = weights > 0
-    rows = np.sqrt(weights[positive])[:, None] * queries[positive]
-    matrix = complete_columns(rows)
-    matrix = matrix / np.sqrt((matrix**2).sum(axis=0).max())
-    error = error_of(gram, matrix, "gaussian")
+    scales = weights[positive] ** (power_of(noise) / 2)
+    rows = scales[:, None] * queries[positive]
+    matrix = complete_columns(rows, noise)
+    matrix = matrix / sensitivity(matrix, noise)
+    error = error_of(gram, matrix, noise)
     if not np.isfinite(error):
-        error = error_of(gram, rows, "gaussian")
+        error = error_of(gram, rows, noise)
 
     return Strategy(matrix, error, min(svd_of_gram(gram), error))

@@ -11,7 +11,7 @@ import dpscale as dp
 from dpscale import Domain, Workload
 from dpscale.mechanisms import eigen_design as planner
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.optimize.baselines import fourier, wavelet
+from dpscale.optimize.baselines import fourier, hb, scaled, walsh, wavelet
 from dpscale.optimize.eigen_design import (
     choose_design,
     complete_columns,
@@ -26,6 +26,7 @@ from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import error_of
 from dpscale.workload import FAMILIES
+from dpscale.workload.residual import subsets
 from tests.audit.small import frame, write
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
@@ -49,11 +50,11 @@ def make_gram(family: str, size: int) -> np.ndarray:
     return FAMILIES[family].gram(size)
 
 
-def solve_with_clarabel(costs: np.ndarray, squares: np.ndarray) -> float:
+def solve_with_clarabel(costs: np.ndarray, sizes: np.ndarray, power: int = 1) -> float:
     import cvxpy as cp
 
-    u = cp.Variable(len(costs), nonneg=True)
-    problem = cp.Problem(cp.Minimize(costs @ cp.inv_pos(u)), [squares.T @ u <= 1])
+    v = cp.Variable(len(costs), nonneg=True)
+    problem = cp.Problem(cp.Minimize(costs @ cp.power(v, -power)), [sizes.T @ v <= 1])
     return float(problem.solve(solver=cp.CLARABEL))
 
 
@@ -75,6 +76,66 @@ def test_weigh_equals_clarabel_on_eigenvectors(family, size):
     assert found.gap < 1e-6
     if size == 16:
         assert found.error == pytest.approx(solve_with_clarabel(costs, queries**2), rel=2e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weigh_under_laplace_noise_equals_clarabel(seed):
+    rng = np.random.default_rng(seed)
+    costs, sizes = rng.random(7) * 5 + 0.1, rng.random((7, 9)) ** (1 + 2 * seed)
+    found = weigh(costs, sizes, 1e-6, "laplace")
+    assert found.gap < 1e-5
+    assert (found.weights @ sizes).max() == pytest.approx(1.0)
+    best = solve_with_clarabel(costs, sizes, 2)
+    assert found.bound * (1 - 1e-6) <= best
+    assert found.error == pytest.approx(best, rel=2e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 6, 8, 12, 15, 16])
+def test_walsh_hadamard_basis_is_orthonormal(size):
+    rows = walsh(size)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(size), atol=1e-12)
+    if size & (size - 1) == 0:
+        np.testing.assert_allclose(np.abs(rows), size**-0.5)
+
+
+def test_walsh_hadamard_basis_of_binary_attributes_has_a_query_for_each_set():
+    """Rows of the basis of 8 cells are signs that depend on the parity of some of the three bits (Barak et al.)."""
+    bits = np.array([[cell >> 2 & 1, cell >> 1 & 1, cell & 1] for cell in range(8)])
+    parities = [(-1.0) ** (bits[:, list(chosen)].sum(axis=1)) / 8**0.5 for chosen in subsets(range(3))]
+    found = {tuple(np.round(row, 9)) for row in walsh(8)}
+    assert found == {tuple(np.round(row, 9)) for row in parities}
+
+
+@pytest.mark.parametrize("family", ["range", "prefix"])
+@pytest.mark.parametrize("options", [{}, {"design": "walsh"}, {"design": "hb"}, {"separate": 4}, {"principal": 5}])
+def test_plan_under_laplace_noise_has_the_error_of_its_strategy(family, options):
+    """Section 3.5: the error is that of least squares with L1 sensitivity 1, at most that of the unweighted design."""
+    workload = Workload(Domain({"a": 16})).add(family, degree=1)
+    plan = dp.plan(workload, mechanism="eigen-design", noise="laplace", **options)
+    strategy = plan.strategy("a")
+    gram = make_gram(family, 16)
+    assert plan.error == pytest.approx(2 * error_of(gram, strategy, "laplace"), rel=1e-5)
+    assert plan.bound <= plan.error
+    if "design" in options:
+        raw = {"walsh": walsh, "hb": hb}[options["design"]](16)
+        assert plan.error <= 2 * error_of(gram, scaled(raw, "laplace"), "laplace") * (1 + 1e-5)
+
+
+def test_best_design_under_laplace_noise_is_chosen_and_named():
+    workload = Workload(Domain({"a": 256})).add("range", degree=1)
+    plan = dp.plan(workload, mechanism="eigen-design", noise="laplace")
+    errors = [dp.plan(workload, mechanism="eigen-design", noise="laplace", design=name).error
+              for name in ("eigen", "wavelet", "hb")]  # fmt: skip
+    assert plan.error <= min(errors) * (1 + 1e-9)
+    assert any("hb is the best design" in note for note in plan.notes)
+
+
+def test_marginals_under_laplace_noise_are_planned_by_attribute():
+    workload = Workload(Domain({"a": 40, "b": 30, "c": 20})).add("prefix", degree=2)
+    plan = dp.plan(workload, mechanism="eigen-design", noise="laplace")
+    assert plan.noise == "laplace"
+    assert sum(block.share for block in plan.blocks) <= 1
+    assert plan.bound <= plan.error < dp.plan(workload, mechanism="identity", noise="laplace").error
 
 
 def test_example_4_is_reproduced():
