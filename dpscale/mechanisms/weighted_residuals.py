@@ -4,6 +4,10 @@ Any u with Σu = 1 splits a query on an axis as q = (q·u)1 + (q − (q·u)1); t
 of one residual space are measured by their certified optimum, with closed-form shares. The search for u minimises the
 error of that plan (`optimize.axis_weights`); the plain mean is used if no better u is found. A workload over several
 levels of a hierarchy has plans of its own (`tree_plans`).
+
+*Bound.* The least error over all matrix mechanisms is bounded for Gaussian noise (`optimize.lower_bounds`). A strategy
+of L1 sensitivity 1 has an L2 sensitivity of at most 1, so under Laplace noise, whose variance is 2 at scale 1, twice
+that bound holds.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ from dpscale.optimize.residual_grams import Demands, demands_of
 from dpscale.optimize.residual_problems import JOINT_CELLS
 from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.plans.plan import Plan
-from dpscale.privacy.draws import LAPLACE, rooted
+from dpscale.privacy.draws import LAPLACE, rooted, variance_factor
 from dpscale.workload import PREFIX, Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.axes import Weights
@@ -96,7 +100,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         plans.append(_plan_weights(problem, tools, solve, {**weights, **cumulative}, sets))
     made = _best_plan(problem, tools, plans)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
-    notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor))
+    notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor, problem.noise))
 
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
@@ -118,7 +122,7 @@ def _cumulative(workload: Workload) -> dict[str, Weights]:
 def _plan_cumulative(problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights]) -> Plan:
     """Return the plan of prefix queries on one wide attribute, which needs no search."""
     made, least = _plan_weights(problem, tools, solve, weights, []), whole_bound(problem.workload)
-    return replace(made, floor=min(least, made.error), notes=(*made.notes, _note("axis", least)))
+    return replace(made, floor=min(least, made.error), notes=(*made.notes, _note("axis", least, problem.noise)))
 
 
 def _bounded(problem: PlanningProblem) -> set[str]:
@@ -135,13 +139,9 @@ def _plan_unweighted(
     """
     split = _plan_weights(problem, tools, solve, {}, sets)
     made = _best_plan(problem, tools, [split])
-    if problem.noise == LAPLACE:
-        least, how = 0.0, "none"
-    else:
-        whole = len(split.blocks) == 1 and split.blocks[0].joint
-        least, how = split.bound if whole else exact_floor(problem.workload, seconds=seconds), "optimum"
-
-    notes = (*made.notes, _note(how, least))
+    whole = len(split.blocks) == 1 and split.blocks[0].joint and problem.noise != LAPLACE
+    least = split.bound if whole else exact_floor(problem.workload, seconds=seconds) * variance_factor(problem.noise)
+    notes = (*made.notes, _note("optimum", least, problem.noise))
     return replace(made, stationary=0.0, floor=min(least, made.error), notes=notes)
 
 
@@ -175,8 +175,10 @@ def _search_weights(
 def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, seconds: float) -> float:
     """Return a lower bound on the error of all matrix mechanisms; 0 if unknown."""
     workload, kind = problem.workload, _kind_of_floor(problem, demands)
-    if kind in ("none", "known"):
+    if kind == "known":
         return 0.0
+    if problem.noise == LAPLACE:
+        return variance_factor(LAPLACE) * _floor(PlanningProblem(workload), demands, along_curve(demands), seconds)
     if kind == "optimum":
         return exact_floor(workload, seconds=seconds)
     if kind == "values":
@@ -188,7 +190,6 @@ def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, se
 
 
 FLOORS = {
-    "none": "not known for Laplace noise",
     "known": "not known beside public totals or bounded totals of numbers",
     "optimum": "dual of one strategy on all cells",
     "values": "product of the bounds of the axes of each set, loose for several sets",
@@ -199,16 +200,16 @@ FLOORS = {
 }
 
 
-def _note(kind: str, least: float) -> str:
+def _note(kind: str, least: float, noise: str) -> str:
     """Return the remark on how the bound over all mechanisms was obtained, or why there is none."""
-    unknown = kind not in ("none", "known") and least <= 0
-    return f"bound over all mechanisms: {'not known for these queries' if unknown else FLOORS[kind]}"
+    unknown = kind != "known" and least <= 0
+    how = "not known for these queries" if unknown else FLOORS[kind]
+    by_gaussian = noise == LAPLACE and least > 0
+    return f"bound over all mechanisms: {how}{', for Gaussian noise, which bounds pure epsilon too' * by_gaussian}"
 
 
 def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
     """Return how the bound over all matrix mechanisms is computed, a key of `FLOORS`."""
-    if problem.noise == LAPLACE:
-        return "none"
     if problem.workload.domain.public_totals or _bounded(problem):
         return "known"
 

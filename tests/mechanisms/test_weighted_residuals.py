@@ -14,12 +14,13 @@ from dpscale import Domain, Workload, plan
 from dpscale.base.errors import PlanError
 from dpscale.domain.public_totals import PublicTotal
 from dpscale.optimize.axis_weights import along_curve, search, unpack
-from dpscale.optimize.lower_bounds import exact_floor, floor
+from dpscale.optimize.lower_bounds import exact_floor, floor, svd_of_gram
 from dpscale.optimize.residual_grams import demands_of
 from dpscale.optimize.weight_objective import WeightObjective
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import content_of, read_plan, write_plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.workload import FAMILIES
 from dpscale.workload.residual.axes import centred, nearest_centred, profile_of, whole_weights
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 from tests.runs.small import write_job
@@ -386,6 +387,22 @@ def test_joint_queries_without_weight_are_planned_with_a_bound(joint):
     made = plan(workload, OURS)
     assert 0 < made.bound_all <= made.rmse()
     assert any("groups of joint sets" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(("sizes", "families"), [((64,), ["prefix"]), ((6, 7), ["range"]), ((4, 3, 5), ["affine"]),
+                                                 ((16,) * 4, ["prefix", "marginal"])])  # fmt: skip
+def test_gaussian_optimum_bounds_the_error_of_pure_epsilon(sizes, families):
+    """A strategy of L1 sensitivity 1 has L2 sensitivity at most 1, and Laplace noise has variance 2."""
+    workload = Workload(make_domain(*sizes))
+    for family in families:
+        workload.add(family, degree=min(2, len(sizes)))
+    made, gaussian = plan(workload, OURS, noise="laplace"), plan(workload, OURS)
+    assert made.floor == pytest.approx(2 * gaussian.floor, rel=1e-6)
+    assert made.bound_all <= made.rmse()
+    assert any("Gaussian noise, which bounds pure epsilon too" in note for note in made.notes)
+    if len(sizes) == 1:  # on one attribute it is above the singular value bound: 8.87 and 8.62 in the paper's unit
+        bound = svd_of_gram(FAMILIES["prefix"].gram(64))
+        assert math.sqrt(made.floor / (2 * bound)) == pytest.approx(8.871 / 8.62, rel=1e-3)
 
 
 def test_no_bound_is_stated_beside_public_totals():
