@@ -14,6 +14,7 @@ import pytest
 import yaml
 from cryptography import x509
 
+from dpscale.base import VERSION
 from tests.cluster.conftest import ROOT, load_certificates_script
 
 CLUSTER = ROOT / "cluster"
@@ -34,7 +35,8 @@ def test_manifests_share_image_and_disable_spilling():
     cluster = yaml.safe_load((CLUSTER / "kubernetes.yaml").read_text())["spec"]
     pods = [cluster["worker"]["spec"], cluster["scheduler"]["spec"]]
     containers = [*compose["services"].values(), *(pod["containers"][0] for pod in pods)]
-    assert len({one["image"] for one in containers}) == 1
+    assert {one["image"] for one in containers} == {f"dpscale:{VERSION}"}
+    assert f"-t dpscale:{VERSION} ." in (CLUSTER / "Dockerfile").read_text()
     assert "spill: false" in load_certificates_script().CONFIGURATION
     for service in compose["services"].values():
         assert service["environment"]["DASK_CONFIG"].removeprefix("/run/secrets/") in service["secrets"]
