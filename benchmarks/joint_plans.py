@@ -64,7 +64,10 @@ LARGE = {
     "affine + abs [12,12,13]": made((12, 12, 13), ("affine", 2), ("abs", 2)),
     "90 signs [12,12,13]": signs((12, 12, 13), 90),
     "900 signs [12,12,13]": signs((12, 12, 13), 900),
-    "affine + abs [10]^5, no single strategy": made((10,) * 5, ("affine", 2), ("abs", 2)),
+    "affine [20,20,20]": made((20, 20, 20), ("affine", 2)),
+    "abs + prefix [30,30,20]": made((30, 30, 20), ("abs", 2), ("prefix", 1)),
+    "240 signs [15]^4": signs((15,) * 4, 240),
+    "affine + abs [10]^5": made((10,) * 5, ("affine", 2), ("abs", 2)),
 }
 
 

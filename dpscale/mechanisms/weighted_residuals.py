@@ -24,6 +24,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
+from dpscale.domain import MOST_PARTS
 from dpscale.mechanisms import query_smasher
 from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
@@ -33,7 +34,7 @@ from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
 from dpscale.mechanisms.tree_plans import plan_trees, uses_levels
 from dpscale.optimize.axis_weights import WeightSearch, along_curve, cell_weights, search, sums, unpack
 from dpscale.optimize.convex import Solution, Solve
-from dpscale.optimize.integer_strategies import bits_of_weights
+from dpscale.optimize.integer_strategies import bits_of_weights, error_coefficient
 from dpscale.optimize.joint_residuals import candidates, joint_spaces
 from dpscale.optimize.lower_bounds import (
     EXACT_CELLS,
@@ -46,9 +47,11 @@ from dpscale.optimize.lower_bounds import (
 )
 from dpscale.optimize.residual_grams import Demands, demands_of
 from dpscale.optimize.residual_problems import JOINT_CELLS
+from dpscale.optimize.row_space import ListedQueries
 from dpscale.optimize.weight_objective import ObjectivePoint
+from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan
-from dpscale.privacy.draws import LAPLACE, rooted, variance_factor
+from dpscale.privacy.draws import BELOW_ONE, LAPLACE, rooted, variance_factor
 from dpscale.workload import PREFIX, Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.axes import Weights
@@ -59,6 +62,8 @@ PLAINLY = 1e-4  # relative to 1/n: closer to the plain mean, the loss is 10^-8 a
 SURELY = 0.999  # of the plain mean's error; a margin for sums merged in the search
 GAINS = 1e-6  # of the objective; more than the cost of rounding
 MOST_DEMANDS = 3000
+LISTED_CELLS = 1000  # above which few queries are one problem in their space
+NEARLY = 0.01  # gap at which one strategy for all queries ends the planning
 
 
 class Options(query_smasher.Options):
@@ -83,6 +88,11 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     if cumulative and len(cumulative) == len(demands.kind_of) == 1:
         return _plan_cumulative(problem, tools, solve, cumulative)
 
+    listed = None if separate else _listed(problem, tools)
+    whole = None if listed is None else _plan_listed(problem, solve, listed)
+    if whole is not None and whole.optimality_gap <= NEARLY:
+        return whole
+
     sets = [] if separate else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
         return _plan_unweighted(problem, tools, solve, sets, options.seconds)
@@ -103,6 +113,30 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor, problem.noise))
 
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
+
+
+def _listed(problem: PlanningProblem, tools: Tools) -> ListedQueries | None:
+    """Return the queries of a workload with joint families on many cells, if they are few enough for one problem."""
+    workload = problem.workload
+    if problem.noise == LAPLACE or all(part.factorizes for part in workload.parts):
+        return None
+    names = workload.domain.ordered({name for names in workload.sets for name in names})
+    many = workload.domain.cells(names) > LISTED_CELLS
+    countable = math.prod(workload.domain[name].largest_part for name in names) <= MOST_PARTS
+    return ListedQueries.of(workload, tools.most_cells) if many and countable else None
+
+
+def _plan_listed(problem: PlanningProblem, solve: Solve, listed: ListedQueries) -> Plan | None:
+    """Return the plan of one strategy for all queries, whose bound is one over all mechanisms; None if it has none."""
+    optimum = listed.optimum(solve)
+    factor = listed.rounded(optimum)
+    if factor is None:
+        return None
+
+    error = error_coefficient(factor, listed.rows)
+    bound = min(optimum.dual * listed.scale, error)
+    blocks = Blocks.of(problem.workload.domain.axis_names, [Block(listed.attributes, (factor,), BELOW_ONE)])
+    return Plan(problem.workload, NAME, blocks, error, bound, (_note("optimum", bound, problem.noise),), 0.0, bound)
 
 
 def _cumulative(workload: Workload) -> dict[str, Weights]:

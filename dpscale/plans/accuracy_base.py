@@ -59,6 +59,7 @@ from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 
 NOTHING = 1e-12  # relative to the query's largest entry; smaller pieces count as zero
+SPANNED = 1e-11  # of the squared length of a piece: what may lie outside the row space
 MEASURED_LIMIT = 3e4  # times the variance of the best direction; directions with only the ridge are at 10^6
 Table = Callable[[Factor | None, Averaging, int, Family], Floats]
 
@@ -387,11 +388,11 @@ class CoupledResiduals(Accuracy):
         A joint strategy of several spaces may have full rank on them only because of a ridge: directions that no query
         needs are measured with a very large variance. They count as not measured.
         """
-        if not block.joint or block.factors[0].kind == "full" or not residual_set:
+        if not block.joint or block.factors[0].kind == "full":
             return all(factor.spans_all for factor in self._on(block, residual_set))
         if not block.factors[0].spans_all and not self._spans_residual(block, residual_set):
             return False
-        if block.factors[0].spaces is None:
+        if block.factors[0].spaces is None or not residual_set:
             return True
 
         form, profiles = _marginal_covariance(block, residual_set), list(self.axis_profiles(residual_set).items())
@@ -441,13 +442,23 @@ class CoupledResiduals(Accuracy):
         )
 
     def _spans_residual(self, block: Block, residual_set: AttributeSet) -> bool:
-        """Return whether every query's piece on a residual lies in the row space of a joint strategy."""
-        points = np.eye(self.domain.cells(residual_set)).reshape(-1, *self.domain.shape(residual_set))
-        lifted = self._lifted(
-            block, residual_set, piece(points, range(len(residual_set)), 1, self.axis_profiles(residual_set))
-        )
-        whole = np.broadcast_to(lifted, (len(lifted), *self.domain.shape(block.attributes)))
-        return block.factors[0].spans(whole.reshape(len(whole), -1))
+        """Return whether every query's piece on a residual lies in the row space of a joint strategy.
+
+        The piece of cell e has the entries δ_ed − u_e along every axis. It lies in the row space if its projection on
+        an orthonormal basis has its length.
+        """
+        shape, profiles = self.domain.shape(block.attributes), self.axis_profiles(residual_set)
+        outside = tuple(axis for axis, name in enumerate(block.attributes) if name not in residual_set)
+        rows, squares = block.factors[0].row_basis.reshape(*shape, -1).sum(axis=outside), np.ones(())
+
+        for axis, size in enumerate(self.domain.shape(residual_set)):
+            profile = profiles.get(axis, np.full(size, 1 / size))
+            along = profile.reshape([-1 if other == axis else 1 for other in range(rows.ndim)])
+            rows = rows - along * rows.sum(axis=axis, keepdims=True)
+            squares = np.multiply.outer(squares, 1 - 2 * profile + size * profile**2)
+
+        lengths = squares * math.prod(shape[axis] for axis in outside)
+        return bool(np.abs((rows**2).sum(axis=-1) - lengths).max() <= SPANNED * lengths.max())
 
     @staticmethod
     def _on(block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:

@@ -331,14 +331,13 @@ def joint_spreads(factor: Factor) -> Floats:
 
     The shape is (2, …); along each axis index 0 is summed and index 1 is centred.
     """
-    form = factor.covariance.reshape(*factor.shape, *factor.shape)
-    for axis, size in enumerate(
-        factor.shape
-    ):  # as in `joint_quadratic`: the first remaining pair of axes becomes (0, 1)
-        form = np.moveaxis(form, (axis, len(factor.shape)), (-2, -1))
-        total = form.sum(axis=(-2, -1))
-        form = np.stack([total, np.trace(form, axis1=-2, axis2=-1) - total / size], axis=axis)
-    return np.asarray(form)
+    spreads = np.zeros((2,) * len(factor.shape))
+    for pattern in np.ndindex(spreads.shape):
+        rows = factor.inverse.reshape(*factor.shape, -1)
+        for axis, inside in enumerate(pattern):
+            rows = rows - rows.mean(axis=axis, keepdims=True) if inside else rows.sum(axis=axis, keepdims=True)
+        spreads[pattern] = float((rows**2).sum())
+    return spreads
 
 
 @lru_cache(maxsize=4096)

@@ -149,6 +149,11 @@ class Factor:
             return inverse
         return sum((self._spread(inverse, axes) for axes in self.spaces or [(*range(len(self.shape)),)]), np.zeros(()))
 
+    @cached_property
+    def row_basis(self) -> Floats:
+        """Orthonormal basis of the row space of K, shape (cells, rank)."""
+        return np.asarray(np.linalg.qr(self.explicit().T.astype(np.float64))[0])
+
     @staticmethod
     def _centred_inverse(matrix: Integers) -> Floats:
         """Return the inverse for a long axis: estimates sum to zero, which adds one row and makes the matrix square."""
