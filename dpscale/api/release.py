@@ -288,7 +288,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         True
         """
         measurement_plan: MeasurementPlan = self._run.table.measurement_plan
-        return measurement_plan.public_plan
+        return measurement_plan.evidence_plan or measurement_plan
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -129,8 +129,8 @@ def first_selection(pair: Pair, which: int, seed: int, factor: int = 1) -> tuple
     """
     secret, made = seeded_secret(seed), pair.plan
     decision = made.first_decision()
-    state = made.initial_state(decision, _measure(pair, which, decision, secret, 1.0)[0])
-    selection = made.next_selection(state)
+    state = made.rounds.start(_measure(pair, which, decision, secret, 1.0)[0])
+    selection = state.selection
     assert selection is not None
     scores = [_scores(pair, table, state, selection) for table in (0, 1)]
     drawn = [factor * score for score in scores[which]]
@@ -144,18 +144,18 @@ def transcript(pair: Pair, which: int, seed: int, scale: float = 1.0) -> Transcr
     decision = made.first_decision()
     drawn, values = _measure(pair, which, decision, secret, scale)
     cost = sum((request.draw.cost for request in decision.requests), Fraction(0))
-    state = made.initial_state(decision, drawn)
+    state = made.rounds.start(drawn)
     selections: list[float] = []
-    while (selection := made.next_selection(state)) is not None:
+    while (selection := state.selection) is not None:
         scores = [_scores(pair, table, state, selection) for table in (0, 1)]
         chosen = select_candidates(
             selection, scores[which], UNIT_ROWS, lambda label: open_stream(secret, "selection", label)
         )
         selections.append(_selection_ratio(selection, scores, chosen))
-        decision = made.make_decision(state, selection, chosen)
+        decision = state.decide(selection, chosen)
         drawn, more = _measure(pair, which, decision, secret, scale)
         values, cost = values + more, cost + sum((request.draw.cost for request in decision.requests), Fraction(0))
-        state = made.next_state(state, decision, drawn)
+        state = state.after(decision, drawn)
     return Transcript(values, math.fsum(selections), cost, state)
 
 

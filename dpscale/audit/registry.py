@@ -89,7 +89,7 @@ def _data(table: Any) -> dict[str, Any]:
 
 def _mechanism(table: Any) -> dict[str, Any]:
     plan, whole = table.measurement_plan, table.run.manifest.get("mechanism")  # that of all periods
-    return {**table.manifest.get("mechanism", whole), "noise": f"discrete {plan.noise}",
+    return {**table.manifest.get("mechanism", whole), "noise": f"discrete {table.job.privacy.noise}",
             "queries": plan.workload.query_count, "reconstruction": table.job.reconstruction.name}  # fmt: skip
 
 

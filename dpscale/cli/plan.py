@@ -125,15 +125,15 @@ def _plan_summary(
     if wanted is not None and not families:
         raise JobError("--error", f"given for the adaptive mechanism {measurement_plan.mechanism}",
                        "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
-    error = rms_error(families) if families else None
+    error, forecast = rms_error(families) if families else None, measurement_plan.forecast(budget)
     return {
         "mechanism": measurement_plan.mechanism,
         "queries": measurement_plan.workload.query_count,
         "counted_sets": len(measurement_plan.counted_sets),
-        "noise": measurement_plan.noise,
-        **measurement_plan.summary(budget),
+        "noise": budget.noise,
+        **forecast.summary,
         **followed["needs"],
-        "notes": list(measurement_plan.notes),
+        "notes": list(forecast.notes),
         "families": families,
         "levels": followed["levels"],
         **({"time": time_summary(read)} if read.data.period else {}),
@@ -154,7 +154,8 @@ def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
     from dpscale.mechanisms.contract import planning_memory
     from dpscale.runs.preflight import reconstruction_memory, reconstruction_seconds
 
-    needs = counting_cost(measurement_plan.domain, measurement_plan.counted_sets, read.engine.bytes, engine.workers)
+    domain, sets = measurement_plan.workload.domain, measurement_plan.counted_sets
+    needs = counting_cost(domain, sets, read.engine.bytes, engine.workers)
     return {
         "counted_joints": needs.saving.joints,
         "counted_by_bit_planes": needs.saving.planes,

@@ -210,7 +210,7 @@ def refine(
     with runner.remove_on_error(run), Bars(quiet) as progress:
         runner.run_stages(run, scheduler=scheduler, progress=progress)
     plan = run.table.measurement_plan
-    figures, sentence = plan.summary(run.table.planning_problem.budget), plan.instalments.sentence(plan.cost)
+    figures, sentence = plan.forecast(run.table.planning_problem.budget).summary, planned.costs.sentence(plan.cost)
     print_run(run, repeated, as_json, figures, sentence)
 
 
@@ -226,8 +226,8 @@ def _refinement_summary(planned: Refinement, scheduler: str | None, quiet: bool)
             plan, costs = refining.preview_refinement(planned, engine), planned.costs
         finally:
             engine.close()
-    return {"run_dir": str(planned.default_directory), "mechanism": plan.mechanism, **plan.summary(problem.budget),
-            **expected_errors(plan, problem.budget),
+    return {"run_dir": str(planned.default_directory), "mechanism": plan.mechanism,
+            **plan.forecast(problem.budget).summary, **expected_errors(plan, problem.budget),
             "together": costs.sentence(plan.cost)}  # fmt: skip
 
 

@@ -279,23 +279,24 @@ def run(
     def exact(names: AttributeSet) -> ExactMarginal:
         return ExactMarginal(names, counts_of(names))
 
-    first, scores = measurement_plan.first_decision(), Scores()
-    state = measurement_plan.initial_state(first, measure_decision(first, exact, secret, head))
-    if not measurement_plan.candidates:
+    rounds, scores = measurement_plan.rounds, Scores()
+    values = measure_decision(measurement_plan.first_decision(), exact, secret, head)
+    state = None if rounds is None else rounds.start(values)
+    if rounds is None or state is None or not rounds.candidates:
         return state
-    ones = set(measurement_plan.counted_sets) - set(measurement_plan.candidates)
+    ones = set(measurement_plan.counted_sets) - set(rounds.candidates)
     shard = build_shard(
         map(exact, measurement_plan.counted_sets), measurement_plan.counted_sets, state.groups, state.rows, ones
     )
-    while (selection := measurement_plan.next_selection(state)) is not None:
+    while (selection := state.selection) is not None:
         missing = scores.missing(selection.candidates)
         scores.learn(shard.distances(state.estimates(missing), missing, selection.classes))
         chosen = select_candidates(selection, scores.of(selection), rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
-        decision = measurement_plan.make_decision(state, selection, chosen)
+        decision = state.decide(selection, chosen)
         values = measure_decision(decision, shard.marginal, secret, head)
-        before, state = state, measurement_plan.next_state(state, decision, values)
-        scores.forget(measurement_plan.changed_sets(before, state))
+        before, state = state, state.after(decision, values)
+        scores.forget(before.changed_sets(state))
     return state
 
 

@@ -30,6 +30,7 @@ from dpscale.plans.measurement_plan import (
     MeasurementPlan,
     MeasurementRequest,
     MeasurementRequests,
+    State,
     as_requests,
 )
 from dpscale.privacy.accounting import Cost
@@ -75,7 +76,8 @@ class MeasurementStore:
     @cached_property
     def head(self) -> dict[str, Any]:
         """Fields that the noise records of all draws begin with."""
-        return {"release": self.release, "snapshot": self.snapshot, "domain": self.measurement_plan.domain.digest}
+        domain = self.measurement_plan.workload.domain
+        return {"release": self.release, "snapshot": self.snapshot, "domain": domain.digest}
 
     def record(self, request: MeasurementRequest) -> dict[str, Any]:
         """Return the canonical record of a measurement: query and noise, never worker or attempt."""
@@ -204,23 +206,25 @@ class MeasurementStore:
             self._costs[id(decision)] = decision, decision_parts(decision, self.rows_per_unit)
         return self._costs[id(decision)][1]
 
-    def replay(self) -> tuple[Any, Decision | None]:
+    def replay(self) -> tuple[State | None, Decision | None]:
         """Return the state after all completely measured decisions, and the decision that lacks measurements or None.
 
-        There is no state before the first decision is completely measured.
+        There is no state before the first decision is completely measured, and none without rounds.
         """
         taken, state = list(self.decisions()), None
         for decision in taken:
             if self.missing(decision):
                 return state, decision
             values = self.values(decision)
-            state = self._after(state, decision, values, taken)
+            state = state.after(decision, values) if state is not None else self.start(taken[1:])
         return state, None
 
-    def _after(self, state: Any, decision: Decision, values: Sequence[Floats], taken: Sequence[Decision]) -> Any:
-        if decision is taken[0]:
-            return self.measurement_plan.initial_state(decision, values, taken[1] if len(taken) > 1 else None)
-        return self.measurement_plan.next_state(state, decision, values)
+    def start(self, later: Sequence[Decision] = ()) -> State | None:
+        """Return the state after the first decision; None if no rounds follow."""
+        rounds = self.measurement_plan.rounds
+        if rounds is None:
+            return None
+        return rounds.start(self.values(self.measurement_plan.first_decision()), later[0] if later else None)
 
     def read_span(self, decision: Decision, span: Span, starts: Integers, texts: pa.Array) -> Floats:
         """Return stored numbers at some positions of the layout of a decision.
@@ -289,7 +293,9 @@ class MeasurementStore:
             seal = record.pop("seal")
             if (expected := self._seal(canonical(record))) is not None and seal != expected:
                 raise ValueError("edited")
-            return self.measurement_plan.read_decision(record)
+            if (rounds := self.measurement_plan.rounds) is None:
+                raise ValueError("a plan without rounds has no later decision")
+            return rounds.read_decision(record)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
             raise self._foreign(number) from None
 

@@ -23,9 +23,10 @@ from dpscale.mechanisms.aim.adaptive_plan import (
     AdaptivePlan,
     follows_from,
     make_setting,
+    plan_of_period,
     read_adaptive_plan,
 )
-from dpscale.mechanisms.aim.continued import CONTINUED_POOLING
+from dpscale.mechanisms.aim.continued import POOLING
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
 from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, RoundSchedule
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
@@ -122,5 +123,5 @@ REQUIRES = {"grem": "mechanism.published = true"}
 RESUMES = frozenset({"1", "2", "3"})
 MECHANISM = Mechanism(
     NAME, Options, plan, read, forms, follows, "4", RESUMES, data_independent=False, requires=REQUIRES,
-    pooling=CONTINUED_POOLING,
+    pooling=POOLING, for_period=plan_of_period,
 )  # fmt: skip

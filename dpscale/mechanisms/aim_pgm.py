@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -155,54 +156,48 @@ def candidates_within(
             or model_cells(sizes, [*measured_sets, names]) <= limit]  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class GraphicalPlan(AdaptivePlan):
-    """Adaptive plan that limits the model; `most_cells` is the limit when all of the budget is spent."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModelState(AimState):
+    """State that limits the model; `most_cells` is the limit when all of the budget is spent."""
 
-    most_cells: int = 1 << 16
+    most_cells: int
 
-    def next_selection(self, state: AimState) -> AimSelection | None:
-        """Return the selection of a state; cached, since it needs one triangulation per candidate."""
-        if "selection" not in vars(state):
-            selection = super().next_selection(state)
-            vars(state)["selection"] = None if selection is None else self._fitting(state, selection)
-        return vars(state)["selection"]
+    @cached_property
+    def selection(self) -> ModelSelection | None:
+        """Selection restricted by the size of the model; single attributes are always offered."""
+        every = super().selection
+        if every is None:
+            return None
 
-    def _fitting(self, state: AimState, selection: AimSelection) -> ModelSelection:
-        """Return the selection restricted by the size of the model; single attributes are always offered."""
-        sizes = {name: group.count for name, group in state.groups.items()}
-        measured_sets = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
-        spent = 1 - (state.left - selection.count * (selection.beta + selection.step)) / state.setting.beta
+        sizes = {name: group.count for name, group in self.groups.items()}
+        measured_sets = tuple(dict.fromkeys(names for note in self.rounds for names in note.chosen))
+        spent = 1 - (self.left - every.count * (every.beta + every.step)) / self.setting.beta
         limit = int(self.most_cells * spent)
-        offered, count = (
-            tuple(candidates_within(selection.candidates, sizes, measured_sets, limit)),
-            min(selection.count, len(sizes)),
-        )
-        mine = {field.name: getattr(selection, field.name) for field in fields(AimSelection)}
-        mine |= {"candidates": offered, "count": count, **self._steps(state, selection, count)}
+        offered = tuple(candidates_within(every.candidates, sizes, measured_sets, limit))
 
-        return ModelSelection(**mine, sizes=sizes, measured_sets=measured_sets, limit=limit)
+        count = min(every.count, len(sizes))
+        step = (every.beta + every.step) * every.count / count  # a round of fewer sets spends more on each
+        cost = self.setting.schedule.selecting * step
+        fields_of = {field.name: getattr(every, field.name) for field in fields(AimSelection)}
+        fields_of |= {"candidates": offered, "count": count, "beta": cost, "step": step - cost}
 
-    def _steps(self, state: AimState, selection: AimSelection, count: int) -> dict[str, Fraction]:
-        """Return β of a selection and of a measurement; a round of fewer sets spends more on each."""
-        step = (selection.beta + selection.step) * selection.count / count
-        cost = state.setting.schedule.selecting * step
-        return {"beta": cost, "step": step - cost}
+        return ModelSelection(**fields_of, sizes=sizes, measured_sets=measured_sets, limit=limit)
 
 
-def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> GraphicalPlan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
-    own = make_setting(problem, options.schedule(), GraphicalEstimator(GRAIN, by_cell=options.published))
-    estimating = replace(own, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
+    setting = make_setting(problem, options.schedule(), GraphicalEstimator(GRAIN, by_cell=options.published))
+    setting = replace(setting, state=partial(ModelState, most_cells=options.most_cells))
+    estimating = replace(setting, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
     kind = "AIM+PGM as published" if options.published else "graphical models"
-    return GraphicalPlan(problem.workload, NAME, own, estimating, kind, options.exact(), most_cells=options.most_cells)
+    return AdaptivePlan(problem.workload, NAME, setting, estimating, kind, options.exact())
 
 
-def read(folder: Path, problem: PlanningProblem, options: Options) -> GraphicalPlan:
+def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:
     return read_adaptive_plan(folder, problem, Options, plan)
 
 
-def follows(stored: GraphicalPlan, problem: PlanningProblem, options: Options) -> bool:
+def follows(stored: AdaptivePlan, problem: PlanningProblem, options: Options) -> bool:
     return follows_from(stored, lambda: plan(problem, options))
 
 

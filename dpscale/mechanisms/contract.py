@@ -17,16 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dpscale.base.display import figure
+from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, ParallelMap, serial_map
 from dpscale.base.settings import Settings
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
-from dpscale.reconstruction.base import Evidence
 from dpscale.workload import Workload
 
 VERSION = 1
@@ -208,60 +209,53 @@ class Instalments:
         )
 
 
-class Pooling(Protocol):
-    """How values of a release are pooled with those of later releases of the same records.
+def always(plan: Any) -> bool:
+    """Return True: every plan of the mechanism can be continued."""
+    return True
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How a plan starts from the values of earlier releases of the same records.
 
     Attributes
     ----------
-    OTHER_WORKLOADS : bool
+    pack : callable
+        Returns files of the values of all releases so far, by the evidence of the last one, the workload of the release
+        that reads the files, the costs of all releases so far, and the folder of the last plan (None if the next
+        release has another workload).
+    plan : callable
+        Returns the plan of the next release, by the folder with these files, its problem, the costs of the earlier
+        releases, whether some of them have different workloads, so that the plan completes the earlier ones, and a
+        function that plans the job as if there were no earlier release.
+    read : callable
+        Returns a stored plan as one that starts from earlier releases, by the plan, its folder, the folder with the
+        files, and the costs of the earlier releases.
+    accepts : callable
+        Whether a later release can start from the values of a plan.
+    other_workloads : bool
         Whether a later release may have another workload.
     """
 
-    OTHER_WORKLOADS: bool
+    pack: Callable[[Any, Workload, Instalments, Path | None], dict[str, bytes]]
+    plan: Callable[[Path, PlanningProblem, Instalments, bool, Callable[[], Any]], MeasurementPlan]
+    read: Callable[[Any, Path, Path, Instalments], MeasurementPlan]
+    accepts: Callable[[Any], bool] = always
+    other_workloads: bool = True
 
-    def accepts(self, plan: MeasurementPlan) -> bool:
-        """Return whether the values of a plan can be pooled."""
 
-    def pack(self, evidence: Evidence, workload: Workload, costs: Instalments, plan: Path | None) -> dict[str, bytes]:
-        """Return files of the values of all releases so far.
+def plan_of_period(plan: MeasurementPlan, context: PeriodContext) -> MeasurementPlan:
+    """Return the plan of a period, which is the same for all periods; raise JobError if it has rounds."""
+    if plan.rounds is not None:
+        raise no_periods(plan)
+    return plan
 
-        Parameters
-        ----------
-        evidence : Evidence
-            That of the last release.
-        workload : Workload
-            That of the release that reads the files.
-        costs : Instalments
-            Costs of all releases so far.
-        plan : Path or None
-            Folder of the plan of the last release; None if the next one has another workload.
-        """
 
-    def plan(
-        self,
-        folder: Path,
-        problem: PlanningProblem,
-        costs: Instalments,
-        completes: bool,
-        make: Callable[[], MeasurementPlan],
-    ) -> MeasurementPlan:
-        """Return the plan of the next release.
-
-        Parameters
-        ----------
-        folder : Path
-            Folder with the files of `pack`.
-        problem : PlanningProblem
-        costs : Instalments
-            Costs of the earlier releases.
-        completes : bool
-            Whether some of the releases have different workloads, so that the plan completes the earlier ones.
-        make : callable
-            Plans the job as if there were no earlier release.
-        """
-
-    def read(self, plan: MeasurementPlan, stored: Path, folder: Path, costs: Instalments) -> MeasurementPlan:
-        """Return a plan that was read from the folder `stored` as one that pools the values in `folder`."""
+def no_periods(plan: MeasurementPlan) -> JobError:
+    """Return the error for a mechanism whose rounds depend on the data of each period."""
+    return JobError("mechanism.name", f"{plan.mechanism} as published with data.period",
+                    "aim-grem without published, or a matrix mechanism such as weighted-residuals",
+                    "choose one of them")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -300,7 +294,9 @@ class Mechanism:
     seconds : callable
         Maps problem and options to the predicted seconds of planning, within a factor of about 3 on a usual machine.
     pooling : Pooling or None
-        How its releases are pooled; None if they cannot be.
+        How a plan starts from earlier releases; None if it cannot.
+    for_period : callable
+        Maps a plan and a context to the plan of one period of a growing table; raises JobError if it has none.
     """
 
     name: str
@@ -317,3 +313,4 @@ class Mechanism:
     requires: Mapping[str, str] = field(default_factory=dict)
     seconds: Callable[[PlanningProblem, Any], float] = seconds_of_sets
     pooling: Pooling | None = None
+    for_period: Callable[[MeasurementPlan, PeriodContext], MeasurementPlan] = plan_of_period

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +14,14 @@ import numpy as np
 
 from dpscale.base.display import figure, percent
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain import Domain
 from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.mechanisms.earlier_blocks import TARGET, EarlierBlocks, PooledBlocks
 from dpscale.plans.measurement_plan import BlockRequests, Schedule, make_schedule
 from dpscale.plans.plan import Plan, content_of, digest_of, write_plan
-from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence
-from dpscale.reconstruction.low_order import fully_measured
 from dpscale.workload import Workload, WorkloadPart
 
-MEASURED = 64  # bytes per cell or strategy row: counts, their product, noise in words, floats
 GROUP = 1000  # records of a group whose mean's error is stated
 
 
@@ -51,55 +48,37 @@ class AllBlocks:
 
 @dataclass(frozen=True, eq=False)
 class FixedPlan:
-    """Measurement plan of a matrix mechanism: a `Plan` at the budget of a problem, with exact noise and cost."""
+    """Measurement plan of a matrix mechanism: a `Plan` at the budget of a problem, with exact noise and cost.
+
+    Attributes
+    ----------
+    plan : Plan
+    problem : PlanningProblem
+    earlier : EarlierBlocks or None
+        Blocks of earlier releases of the same records, with which those of the plan are pooled.
+    """
 
     plan: Plan
     problem: PlanningProblem
-    candidates: tuple[AttributeSet, ...] = ()
-    can_simulate: bool = False
+    earlier: EarlierBlocks | None = None
+    rounds: None = None
+
+    def starting_from(self, earlier: EarlierBlocks) -> FixedPlan:
+        """Return the plan with earlier releases; raise PlanError if their blocks do not fit."""
+        earlier.check(self.plan)
+        return replace(self, earlier=earlier)
 
     @property
     def workload(self) -> Workload:
         return self.plan.workload
 
     @property
-    def domain(self) -> Domain:
-        return self.plan.domain
-
-    @property
     def mechanism(self) -> str:
         return self.plan.mechanism
 
     @property
-    def noise(self) -> str:
-        return self.plan.noise
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.plan.notes
-
-    @property
     def counted_sets(self) -> tuple[AttributeSet, ...]:
         return self.plan.counted_sets
-
-    @property
-    def largest(self) -> AttributeSet:
-        return self.plan.largest
-
-    @property
-    def public_plan(self) -> Plan:
-        return self.plan
-
-    @property
-    def profiles(self) -> Mapping[str, Floats]:
-        return self.plan.accuracy.profiles
-
-    @property
-    def shares(self) -> dict[AttributeSet, float]:
-        shares: dict[AttributeSet, float] = {}
-        for attributes, share in zip(self.plan.blocks.sets, self.plan.blocks.share.tolist(), strict=True):
-            shares[attributes] = shares.get(attributes, 0.0) + share
-        return shares
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -111,35 +90,112 @@ class FixedPlan:
         """Privacy cost of the whole release, exact and rounded up."""
         return self.schedule.spent
 
+    @cached_property
+    def pool(self) -> PooledBlocks | None:
+        """Blocks of all releases with their pooled variances; None without earlier ones."""
+        return None if self.earlier is None else self.earlier.pooled(self.plan, self.schedule.draws.variances)
+
     @property
-    def memory_needs(self) -> Iterator[tuple[int, str]]:
-        """Bytes of the task that measures a block, for one block of each kind."""
-        for index, _ in self.plan.blocks.kinds:
-            block = self.plan.blocks[index]
-            cells = max(math.prod(block.rows), self.domain.cells(block.attributes))
-            yield MEASURED * cells, f"{', '.join(block.attributes) or 'the total'} (measuring)"
+    def evidence_plan(self) -> Plan:
+        return self.plan if self.pool is None else self.pool.plan
 
-    def summary(self, budget: Budget) -> dict[str, Any]:
-        """Return errors and optimality gap, known before any data are read."""
-        gap = self.plan.optimality_gap
-        return {"measurements": len(self.plan.blocks), "privacy_cost": budget.amount, "rmse": self._rmse(budget),
-                "optimality_gap": gap if math.isfinite(gap) else None,
-                **self._certified(budget)}  # fmt: skip
+    def forecast(self, budget: Budget) -> FixedForecast:
+        return FixedForecast(self, budget)
 
-    def _certified(self, budget: Budget) -> dict[str, float]:
+    def write(self, folder: Path) -> None:
+        write_plan(folder, self.plan)
+        if self.earlier is not None and self.earlier.target is not None:
+            write_plan(folder / TARGET, self.earlier.target)
+
+    @cached_property
+    def digest(self) -> str:
+        return digest_of(content_of(self.plan))
+
+    @cached_property
+    def _first(self) -> AllBlocks:
+        return AllBlocks(BlockRequests(self.plan.blocks, self.schedule.draws, self.plan.sources))
+
+    def first_decision(self) -> AllBlocks:
+        """Return the decision: all blocks, each from the smallest counted set that contains its attributes."""
+        return self._first
+
+    def evidence(self, taken: Sequence[tuple[AllBlocks, Sequence[Floats]]]) -> PlanEvidence:
+        """Return the blocks of all releases, the variances of their noise, and the values, which are read on access."""
+        (_, values), *_ = taken
+        if self.pool is not None and self.earlier is not None:
+            return self.pool.evidence(self.earlier.evidence.read, values.__getitem__)
+        return PlanEvidence(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)
+
+
+@dataclass(frozen=True, eq=False)
+class FixedForecast:
+    """Errors and optimality gap of a fixed plan at a budget, known before any data are read.
+
+    Attributes
+    ----------
+    measured : FixedPlan
+    budget : Budget
+        Not used with earlier releases, whose noise is known.
+    """
+
+    measured: FixedPlan
+    budget: Budget
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.measured.plan.notes
+
+    @property
+    def plan(self) -> Plan:
+        """Blocks from which queries are estimated."""
+        return self.measured.evidence_plan
+
+    @cached_property
+    def _noise(self) -> tuple[int, float]:
+        """Rows of a unit, and the privacy cost at which a plan for that many rows has the noise of the blocks."""
+        pool = self.measured.pool  # its variances are those of a unit
+        return (self.measured.problem.rows_per_unit, self.budget.privacy_cost) if pool is None else (1, pool.budget)
+
+    @cached_property
+    def rmse(self) -> float:
+        """Expected root mean square error of a query."""
+        rows, cost = self._noise
+        return rows * self.plan.rmse(cost)
+
+    @property
+    def ratio_to_one_release(self) -> float:
+        """Root mean square error relative to one release at the budget of all."""
+        problem, earlier = self.measured.problem, self.measured.earlier
+        if earlier is None:
+            return 1.0
+        single, whole = earlier.target or self.measured.plan, earlier.instalments.budget(problem.budget)
+        return self.rmse / (problem.rows_per_unit * single.rmse(whole.privacy_cost))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Errors and optimality gap; of a release that refines others also the figures of all together."""
+        gap, earlier = self.plan.optimality_gap, self.measured.earlier
+        figures = {"measurements": len(self.measured.plan.blocks), "privacy_cost": self.budget.amount,
+                   "rmse": self.rmse, "optimality_gap": gap if math.isfinite(gap) else None}  # fmt: skip
+        if earlier is None:
+            return figures | self._certified()
+        together = earlier.instalments.to_dict(self.measured.cost)
+        return {**figures, "ratio_to_one_release": self.ratio_to_one_release, **together}
+
+    def _certified(self) -> dict[str, float]:
         """Return the fields that only some plans have: the bound over all mechanisms and the stationarity."""
-        floor = {"rmse_bound_all": self._rmse(budget) * (self.plan.floor / self.plan.error) ** 0.5}
+        floor = {"rmse_bound_all": self.rmse * (self.plan.floor / self.plan.error) ** 0.5}
         flat = {} if self.plan.stationary is None else {"stationary": self.plan.stationary}
         return (floor if self.plan.floor > 0 else {}) | flat
 
-    def expected_errors(self, budget: Budget, most: int) -> list[Mapping[str, Any]]:
+    def errors(self, most: int) -> list[Mapping[str, Any]]:
         """Return the root mean square error in records of at most `most` sets of each part."""
-        scale = self.problem.rows_per_unit / math.sqrt(budget.privacy_cost)
-        return [
-            self._expected(part, names, scale) for part in self.workload.parts for names in _sample_evenly(part, most)
-        ]
+        rows, cost = self._noise
+        scale = rows / math.sqrt(cost)
+        parts = self.measured.workload.parts
+        return [self._error(part, names, scale) for part in parts for names in _sample_evenly(part, most)]
 
-    def _expected(self, part: WorkloadPart, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
+    def _error(self, part: WorkloadPart, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
         accuracy, queries, shown = self.plan.accuracy, part.count(attributes), part.shown(attributes)
         error, unit = scale * math.sqrt(accuracy.summed_variance(part, attributes) / queries), part.unit(attributes)
         if part.statistic is not None:
@@ -148,13 +204,22 @@ class FixedPlan:
         return {"name": f"{part.name}-{len(shown)}", "attributes": shown, "queries": queries, "error": error,
                 "unit": unit}  # fmt: skip
 
-    def cards(self, budget: Budget) -> list[tuple[str, str]]:
-        cost = (("Laplace", "noise: discrete, exact; pure differential privacy, δ = 0") if self.noise == LAPLACE
-                else (figure(float(self.cost.gaussian)), "privacy cost (squared Gaussian-DP μ)"))  # fmt: skip
-        weighted = any(weight != 1.0 for part in self.workload.parts for weight in part.weights)
-        error = "expected root mean square error of a query (records)" + (", weighted as the job says" * weighted)
-        error += ", of sums relative to half their range" * bool(self.workload.numbers)
-        return [cost, (figure(self._rmse(budget)), error), self._certificate(), *self._floor()]
+    @property
+    def cards(self) -> list[tuple[str, str]]:
+        """Figures of the report with their descriptions."""
+        workload, earlier = self.measured.workload, self.measured.earlier
+        cost = (("Laplace", "noise: discrete, exact; pure differential privacy, δ = 0") if self.plan.noise == LAPLACE
+                else (figure(float(self.measured.cost.gaussian)), "privacy cost (squared Gaussian-DP μ)"))  # fmt: skip
+        weighted = any(weight != 1.0 for part in workload.parts for weight in part.weights)
+        words = "expected root mean square error of a query (records)" + (", weighted as the job says" * weighted)
+        error = figure(self.rmse), words + ", of sums relative to half their range" * bool(workload.numbers)
+        certified = [self._certificate(), *self._floor()]
+        if earlier is None:
+            return [cost, error, *certified]
+
+        ratio = "the root mean square error of one release at the summed privacy cost"
+        together = [earlier.instalments.card(self.measured.cost), (f"{self.ratio_to_one_release:.4g} ×", ratio)]
+        return [cost, *together, error, *(certified if earlier.target is None else [])]
 
     def _floor(self) -> list[tuple[str, str]]:
         """Return the ratio of the error to the bound over all matrix mechanisms, if known."""
@@ -170,7 +235,7 @@ class FixedPlan:
         if gap > 1e6:
             return "—", "no bound known for this mechanism"
         if self.plan.blocks[0].whole:
-            bound = "the SVD bound, loose for Laplace noise" if self.noise == LAPLACE else "the SVD bound"
+            bound = "the SVD bound, loose for Laplace noise" if self.plan.noise == LAPLACE else "the SVD bound"
             return (
                 f"{(1 + gap) ** 0.5:.3g} ×",
                 f"the lower bound on the root mean square error of any strategy ({bound})",
@@ -178,62 +243,3 @@ class FixedPlan:
 
         least = "the minimum over all plans of this kind"
         return percent(gap), f"certified: the squared error is at most this far above {least}"
-
-    def _rmse(self, budget: Budget) -> float:
-        return self.problem.rows_per_unit * self.plan.rmse(budget.privacy_cost)
-
-    def write(self, folder: Path) -> None:
-        write_plan(folder, self.plan)
-
-    @cached_property
-    def digest(self) -> str:
-        return digest_of(content_of(self.plan))
-
-    @cached_property
-    def noise_spec(self) -> list[Any]:
-        """Noise of every block; together with plan, domain and secret it determines all draws."""
-        return self.schedule.draws.noise_spec
-
-    def check_low_order(self) -> None:
-        fully_measured(self.plan)
-
-    def for_period(self, context: PeriodContext) -> FixedPlan:
-        """Return the plan itself: all periods have the same blocks."""
-        return self
-
-    def combined(self, factor: float) -> None:
-        """Return None: there is one decision, whose noise follows from the budget."""
-
-    @cached_property
-    def _first(self) -> AllBlocks:
-        return AllBlocks(BlockRequests(self.plan.blocks, self.schedule.draws, self.plan.sources))
-
-    def first_decision(self) -> AllBlocks:
-        """Return the decision: all blocks, each from the smallest counted set that contains its attributes."""
-        return self._first
-
-    def read_decision(self, record: Mapping[str, Any]) -> AllBlocks:
-        raise ValueError("a plan has no later decision")
-
-    def initial_state(self, first: AllBlocks, values: Sequence[Floats], second: object = None) -> None:
-        """Return None: a fixed plan selects nothing and has no state."""
-
-    def next_selection(self, state: None) -> None:
-        """Return None: nothing is left to select."""
-
-    def make_decision(self, state: None, selection: Any, chosen: Sequence[AttributeSet]) -> AllBlocks:
-        raise ValueError("a plan has no later decision")
-
-    def next_state(self, state: None, decision: Any, values: Sequence[Floats]) -> None:
-        raise ValueError("a plan has no later decision")
-
-    def changed_sets(self, before: None, after: None) -> Iterable[AttributeSet]:
-        return ()
-
-    def trace(self, state: None) -> None:
-        """Return None: nothing is selected."""
-
-    def evidence(self, taken: Sequence[tuple[AllBlocks, Sequence[Floats]]]) -> PlanEvidence:
-        """Return the plan, the variances of the drawn noise, and the values, which are read on access."""
-        (_, values), *_ = taken
-        return PlanEvidence(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)

@@ -57,6 +57,12 @@ def component_roots(pairs: Sequence[AttributeSet]) -> dict[str, str]:
     return {name: head_of(name) for name in list(head)}
 
 
+def edges(pairs: Sequence[AttributeSet]) -> int:
+    """Return the number of pairs in a spanning forest of the graph of `pairs`."""
+    roots = component_roots(pairs)
+    return len(roots) - len(set(roots.values()))
+
+
 @dataclass(frozen=True, eq=False)
 class TreeSelection(AimSelection):
     """Selection among pairs that close no cycle; the score is the distance and all weights are equal."""
@@ -93,38 +99,37 @@ class TreeSchedule(BatchedSchedule):
         return False
 
 
-@dataclass(frozen=True, eq=False)
-class TreePlan(AdaptivePlan):
-    """Adaptive plan whose single round selects the whole tree and spends the remaining budget."""
+class TreeState(AimState):
+    """State whose single round selects the whole tree and spends the remaining budget."""
 
-    def next_selection(self, state: AimState) -> AimSelection | None:
-        if state.done:
+    @cached_property
+    def selection(self) -> AimSelection | None:
+        if self.done:
             return None
 
-        setting = state.setting
-        count = len(component_roots(setting.candidates)) - len(set(component_roots(setting.candidates).values()))
-        step = state.left / count
+        setting = self.setting
+        count = edges(setting.candidates)
+        step = self.left / count
         cost = setting.schedule.selecting * step
 
-        return TreeSelection(state.measured + 1, setting.candidates, dict.fromkeys(setting.candidates, 1), state.groups,
-                        count, cost, step - cost, 0.0, setting.rows_per_unit)  # fmt: skip
+        return TreeSelection(self.measured + 1, setting.candidates, dict.fromkeys(setting.candidates, 1), self.groups,
+                             count, cost, step - cost, 0.0, setting.rows_per_unit)  # fmt: skip
 
 
-def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> TreePlan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates of the tree and their cost; PlanError or JobError for unsupported workloads."""
     schedule = TreeSchedule(rounds=1, degree=2)
-    own = make_setting(problem, schedule, GraphicalEstimator(GRAIN), weighted=False)
-    heads = component_roots(own.candidates)
-    own = replace(own, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))
-    estimating = replace(own, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
-    return TreePlan(problem.workload, NAME, own, estimating, "a spanning tree of pairs", options.exact())
+    setting = make_setting(problem, schedule, GraphicalEstimator(GRAIN), weighted=False)
+    setting = replace(setting, schedule=replace(schedule, edges=edges(setting.candidates)), state=TreeState)
+    estimating = replace(setting, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
+    return AdaptivePlan(problem.workload, NAME, setting, estimating, "a spanning tree of pairs", options.exact())
 
 
-def read(folder: Path, problem: PlanningProblem, options: Options) -> TreePlan:
+def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:
     return read_adaptive_plan(folder, problem, Options, plan)
 
 
-def follows(stored: TreePlan, problem: PlanningProblem, options: Options) -> bool:
+def follows(stored: AdaptivePlan, problem: PlanningProblem, options: Options) -> bool:
     return follows_from(stored, lambda: plan(problem, options))
 
 

@@ -2,8 +2,8 @@
 
 first decision → values → initial state → [selection → chosen sets → decision → values → next state]*
 
-The chain ends when no selection is left. The plan of a matrix mechanism has one decision and no selection. The first
-decision follows from the plan and is not stored; every later decision is stored before any of its noise is drawn.
+The chain ends when no selection is left. The plan of a matrix mechanism has one decision and no rounds after it. The
+first decision follows from the plan and is not stored; every later decision is stored before any of its noise is drawn.
 States are functions of released values. Mechanisms implement these protocols; the code that measures, stores and reads
 a release uses nothing else of them.
 
@@ -13,7 +13,6 @@ number of values of each request, the counted sets, subsets by position, and the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from abc import abstractmethod
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, overload
 
@@ -32,7 +32,6 @@ from dpscale.domain import Domain
 from dpscale.plans.attribute_sets import CountSources
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan
-from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import Draw, cost_of, gaussian_draw, laplace_draw
 from dpscale.privacy.streams import canonical
@@ -141,86 +140,81 @@ class Selection(Protocol):
 
 
 class State(Protocol):
-    """State after some rounds: estimates, groups of cells and the approximate number of records.
+    """State after some rounds, a function of released values: what is known, and what is measured next.
 
     Attributes
     ----------
     groups : mapping of str to Groups
     rows : int
         Released estimate of the number of records.
+    selection : Selection or None
+        Candidates of the next round; None if nothing is left to select.
     """
 
     @property
     def groups(self) -> Mapping[str, Groups]: ...
     @property
     def rows(self) -> int: ...
+    @property
+    def selection(self) -> Selection | None: ...
     def estimates(self, sets: Sequence[AttributeSet], /) -> CurrentEstimates: ...
+    def decide(self, selection: Any, chosen: Sequence[AttributeSet], /) -> Decision:
+        """Return the measurements of the sets that were chosen from the selection."""
+
+    def after(self, decision: Any, values: Sequence[Floats], /) -> State:
+        """Return the state after the measurements of a decision."""
+
+    def changed_sets(self, after: Any, /) -> Iterable[AttributeSet]:
+        """Return the candidates whose estimates differ in a later state."""
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Return the selected sets by round, for the report."""
 
 
-class MeasurementPlan(Protocol):
-    """Measurement plan of a release.
+class Rounds(Protocol):
+    """Rounds after the first decision, each of which selects its measurements by released values.
 
     Attributes
     ----------
-    workload : Workload
-    domain : Domain
-    mechanism : str
-    noise : str
-        "gaussian" or "laplace".
-    notes : sequence of str
-        Remarks for the user.
-    counted_sets : sequence of AttributeSet
-        Sets whose exact counts the first decision and the candidates need.
-    largest : AttributeSet
-        Counted set with the most cells.
     candidates : sequence of AttributeSet
-        Sets that can be selected; empty for a fixed plan.
-    cost : Cost
-        Privacy cost of the whole release.
-    can_simulate : bool
-        Whether errors can be simulated by drawing new noise.
+        Sets that can be selected.
     """
 
     @property
-    def workload(self) -> Workload: ...
-    @property
-    def domain(self) -> Domain: ...
-    @property
-    def mechanism(self) -> str: ...
-    @property
-    def noise(self) -> str: ...
+    def candidates(self) -> Sequence[AttributeSet]: ...
+    def start(self, values: Sequence[Floats], second: Any = None) -> State:
+        """Return the state after the first decision; `second` is the next decision if it is already stored."""
+
+    def read_decision(self, record: Mapping[str, Any]) -> Decision:
+        """Return a stored later decision.
+
+        Raises
+        ------
+        ValueError
+            If the record is not a decision of this plan or does not cost what it states.
+        """
+
+
+class Forecast(Protocol):
+    """Costs and errors that are known before any data are read.
+
+    Attributes
+    ----------
+    notes : sequence of str
+        Remarks for the user.
+    summary : mapping
+        Figures by name.
+    cards : list of (str, str)
+        Figures with descriptions, for the report.
+    """
+
     @property
     def notes(self) -> Sequence[str]: ...
     @property
-    def counted_sets(self) -> Sequence[AttributeSet]: ...
+    def summary(self) -> dict[str, Any]: ...
     @property
-    def largest(self) -> AttributeSet: ...
-    @property
-    def candidates(self) -> Sequence[AttributeSet]: ...
-    @property
-    def cost(self) -> Cost: ...
-    @property
-    def can_simulate(self) -> bool: ...
-    @property
-    def shares(self) -> Mapping[AttributeSet, float]:
-        """Share of the budget that each measured set uses; empty if it is not known in advance."""
-
-    @property
-    def profiles(self) -> Mapping[str, Floats]:
-        """Weights u of the attributes that are not averaged uniformly."""
-
-    @property
-    def public_plan(self) -> Any:
-        """The plan object that `Release` exposes."""
-
-    @property
-    def memory_needs(self) -> Iterable[tuple[int, str]]:
-        """Bytes that measuring one block needs in addition to counting, with a description of the block."""
-
-    def summary(self, budget: Budget) -> dict[str, Any]:
-        """Return the costs and errors that are known before any data are read."""
-
-    def expected_errors(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
+    def cards(self) -> list[tuple[str, str]]: ...
+    def errors(self, most: int) -> Sequence[Mapping[str, Any]]:
         """Return the expected errors of at most `most` evenly spaced sets of each workload part.
 
         Returns
@@ -230,53 +224,68 @@ class MeasurementPlan(Protocol):
             errors are not known in advance.
         """
 
-    def cards(self, budget: Budget) -> list[tuple[str, str]]:
-        """Return the summary for the report, as pairs of a figure and its description."""
 
+class MeasurementPlan(Protocol):
+    """Measurement plan of a release.
+
+    Attributes
+    ----------
+    workload : Workload
+    mechanism : str
+    cost : Cost
+        Privacy cost of the whole release.
+    counted_sets : sequence of AttributeSet
+        Sets whose exact counts the first decision and the candidates need.
+    rounds : Rounds or None
+        Rounds after the first decision; None if no measurement depends on the data.
+    evidence_plan : Plan or None
+        Blocks of the evidence, with those of earlier releases; None for a plan with rounds.
+    digest : str
+        SHA-256 of the content of plan.json.
+    """
+
+    @property
+    def workload(self) -> Workload: ...
+    @property
+    def mechanism(self) -> str: ...
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def counted_sets(self) -> Sequence[AttributeSet]: ...
+    @property
+    def rounds(self) -> Rounds | None: ...
+    @property
+    def evidence_plan(self) -> Plan | None: ...
+    @property
+    def digest(self) -> str: ...
     def write(self, folder: Path) -> None: ...
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content of plan.json."""
-
-    @property
-    def noise_spec(self) -> list[Any]:
-        """Noise parameters that are not part of the plan itself; part of the identity of a release in the ledger."""
-
-    def check_low_order(self) -> None:
-        """Raise PlanError if low-order tables cannot be estimated from the planned measurements."""
-
-    def for_period(self, context: PeriodContext) -> MeasurementPlan:
-        """Return the plan of one period of a growing table. Raises JobError if the mechanism has none."""
-
-    def combined(self, factor: float) -> Decision | None:
-        """Return the second decision of a combination of periods, with `factor` times the variance; None if none."""
+    def forecast(self, budget: Budget) -> Forecast:
+        """Return what is known at a budget before any data are read."""
 
     def first_decision(self) -> Decision: ...
-    def read_decision(self, written: Mapping[str, Any]) -> Decision:
-        """Return a stored later decision.
-
-        Raises
-        ------
-        ValueError
-            If the record is not a decision of this plan or does not cost what it states.
-        """
-
-    def initial_state(self, first: Any, values: Sequence[Floats], second: Any = None) -> Any:
-        """Return the state after the first decision; `second` is the next decision if it is already stored."""
-
-    def next_selection(self, state: Any) -> Selection | None:
-        """Return the candidates of the next round, or None if nothing is left to select."""
-
-    def make_decision(self, state: Any, selection: Any, chosen: Sequence[AttributeSet]) -> Decision: ...
-    def next_state(self, state: Any, decision: Any, values: Sequence[Floats]) -> Any: ...
-    def changed_sets(self, before: Any, after: Any) -> Iterable[AttributeSet]:
-        """Return the candidates whose estimates differ between two states."""
-
-    def trace(self, state: Any) -> list[dict[str, Any]] | None:
-        """Return the selected sets by round for the report, or None if the plan selects nothing."""
-
     def evidence(self, taken: Sequence[tuple[Any, Sequence[Floats]]]) -> Any:
         """Return all decisions with their values, in the form that reconstructions read."""
+
+
+def candidates_of(plan: MeasurementPlan) -> Sequence[AttributeSet]:
+    """Return the sets that a plan can select; empty if no measurement depends on the data."""
+    return () if plan.rounds is None else plan.rounds.candidates
+
+
+def largest_counted(plan: MeasurementPlan) -> tuple[int, AttributeSet]:
+    """Return the counted set with the most cells, and their number before it."""
+    sizes = plan.workload.domain.cells_each(plan.counted_sets)
+    return max(zip(sizes, plan.counted_sets, strict=True), key=itemgetter(0))
+
+
+def budget_shares(plan: MeasurementPlan) -> dict[AttributeSet, float]:
+    """Return the share of the budget, with that of earlier releases, of each measured set; empty for rounds."""
+    shares: dict[AttributeSet, float] = {}
+    if plan.evidence_plan is not None:
+        blocks = plan.evidence_plan.blocks
+        for attributes, share in zip(blocks.sets, blocks.share.tolist(), strict=True):
+            shares[attributes] = shares.get(attributes, 0.0) + share
+    return shares
 
 
 SCALE = 256  # distances are integer multiples of 1/SCALE
@@ -319,12 +328,6 @@ class Draws(Sequence[Draw]):
     def cost(self) -> Cost:
         """Privacy cost of all draws, exact and rounded up."""
         return cost_of(self.kinds, np.bincount(self.which, minlength=len(self.kinds)).tolist())
-
-    @property
-    def noise_spec(self) -> list[Any]:
-        """Noise parameters: every kind, and a hash of the assignment of kinds to draws."""
-        whose = hashlib.sha256(np.ascontiguousarray(self.which).tobytes()).hexdigest()
-        return [[[draw.multiplier, draw.noise_spec] for draw in self.kinds], whose]
 
     @cached_property
     def variances(self) -> NDArray[np.float64]:

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from numbers import Real
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -308,11 +307,6 @@ class Plan:
     def counted_sets(self) -> tuple[AttributeSet, ...]:
         """Attribute sets to count, in domain order."""
         return tuple(self.sources.sets)
-
-    @cached_property
-    def largest(self) -> AttributeSet:
-        """Counted attribute set with the most cells."""
-        return max(zip(self.domain.cells_each(self.counted_sets), self.counted_sets, strict=True), key=itemgetter(0))[1]
 
 
 def is_consistent(sets: AttributeSets, attributes: int) -> bool:

@@ -25,7 +25,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.fit import Observed
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
-from dpscale.reconstruction.low_order import from_estimates
+from dpscale.reconstruction.low_order import from_estimates, fully_measured
 from dpscale.reconstruction.simulated_errors import SimulatedErrors
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import Workload, WorkloadPart
@@ -180,10 +180,16 @@ class BasicOptions(Settings):
 
 def check_no_trees(measurement_plan: MeasurementPlan, field: str, value: str) -> None:
     """Raise PlanError if a plan measures the levels of a hierarchy together."""
-    plan = measurement_plan.public_plan
-    if isinstance(plan, Plan) and plan.blocks.has_trees:
+    plan = measurement_plan.evidence_plan
+    if plan is not None and plan.blocks.has_trees:
         raise PlanError(field, f"{value} for a plan over the levels of a hierarchy", "least-squares or maxent",
                         "use one of them; tables of least squares add up, and publish has none below 0")  # fmt: skip
+
+
+def check_low_order(measurement_plan: MeasurementPlan) -> None:
+    """Raise PlanError if low-order tables cannot be estimated: a plan with rounds measures every 1-way."""
+    if measurement_plan.evidence_plan is not None:
+        fully_measured(measurement_plan.evidence_plan)
 
 
 def do_nothing(*_: Any) -> None:

@@ -45,9 +45,11 @@ class Options(BasicOptions):
 def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
     """Raise PlanError if the planned sets need too large a model, or levels of hierarchies."""
     check_no_trees(measurement_plan, "reconstruct.method", "graphical")
-    sizes = {name: measurement_plan.domain[name].size for name in measurement_plan.domain.names}
-    limit = min(options.most_cells, memory // BYTES)
-    check_size(_sizes_of(sizes, measurement_plan.shares), list(measurement_plan.shares), limit)
+    if (plan := measurement_plan.evidence_plan) is None:  # not known before the rounds
+        return
+    sizes = {name: plan.domain[name].size for name in plan.domain.names}
+    sets = list(dict.fromkeys(plan.blocks.sets))
+    check_size(_sizes_of(sizes, sets), sets, min(options.most_cells, memory // BYTES))
 
 
 def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: int) -> JunctionTree:

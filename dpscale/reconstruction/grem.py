@@ -37,21 +37,23 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
         return
 
     check_no_trees(measurement_plan, "reconstruct.non_negative", "true")
-    plan, requested = measurement_plan, [names for names in measurement_plan.workload.sets if names]
-    needed = BYTES * sum(plan.domain.cells(names) for names in requested)
+    workload, plan = measurement_plan.workload, measurement_plan.evidence_plan
+    requested = [names for names in workload.sets if names]
+    needed = BYTES * sum(workload.domain.cells(names) for names in requested)
     if needed > memory:
         raise PlanError("reconstruct.non_negative", f"marginals that need {format_bytes(needed)} together",
                         f"the {format_bytes(memory)} of engine.memory", "raise it, or use maxent")  # fmt: skip
-    if plan.candidates:  # an adaptive mechanism: residuals that are not measured are free
+    if plan is None:  # an adaptive mechanism: residuals that are not measured are free
         return
 
-    weighted = [name for name, profile in plan.profiles.items() if profile.max() - profile.min() > EVEN * profile.max()]
+    profiles = plan.accuracy.profiles
+    weighted = [name for name, profile in profiles.items() if profile.max() - profile.min() > EVEN * profile.max()]
     if weighted:
         raise PlanError("reconstruct.non_negative", f"true for a plan of {plan.mechanism} with weighted means of "
                         f"{', '.join(weighted[:3])}", "a plan of plain means",
                         "use maxent, or mechanism residual-planner or query-smasher")  # fmt: skip
 
-    residuals = plan.public_plan.accuracy.residuals
+    residuals = plan.accuracy.residuals
     for names in requested:
         if any(subset not in residuals or not residuals[subset].spans_all for subset in subsets(names)):
             raise PlanError("reconstruct.non_negative", f"true, but {', '.join(names)} is not measured completely",

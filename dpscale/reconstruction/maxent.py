@@ -19,7 +19,7 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, NDArray, ParallelMap, one_thread
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction
+from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction, check_low_order
 from dpscale.reconstruction.consistency import (
     ConsistentMarginals,
     Disagreement,
@@ -68,12 +68,13 @@ class Options(Settings):
 
 def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
     """Raise an error if the plan cannot be reconstructed, or not within the memory."""
-    if options.errors == "simulated" and not measurement_plan.can_simulate:
+    if options.errors == "simulated" and measurement_plan.evidence_plan is not None:
         raise JobError("reconstruct.errors", f"'simulated' for {measurement_plan.mechanism} by {NAME}",
                        "an adaptive mechanism by maxent", "leave it out")  # fmt: skip
 
-    measurement_plan.check_low_order()
-    needed = 16 * sum(measurement_plan.domain.cells(names) for names in measurement_plan.workload.sets)
+    check_low_order(measurement_plan)
+    workload = measurement_plan.workload
+    needed = 16 * sum(workload.domain.cells(names) for names in workload.sets)
     if options.agree and needed > memory:
         raise PlanError("reconstruct.agree", f"targets that need {format_bytes(needed)} together",
                         f"the {format_bytes(memory)} of engine.memory", "raise it, or leave out agree")  # fmt: skip

@@ -6,6 +6,7 @@ is opened and when the release is charged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
@@ -25,7 +26,8 @@ from dpscale.ledger.location import is_address, standing
 from dpscale.ledger.rows import JobEntry
 from dpscale.ledger.transfer import there
 from dpscale.measurement.unit_counts import UnitPlan, plan_units
-from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.measurement_plan import MeasurementPlan, candidates_of, largest_counted
+from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
@@ -149,6 +151,7 @@ def check_first_release(job: Any, digest: str, fresh: bool) -> None:
 
 
 ESTIMATE_BYTES, ANSWER_BYTES = 40, 216  # bytes of a cell, and of a query with its labels, error and interval
+BLOCK_BYTES = 64  # per cell or strategy row: counts, their product, noise in words, floats
 VALUE_BYTES = 16  # bytes of a value of a synthetic row: as a cell and decoded
 Need = tuple[int, str]
 
@@ -157,7 +160,7 @@ def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engin
     """Raise PlanError if the largest attribute set fits neither the memory setting nor the smallest worker."""
     memory = counting_memory(measurement_plan, job)
     if job.synthesize is not None:
-        columns = len(measurement_plan.domain) + len(measurement_plan.workload.numbers)
+        columns = len(measurement_plan.workload.domain) + len(measurement_plan.workload.numbers)
         check_rows(job.synthesize, job.synthesize.rows, columns, job.engine.bytes)
     _check_memory_setting(measurement_plan, memory, engine.workers)
     needed, what = reconstruction_memory(measurement_plan, job)
@@ -183,7 +186,7 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
 
 def counting_memory(measurement_plan: MeasurementPlan, job: TableJob) -> int:
     """Return the memory for counting; an adaptive run stores exact counts of candidates in the other half."""
-    return job.engine.bytes // 2 if measurement_plan.candidates else job.engine.bytes
+    return job.engine.bytes // 2 if candidates_of(measurement_plan) else job.engine.bytes
 
 
 def reconstruction_memory(measurement_plan: MeasurementPlan, job: TableJob) -> Need:
@@ -204,11 +207,20 @@ def reconstruction_seconds(measurement_plan: MeasurementPlan, job: TableJob) -> 
 
 
 def _memory_needs(measurement_plan: MeasurementPlan, job: TableJob, memory: int, workers: int) -> Iterator[Need]:
-    counting, what = largest_task(measurement_plan.domain, measurement_plan.counted_sets, memory, workers)
+    counting, what = largest_task(measurement_plan.workload.domain, measurement_plan.counted_sets, memory, workers)
     yield counting, f"{what} (counting)"
-    yield from measurement_plan.memory_needs
+    if (plan := measurement_plan.evidence_plan) is not None:  # rounds need less than counting
+        yield from _block_needs(plan)
     for part in measurement_plan.workload.parts:
         yield from _answer_needs(part, job.output.max_rows)
+
+
+def _block_needs(plan: Plan) -> Iterator[Need]:
+    """Yield the bytes of the task that measures a block, one of each kind."""
+    for index, _ in plan.blocks.kinds:
+        block = plan.blocks[index]
+        cells = max(math.prod(block.rows), plan.domain.cells(block.attributes))
+        yield BLOCK_BYTES * cells, f"{', '.join(block.attributes) or 'the total'} (measuring)"
 
 
 def _answer_needs(part: WorkloadPart, most: int) -> Iterator[Need]:
@@ -222,8 +234,9 @@ def _answer_needs(part: WorkloadPart, most: int) -> Iterator[Need]:
 
 def _check_memory_setting(measurement_plan: MeasurementPlan, memory: int, workers: int) -> None:
     """Raise PlanError if the largest attribute set does not fit the memory for counting."""
-    needed = 8 * (workers + FACTOR) * measurement_plan.domain.cells(measurement_plan.largest)
+    cells, names = largest_counted(measurement_plan)
+    needed = 8 * (workers + FACTOR) * cells
     if needed > memory:
-        set_needs = f"{', '.join(measurement_plan.largest)} needs {format_bytes(needed)} with {workers} workers"
+        set_needs = f"{', '.join(names)} needs {format_bytes(needed)} with {workers} workers"
         raise PlanError("engine.memory", set_needs, f"at most the {format_bytes(memory)} for counting",
                         "raise engine.memory, use fewer workers, or leave the set out")  # fmt: skip

@@ -162,7 +162,7 @@ def _check_job(job: Any, first: TablePart) -> TableJob:
     """Return a job with another workload; raise JobError unless its data, domain and ledger are those of the run."""
     if not isinstance(job, TableJob):
         raise JobError("--job", "a job of several tables", "a job of one table", "use the job with another workload")
-    if not required_pooling(first.job.method).OTHER_WORKLOADS:
+    if not required_pooling(first.job.method).other_workloads:
         raise JobError("--job", f"given for a run of {first.measurement_plan.mechanism}", "a run with a fixed plan",
                        "leave it out: an adaptive release continues with its own workload")  # fmt: skip
     if job.method.pooling != first.job.method.pooling:
@@ -190,14 +190,15 @@ def _with_budget(job: TableJob, first: TablePart, epsilon: float, delta: float |
                        " measured after the search", "start a new run with the whole budget")  # fmt: skip
     content.pop("discover", None)  # the cells are public now
     delta = first.job.privacy.delta if delta is None else delta
-    if delta is None and first.measurement_plan.noise != LAPLACE:
+    noise = first.job.privacy.noise
+    if delta is None and noise != LAPLACE:
         raise JobError("--delta", "missing, and the job of the run states none", "the delta of epsilon",
                        "add --delta, for example 1e-9")  # fmt: skip
     kept = {name: value for name, value in content["privacy"].items() if name not in ("rho", "privacy_cost", "delta")}
     content["privacy"] = kept | {"epsilon": epsilon} | ({} if delta is None else {"delta": delta})
     made = TableJob.parse(content, first.path).at(job.folder, job.places)
-    if made.privacy.noise != first.measurement_plan.noise:
-        raise JobError("--delta", f"given for a run with {first.measurement_plan.noise} noise",
+    if made.privacy.noise != noise:
+        raise JobError("--delta", f"given for a run with {noise} noise",
                        "epsilon alone for pure differential privacy", "leave it out")  # fmt: skip
     return made
 

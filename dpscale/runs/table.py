@@ -325,7 +325,8 @@ class TablePart(Part):
     def measurement_plan(self) -> MeasurementPlan:
         """The measurement plan that the plan stage wrote."""
         measurement_plan = self.job.method.read(self.path / "plan", self.planning_problem, self.job.options)
-        if measurement_plan.noise != self.job.privacy.noise:
+        fixed = measurement_plan.evidence_plan
+        if fixed is not None and fixed.noise != self.job.privacy.noise:
             raise JobError("run directory", "the noise of its plan differs from that of its job",
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
         return with_earlier(self, measurement_plan) if self.refines else measurement_plan

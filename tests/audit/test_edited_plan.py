@@ -122,7 +122,7 @@ def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
         patched.setattr(runs, "destroy_secret", lambda path: 1 / 0)
         with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, tmp_path / "run")
-    assert open_part(tmp_path / "run").measurement_plan.noise_spec == ["aim-grem", "1", 1]
+    assert open_part(tmp_path / "run").measurement_plan.setting.beta == 1
     dp.run(job, tmp_path / "run")
 
 

@@ -369,7 +369,7 @@ def test_stages_by_commands(release, tmp_path):
     planned = json.loads(invoke("plan", job, "--run-dir", run, "--quiet", "--json").stdout)["tables"]
     for name, table in open_run(run).tables.items():
         budget = table.planning_problem.budget
-        rmse = table.measurement_plan.summary(budget)["rmse"]
+        rmse = table.measurement_plan.forecast(budget).summary["rmse"]
         assert (planned[name]["privacy_cost"], planned[name]["rmse"]) == (budget.amount, rmse), "after the searches"
     listed = [one["name"] for one in json.loads(invoke("job", "stages", run, "--json").stdout)["stages"]]
     assert listed == ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]

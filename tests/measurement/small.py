@@ -1,6 +1,8 @@
 """A small table with dependences, and runs of the adaptive selection loop on it."""
 
+from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property, partial
 from itertools import combinations
 
 import numpy as np
@@ -12,6 +14,7 @@ from dpscale.measurement.adaptive import run as run_chain
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
 from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, Setting
+from dpscale.mechanisms.aim.state import AimState
 from dpscale.workload.residual.axes import coarsened
 
 SIZES = {"a": 4, "b": 3, "c": 12, "d": 2, "e": 5}
@@ -50,6 +53,23 @@ def make_adaptive_plan(setting):
     """Return the adaptive plan of a setting."""
     workload = Workload(Domain(dict(setting.sizes))).add("marginal", attributes=setting.targets)
     return AdaptivePlan(workload, "aim-grem", setting, setting, "", {})
+
+
+def with_states(plan, decide=lambda decision: decision, select=lambda selection: selection):
+    """Return an adaptive plan whose states alter every decision and every selection."""
+    states = plan.setting.state or AimState
+    kind, given = getattr(states, "func", states), getattr(states, "keywords", {})
+
+    class AlteredState(kind):
+        @cached_property
+        def selection(self):
+            found = super().selection
+            return None if found is None else select(found)
+
+        def decide(self, selection, chosen):
+            return decide(super().decide(selection, chosen))
+
+    return replace(plan, setting=replace(plan.setting, state=partial(AlteredState, **given)))
 
 
 def run_loop(setting, counts_of, secret, release=None):

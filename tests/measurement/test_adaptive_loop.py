@@ -21,7 +21,7 @@ from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.decision import AimDecision
 from dpscale.mechanisms.aim.estimators import EntropyEstimator
 from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, Setting
-from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
+from dpscale.mechanisms.aim.state import first_decision, initial_state
 from dpscale.plans.measurement_plan import SCALE, TableEstimates
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.workload.residual import center, subsets
@@ -58,9 +58,9 @@ def run_on_random_values(setting, rng, choose):
     spent = sum(order.draw.cost for order in decision.requests)
     state = initial_state(setting, decision, [random_value(order, rng) for order in decision.requests])
     while not state.done:
-        decision = make_decision(state, selection := next_selection(state), choose(selection))
+        decision = state.decide(selection := state.selection, choose(selection))
         spent += selection.beta * len(decision.chosen) + sum(order.draw.cost for order in decision.requests)
-        state = next_state(state, decision, [random_value(order, rng) for order in decision.requests])
+        state = state.after(decision, [random_value(order, rng) for order in decision.requests])
     return state, spent
 
 
@@ -71,7 +71,7 @@ def state_after_one_ways(setting, seed=1):
 
 
 def score_candidates(state, counts_of):
-    selection, scores = next_selection(state), Scores()
+    selection, scores = state.selection, Scores()
     sets = scores.missing(selection.candidates)
     shard = build_shard([ExactMarginal(names, counts_of(names)) for names in sets], sets, state.groups, state.rows)
     scores.learn(shard.distances(state.estimates(sets), sets, {}))
@@ -133,7 +133,7 @@ def test_next_state_depends_on_released_values_only(options):
 @either
 def test_one_record_changes_score_by_at_most_sensitivity(options):
     table, state = make_records(), state_after_one_ways(make_setting(options))
-    selection, here = next_selection(state), score_candidates(state, make_counter(table))
+    selection, here = state.selection, score_candidates(state, make_counter(table))
     for row in range(0, 40, 4):
         there = score_candidates(state, make_counter(np.delete(table, row, axis=0)))
         moved = max(abs(one - other) for one, other in zip(here, there, strict=True))
@@ -174,8 +174,8 @@ def _replay(setting, secret, choices):
     decision = round_trip(first_decision(setting), setting)
     state = initial_state(setting, decision, measure_requests(decision))
     for chosen in choices:
-        decision = round_trip(make_decision(state, next_selection(state), chosen), setting)
-        state = next_state(state, decision, measure_requests(decision))
+        decision = round_trip(state.decide(state.selection, chosen), setting)
+        state = state.after(decision, measure_requests(decision))
     return state
 
 
@@ -186,8 +186,8 @@ def round_trip(decision, setting):
 def test_decision_round_trips_and_edited_decision_is_refused():
     setting = make_setting(rows_per_unit=2)
     state = state_after_one_ways(setting)
-    selection = next_selection(state)
-    expected = make_decision(state, selection, selection.candidates[: selection.count])
+    selection = state.selection
+    expected = state.decide(selection, selection.candidates[: selection.count])
     read = round_trip(expected, setting)
     assert read.spent == expected.spent
     assert [o.label for o in read.requests] == [o.label for o in expected.requests]
@@ -212,7 +212,7 @@ def test_decision_round_trips_and_edited_decision_is_refused():
 
 def test_round_selects_distinct_candidates():
     state = state_after_one_ways(make_setting((BatchedSchedule(rounds=2), EntropyEstimator())))
-    selection, scores = next_selection(state), score_candidates(state, COUNTS)
+    selection, scores = state.selection, score_candidates(state, COUNTS)
     for seed in range(20):
         chosen = select_candidates(
             selection, scores, 1, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r)
@@ -373,7 +373,7 @@ def test_candidates_dominated_by_noise_are_not_offered():
         most = 0.1 * (1 + (1 - share) / 0.75)
         wanted = [names for names in setting.candidates if len(names) == 2 or noise[names] <= most]
         assert list(state.offered) == wanted
-        assert list(next_selection(state).candidates) == [*wanted, *[()] * len(wanted)]
+        assert list(state.selection.candidates) == [*wanted, *[()] * len(wanted)]
         assert state.step == setting.first_step * Fraction(share if len(wanted) > 10 else 1)
     assert len(state.offered) == 20  # the largest budget: all triples
 
@@ -386,13 +386,13 @@ def run_without_findings(setting, seed=3):
     state = initial_state(setting, decision, [random_value(order, rng) for order in decision.requests])
     taken = [decision]
     while not state.done:
-        selection = next_selection(state)
-        decision = make_decision(state, selection, selection.candidates[: selection.count])
+        selection = state.selection
+        decision = state.decide(selection, selection.candidates[: selection.count])
         values = [
             state.counts[o.names[0]].values if o.by_cell else _estimated_residual(state, o) for o in decision.requests
         ]
         taken.append(decision)
-        state = next_state(state, decision, values)
+        state = state.after(decision, values)
     return state, taken
 
 

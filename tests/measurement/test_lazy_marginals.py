@@ -8,7 +8,7 @@ import pytest
 
 from dpscale.mechanisms.aim.estimators import GremEstimator
 from dpscale.mechanisms.aim.setting import PublishedSchedule
-from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
+from dpscale.mechanisms.aim.state import first_decision, initial_state
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload.residual import center, subsets
 from dpscale.workload.residual.grem import LazyMarginals, Residuals
@@ -97,9 +97,9 @@ def test_run_selects_same_sets_and_replays_to_same_bytes(seed):
     decision, state = first_decision(setting), None
     for chosen in [None, *(note.chosen for note in lazy.rounds)]:
         if state is not None:
-            decision = make_decision(state, next_selection(state), chosen)
+            decision = state.decide(state.selection, chosen)
         values = [measure_request(order, COUNTS, secret, order.label) for order in decision.requests]
-        state = initial_state(setting, decision, values) if state is None else next_state(state, decision, values)
+        state = initial_state(setting, decision, values) if state is None else state.after(decision, values)
     assert state.rounds == lazy.rounds  # although only the selected sets were requested
     for names in TRIPLES:
         assert state.fit.table(names).tobytes() == lazy.fit.table(names).tobytes()

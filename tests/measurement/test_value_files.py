@@ -79,7 +79,7 @@ def make_store(folder, measurement_plan):
 
 def measure_missing(released, place, sets=None, wanted=None):
     """Measure the missing values from counts of the given sets only."""
-    rng, domain = np.random.default_rng(3), released.measurement_plan.domain
+    rng, domain = np.random.default_rng(3), released.measurement_plan.workload.domain
     everything = rng.integers(0, 9, domain.shape(domain.names))
     sets = released.measurement_plan.counted_sets if sets is None else sets
     away = {one: tuple(i for i, name in enumerate(domain.names) if name not in one) for one in sets}

@@ -217,7 +217,7 @@ def test_weigh_with_fewer_queries_than_cells():
 
 
 def plan_with(workload, **options):
-    return planner.MECHANISM.plan(PlanningProblem(workload), planner.Options(**options), Tools()).public_plan
+    return planner.MECHANISM.plan(PlanningProblem(workload), planner.Options(**options), Tools()).plan
 
 
 def explicit_error(gram, matrix):

@@ -4,7 +4,7 @@ detected.
 
 import json
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from types import ModuleType
@@ -26,6 +26,7 @@ from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.junction_tree.tree import model_cells
 from tests.audit.composition import audit_run
 from tests.audit.small import write
+from tests.measurement.small import with_states
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5, "e": 3}
 MODULES = {"mst": mst, "aim-pgm": aim_pgm}
@@ -61,12 +62,7 @@ def run_decisions(plan, seed=0, rows_per_unit=1):
     """Run a plan and return its decisions in order and the last state."""
     taken = [plan.first_decision()]
 
-    class RecordingPlan(type(plan)):
-        def make_decision(self, state, selection, chosen):
-            taken.append(super().make_decision(state, selection, chosen))
-            return taken[-1]
-
-    recording = RecordingPlan(**{field.name: getattr(plan, field.name) for field in fields(plan)})
+    recording = with_states(plan, lambda decision: taken.append(decision) or decision)
     state = run(recording, make_counter(make_records()), seeded_secret(seed), rows_per_unit=rows_per_unit)
     return taken, state
 
@@ -123,10 +119,8 @@ def test_total_cost_equals_budget(name, rows_per_unit):
 def test_selection_scale_follows_sensitivity(name):
     """The sensitivity is the largest weight times the records of a unit."""
     plan = make_plan(name, rows_per_unit=4)
-    state = plan.initial_state(
-        plan.first_decision(), [np.full(order.block.rows, 500.0) for order in plan.first_decision().requests]
-    )
-    selection = plan.next_selection(state)
+    state = plan.rounds.start([np.full(order.block.rows, 500.0) for order in plan.first_decision().requests])
+    selection = state.selection
     weights = {1} if name == "mst" else {4, 8}
     assert {selection.weights[names] for names in selection.candidates} == weights
     assert sensitivity(selection, 4) == selection.sensitivity == SCALE * 4 * max(weights)
@@ -179,34 +173,25 @@ def test_run_passes_audit_and_is_equal_on_threads(tmp_path, name):
 # --- planted errors ---
 
 
-class MonotonicError:
+def with_monotonic_error(plan):
     """Planted error of public AIM: selections at twice the ε, about four times the cost, with the old cost in the
     decision.
     """
-
-    def next_selection(self, state):
-        planned = super().next_selection(state)
-        return replace(planned, beta=4 * planned.beta) if planned else None
-
-    def make_decision(self, state, selection, chosen):
-        decision = super().make_decision(state, selection, chosen)
-        return replace(decision, beta=decision.beta / 4)
+    return with_states(
+        plan,
+        lambda decision: replace(decision, beta=decision.beta / 4),
+        lambda selection: replace(selection, beta=4 * selection.beta),
+    )
 
 
-class UnpaidSelection:
+def with_unpaid_selection(plan):
     """The same planted error with the new cost in the decision, which was not charged."""
-
-    def next_selection(self, state):
-        planned = super().next_selection(state)
-        return replace(planned, beta=4 * planned.beta) if planned else None
+    return with_states(plan, select=lambda selection: replace(selection, beta=4 * selection.beta))
 
 
-class IgnoredContributionBound:
+def with_ignored_contribution_bound(plan):
     """Planted error: noise and sensitivity are those of one record per unit."""
-
-    @property
-    def cost(self):
-        return dp.privacy.Cost(gaussian=self.setting.beta)
+    return plan
 
 
 @pytest.fixture
@@ -215,10 +200,8 @@ def planted(request, monkeypatch):
     module = MODULES[name]
 
     def plan(problem, options, tools=None):
-        planned = replace(problem, rows_per_unit=1) if mistake is IgnoredContributionBound else problem
-        sound = module.plan(planned, module.Options())
-        kind = type("Planted", (mistake, type(sound)), {})
-        return kind(**{field.name: getattr(sound, field.name) for field in fields(sound)})
+        planned = replace(problem, rows_per_unit=1) if mistake is with_ignored_contribution_bound else problem
+        return mistake(module.plan(planned, module.Options()))
 
     made = ModuleType("tests.mechanisms.planted")
     made.MECHANISM = Mechanism("planted", NoOptions, plan, lambda folder, problem, options: plan(problem, options),
@@ -228,7 +211,9 @@ def planted(request, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "planted", [(name, mistake) for name in MODULES for mistake in (MonotonicError, UnpaidSelection)], indirect=True
+    "planted",
+    [(name, mistake) for name in MODULES for mistake in (with_monotonic_error, with_unpaid_selection)],
+    indirect=True,
 )
 def test_planted_selection_cost_is_detected(tmp_path, planted):
     with pytest.raises(
@@ -240,7 +225,7 @@ def test_planted_selection_cost_is_detected(tmp_path, planted):
         assert audit.drawn <= audit.paid
 
 
-@pytest.mark.parametrize("planted", [(name, IgnoredContributionBound) for name in MODULES], indirect=True)
+@pytest.mark.parametrize("planted", [(name, with_ignored_contribution_bound) for name in MODULES], indirect=True)
 def test_planted_contribution_bound_is_detected(tmp_path, planted):
     data = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 4}
     with pytest.raises(BudgetError, match="measure more than was charged"):

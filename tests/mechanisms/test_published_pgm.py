@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from types import ModuleType
 
@@ -25,7 +25,7 @@ from dpscale.workload.residual import residual_of
 from dpscale.workload.residual.axes import every_cell
 from tests.audit.composition import audit_run
 from tests.audit.small import write
-from tests.measurement.small import NAMES, SIZES, TRIPLES, make_counter, make_records, mean_error
+from tests.measurement.small import NAMES, SIZES, TRIPLES, make_counter, make_records, mean_error, with_states
 
 COUNTS = make_counter(make_records())
 RHO = {"rho": 0.5, "dataset": "small"}
@@ -44,12 +44,7 @@ def run_decisions(plan, seed=0, rows_per_unit=1):
     """Run a plan and return its decisions in order and the last state."""
     taken = [plan.first_decision()]
 
-    class RecordingPlan(type(plan)):
-        def make_decision(self, state, selection, chosen):
-            taken.append(super().make_decision(state, selection, chosen))
-            return taken[-1]
-
-    recording = RecordingPlan(**{field.name: getattr(plan, field.name) for field in fields(plan)})
+    recording = with_states(plan, lambda decision: taken.append(decision) or decision)
     return taken, run(recording, COUNTS, seeded_secret(seed), rows_per_unit=rows_per_unit)
 
 
@@ -59,8 +54,8 @@ def test_budget_is_divided_as_in_the_paper():
     first = plan.first_decision()
     for order in first.requests:
         assert order.variance == pytest.approx(8 * attributes / (0.9 * rho), rel=1e-4)
-    state = plan.initial_state(first, [np.full(order.block.rows, 500.0) for order in first.requests])
-    selection = plan.next_selection(state)
+    state = plan.rounds.start([np.full(order.block.rows, 500.0) for order in first.requests])
+    selection = state.selection
     assert selection.count == 1
     assert selection.beta / 2 == Fraction(1, 2) / 10 / (16 * attributes)
     assert selection.step == plan.setting.one_way_cost
@@ -152,12 +147,12 @@ def test_plan_file_states_option_only_if_it_is_not_the_default(tmp_path):
     assert set(default.to_dict()["options"]) == {"degree", "most_cells"}
     assert default.to_dict()["options"]["most_cells"] == "65536"
     made = make_plan(beta=1.0)
-    assert made.most_cells == aim_pgm.PUBLISHED_CELLS
+    assert made.setting.state.keywords["most_cells"] == aim_pgm.PUBLISHED_CELLS
     assert made.to_dict()["options"]["published"] == "True"
     for options in (aim_pgm.Options(published=True), aim_pgm.Options(published=True, most_cells=1000)):
         aim_pgm.plan(problem, options).write(tmp_path)
         read = aim_pgm.read(tmp_path, problem, aim_pgm.Options())
-        assert read.most_cells == options.most_cells
+        assert read.setting.state.keywords["most_cells"] == options.most_cells
         assert read.setting.schedule == options.schedule()
         assert aim_pgm.follows(read, problem, options)
         assert not aim_pgm.follows(read, problem, aim_pgm.Options())
@@ -172,24 +167,19 @@ def test_other_option_together_with_published_is_refused():
         checked(aim_pgm.Options, {"published": "yes"}, "mechanism", "aim-pgm")
 
 
-class ChargedOnce:
+def charged_once(decision):
     """Planted error: every residual of a marginal is drawn with the noise of the whole budget of the round."""
-
-    def make_decision(self, state, selection, chosen):
-        decision = super().make_decision(state, selection, chosen)
-        requests = tuple(
-            replace(one, draw=gaussian_draw(one.block.squared_l2_sensitivity, decision.step, 1, "")) for one in
-            decision.requests
-        )  # fmt: skip
-        return replace(decision, requests=requests)
+    requests = tuple(
+        replace(one, draw=gaussian_draw(one.block.squared_l2_sensitivity, decision.step, 1, "")) for one in
+        decision.requests
+    )  # fmt: skip
+    return replace(decision, requests=requests)
 
 
 @pytest.fixture
 def planted(monkeypatch):
     def plan(problem, options, tools=None):
-        sound = aim_pgm.plan(problem, aim_pgm.Options(published=True))
-        kind = type("Planted", (ChargedOnce, type(sound)), {})
-        return kind(**{field.name: getattr(sound, field.name) for field in fields(sound)})
+        return with_states(aim_pgm.plan(problem, aim_pgm.Options(published=True)), charged_once)
 
     made = ModuleType("tests.mechanisms.planted_cells")
     made.MECHANISM = Mechanism("planted-cells", NoOptions, plan, lambda _, problem, options: plan(problem, options),

@@ -44,8 +44,8 @@ def later_version(monkeypatch):
     convert = conversion.gdp_mu
     monkeypatch.setattr(conversion, "gdp_mu", lambda *given: convert(*given) * (1 - 1e-6))
     monkeypatch.setattr(state, "first_decision", lambda *_: 1 / 0)
-    for name in ("make_decision", "next_selection"):
-        monkeypatch.setattr(state, name, lambda *_: 1 / 0)
+    monkeypatch.setattr(state.AimState, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(state.AimState, "selection", property(lambda _: 1 / 0))
 
 
 def same_estimates(found, expected):

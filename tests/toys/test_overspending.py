@@ -14,6 +14,7 @@ from dpscale.mechanisms.contract import Mechanism, NoOptions
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from tests.audit.composition import audit_run
 from tests.audit.small import write
+from tests.measurement.small import with_states
 
 RHO = {"rho": 0.5, "dataset": "small"}
 
@@ -26,31 +27,28 @@ class UnderchargedPlan(AdaptivePlan):
         return dp.privacy.Cost(gaussian=self.setting.beta / 100)
 
 
-class OverspendingPlan(AdaptivePlan):
+def undercharged(plan):
+    return UnderchargedPlan(**{field.name: getattr(plan, field.name) for field in fields(AdaptivePlan)})
+
+
+def overspending(plan):
     """Planted error: rounds measure at fifty times their budget, and decisions state this cost."""
-
-    def next_selection(self, state):
-        selection = super().next_selection(state)
-        return replace(selection, step=selection.step * 50) if selection else None
+    return with_states(plan, select=lambda selection: replace(selection, step=selection.step * 50))
 
 
-class HiddenSelectionCostPlan(AdaptivePlan):
+def with_hidden_selection_cost(plan):
     """Planted error: selections are made at fifty times the cost in their decisions."""
-
-    def next_selection(self, state):
-        selection = super().next_selection(state)
-        return replace(selection, beta=selection.beta * 50) if selection else None
-
-    def make_decision(self, state, selection, chosen):
-        decision = super().make_decision(state, selection, chosen)
-        return replace(decision, beta=decision.beta / 50)
+    return with_states(
+        plan,
+        lambda decision: replace(decision, beta=decision.beta / 50),
+        lambda selection: replace(selection, beta=selection.beta * 50),
+    )
 
 
 @pytest.fixture
 def registered(request, monkeypatch):
     def plan(problem, options, tools=None):
-        chosen = aim_grem.plan(problem, aim_grem.Options())
-        return request.param(**{field.name: getattr(chosen, field.name) for field in fields(AdaptivePlan)})
+        return request.param(aim_grem.plan(problem, aim_grem.Options()))
 
     module = ModuleType("tests.toys.overspending")
     module.MECHANISM = Mechanism("over", NoOptions, plan, lambda folder, problem, options: plan(problem, options),
@@ -59,7 +57,7 @@ def registered(request, monkeypatch):
     monkeypatch.setitem(MECHANISMS, "over", module.__name__)
 
 
-@pytest.mark.parametrize("registered", [UnderchargedPlan, OverspendingPlan], indirect=True)
+@pytest.mark.parametrize("registered", [undercharged, overspending], indirect=True)
 def test_planted_overspending_is_stopped_before_draw(tmp_path, registered):
     with suppress(Exception):
         dp.run(write(tmp_path, mechanism={"name": "over"}, privacy=RHO), tmp_path / "run")
@@ -69,7 +67,7 @@ def test_planted_overspending_is_stopped_before_draw(tmp_path, registered):
         assert audit.drawn <= audit.paid
 
 
-@pytest.mark.parametrize("registered", [HiddenSelectionCostPlan], indirect=True)
+@pytest.mark.parametrize("registered", [with_hidden_selection_cost], indirect=True)
 def test_planted_selection_cost_is_refused(tmp_path, registered):
     with pytest.raises((dp.DpscaleError, ValueError)):
         dp.run(write(tmp_path, mechanism={"name": "over"}, privacy=RHO), tmp_path / "run")

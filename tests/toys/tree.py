@@ -1,10 +1,10 @@
 """An adaptive mechanism: pairs of a spanning tree, all selected in one round; otherwise as `aim-grem`."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from dpscale.mechanisms import aim_grem
-from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.aim.decision import AimSelection
+from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import Mechanism, NoOptions
 
 
@@ -22,22 +22,25 @@ class TreeSelection(AimSelection):
         return [place for place, (one, other) in enumerate(self.candidates) if root_of(one) == root_of(other)]
 
 
-class Tree(AdaptivePlan):
-    """An adaptive plan with one round for the whole tree and all of the remaining budget."""
+class TreeState(AimState):
+    """A state with one round for the whole tree and all of the remaining budget."""
 
-    def next_selection(self, state):
-        selection = super().next_selection(state)
+    @property
+    def selection(self):
+        selection = super().selection
+        if selection is None:
+            return None
         count = len(self.setting.names) - 1
-        step = state.left / count
+        step = self.left / count
         cost = self.setting.schedule.selecting * step
-        mine = {field.name: getattr(selection, field.name) for field in fields(AimSelection)} if selection else {}
-        mine |= {"candidates": state.offered, "count": count, "beta": cost, "step": step - cost}
-        return TreeSelection(**mine) if selection else None
+        mine = {field.name: getattr(selection, field.name) for field in fields(AimSelection)}
+        mine |= {"candidates": self.offered, "count": count, "beta": cost, "step": step - cost}
+        return TreeSelection(**mine)
 
 
 def plan(problem, options, tools=None):
     chosen = aim_grem.plan(problem, aim_grem.Options())
-    return Tree(**{field.name: getattr(chosen, field.name) for field in fields(AdaptivePlan)} | {"mechanism": "tree"})
+    return replace(chosen, mechanism="tree", setting=replace(chosen.setting, state=TreeState))
 
 
 def read(folder, problem, options):

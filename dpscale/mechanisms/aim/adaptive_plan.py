@@ -1,12 +1,12 @@
-"""Measurement plan of the AIM mechanisms: candidates, cost and counted sets, and the chain of states and decisions."""
+"""Measurement plan of the AIM mechanisms: candidates, cost and counted sets, and the rounds."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -18,29 +18,62 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
+from dpscale.mechanisms.aim.continued import EarlierState, begin
 from dpscale.mechanisms.aim.decision import (
     BY_QUERIES,
     BY_STRATEGY,
     VERSION,
     AimDecision,
-    AimSelection,
-    ResidualRequest,
-    deviation,
     strategies,
 )
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
+from dpscale.mechanisms.aim.evidence import AdaptiveEvidence, DecisionValues
+from dpscale.mechanisms.aim.periods import PeriodState, groups_of_period
 from dpscale.mechanisms.aim.setting import RoundSchedule, Setting
-from dpscale.mechanisms.aim.state import AdaptiveEvidence, AimState
-from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.mechanisms.aim.state import AimState
+from dpscale.mechanisms.contract import PlanningProblem, no_periods
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import digest_of, read_content, write_content
 from dpscale.plans.time_plan import PeriodContext
-from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
-from dpscale.privacy.draws import scaled_gaussian
-from dpscale.reconstruction.consistency import NoisyCounts
+from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.workload import Workload
 from dpscale.workload.query_classes import QueryCandidates
-from dpscale.workload.residual.axes import Groups
 from dpscale.workload.workload import targets_of, whole_weights
+
+
+@dataclass(frozen=True, eq=False)
+class AimRounds:
+    """Rounds after the 1-ways, as `dpscale.plans.measurement_plan.Rounds`.
+
+    Attributes
+    ----------
+    setting : Setting
+    first : AimDecision
+    earlier : EarlierState or None
+    period : PeriodContext or None
+    """
+
+    setting: Setting
+    first: AimDecision
+    earlier: EarlierState | None = None
+    period: PeriodContext | None = None
+
+    @property
+    def candidates(self) -> tuple[AttributeSet, ...]:
+        return self.setting.candidates
+
+    def start(self, values: Sequence[Floats], second: AimDecision | None = None) -> AimState:
+        """Return the state after the first decision, with the groups of the second decision if it is stored.
+
+        Groups depend on floating point numbers, which another machine may round differently.
+        """
+        groups = None if second is None else second.groups
+        if groups is None and self.period is not None:
+            groups = groups_of_period(self.setting, self.period, self.first, values)
+        return begin(self.setting, self.first, values, groups, self.earlier)
+
+    def read_decision(self, record: Mapping[str, Any]) -> AimDecision:
+        return AimDecision.from_dict(record, self.setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +91,12 @@ class AdaptivePlan:
         Kind of estimates, for the report.
     options : mapping of str to str
         Options as written to plan.json.
-    can_simulate : bool
-        Whether errors can be simulated by drawing new noise.
-    noise : str
     stored : mapping or None
         Content of plan.json if the plan was read from it.
+    earlier : EarlierState or None
+        State of earlier releases of the same records, from which the rounds start.
+    period : PeriodContext or None
+        The period of a growing table that is measured; see `dpscale.mechanisms.aim.periods`.
     """
 
     workload: Workload
@@ -71,13 +105,10 @@ class AdaptivePlan:
     estimating: Setting
     kind: str
     options: Mapping[str, str]
-    can_simulate: bool = True
-    noise: str = GAUSSIAN
     stored: Mapping[str, Any] | None = None
-
-    @property
-    def domain(self) -> Domain:
-        return self.workload.domain
+    earlier: EarlierState | None = None
+    period: PeriodContext | None = None
+    evidence_plan: None = None
 
     @property
     def candidates(self) -> tuple[AttributeSet, ...]:
@@ -87,12 +118,7 @@ class AdaptivePlan:
     def counted_sets(self) -> tuple[AttributeSet, ...]:
         """Sets whose exact counts are needed: 1-ways first."""
         ones = [(name,) for name in self.setting.names]
-        return tuple(dict.fromkeys([*ones, *self.setting.candidates]))
-
-    @property
-    def largest(self) -> AttributeSet:
-        """Counted set with the most cells."""
-        return max(self.counted_sets, key=self.domain.cells)
+        return tuple(dict.fromkeys([*ones, *self.candidates]))
 
     @property
     def cost(self) -> Cost:
@@ -100,42 +126,11 @@ class AdaptivePlan:
         return Cost(gaussian=self.setting.beta)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        sets = f"{len(self.candidates)} candidates for {len(self.setting.targets)} marginals"
-        return (f"{self.kind}; {sets}; measurements are selected during the run",)
-
-    @property
     def query_count(self) -> int:
         return self.workload.query_count
 
-    @property
-    def public_plan(self) -> AdaptivePlan:
-        return self
-
-    @property
-    def profiles(self) -> dict[str, Floats]:
-        return {}
-
-    @property
-    def shares(self) -> dict[AttributeSet, float]:
-        return {}
-
-    @property
-    def memory_needs(self) -> Iterable[tuple[int, str]]:
-        """Empty: measuring needs less memory than counting, which may use half of it."""
-        return ()
-
-    def summary(self, budget: Budget) -> dict[str, Any]:
-        return {"privacy_cost": float(self.setting.beta), "candidates": len(self.candidates)}
-
-    def expected_errors(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
-        """Return an empty tuple: the measurements depend on the data."""
-        return ()
-
-    def cards(self, budget: Budget) -> list[tuple[str, str]]:
-        return [(figure(float(self.setting.beta)), "privacy cost: squared μ of Gaussian differential privacy"),
-                (figure(len(self.candidates)), "candidate sets; each round selected its measurements from the "
-                 "estimates of the previous rounds")]  # fmt: skip
+    def forecast(self, budget: Budget) -> AdaptiveForecast:
+        return AdaptiveForecast(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of plan.json; `version` changes if the interpretation of measurements changes."""
@@ -157,22 +152,6 @@ class AdaptivePlan:
     def digest(self) -> str:
         return digest_of(self.to_dict())
 
-    @property
-    def noise_spec(self) -> list[Any]:
-        """Parameters that determine the noise of all rounds."""
-        return [self.mechanism, str(self.setting.beta), self.setting.rows_per_unit]
-
-    def check_low_order(self) -> None:
-        """Do nothing: every 1-way is measured."""
-
-    def for_period(self, context: PeriodContext) -> AdaptivePlan:
-        """Return the plan of one period of a growing table. Raises JobError if the mechanism has none."""
-        return PeriodicPlan.of(self, context)
-
-    def combined(self, factor: float) -> AimDecision | None:
-        """Return None: values of several periods are combined for plans of periods only."""
-        return None
-
     @cached_property
     def _first(self) -> AimDecision:
         first = (self.stored or {}).get("first")
@@ -182,157 +161,46 @@ class AdaptivePlan:
         """Return the decision to measure the 1-ways, each over its cells."""
         return self._first
 
-    def read_decision(self, record: Mapping[str, Any]) -> AimDecision:
-        return AimDecision.from_dict(record, self.setting)
+    @property
+    def rounds(self) -> AimRounds:
+        return AimRounds(self.setting, self._first, self.earlier, self.period)
 
-    def initial_state(
-        self, first: AimDecision, values: Sequence[Floats], second: AimDecision | None = None
-    ) -> AimState:
-        """Return the state after the first decision, with the groups of the second decision if it is stored.
-
-        Groups depend on floating point numbers, which another machine may round differently.
-        """
-        return states.initial_state(self.setting, first, list(values), second.groups if second else None)
-
-    def next_selection(self, state: AimState) -> AimSelection | None:
-        return states.next_selection(state)
-
-    def make_decision(self, state: AimState, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
-        return states.make_decision(state, selection, chosen)
-
-    def next_state(self, state: AimState, decision: AimDecision, values: Sequence[Floats]) -> AimState:
-        return states.next_state(state, decision, list(values))
-
-    def changed_sets(self, before: AimState, after: AimState) -> list[AttributeSet]:
-        return states.changed_sets(before, after)
-
-    def trace(self, state: AimState) -> list[dict[str, Any]]:
-        """Return one row for every measurement after the 1-ways.
-
-        A row has its β including the selection, the L1 change of the estimate in records, and the expected change from
-        noise alone.
-        """
-        return [
-            {"round": number, "rank": rank, "attributes": list(names),
-             "privacy_cost": float(note.step if names else note.selection_cost),
-             "moved": note.moved[rank], "expected_noise": note.expected_noise[rank]}
-            for number, note in enumerate(state.rounds, start=1)
-            for rank, names in enumerate(note.chosen)
-        ]  # fmt: skip
-
-    def evidence(self, taken: Sequence[tuple[AimDecision, Sequence[Floats]]]) -> AdaptiveEvidence:
-        return AdaptiveEvidence(self.workload, self.setting, self.estimating, taken)
+    def evidence(self, taken: DecisionValues) -> AdaptiveEvidence:
+        return AdaptiveEvidence(self.workload, self.setting, self.estimating, taken, self.earlier)
 
 
 @dataclass(frozen=True, eq=False)
-class PeriodicPlan(AdaptivePlan):
-    """Plan of one period of a growing table, or of a combination of the values of several periods.
+class AdaptiveForecast:
+    """What is known of an adaptive plan before any data are read: its cost and its candidates, and no errors."""
 
-    The first period measures the 1-ways. Their noisy values determine the groups of cells, for the records and the
-    noise that are expected when a given number of periods has passed. Then every pair is measured over these groups,
-    with even steps and without a selection, because the same measurements must be made in every period. Later periods
-    measure the 1-ways and the pairs over the same groups, so the values of several periods can be combined
-    (`plans.time_plan`).
-
-    Attributes
-    ----------
-    context : PeriodContext
-        Its structure is the second decision of the first period; None while that period is measured.
-    """
-
-    context: PeriodContext = field(default_factory=PeriodContext)
-
-    @classmethod
-    def of(cls, plan: AdaptivePlan, context: PeriodContext) -> PeriodicPlan:
-        """Return the plan of a period. Raises JobError for mechanisms whose rounds depend on the data of each period.
-
-        Parameters
-        ----------
-        plan : AdaptivePlan
-        context : PeriodContext
-        """
-        if not isinstance(plan.setting.estimator, EntropyEstimator):
-            raise JobError("mechanism.name", f"{plan.mechanism} as published with data.period",
-                           "aim-grem without published, or a matrix mechanism such as weighted-residuals",
-                           "choose one of them")  # fmt: skip
-
-        content = {one.name: getattr(plan, one.name) for one in fields(AdaptivePlan)}
-        if context.amount is not None and Fraction(context.amount) != plan.setting.beta:
-            beta = Fraction(context.amount)  # values of several periods are combined
-            content |= {"setting": replace(plan.setting, beta=beta), "stored": None,
-                        "estimating": replace(plan.estimating, beta=beta)}  # fmt: skip
-
-        return cls(**content, context=context)
-
-    def initial_state(
-        self, first: AimDecision, values: Sequence[Floats], second: AimDecision | None = None
-    ) -> AimState:
-        known = second if second is not None else self._structure
-        groups = known.groups if known is not None else self._choose_groups(first, values)
-        return states.initial_state(self.setting, first, list(values), groups)
+    plan: AdaptivePlan
 
     @property
-    def _structure(self) -> AimDecision | None:
-        return self.context.structure
+    def notes(self) -> tuple[str, ...]:
+        plan = self.plan
+        sets = f"{len(plan.candidates)} candidates for {len(plan.setting.targets)} marginals"
+        return (f"{plan.kind}; {sets}; measurements are selected during the run",)
 
-    def _choose_groups(self, first: AimDecision, values: Sequence[Floats]) -> Mapping[str, Groups]:
-        """Return groups for the counts and the noise of cumulative answers after `context.periods` periods."""
-        setting, scale = self.setting, self.context.periods / self.context.weight
-        measured = {
-            request.names[0]: request.counts(value) for request, value in zip(first.requests, values, strict=True)
-        }
-        counts = {name: NoisyCounts(one.values * scale, one.variance * scale**2) for name, one in measured.items()}
-        pairs = [names for names in setting.candidates if len(names) == 2]
-        if not pairs:
-            return first.groups
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Cost and number of candidates; of a release that continues others also the cost of all together."""
+        plan = self.plan
+        together = {} if plan.earlier is None else plan.earlier.instalments.to_dict(plan.cost)
+        return {"privacy_cost": float(plan.setting.beta), "candidates": len(plan.candidates), **together}
 
-        noise = deviation((setting.beta - first.spent) / len(pairs), setting.rows_per_unit) * self.context.noise
-        runs = {name: one for name in counts if (one := setting.runs(name)) is not None}
-        return setting.estimator.groups(counts, noise, runs)
+    @property
+    def cards(self) -> list[tuple[str, str]]:
+        """Figures of the report with their descriptions."""
+        plan = self.plan
+        together = [] if plan.earlier is None else [plan.earlier.instalments.card(plan.cost)]
+        return [(figure(float(plan.setting.beta)), "privacy cost: squared μ of Gaussian differential privacy"),
+                *together,
+                (figure(len(plan.candidates)), "candidate sets; each round selected its measurements from the "
+                 "estimates of the previous rounds")]  # fmt: skip
 
-    def next_selection(self, state: AimState) -> AimSelection | None:
-        """Return an empty selection before the pairs are measured, then None."""
-        pairs = _pairs(state)
-        if state.done or state.measured or not pairs:
-            return None
-        return AimSelection(
-            1, (), {}, state.groups, 0, Fraction(0), state.left / len(pairs), 0.0, self.setting.rows_per_unit
-        )
-
-    def make_decision(self, state: AimState, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
-        """Return the measurements of all pairs: those of the structure, or new ones in the first period."""
-        if self._structure is not None:
-            return self._structure
-        pairs = _pairs(state)
-        return states.make_decision(state, replace(selection, candidates=pairs), pairs)
-
-    def next_state(self, state: AimState, decision: AimDecision, values: Sequence[Floats]) -> AimState:
-        return states.updated_state(state, decision, list(values))
-
-    def combined(self, factor: float) -> AimDecision | None:
-        """Return the second decision with `factor` times the noise variance; None if there is none.
-
-        Parameters
-        ----------
-        factor : float
-            Variance of a combination of values, in units of the variance of one period.
-        """
-        if self._structure is None:
-            return None
-        requests = tuple(_scaled(request, factor, self.setting.rows_per_unit) for request in self._structure.requests)
-        cost = sum((one.draw.cost for one in requests), Fraction(0))
-        step = max(cost / len(self._structure.measured), self._structure.step / Fraction(factor))
-        return replace(self._structure, requests=requests, step=step)
-
-
-def _pairs(state: AimState) -> tuple[AttributeSet, ...]:
-    return tuple(names for names in state.offered if len(names) == 2)
-
-
-def _scaled(request: ResidualRequest, factor: float, rows_per_unit: int) -> ResidualRequest:
-    """Return a request with `factor` times its noise variance."""
-    sensitivity = request.block.squared_l2_sensitivity
-    return replace(request, draw=scaled_gaussian(request.draw, factor, sensitivity, rows_per_unit))
+    def errors(self, most: int) -> tuple[()]:
+        """Return an empty tuple: the measurements depend on the data."""
+        return ()
 
 
 ONES, SELECTING = Fraction(3, 10), Fraction(1, 10)  # share of β for the 1-ways, and of a round for its selections
@@ -491,6 +359,28 @@ def read_adaptive_plan(
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
         raise JobError("run directory", f"the plan in {folder} is damaged, of another job, or of an unknown version",
                        "the plan as the run wrote it", "restore it, or start a new run") from None  # fmt: skip
+
+
+def plan_of_period(plan: MeasurementPlan, context: PeriodContext) -> AdaptivePlan:
+    """Return the plan of one period of a growing table, or of a combination of the values of several periods.
+
+    Raises
+    ------
+    JobError
+        If the rounds depend on the data of each period.
+    """
+    assert isinstance(plan, AdaptivePlan)
+    if not isinstance(plan.setting.estimator, EntropyEstimator):
+        raise no_periods(plan)
+
+    state = partial(PeriodState, structure=context.structure)
+    plan = replace(plan, setting=replace(plan.setting, state=state), period=context)
+    if context.amount is None or Fraction(context.amount) == plan.setting.beta:
+        return plan
+
+    beta = Fraction(context.amount)  # values of several periods are combined
+    return replace(plan, setting=replace(plan.setting, beta=beta), stored=None,
+                   estimating=replace(plan.estimating, beta=beta))  # fmt: skip
 
 
 def follows_from(stored: AdaptivePlan, plan: Callable[[], AdaptivePlan]) -> bool:

@@ -1,4 +1,4 @@
-"""Adaptive plan of a release that continues earlier ones: it starts from their released state.
+"""State of earlier adaptive releases, from which a new one starts, and its files.
 
 The 1-ways are measured again and averaged by inverse variance. Earlier groups were chosen for the noise of a smaller
 budget. The new groups are the common refinement of the earlier ones and of those for the summed budget. A residual over
@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -22,23 +22,18 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.aim.decision import AimDecision
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, FittedEstimates
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.mechanisms.aim.state import AdaptiveEvidence, AimState, choose_groups, state_before_rounds
-from dpscale.mechanisms.contract import Instalments, PlanningProblem
+from dpscale.mechanisms.aim.state import AimState, choose_groups, initial_state, state_before_rounds
+from dpscale.mechanisms.contract import Instalments, PlanningProblem, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.privacy.accounting import Budget
-from dpscale.reconstruction.base import Evidence
 from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts
 from dpscale.storage.files import read_bytes, reading
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
 from dpscale.workload.residual.axes import Groups, coarsened
 from dpscale.workload.residual.grem import Residuals
-
-STATE, ARRAYS = "state.json", "state.npz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +43,7 @@ class EarlierState:
     Attributes
     ----------
     setting : Setting
+    instalments : Instalments
     beta : Fraction
         β of all earlier releases.
     counts : mapping of str to NoisyCounts
@@ -59,6 +55,7 @@ class EarlierState:
     """
 
     setting: Setting
+    instalments: Instalments
     beta: Fraction
     counts: Mapping[str, NoisyCounts]
     groups: Mapping[str, Groups]
@@ -149,108 +146,61 @@ def _apply(values: Floats, matrices: Sequence[Floats]) -> Floats:
     return values
 
 
-@dataclass(frozen=True, eq=False)
-class ContinuedEvidence(AdaptiveEvidence):
-    """Decisions of an adaptive release that continues earlier ones, with their values."""
-
-    earlier: EarlierState | None = None
-
-    @cached_property
-    def by_cell(self) -> frozenset[AttributeSet]:
-        assert self.earlier is not None
-        return super().by_cell | self.earlier.by_cell
-
-    def _initial_state(
-        self, setting: Setting, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None
-    ) -> AimState:
-        assert self.earlier is not None
-        return replace(self.earlier, setting=setting).state(first, values, groups)
+def begin(
+    setting: Setting,
+    first: AimDecision,
+    values: Sequence[Floats],
+    groups: Mapping[str, Groups] | None,
+    earlier: EarlierState | None,
+) -> AimState:
+    """Return the state after the first decision of a release; groups are chosen here unless they are given."""
+    if earlier is None:
+        return initial_state(setting, first, list(values), groups)
+    return replace(earlier, setting=setting).state(first, list(values), groups)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ContinuedPlan(AdaptivePlan):
-    """Adaptive plan that continues earlier releases.
-
-    Attributes
-    ----------
-    earlier : EarlierState
-    instalments : Instalments
-    """
-
-    earlier: EarlierState
-    instalments: Instalments
-
-    def summary(self, budget: Budget) -> dict[str, Any]:
-        return super().summary(budget) | self.instalments.to_dict(self.cost)
-
-    def cards(self, budget: Budget) -> list[tuple[str, str]]:
-        cost, *others = super().cards(budget)
-        return [cost, self.instalments.card(self.cost), *others]
-
-    def initial_state(
-        self, first: AimDecision, values: Sequence[Floats], second: AimDecision | None = None
-    ) -> AimState:
-        return self.earlier.state(first, list(values), second.groups if second else None)
-
-    def evidence(self, taken: Sequence[tuple[AimDecision, Sequence[Floats]]]) -> ContinuedEvidence:
-        return ContinuedEvidence(self.workload, self.setting, self.estimating, taken, earlier=self.earlier)
+STATE, ARRAYS = "state.json", "state.npz"
 
 
-def continued_plan(plan: AdaptivePlan, earlier: EarlierState, instalments: Instalments) -> ContinuedPlan:
-    """Return an adaptive plan as one that continues earlier releases."""
-    own = {one.name: getattr(plan, one.name) for one in fields(AdaptivePlan)}
-    return ContinuedPlan(**own, earlier=earlier, instalments=instalments)
+def pack(evidence: Any, workload: Workload, costs: Instalments, plan: Path | None) -> dict[str, bytes]:
+    """Return files of the state after all releases; see `Pooling.pack`."""
+    state = evidence.state()
+    names, sets = list(state.counts), list(state.residuals.values)
+    content = {
+        "beta": str(costs.whole.gaussian),
+        "counts": {name: state.counts[name].variance for name in names},
+        "strategies": {name: strategy.digest for name, strategy in state.setting.strategies.items()},
+        "groups": {name: [group.size, *group.starts] for name, group in state.groups.items()},
+        "residuals": [[list(one), state.residuals.precision(one)] for one in sets],
+        "by_cell": sorted(list(one) for one in evidence.by_cell),
+    }
+    arrays = {f"count{number}": state.counts[name].values for number, name in enumerate(names)}
+    arrays |= {f"residual{number}": state.residuals.values[one] for number, one in enumerate(sets)}
+    packed = io.BytesIO()
+    np.savez(packed, **arrays)  # type: ignore[arg-type]
+
+    return {STATE: json.dumps(content).encode(), ARRAYS: packed.getvalue()}
 
 
-class ContinuedPooling:
-    """Pooling of adaptive releases: files of the released state, from which the next release continues."""
-
-    OTHER_WORKLOADS = False
-
-    def accepts(self, plan: MeasurementPlan) -> bool:
-        """Return whether a plan estimates by local maximum entropy, so that its state can be continued."""
-        return isinstance(plan, AdaptivePlan) and isinstance(plan.setting.estimator, EntropyEstimator)
-
-    def pack(self, evidence: Evidence, workload: Workload, costs: Instalments, plan: Path | None) -> dict[str, bytes]:
-        """Return files of the state after all releases; see `Pooling.pack`."""
-        assert isinstance(evidence, AdaptiveEvidence)
-        state = evidence.state()
-        names, sets = list(state.counts), list(state.residuals.values)
-        content = {
-            "beta": str(costs.whole.gaussian),
-            "counts": {name: state.counts[name].variance for name in names},
-            "strategies": {name: strategy.digest for name, strategy in state.setting.strategies.items()},
-            "groups": {name: [group.size, *group.starts] for name, group in state.groups.items()},
-            "residuals": [[list(one), state.residuals.precision(one)] for one in sets],
-            "by_cell": sorted(list(one) for one in evidence.by_cell),
-        }
-        arrays = {f"count{number}": state.counts[name].values for number, name in enumerate(names)}
-        arrays |= {f"residual{number}": state.residuals.values[one] for number, one in enumerate(sets)}
-        packed = io.BytesIO()
-        np.savez(packed, **arrays)  # type: ignore[arg-type]
-
-        return {STATE: json.dumps(content).encode(), ARRAYS: packed.getvalue()}
-
-    def plan(
-        self,
-        folder: Path,
-        problem: PlanningProblem,
-        costs: Instalments,
-        completes: bool,
-        make: Callable[[], MeasurementPlan],
-    ) -> ContinuedPlan:
-        """Return the plan of the next release, which continues from the stored state."""
-        made = make()
-        assert isinstance(made, AdaptivePlan)
-        return continued_plan(made, read_state(folder, made.setting), costs)
-
-    def read(self, plan: MeasurementPlan, stored: Path, folder: Path, costs: Instalments) -> ContinuedPlan:
-        """Return a stored plan as one that continues from the state in `folder`."""
-        assert isinstance(plan, AdaptivePlan)
-        return continued_plan(plan, read_state(folder, plan.setting), costs)
+def accepts(plan: Any) -> bool:
+    """Return whether a plan estimates by local maximum entropy, so that its state can be continued."""
+    return isinstance(plan.setting.estimator, EntropyEstimator)
 
 
-def read_state(folder: Path, setting: Setting) -> EarlierState:
+def next_plan(
+    folder: Path, problem: PlanningProblem, costs: Instalments, completes: bool, make: Callable[[], Any]
+) -> MeasurementPlan:
+    """Return the plan of the next release, which continues from the stored state."""
+    return continued_plan(make(), folder, folder, costs)
+
+
+def continued_plan(plan: Any, stored: Path, folder: Path, costs: Instalments) -> MeasurementPlan:
+    """Return a plan as one that continues from the state in `folder`."""
+    continued: MeasurementPlan = replace(plan, earlier=read_state(folder, plan.setting, costs))
+    return continued
+
+
+def read_state(folder: Path, setting: Setting, costs: Instalments) -> EarlierState:
     """Return the state that `pack` wrote, in the setting of a release that continues it.
 
     Raises
@@ -277,7 +227,7 @@ def read_state(folder: Path, setting: Setting) -> EarlierState:
     residuals = Residuals({name: group.count for name, group in groups.items()}).updated(measured)
     by_cell = frozenset(tuple(names) for names in record["by_cell"])
 
-    return EarlierState(setting, Fraction(record["beta"]), counts, groups, residuals, by_cell)
+    return EarlierState(setting, costs, Fraction(record["beta"]), counts, groups, residuals, by_cell)
 
 
 def _noisy(values: Floats, variance: float, name: str, setting: Setting) -> NoisyCounts:
@@ -285,4 +235,4 @@ def _noisy(values: Floats, variance: float, name: str, setting: Setting) -> Nois
     return NoisyCounts(values, variance) if strategy is None else StrategyCounts(values, variance, strategy)
 
 
-CONTINUED_POOLING = ContinuedPooling()
+POOLING = Pooling(pack, next_plan, continued_plan, accepts, other_workloads=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise, repeat
@@ -19,7 +19,7 @@ from dpscale.mechanisms.aim.setting import Setting
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import FEWEST, MOST, Factor, center_factor, cumulative_factor, identity_factor
 from dpscale.plans.measurement_plan import SCALE
-from dpscale.privacy.draws import GaussianDraw, gaussian_draw, restored_gaussian
+from dpscale.privacy.draws import GaussianDraw, gaussian_draw, restored_gaussian, scaled_gaussian
 from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts, least_squares
 from dpscale.workload import Family, Workload
 from dpscale.workload.query_classes import CellClasses
@@ -78,6 +78,11 @@ class ResidualRequest:
         scale = 1 if self.by_cell else self.cells
         each = 1.0 if self.strategy is None else self.strategy.mean_variance
         return self.draw.variance / (self.draw.multiplier * scale) ** 2 * each
+
+    def scaled(self, factor: float, rows_per_unit: int) -> ResidualRequest:
+        """Return the request with `factor` times its noise variance."""
+        sensitivity = self.block.squared_l2_sensitivity
+        return replace(self, draw=scaled_gaussian(self.draw, factor, sensitivity, rows_per_unit))
 
     def counts(self, estimate: Floats) -> NoisyCounts:
         """Return the estimate of a 1-way by cells, with its noise."""
@@ -222,6 +227,13 @@ class AimDecision:
     def fits(self, other: AimDecision) -> bool:
         """Return whether a process that computed `other` can continue with this one: the groups are equal."""
         return self.groups == other.groups
+
+    def scaled(self, factor: float, rows_per_unit: int) -> AimDecision:
+        """Return the decision with `factor` times the noise variance, for a combination of the values of periods."""
+        requests = tuple(request.scaled(factor, rows_per_unit) for request in self.requests)
+        cost = sum((request.draw.cost for request in requests), Fraction(0))
+        step = max(cost / len(self.measured), self.step / Fraction(factor))
+        return replace(self, requests=requests, step=step)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the exact content as JSON values."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, chain, combinations, islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
@@ -313,6 +313,8 @@ class Setting:
         Levels above an attribute in its hierarchy. Candidates inside a target may have one in the place of it.
     is_known : callable
         Whether a set follows from a public total, so that it is no candidate.
+    state : callable or None
+        Makes the states of the rounds, a subclass of `AimState`; None for `AimState` itself.
     """
 
     sizes: Mapping[str, int]
@@ -326,6 +328,7 @@ class Setting:
     queries: QueryCandidates | None = None
     above: Mapping[str, AttributeSet] = field(default_factory=dict)
     is_known: Callable[[AttributeSet], bool] = _never
+    state: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         small = next((name for name in self.names if self.sizes[name] < 2), None)

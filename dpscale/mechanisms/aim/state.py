@@ -1,9 +1,7 @@
-"""State and evidence of an AIM run: functions of released values, so a run can be continued from its published output.
+"""State of an AIM run, a function of released values, so a run can be continued from its published output.
 
 The functions here are deterministic and do not read counts. Budgets are exact fractions; the last round spends all of
 the remaining budget, so the total is exactly β. A state can be rebuilt from the stored decisions and values.
-
-The evidence has all decisions with their values, in the forms that reconstructions read.
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.mechanisms.aim.decision import (
     NOISE_L1,
     AimDecision,
@@ -28,27 +26,15 @@ from dpscale.mechanisms.aim.decision import (
     residual_requests,
 )
 from dpscale.mechanisms.aim.estimators import (
-    EntropyEstimates,
-    EntropyEstimator,
     FittedEstimates,
-    GremEstimator,
-    observed,
 )
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.plans.measurement_plan import CurrentEstimates
-from dpscale.privacy.accounting import GAUSSIAN
 from dpscale.reconstruction.consistency import NoisyCounts, total_of
-from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
-from dpscale.workload import Workload
-from dpscale.workload.residual import subsets
 from dpscale.workload.residual.axes import Groups, every_cell
 from dpscale.workload.residual.grem import Residuals
 
 SURE = Fraction(3, 4)
-DecisionValues = Sequence[tuple[AimDecision, Sequence[Floats]]]
 
 
 @dataclass(frozen=True)
@@ -138,6 +124,92 @@ class AimState:
     def done(self) -> bool:
         return self.left == 0 or not self.setting.candidates
 
+    @cached_property
+    def selection(self) -> AimSelection | None:
+        """Selection of the next round; None if the budget is spent."""
+        if self.done:
+            return None
+
+        setting, schedule, back = self.setting, self.setting.schedule, _one_way_share(self)
+        count, step = (0, self.left * back / len(setting.names)) if back else _round_size(self)
+        candidates: tuple[AttributeSet, ...] = () if back else _choices(self)
+        cost = Fraction(0) if back else schedule.selecting * step
+
+        return AimSelection(self.measured + 1, candidates, setting.weights, self.groups, count, cost, step - cost,
+                            _penalty(self), setting.rows_per_unit, setting.classes(self.groups))  # fmt: skip
+
+    def decide(self, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
+        """Return the measurements of a round from its selected sets."""
+        setting = self.setting
+        if selection.is_empty:
+            return _one_way_decision(setting, selection.round, selection.step, self.groups)
+
+        precisions = setting.estimator.precisions(self.counts, self.groups, self.residuals)
+        requests: list[ResidualRequest] = []
+        costs = _costs_of(self, chosen, selection.step)
+
+        for rank, names in enumerate(chosen):
+            if not names:
+                continue
+
+            beta = costs[names]
+            groups, where = [self.groups[name] for name in names], (selection.round, rank)
+            added = residual_requests(
+                names, groups, precisions, beta, setting.rows_per_unit, where, setting.schedule.isotropic
+            )
+            requests += added
+            for request in added:
+                precisions[request.names] = precisions.get(request.names, 0.0) + 1 / request.variance
+
+        requests.sort(key=lambda request: setting.place(request.source))  # the worker of a shard then writes few files
+        return AimDecision(selection.round, tuple(chosen), selection.beta, selection.step, self.groups, tuple(requests))
+
+    def updated(self, decision: AimDecision, values: Sequence[Floats]) -> Self:
+        """Return the state with a round's measurements in its estimates; the next step is not determined yet."""
+        after = replace(self, left=self.left - decision.spent, measured=decision.round)
+        taken = list(zip(decision.requests, values, strict=True))
+        if not decision.is_one_way:
+            measured = [(request.names, value, 1 / request.variance) for request, value in taken]
+            return replace(after, residuals=self.residuals.updated(measured))
+
+        again = {request.names[0]: request.counts(value) for request, value in taken}
+        one_ways = self.setting.estimator.one_way_residuals(again)
+        counts = {name: noisy.average(again[name]) for name, noisy in self.counts.items()}
+        return replace(after, counts=counts, residuals=self.residuals.updated(one_ways))
+
+    def after(self, decision: AimDecision, values: Sequence[Floats]) -> Self:
+        """Return the state after a round, with the step annealed by the change of the *estimates*."""
+        after = replace(self.updated(decision, values), previous=self.fit)
+        if not decision.measured:
+            vars(after)["fit"] = self.fit
+        costs = _costs_of(self, decision.chosen, decision.step)
+        effects = [_effect(self, after, names, costs) if names else (0.0, 0.0) for names in decision.chosen]
+        moved, noise = zip(*effects, strict=True)
+        note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.is_one_way, decision.beta)
+        step = self.step if decision.is_one_way else self.setting.schedule.next_step(note.step, moved, noise)
+
+        noted = replace(after, rounds=(*after.rounds, note), step=step)
+        vars(noted)["fit"] = after.fit
+        return noted
+
+    def changed_sets(self, after: AimState) -> list[AttributeSet]:
+        """Return the candidates whose estimates a round may have changed."""
+        return after.setting.estimator.changed_sets(self.residuals, after.residuals, after.setting.candidates)
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Return one row for every measurement after the 1-ways.
+
+        A row has its β including the selection, the L1 change of the estimate in records, and the expected change from
+        noise alone.
+        """
+        return [
+            {"round": number, "rank": rank, "attributes": list(names),
+             "privacy_cost": float(note.step if names else note.selection_cost),
+             "moved": note.moved[rank], "expected_noise": note.expected_noise[rank]}
+            for number, note in enumerate(self.rounds, start=1)
+            for rank, names in enumerate(note.chosen)
+        ]  # fmt: skip
+
 
 def first_decision(setting: Setting) -> AimDecision:
     """Return the decision to measure the 1-ways, each over its cells."""
@@ -223,7 +295,7 @@ def state_before_rounds(
     offered = tuple(names for names in offered if not setting.estimator.determined_over_groups(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
 
-    return AimState(setting, counts, groups, residuals, left, step, offered)
+    return (setting.state or AimState)(setting, counts, groups, residuals, left, step, offered)
 
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
@@ -240,20 +312,6 @@ def choose_groups(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[s
     """Return the groups of every attribute for the noise of a first measurement."""
     runs = {name: one for name in counts if (one := setting.runs(name)) is not None}
     return setting.estimator.groups(counts, deviation(setting.first_step, setting.rows_per_unit), runs)
-
-
-def next_selection(state: AimState) -> AimSelection | None:
-    """Return the selection of the next round, or None if the budget is spent."""
-    if state.done:
-        return None
-
-    setting, schedule, back = state.setting, state.setting.schedule, _one_way_share(state)
-    count, step = (0, state.left * back / len(setting.names)) if back else _round_size(state)
-    candidates: tuple[AttributeSet, ...] = () if back else _choices(state)
-    cost = Fraction(0) if back else schedule.selecting * step
-
-    return AimSelection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
-                     _penalty(state), setting.rows_per_unit, setting.classes(state.groups))  # fmt: skip
 
 
 def _penalty(state: AimState) -> float:
@@ -313,61 +371,6 @@ def _round_size(state: AimState) -> tuple[int, Fraction]:
     return count, state.left / count
 
 
-def make_decision(state: AimState, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
-    """Return the measurements of a round from its selected sets."""
-    setting = state.setting
-    if selection.is_empty:
-        return _one_way_decision(setting, selection.round, selection.step, state.groups)
-
-    precisions = setting.estimator.precisions(state.counts, state.groups, state.residuals)
-    requests: list[ResidualRequest] = []
-    costs = _costs_of(state, chosen, selection.step)
-
-    for rank, names in enumerate(chosen):
-        if not names:
-            continue
-
-        beta = costs[names]
-        groups, where = [state.groups[name] for name in names], (selection.round, rank)
-        added = residual_requests(
-            names, groups, precisions, beta, setting.rows_per_unit, where, setting.schedule.isotropic
-        )
-        requests += added
-        for request in added:
-            precisions[request.names] = precisions.get(request.names, 0.0) + 1 / request.variance
-
-    requests.sort(key=lambda request: setting.place(request.source))  # the worker of a shard then writes few files
-    return AimDecision(selection.round, tuple(chosen), selection.beta, selection.step, state.groups, tuple(requests))
-
-
-def updated_state(state: AimState, decision: AimDecision, values: Sequence[Floats]) -> AimState:
-    """Return the state with a round's measurements in its estimates; the next step is not determined yet."""
-    after = replace(state, left=state.left - decision.spent, measured=decision.round)
-    taken = list(zip(decision.requests, values, strict=True))
-    if not decision.is_one_way:
-        measured = [(request.names, value, 1 / request.variance) for request, value in taken]
-        return replace(after, residuals=state.residuals.updated(measured))
-
-    again = {request.names[0]: request.counts(value) for request, value in taken}
-    one_ways = state.setting.estimator.one_way_residuals(again)
-    counts = {name: noisy.average(again[name]) for name, noisy in state.counts.items()}
-    return replace(after, counts=counts, residuals=state.residuals.updated(one_ways))
-
-
-def next_state(state: AimState, decision: AimDecision, values: Sequence[Floats]) -> AimState:
-    """Return the state after a round, with estimates updated and the step annealed by the change of the *estimates*."""
-    after = replace(updated_state(state, decision, values), previous=state.fit)
-    if not decision.measured:
-        vars(after)["fit"] = state.fit
-    costs = _costs_of(state, decision.chosen, decision.step)
-    effects = [_effect(state, after, names, costs) if names else (0.0, 0.0) for names in decision.chosen]
-    moved, noise = zip(*effects, strict=True)
-    note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.is_one_way, decision.beta)
-    if decision.is_one_way:
-        return _with_round(after, note, state.step)
-    return _with_round(after, note, state.setting.schedule.next_step(note.step, moved, noise))
-
-
 def _effect(
     before: AimState, after: AimState, names: AttributeSet, costs: Mapping[AttributeSet, Fraction]
 ) -> tuple[float, float]:
@@ -387,100 +390,3 @@ def _change_by_noise(before: AimState, after: AimState, names: AttributeSet) -> 
     had = before.residuals.precision(names)
     added = after.residuals.precision(names) - had
     return min(1.0, added / math.sqrt(had * (had + added))) if had else 1.0
-
-
-def _with_round(state: AimState, note: Round, step: Fraction) -> AimState:
-    """Return the state with a round appended; its estimates are reused."""
-    noted = replace(state, rounds=(*state.rounds, note), step=step)
-    vars(noted)["fit"] = state.fit
-    return noted
-
-
-def changed_sets(before: AimState, after: AimState) -> list[AttributeSet]:
-    """Return the candidates whose estimates a round may have changed."""
-    return after.setting.estimator.changed_sets(before.residuals, after.residuals, after.setting.candidates)
-
-
-@dataclass(frozen=True, eq=False)
-class AdaptiveEvidence:
-    """All decisions of an adaptive release with their values, as evidence for reconstructions.
-
-    Attributes
-    ----------
-    workload : Workload
-    setting : Setting
-    estimating : Setting
-        Setting with the estimator of low-order tables.
-    taken : sequence of (AimDecision, sequence of ndarray)
-    noise : str
-    """
-
-    workload: Workload
-    setting: Setting
-    estimating: Setting
-    taken: DecisionValues
-    noise: str = GAUSSIAN
-
-    def least_squares(self) -> LeastSquaresEstimates:
-        raise NotImplementedError("least squares is not available for adaptive measurements")
-
-    def residuals(self) -> Residuals:
-        """Return the residuals for GReM, including 1-ways; those of a run over groups of cells are over groups."""
-        return self._state(replace(self.setting, estimator=GremEstimator())).residuals
-
-    def spans(self, names: AttributeSet) -> bool:
-        """Return whether every residual of a set was measured cell by cell.
-
-        Measurements over groups of several cells do not determine a residual.
-        """
-        return all(residual_set in self.by_cell for residual_set in subsets(names) if residual_set)
-
-    @cached_property
-    def by_cell(self) -> frozenset[AttributeSet]:
-        """Residuals that some round measured over all cells."""
-        return frozenset(request.names for decision, _ in self.taken for request in decision.requests
-                         if all(grouping.count == grouping.size for grouping in request.groups))  # fmt: skip
-
-    def measurements(self) -> list[Observed]:
-        """Return 1-ways over cells, and residuals over groups, each averaged over the rounds."""
-        state = self._state(self.estimating)
-        return observed(state.counts, state.groups, state.residuals)
-
-    def low_order(self) -> LowOrder:
-        return self._belief.model
-
-    def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
-        belief = self._belief
-        return simulate_errors(
-            belief.model,
-            belief.counts,
-            belief.residuals,
-            belief.candidates,
-            belief.chains,
-            seed=seed,
-            each=each,
-            released=model,
-        )
-
-    @cached_property
-    def _belief(self) -> EntropyEstimates:
-        state, estimator = self._state(self.estimating), self.estimating.estimator
-        assert isinstance(estimator, EntropyEstimator)
-        return estimator.fit(state.counts, state.groups, state.residuals, self.estimating.candidates)
-
-    def state(self) -> AimState:
-        """Return the state after all rounds with the estimator of low-order tables, for its estimates only."""
-        return self._state(self.estimating)
-
-    def _initial_state(
-        self, setting: Setting, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None
-    ) -> AimState:
-        return initial_state(setting, first, values, groups)
-
-    def _state(self, setting: Setting) -> AimState:
-        """Return the state after all rounds, for its estimates only."""
-        (first, values), *later = self.taken
-        state = self._initial_state(setting, first, list(values), later[0][0].groups if later else None)
-        for decision, values_of in later:
-            state = updated_state(state, decision, list(values_of))
-        return state

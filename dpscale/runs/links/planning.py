@@ -89,7 +89,7 @@ def _rmse(job: TableJob, mechanism: str) -> float | None:
     try:
         domain = tried.read_domain()
         plan = make_plan(tried, tried.planning_problem(tried.build_workload(domain)), engine)
-        error = plan.summary(tried.row_budget(domain)).get("rmse")
+        error = plan.forecast(tried.row_budget(domain)).summary.get("rmse")
     except DpscaleError:
         return None
     finally:

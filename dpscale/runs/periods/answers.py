@@ -107,9 +107,11 @@ class AnswersPart(TablePart):
     @property
     def decisions(self) -> list[Decision]:
         """Decisions of the combined values: the first one, and one that follows from the first period."""
-        plan = self.measurement_plan
-        second = plan.combined(float(np.sum(self.coefficients**2)))
-        return [plan.first_decision(), *([second] if second is not None else [])]
+        first, structure = self.measurement_plan.first_decision(), self.stream.structure
+        if structure is None:
+            return [first]
+        factor = float(np.sum(self.coefficients**2))
+        return [first, structure.scaled(factor, self.planning_problem.rows_per_unit)]
 
     @cached_property
     def coefficients(self) -> Floats:

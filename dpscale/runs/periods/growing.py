@@ -220,7 +220,7 @@ class GrowingPart(Part):
             Measurements that follow from the values of the first period.
         """
         read = self.job.method.read(self.path / "plan", problem, self.job.options)
-        return read.for_period(self.time_plan.context(problem.budget.amount, structure))
+        return self.job.method.for_period(read, self.time_plan.context(problem.budget.amount, structure))
 
     @cached_property
     def later_plan(self) -> MeasurementPlan:

@@ -53,7 +53,7 @@ class ReleasedTable(GrowingPart):
         problem = self.planning_problem
         amount = time_plan.amount(problem.budget.amount)
         planned = make_plan(job, replace(problem, budget=replace(problem.budget, amount=amount)), engine)
-        planned.for_period(time_plan.context())  # refuses mechanisms without a plan of periods
+        job.method.for_period(planned, time_plan.context())  # refuses mechanisms without a plan of periods
         planned.write(self.path / "plan")
         time_plan.write(self.path / "plan")
         read_earlier(self)  # refuses an earlier run with another plan

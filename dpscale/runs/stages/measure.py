@@ -28,7 +28,7 @@ from dpscale.measurement import Measurements, MeasurementStore, measure_layouts
 from dpscale.measurement.adaptive import Scores, select_candidates
 from dpscale.measurement.journal import Journal
 from dpscale.measurement.measurement import check_selection_cost
-from dpscale.plans.measurement_plan import Decision
+from dpscale.plans.measurement_plan import Decision, State, candidates_of
 from dpscale.privacy.streams import open_stream
 from dpscale.runs.answers import write_trace
 from dpscale.runs.charge import charge, journal_of
@@ -44,6 +44,11 @@ def has_counts(counts: Any) -> bool:
     """Return whether some exact counts of a pass are not zero."""
     arrays = counts if isinstance(counts, list | tuple) else [counts]
     return any(bool(np.any(one)) for one in arrays)
+
+
+def has_selection(state: State | None) -> bool:
+    """Return whether a round follows a state; there is no state without rounds."""
+    return state is not None and state.selection is not None
 
 
 CountedPasses = list[tuple[Pass, list[Any]]]
@@ -68,14 +73,14 @@ def measure(source: Source, measurements: MeasurementStore) -> None:
     """Make all remaining decisions."""
     run, engine = source.part, source.engine
     state, pending = measurements.replay()
-    if pending is not None or measurements.measurement_plan.next_selection(state) is not None:
+    if pending is not None or has_selection(state):
         run.secret.read()
         charge(run.run, reserve=False)
         try:
             state = MeasurementLoop(run, engine, measurements, source, journal_of(run)).finish(state, pending)
         except RefusedValue as error:
             raise collect_refusals(engine, source.table, source.names, error) from None
-    write_trace(run.path / "trace.parquet", measurements.measurement_plan.trace(state))
+    write_trace(run.path / "trace.parquet", None if state is None else state.trace())
 
 
 @dataclass(eq=False)
@@ -90,7 +95,7 @@ class MeasurementLoop:
     scores: Scores = field(default_factory=Scores)
     decisions: list[Decision] = field(default_factory=list)
 
-    def finish(self, state: Any, pending: Decision | None) -> Any:
+    def finish(self, state: State | None, pending: Decision | None) -> State | None:
         """Return the last state.
 
         A pending first decision is measured pass by pass, later ones from the shards.
@@ -109,10 +114,10 @@ class MeasurementLoop:
                 if first is not None:
                     self._record_decision(first)
             self._measure_pass(one, wanted, handles)
-            if measurement_plan.candidates:
+            if candidates_of(measurement_plan):
                 counted.append((one, handles))
         if first is not None:
-            state, pending = measurement_plan.initial_state(first, self.measurements.values(first)), None
+            state, pending = self.measurements.start(), None
         return self._run_rounds(state, pending, counted)
 
     def _check_counts(self, handles: Sequence[Any]) -> None:
@@ -124,7 +129,7 @@ class MeasurementLoop:
             raise no_rows("data.path")
 
     def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
-        sets = list(dict.fromkeys([*sources, *self.measurements.measurement_plan.candidates]))
+        sets = list(dict.fromkeys([*sources, *candidates_of(self.measurements.measurement_plan)]))
         memory, workers = counting_memory(self.measurements.measurement_plan, self.run.job), self.engine.workers
         if self.run.record_weights is not None:  # a task has the weighted sum beside the counts of one period
             memory = memory * (workers + FACTOR) // (2 * workers + FACTOR)
@@ -146,27 +151,26 @@ class MeasurementLoop:
             items.append((layouts, piece, secret, *(handles[number] for number in numbers)))
         self.engine.map(measure_layouts, items, "measure-marginals")
 
-    def _run_rounds(self, state: Any, pending: Decision | None, counted: CountedPasses) -> Any:
+    def _run_rounds(self, state: State | None, pending: Decision | None, counted: CountedPasses) -> State | None:
         """Run rounds of selection, decision, measurement and update."""
         measurement_plan = self.measurements.measurement_plan
-        if pending is None and measurement_plan.next_selection(state) is None:
+        if state is None or (pending is None and state.selection is None):
             return state
         memory = self.run.job.engine.bytes
-        whole = frozenset(measurement_plan.counted_sets) - frozenset(measurement_plan.candidates)
+        whole = frozenset(measurement_plan.counted_sets) - frozenset(candidates_of(measurement_plan))
         shards = Shards(self.engine, self.run.domain, memory, self.source.count, state.groups, state.rows, whole)
         shards.store(measurement_plan.counted_sets, counted)
         counted.clear()
-        while pending is not None or measurement_plan.next_selection(state) is not None:
+        while pending is not None or state.selection is not None:
             state, pending = self._run_round(state, pending, shards), None
         return state
 
-    def _run_round(self, state: Any, pending: Decision | None, shards: Shards) -> Any:
-        measurement_plan = self.measurements.measurement_plan
+    def _run_round(self, state: State, pending: Decision | None, shards: Shards) -> State:
         decision = self._record_decision(pending or self._select_decision(state, shards))
         shards.measure(self.measurements.missing(decision), self.run.secret)
         self.source.check_unchanged()
-        after = measurement_plan.next_state(state, decision, self.measurements.values(decision))
-        self.scores.forget(measurement_plan.changed_sets(state, after))
+        after = state.after(decision, self.measurements.values(decision))
+        self.scores.forget(state.changed_sets(after))
         return after
 
     def _record_decision(self, decision: Decision) -> Decision:
@@ -202,9 +206,8 @@ class MeasurementLoop:
     def _check_budget(self, decision: Decision) -> None:
         self.measurements.check_affordable([*self.decisions, decision])
 
-    def _select_decision(self, state: Any, shards: Shards) -> Decision:
-        measurement_plan = self.measurements.measurement_plan
-        selection = measurement_plan.next_selection(state)
+    def _select_decision(self, state: State, shards: Shards) -> Decision:
+        selection = state.selection
         assert selection is not None
         missing = self.scores.missing(selection.candidates)
         for distances in shards.distances(state.estimates, missing, selection.classes):
@@ -213,7 +216,7 @@ class MeasurementLoop:
         secret, head = self.run.secret.read(), self.measurements.head
         chosen = select_candidates(selection, self.scores.of(selection), self.measurements.rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
-        decision = measurement_plan.make_decision(state, selection, chosen)
+        decision = state.decide(selection, chosen)
         check_selection_cost(decision, selection)
         return decision
 
@@ -230,9 +233,9 @@ def is_drawn(run: TablePart) -> bool:
         state, pending = measurements.replay()
     except UNREADABLE:  # an unreadable run can still be abandoned
         return False
-    if pending is not None or measurements.measurement_plan.next_selection(state) is not None:
+    if pending is not None or has_selection(state):
         return False
     with run.record_stage(run.stages["measure"]) if run.folder else nullcontext():
-        write_trace(run.path / "trace.parquet", measurements.measurement_plan.trace(state))
+        write_trace(run.path / "trace.parquet", None if state is None else state.trace())
         remove_partial(run.measurements_path)
     return True

@@ -34,6 +34,7 @@ from dpscale.job import TableJob
 from dpscale.mechanisms import plan_problem
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, planning_memory, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.reconstruction.base import check_low_order
 from dpscale.runs.earlier import plan_with_earlier
 from dpscale.runs.preflight import LEAST_MEMORY, check_memory
 from dpscale.runs.table import TablePart
@@ -96,13 +97,13 @@ def check_plan(job: TableJob, measurement_plan: MeasurementPlan, engine: Engine)
     check_memory(measurement_plan, job, engine)
     job.reconstruction.check(measurement_plan, job.estimating, job.engine.bytes)
     if job.synthesize is not None:
-        measurement_plan.check_low_order()
+        check_low_order(measurement_plan)
 
 
 def check_cells(measurement_plan: MeasurementPlan, job: TableJob) -> None:
     """Raise PlanError if the sets that are counted have more cells than `engine.max_cells`."""
     sets, most = measurement_plan.counted_sets, job.engine.most_cells
-    if (cells := sum(map(int, measurement_plan.domain.cells_each(sets)))) > most:
+    if (cells := sum(map(int, measurement_plan.workload.domain.cells_each(sets)))) > most:
         raise PlanError("engine.max_cells", f"{cells:,} cells in {len(sets):,} sets to count", f"at most {most:,}",
                         "ask for fewer or smaller sets, or raise it")  # fmt: skip
 

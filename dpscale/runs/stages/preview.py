@@ -22,7 +22,7 @@ from dpscale.job.periods import promise
 from dpscale.mechanisms import COMPOSITE, mechanism, mechanism_names, plan_problem
 from dpscale.mechanisms.contract import PlanningProblem, Tools, user_store
 from dpscale.plans.factor import MOST as MOST_CELLS
-from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.measurement_plan import MeasurementPlan, budget_shares, largest_counted
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
@@ -107,11 +107,11 @@ def expected_errors(measurement_plan: MeasurementPlan, budget: Budget) -> dict[s
         `levels`: for each level of a hierarchy in the workload, nodes, sets, queries, and the root mean square error of
         counts; the level of sets without one is None.
     """
-    found = measurement_plan.expected_errors(budget, MOST)
+    found = measurement_plan.forecast(budget).errors(MOST)
     names = {one["name"]: 0 for one in found}
     families = [_family(name, [one for one in found if one["name"] == name]) for name in names]
     counts = [one for one in found if one["unit"] == RECORDS]
-    levels = [row for own in measurement_plan.domain.hierarchies for row in _levels(own, counts)]
+    levels = [row for own in measurement_plan.workload.domain.hierarchies for row in _levels(own, counts)]
     return {"families": families, "levels": levels}
 
 
@@ -222,7 +222,7 @@ def _mechanism_error(name: str, job: TableJob, problem: PlanningProblem, tools: 
                             lambda one: plan_problem(one, problem, options, tools))  # fmt: skip
     except DpscaleError as error:
         return {"mechanism": name, "error": None, "why": f"not applicable to this job ({error})"}
-    return {"mechanism": name, "error": plan.summary(problem.budget)["rmse"], "why": ""}
+    return {"mechanism": name, "error": plan.forecast(problem.budget).summary["rmse"], "why": ""}
 
 
 def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -232,7 +232,7 @@ def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequ
 
 def _on_assumed_cells(measurement_plan: MeasurementPlan) -> list[str]:
     """Return what is assumed where cells are not public."""
-    domain = measurement_plan.domain
+    domain = measurement_plan.workload.domain
     assumed = [f"{one.name} ({one.size})" for one in domain.searches if one.name not in domain.number_names]
     ends = [one.name for one in domain.searches if one.name in domain.number_names]
     found = []
@@ -260,7 +260,7 @@ def _on_errors(job: TableJob, measurement_plan: MeasurementPlan, families: Seque
         *_by_share(measurement_plan),
     ]
     error = rms_error(families)
-    fixed = not measurement_plan.candidates and not measurement_plan.workload.numbers
+    fixed = measurement_plan.rounds is None and not measurement_plan.workload.numbers
     if fixed and job.privacy.budget.noise != LAPLACE:
         sentences += compare_with_adaptive(measurement_plan.workload, error, job.privacy.public_rows)
     half = required_epsilon(job, error, error / 2)
@@ -276,15 +276,15 @@ def _by_rows(job: TableJob, measurement_plan: MeasurementPlan) -> list[str]:
     rows = job.privacy.public_rows
     if not rows:
         return []
-    cells = measurement_plan.domain.cells(measurement_plan.largest)
-    return [f"A cell of the largest counted table ({cells:,} cells of {', '.join(measurement_plan.largest)}) contains"
+    cells, names = largest_counted(measurement_plan)
+    return [f"A cell of the largest counted table ({cells:,} cells of {', '.join(names)}) contains"
             f" {rows / cells:.3g} of the public_rows on average."]  # fmt: skip
 
 
 def _by_share(measurement_plan: MeasurementPlan) -> list[str]:
     """Return the number of attributes of the sets that use most of the budget."""
     shares: dict[int, float] = {}
-    for attributes, share in measurement_plan.shares.items():
+    for attributes, share in budget_shares(measurement_plan).items():
         shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
     degree = max(shares, key=shares.__getitem__, default=0)
     if shares.get(degree, 0.0) < LARGE_SHARE or degree < 2:

@@ -40,6 +40,7 @@ from dpscale.engine.counting import counting_cost
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.ledger.request import SENSIBLE
+from dpscale.plans.measurement_plan import budget_shares
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
 from dpscale.reconstruction.joint_intervals import half_width
@@ -116,10 +117,8 @@ def remaining(run: Run) -> dict[str, Any]:
     return none
 
 
-def strategies(plan: object) -> list[dict[str, Any]]:
-    """Draw strategies of a plan, one per kind; adaptive plans have none."""
-    if not isinstance(plan, Plan):
-        return []
+def strategies(plan: Plan) -> list[dict[str, Any]]:
+    """Draw strategies of a plan, one per kind."""
     found = list[dict[str, Any]]()
     for index, _ in plan.blocks.kinds:
         names = plan.blocks[index].attributes
@@ -202,6 +201,7 @@ def _frame(run: TablePart) -> dict[str, Any]:
 def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
     """Return the values that sections use, each as a function that computes it."""
     measurement_plan, job, named = run.measurement_plan, run.job, run.job.reconstruction
+    fixed = measurement_plan.evidence_plan
     trace, index = (
         cache(lambda: read_trace(run.path / "trace.parquet")),
         cache(lambda: read_index(run.path / "answers")),
@@ -211,14 +211,14 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
     listing = cache(lambda: listed_sets(run, index(), len(results()["texts"])))
     sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
     counts = {part.name for part in run.workload.parts if not has_numbers(part)}
-    fixed = _frame(run) | {
+    facts = _frame(run) | {
         "unit": job.data.unit_column or "row",
         "job": job,
         "domain": run.domain,
         "measurement_plan": measurement_plan,
         "refuses": [one.name for one in run.domain.axes if "reject" in (one.outside, one.nulls, one.foreign)],
     }
-    return {name: partial(_same, value) for name, value in fixed.items()} | {
+    return {name: partial(_same, value) for name, value in facts.items()} | {
         "total": lambda: results()["total"],
         "asked": lambda: results()["asked"],
         "pairs": lambda: results()["pairs"],
@@ -232,10 +232,11 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "sure": sure,
         "errors": lambda: overall_errors([line for line in sure() if line["family"] in counts] or sure()),
         "workload": lambda: _words(sure()),
-        "strategies": lambda: strategies(measurement_plan.public_plan),
+        "strategies": lambda: [] if fixed is None else strategies(fixed),
         "snippets": lambda: snippets(run, index()),
         "job_text": lambda: job_text(job),
-        "cards": lambda: measurement_plan.cards(run.planning_problem.budget),
+        "cards": lambda: measurement_plan.forecast(run.planning_problem.budget).cards,
+        "notes": lambda: measurement_plan.forecast(run.planning_problem.budget).notes,
         "explains": lambda: named.explain(job.estimating),
         "extrapolated": lambda: _extrapolated(index()),
         "disagreement": lambda: named.disagreement(measurement_plan, job.estimating, model_folder(run)),
@@ -251,8 +252,8 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "risk": lambda: run.attack_risk,
         "counted": lambda: counted_words(run),
         "error_plot": lambda: error_plot({one: own for one, own in _errors(index()).items() if one in counts}),
-        "share_plot": lambda: share_plot(measurement_plan.shares),
-        "weight_plot": lambda: weight_plot(measurement_plan.profiles),
+        "share_plot": lambda: share_plot(budget_shares(measurement_plan)),
+        "weight_plot": lambda: "" if fixed is None else weight_plot(fixed.accuracy.profiles),
         "drawn": lambda: _drawn(run),
         "trace": lambda: _by_round(trace()),
         "trace_plot": lambda: trace_plot(trace()),

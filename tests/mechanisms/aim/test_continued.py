@@ -123,8 +123,7 @@ def test_a_continued_state_repeats_1_ways_once_and_offers_no_empty_set(releases)
 
 def test_the_penalty_of_a_first_release_is_that_of_its_schedule(releases):
     state = releases[0].measurements.replay()[0]
-    plan = releases[0].measurement_plan
     open_state = replace(state, left=state.setting.beta)
-    assert plan.next_selection(open_state).penalty == state.setting.schedule.penalty
+    assert open_state.selection.penalty == state.setting.schedule.penalty
     again = replace(open_state, earlier=3 * state.setting.beta)
-    assert plan.next_selection(again).penalty == pytest.approx(state.setting.schedule.penalty / 2)
+    assert again.selection.penalty == pytest.approx(state.setting.schedule.penalty / 2)

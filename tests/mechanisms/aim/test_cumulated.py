@@ -15,7 +15,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.factor import cumulative_factor
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from tests.measurement.small import SIZES, make_counter, make_records
+from tests.measurement.small import SIZES, make_counter, make_records, with_states
 
 DOMAIN = {"age": 40, "sex": 2, "income": 600, "code": 7}
 
@@ -86,12 +86,7 @@ def test_one_way_decision_round_trips_with_strategies():
     counts, state, number = make_counter(make_records()), None, 0
     decisions = []
 
-    class RecordingPlan(type(built)):
-        def make_decision(self, *requests):
-            decisions.append(super().make_decision(*requests))
-            return decisions[-1]
-
-    recording = RecordingPlan(**{name: getattr(built, name) for name in built.__dataclass_fields__})
+    recording = with_states(built, lambda decision: decisions.append(decision) or decision)
     state = run(recording, counts, seeded_secret(number))
     again = [decision for decision in decisions if decision.is_one_way]
     assert again

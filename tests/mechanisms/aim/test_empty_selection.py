@@ -13,7 +13,7 @@ from dpscale.answers.report import trace_plot
 from dpscale.measurement.adaptive import Scores, select_candidates
 from dpscale.mechanisms.aim.decision import AimDecision, AimSelection
 from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule
-from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
+from dpscale.mechanisms.aim.state import first_decision, initial_state
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
@@ -102,8 +102,8 @@ def test_decision_with_empty_sets_costs_selection_and_round_trips():
     setting, counts_of = make_setting(beta=Fraction(1, 2)), make_counter(make_records())
     first = first_decision(setting)
     state = initial_state(setting, first, [counts_of(order.names).astype(float) for order in first.requests])
-    selection = next_selection(state)
-    decision = make_decision(state, selection, (("a", "b"), (), ("b", "d"), ()))
+    selection = state.selection
+    decision = state.decide(selection, (("a", "b"), (), ("b", "d"), ()))
     assert decision.spent == 4 * selection.beta + 2 * selection.step
     assert {order.source for order in decision.requests} == {("a", "b"), ("b", "d")}
     assert all(decision.chosen[order.rank] == order.source for order in decision.requests)
@@ -119,8 +119,8 @@ def test_empty_decision_without_candidate_is_refused(edit):
     setting, counts_of = make_setting(), make_counter(make_records())
     first = first_decision(setting)
     state = initial_state(setting, first, [counts_of(order.names).astype(float) for order in first.requests])
-    selection = next_selection(state)
-    decision = make_decision(state, selection, ((),) * selection.count).to_dict()
+    selection = state.selection
+    decision = state.decide(selection, ((),) * selection.count).to_dict()
     assert AimDecision.from_dict(decision, setting).requests == ()
     with pytest.raises(ValueError, match="an empty set that is not a candidate"):
         AimDecision.from_dict(decision | edit, setting)
@@ -132,8 +132,8 @@ def test_empty_round_changes_nothing_and_doubles_step():
     setting, counts_of = make_setting(), make_counter(make_records())
     first = first_decision(setting)
     state = initial_state(setting, first, [counts_of(order.names).astype(float) for order in first.requests])
-    selection = next_selection(state)
-    after = next_state(state, decision := make_decision(state, selection, ((),) * selection.count), [])
+    selection = state.selection
+    after = state.after(decision := state.decide(selection, ((),) * selection.count), [])
     assert decision.requests == ()
     assert after.left == state.left - selection.count * selection.beta
     assert after.fit is state.fit
@@ -202,13 +202,13 @@ def test_one_empty_draw_does_not_end_selection_of_few_pairs():
     state = initial_state(
         setting, first, [make_counter(make_records())(order.names).astype(float) for order in first.requests]
     )
-    selection = next_selection(state)
+    selection = state.selection
     assert selection.count == 1
-    state = next_state(state, make_decision(state, selection, [()]), [])
-    while (selection := next_selection(state)).is_empty:
-        decision = make_decision(state, selection, ())
-        state = next_state(
-            state, decision, [make_counter(make_records())(order.names).astype(float) for order in decision.requests]
+    state = state.after(state.decide(selection, [()]), [])
+    while (selection := state.selection).is_empty:
+        decision = state.decide(selection, ())
+        state = state.after(
+            decision, [make_counter(make_records())(order.names).astype(float) for order in decision.requests]
         )
     assert state.left > 0
     assert () not in selection.candidates

@@ -67,9 +67,9 @@ def test_selection_is_scored_on_classes(module):
     first = plan.first_decision()
     rng = np.random.default_rng(0)
     values = [counts_of(request.names) + rng.normal(0, 1, counts_of(request.names).shape) for request in first.requests]
-    state = plan.initial_state(first, values)
+    state = plan.rounds.start(values)
     assert set(state.groups["a"].starts) <= {0, 1, 3, 4}  # no group ends between cells that no query distinguishes
-    selection = plan.next_selection(state)
+    selection = state.selection
     assert AB in selection.classes
     sets = [names for names in dict.fromkeys(selection.candidates) if names]
     shard = build_shard([ExactMarginal(names, counts_of(names)) for names in sets], sets, state.groups, state.rows)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule
-from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection
+from dpscale.mechanisms.aim.state import first_decision, initial_state
 from tests.measurement.small import SIZES, make_counter, make_records, make_setting
 
 CELLS = (2, 5, 12, 100, 264)
@@ -42,9 +42,9 @@ def test_round_shares_follow_number_of_groups():
     setting, counts_of = make_setting(beta=Fraction(1, 2)), make_counter(make_records())
     first = first_decision(setting)
     state = initial_state(setting, first, [counts_of(order.names).astype(float) for order in first.requests])
-    selection = next_selection(state)
+    selection = state.selection
     chosen = (("a", "c"), ("b", "d"))
-    decision = make_decision(state, replace(selection, count=2), chosen)
+    decision = state.decide(replace(selection, count=2), chosen)
     spent = {names: sum(o.draw.cost for o in decision.requests if o.source == names) for names in chosen}
     cells = {names: math.prod(state.groups[name].count for name in names) for names in chosen}
     assert float(sum(spent.values())) == pytest.approx(float(2 * selection.step), rel=1e-5)
