@@ -218,7 +218,7 @@ def run_one(leaves: int, rows: int) -> None:
         own = domain.hierarchies[0]
         tables = [release.marginal((level, "age", "sex")) for level in own.names]
         worst = 0.0
-        for parents, above, below in zip(own.parents, tables, tables[1:], strict=False):
+        for parents, above, below in zip(own.tree.parents[1:], tables, tables[1:], strict=False):
             sums = np.zeros_like(above)
             np.add.at(sums, parents, below)
             worst = max(worst, float(np.abs(sums - above).max()))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -55,8 +55,8 @@ class Tree:
             size = len(parent)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the parents alone; everything else follows from them."""
-        return Tree, (self.parents,)
+        """Pickle the fields alone; everything else follows from them."""
+        return type(self), tuple(getattr(self, one.name) for one in fields(self))
 
     @property
     def depth(self) -> int:
@@ -156,12 +156,12 @@ class Hierarchy:
     ----------
     names : tuple of str
         Names of the attributes, the top first and the leaf last; two or more.
-    parents : tuple of ndarray of int64
-        `parents[i][c]` is the cell of `names[i]` that contains cell c of `names[i + 1]`.
+    tree : Tree
+        Tree of the cells; its level i + 1 has the cells of `names[i]`.
     """
 
     names: tuple[str, ...]
-    parents: tuple[Integers, ...]
+    tree: Tree
 
     @property
     def leaf(self) -> str:
@@ -172,16 +172,6 @@ class Hierarchy:
     def depth(self) -> int:
         """Number of levels, with that of the leaves."""
         return len(self.names)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the fields alone; the tree follows from them."""
-        return Hierarchy, (self.names, self.parents)
-
-    @cached_property
-    def tree(self) -> Tree:
-        """Tree of the cells; its level i + 1 has the cells of `names[i]`."""
-        top = np.zeros(int(self.parents[0].max()) + 1, np.int64)
-        return Tree((top, *(np.asarray(parent, np.int64) for parent in self.parents)))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -244,9 +234,9 @@ def _nested(leaf: str, above: Mapping[str, Integers], sizes: Mapping[str, int], 
         chains[name] = (*max(below, key=len, default=()), name)
 
     names = max(chains.values(), key=len)[::-1]
-    cells = [*(above[name] for name in names), np.arange(sizes[leaf])]
-    parents = [_parents(upper, lower) for upper, lower in pairwise(cells)]
-    return Hierarchy((*names, leaf), tuple(parents))
+    root = np.zeros(sizes[leaf], np.int64)
+    cells = [root, *(np.asarray(above[name], np.int64) for name in names), np.arange(sizes[leaf])]
+    return Hierarchy((*names, leaf), Tree(tuple(_parents(upper, lower) for upper, lower in pairwise(cells))))
 
 
 def _is_within(lower: Integers, upper: Integers) -> bool:

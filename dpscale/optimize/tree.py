@@ -50,7 +50,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, Integers, LazyModule, optimize, special
+from dpscale.base.numerics import Floats, Integers, LazyModule, NDArray, optimize, special
 from dpscale.domain.hierarchy import Tree
 from dpscale.plans.tree import TreePasses
 from dpscale.workload.residual import kron
@@ -60,16 +60,14 @@ sparse: Any = LazyModule("scipy.sparse")
 
 
 @dataclass(frozen=True, eq=False)
-class NodeClasses:
-    """Classes of nodes by level, from the root.
+class NodeClasses(Tree):
+    """Tree of the classes of nodes of a tree: a class of a level is below one class of the level above.
 
     Attributes
     ----------
     tree : Tree
     of : tuple of ndarray of int64
         Class of every node of each level.
-    parents : tuple of ndarray of int64
-        For each level below the root, the class of the parents of a class.
     copies : tuple of ndarray of float64
         For each level below the root, the number of nodes of a class below one parent.
     counts : tuple of ndarray of float64
@@ -78,21 +76,10 @@ class NodeClasses:
 
     tree: Tree
     of: tuple[Integers, ...]
-    parents: tuple[Integers, ...]
     copies: tuple[Floats, ...]
     counts: tuple[Floats, ...]
 
-    @property
-    def depth(self) -> int:
-        """Number of levels below the root."""
-        return len(self.parents)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Number of classes of each level."""
-        return tuple(map(len, self.counts))
-
-    def sum_children(self, values: Floats, level: int) -> Floats:
+    def sum_children(self, values: NDArray[Any], level: int) -> NDArray[Any]:
         """Return the sums of the values of level + 1 over the children of a node of each class of a level."""
         return np.asarray(self.children[level] @ values)
 
@@ -111,10 +98,8 @@ class NodeClasses:
 
         A group has the classes of a level with about the same numbers of children and of leaves for each child.
         """
-        leaves, found, start = [np.ones(len(self.counts[-1]))], list[Integers](), 0
-        for child in reversed(self.children):
-            leaves.append(child @ leaves[-1])
-        for below, child in zip(reversed(leaves[1:]), self.children, strict=True):
+        found, start = list[Integers](), 0
+        for below, child in zip(self.leaf_counts, self.children, strict=False):
             number = np.asarray(child.sum(axis=1)).reshape(-1)
             key = np.rint(OCTAVE * np.log2(np.stack([number, below / number], axis=1)))
             _, group = np.unique(key, axis=0, return_inverse=True)
@@ -140,7 +125,7 @@ def classes_of(tree: Tree) -> NodeClasses:
         counts.append(number.astype(np.float64))
 
     copies = tuple(own / counts[level][parents[level]] for level, own in enumerate(counts[1:]))
-    return NodeClasses(tree, tuple(of), tuple(parents), copies, tuple(counts))
+    return NodeClasses(tuple(parents), tree, tuple(of), copies, tuple(counts))
 
 
 def _shapes(tree: Tree) -> list[Integers]:

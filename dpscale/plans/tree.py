@@ -42,7 +42,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -57,22 +57,6 @@ from dpscale.workload import MARGINAL, Family, WorkloadPart
 from dpscale.workload.residual import subsets
 
 LARGEST, LARGEST_SPREAD = 1 << 24, 1 << 40  # of multipliers, and of the sum of the weights of leaves
-
-
-class Levels(Protocol):
-    """Levels of a tree, or of classes of its nodes, from the root."""
-
-    @property
-    def depth(self) -> int: ...
-
-    @property
-    def sizes(self) -> tuple[int, ...]: ...
-
-    @property
-    def parents(self) -> tuple[Integers, ...]: ...
-
-    def sum_children(self, values: Floats, level: int) -> Floats:
-        """Return the sums of the values of level + 1 over the children of each node of a level."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +81,13 @@ class TreePasses:
     variances: tuple[Floats, ...]
 
     @classmethod
-    def of(cls, tree: Levels, precisions: Sequence[Floats], first: int = 0, fixed: bool = False) -> TreePasses:
+    def of(cls, tree: Tree, precisions: Sequence[Floats], first: int = 0, fixed: bool = False) -> TreePasses:
         """Return the passes for precisions by level from the root, at unit noise variance.
 
         Parameters
         ----------
-        tree : Tree, or classes of its nodes
+        tree : Tree
+            Of nodes, or of classes of nodes.
         precisions : sequence of ndarray
         first : int
             Highest level of the passes; the nodes above are not estimated.

@@ -44,7 +44,7 @@ def test_nested_parents_are_one_hierarchy():
         domain = of_towns(parents)
         [found] = domain.hierarchies
         assert found.names == ("country", "region", "town")
-        assert [one.tolist() for one in found.parents] == [[0, 1, 0], [0, 0, 1, 2, 2, 2]]
+        assert [one.tolist() for one in found.tree.parents[1:]] == [[0, 1, 0], [0, 0, 1, 2, 2, 2]]
         assert found.ancestors("country").tolist() == [0, 0, 1, 0, 0, 0]
         assert found.ancestors("town").tolist() == [0, 1, 2, 3, 4, 5]
         assert domain.hierarchy_of("sex") is None
@@ -56,7 +56,7 @@ def test_nested_parents_are_one_hierarchy():
 def test_single_parent_is_a_hierarchy_with_additional_cells():
     [found] = of_towns({"region": REGION}, outside="category", nulls="category").hierarchies
     assert found.names == ("region", "town")
-    assert found.parents[0].tolist() == [0, 0, 1, 2, 2, 2, 3, 4]
+    assert found.tree.parents[1].tolist() == [0, 0, 1, 2, 2, 2, 3, 4]
     assert found.sizes == (5, 8)
 
 
@@ -86,7 +86,7 @@ def test_chain_is_the_longest_by_enumeration(partitions):
         attributes.append(Attribute(f"p{number}", "categories", values=tuple(map(str, range(len(groups)))),
                                     groups=groups, source="x"))  # fmt: skip
     [found] = hierarchies_of(attributes)
-    for upper, lower, parent in zip(found.names, found.names[1:], found.parents, strict=False):
+    for upper, lower, parent in zip(found.names, found.names[1:], found.tree.parents[1:], strict=False):
         fine = list(range(6)) if lower == "x" else codes[int(lower[1:])]
         assert [int(parent[cell]) for cell in fine] == codes[int(upper[1:])]
         assert len({(a, b) for a, b in zip(fine, codes[int(upper[1:])], strict=True)}) == max(fine) + 1

@@ -138,15 +138,15 @@ def test_missing_middle_and_top_levels(tmp_path):
 def test_additional_cells_are_nested(tmp_path):
     domain = read(write(tmp_path, PLACES), outside="category", nulls="category")
     assert [domain[name].labels[-2:] for name in domain.names] == [["(outside)", None]] * 3
-    [tree] = domain.hierarchies
-    assert tree.sizes == (6, 7, 8)
-    for parents, lower, upper in zip(tree.parents, tree.sizes[1:], tree.sizes, strict=False):
+    [own] = domain.hierarchies
+    assert own.sizes == (6, 7, 8)
+    for parents, lower, upper in zip(own.tree.parents[1:], own.sizes[1:], own.sizes, strict=False):
         assert parents[-2:].tolist() == [upper - 2, upper - 1]
         assert len(parents) == lower
     rules = {rule.names: rule.of for rule in domain.rules}
     assert set(rules) == {("place", "country"), ("place", "region"), ("region", "country")}
-    assert rules["region", "country"].tolist() == tree.parents[0].tolist()
-    assert rules["place", "country"].tolist() == tree.ancestors("country").tolist()
+    assert rules["region", "country"].tolist() == own.tree.parents[1].tolist()
+    assert rules["place", "country"].tolist() == own.ancestors("country").tolist()
 
 
 def cells_of(domain, name, column):

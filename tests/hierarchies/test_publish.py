@@ -74,7 +74,7 @@ def brute_sums(domain, table, names, upper):
             lower = next(one for one in names if one == name or (own and one in own.names))
             at = cell[names.index(lower)]
             while lower != name:
-                at = own.parents[own.position(lower) - 1][at]
+                at = own.tree.parents[own.position(lower)][at]
                 lower = own.names[own.position(lower) - 1]
             place.append(at)
         found[tuple(place)] += table[cell]
@@ -190,7 +190,7 @@ def test_impossible_cells_are_0_at_all_levels():
     rng = np.random.default_rng(0)
     content = domain_of({"place": (3, 7, 19)}, 0, age=4).to_dict()
     own = domain_of({"place": (3, 7, 19)}, 0).hierarchies[0]
-    region = {c: [f"place {i}" for i in np.flatnonzero(own.parents[1] == c)] for c in range(7)}
+    region = {c: [f"place {i}" for i in np.flatnonzero(own.tree.parents[2] == c)] for c in range(7)}
     emptied, single = 0, 1
     content["impossible"] = [{"place": region[emptied], "age": {"low": 0, "high": 1}},
                              {"place": region[single][:1], "age": {"low": 2, "high": 2}},
@@ -289,7 +289,7 @@ def test_variances_below_equal_dense_least_squares_of_a_subtree():
 def nodes_with_siblings(own, level):
     """Return the nodes below which there are other leaves than below their parents."""
     depth = own.position(level)
-    parents = own.parents[depth - 1] if depth else np.zeros(own.sizes[0], int)
+    parents = own.tree.parents[depth]
     return np.flatnonzero(np.bincount(parents)[parents] > 1)
 
 
