@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray, optimize
+from dpscale.reconstruction.public_margins import fit_margins
+from dpscale.workload.residual.axes import margin_cells
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -42,7 +44,8 @@ def adjust_to_constraints(
     ndarray of int, or None
         None if no table has these margins, or none was found.
     """
-    groups = [(groups_of(estimate.shape, names, own), table.reshape(-1)) for own, table in margins.items()]
+    axes = {own: [names.index(name) for name in own] for own in margins}
+    groups = [(margin_cells(estimate.shape, axes[own]), table.reshape(-1)) for own, table in margins.items()]
     return round_to_groups(proportional(estimate, groups, possible), groups, possible)
 
 
@@ -55,23 +58,7 @@ def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) 
     """Return a non-negative table near the truncated estimate whose margins are fitted by up to `SWEEPS` sweeps."""
     table = np.maximum(estimate, 0.0).reshape(-1)
     table = (table + SEED * max(table.mean(), 1.0)) * possible.reshape(-1)
-    for _ in range(SWEEPS):
-        off = 0.0
-        for group, target in groups:
-            sums = np.bincount(group, table, len(target))
-            off = max(off, float(np.abs(sums - target).max()))
-            table = table * np.divide(target, sums, out=np.zeros(len(target)), where=sums > 0)[group]
-        if off < CLOSE:
-            break
-
-    return table.reshape(estimate.shape)
-
-
-def groups_of(shape: tuple[int, ...], names: AttributeSet, own: AttributeSet) -> NDArray[np.int64]:
-    """Return for every cell of a table the cell of the margin to which it belongs, both row-major."""
-    cells = np.arange(int(np.prod([shape[names.index(name)] for name in own], dtype=int)))
-    sizes = [shape[i] if name in own else 1 for i, name in enumerate(names)]
-    return np.ascontiguousarray(np.broadcast_to(cells.reshape(sizes), shape)).reshape(-1)
+    return fit_margins(table, groups, SWEEPS).reshape(estimate.shape)
 
 
 def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: float) -> Integers | None:

@@ -37,6 +37,7 @@ from dpscale.domain.structural_zeros import constraints_on, possible
 from dpscale.optimize.nonnegative_counts import MOST_SIDE, Grids, Lines, fit_partitions
 from dpscale.plans.tree import with_implied, without_implied
 from dpscale.reconstruction.tree_estimates import TreeEstimates
+from dpscale.workload.residual.axes import margin_cells
 
 MOST_COMMON = 4000  # sets; more common sets are not looked for
 
@@ -160,15 +161,10 @@ class TableLattice:
 
     def parts(self, upper: AttributeSet, lower: AttributeSet) -> Integers:
         """Return the cell of a table for each cell of a table of which it is a sum; cells are row-major."""
-        shape, found = self.domain.shape(lower), np.zeros(1, np.int64)
-        axes = {self._levels.get(name, (name, 1))[0]: axis for axis, name in enumerate(lower)}
-        total: Integers = found.reshape([1] * len(lower))
-
-        for name in upper:
-            axis = axes[self._levels.get(name, (name, 1))[0]]
-            cells = self._ancestors(name, lower[axis]).reshape([-1 if i == axis else 1 for i in range(len(lower))])
-            total = total * self.domain[name].size + cells
-        return np.ascontiguousarray(np.broadcast_to(total, shape)).reshape(-1)
+        places = {self._levels.get(name, (name, 1))[0]: axis for axis, name in enumerate(lower)}
+        axes = [places[self._levels.get(name, (name, 1))[0]] for name in upper]
+        levels = [self._ancestors(name, lower[axis]) for name, axis in zip(upper, axes, strict=True)]
+        return margin_cells(self.domain.shape(lower), axes, levels)
 
     def _ancestors(self, upper: str, lower: str) -> Integers:
         """Return the cell of a level for every cell of a level at or below it."""

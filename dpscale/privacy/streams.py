@@ -235,3 +235,14 @@ class PublicStream:
             ends = np.minimum(ends, count)
             ends[-1] = count
         return np.diff(ends, prepend=0)
+
+    def rounded_in_order(self, values: Floats, order: NDArray[np.int64], slack: float = 0.0) -> NDArray[np.int64]:
+        """Return values ≥ 0 rounded down or up, so that sums of consecutive ones in `order` change by less than 1.
+
+        A value at most `slack` below a whole number is rounded to it.
+        """
+        whole = np.floor(values + slack)
+        parts = np.maximum(values - whole, 0.0)[order]
+        rounded = whole.astype(np.int64)
+        rounded[order] += self.rounded(np.cumsum(parts) + slack)
+        return rounded

@@ -8,19 +8,19 @@ drawn from it respect the totals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.domain import Domain
 from dpscale.domain.public_totals import common_set
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.workload.residual.axes import coarsened
+from dpscale.workload.residual.axes import coarsened, margin_cells
 
-Margin = tuple[Integers, Floats]  # cell of the margin for each cell of the table, and the margin
 SWEEPS, CLOSE, LEAST = 500, 1e-12, 1e-6
 
 
@@ -42,17 +42,18 @@ def fit_totals(domain: Domain, names: AttributeSet, table: Floats) -> Floats:
     return fit_margins(table, margins) if margins else table
 
 
-def fit_margins(table: Floats, margins: list[Margin]) -> Floats:
-    """Return the table fitted to margins, in up to `SWEEPS` sweeps; the last margin is exact.
+def fit_margins(table: Floats, margins: Sequence[tuple[Integers, NDArray[Any]]], sweeps: int = SWEEPS) -> Floats:
+    """Return the table fitted to margins, in a limited number of sweeps; the last margin is exact.
 
     Parameters
     ----------
     table : ndarray
-    margins : list of (ndarray of int64, ndarray)
+    margins : sequence of (ndarray of int64, ndarray)
         Cell of the margin for each cell of the table, flat, and its values, flat.
+    sweeps : int
     """
     flat, negative = table.reshape(-1).copy(), bool(table.min() < 0)
-    for _ in range(SWEEPS):
+    for _ in range(sweeps):
         off = 0.0
         for cells, wanted in margins:
             sums = np.bincount(cells, flat, len(wanted))
@@ -78,11 +79,8 @@ def _margins(domain: Domain, names: AttributeSet, shape: tuple[int, ...]) -> Ite
         known = domain.known_table(own)
         if known is None or any(set(own) < set(other) for other in found):
             continue
-        cells: Integers = np.zeros(shape, np.int64)
-        for name in own:
-            axis, of = _axis(domain, names, name)
-            cells = cells * domain[name].size + of.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-        yield np.ascontiguousarray(np.broadcast_to(cells, shape)).reshape(-1), known.reshape(-1)
+        axes, levels = zip(*(_axis(domain, names, name) for name in own), strict=True) if own else ((), ())
+        yield margin_cells(shape, axes, levels), known.reshape(-1)
 
 
 def _axis(domain: Domain, names: AttributeSet, name: str) -> tuple[int, Integers]:
@@ -128,8 +126,6 @@ def _fit_groups(domain: Domain, model: LowOrder, names: AttributeSet, table: Flo
                 continue
             groups = [model.groups[name] for name in chosen]
             wanted = model.coarse[chosen[0]] if known is None or degree == 1 else coarsened(known.astype(float), groups)
-            sizes = [table.shape[axis] if axis in own else 1 for axis in range(len(names))]
-            cells = np.arange(int(np.prod(sizes, dtype=int))).reshape(sizes)
-            margins.append((np.broadcast_to(cells, table.shape).reshape(-1), wanted.reshape(-1)))
+            margins.append((margin_cells(table.shape, own), wanted.reshape(-1)))
 
     return fit_margins(table, margins)

@@ -204,12 +204,8 @@ def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int |
 
 def round_cells(wanted: Floats, caps: Floats, stream: PublicStream) -> Floats:
     """Round every cell to its floor, or one more with probability of its fraction, by systematic sampling."""
-    floors = np.floor(wanted)
-    fractions = (wanted - floors).ravel()
-    order = stream.permutation(fractions.size)
-    more = np.zeros(fractions.size)
-    more[order] = stream.rounded(np.cumsum(fractions[order]))
-    return np.minimum(floors + more.reshape(wanted.shape), caps)
+    rounded = stream.rounded_in_order(wanted.ravel(), stream.permutation(wanted.size))
+    return np.minimum(rounded.reshape(wanted.shape), caps)
 
 
 OFF = 1e-6

@@ -39,7 +39,7 @@ from dpscale.reconstruction.pairwise.learn import (
     independent_rows,
 )
 from dpscale.synthesis.cells import refine_to_cells
-from dpscale.synthesis.one_way_rounding import balance_rows, match_one_ways
+from dpscale.synthesis.one_way_rounding import ROUNDS, balance_rows, match_one_ways, rake
 from dpscale.synthesis.three_way import BETAS as POLISHING, Polisher, ThreeWayTargets
 
 BETAS = (8.0, 64.0)
@@ -123,9 +123,6 @@ def _resample(prototypes: int, count: int, stream: PublicStream) -> NDArray[np.i
     return found
 
 
-ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
-
-
 def rake_weights(targets: PairTargets, rows: NDArray[np.int32], part: RowPart, total: float) -> Floats:
     """Return the number of records that each row over groups represents, shape (n,).
 
@@ -140,9 +137,7 @@ def rake_weights(targets: PairTargets, rows: NDArray[np.int32], part: RowPart, t
     for _ in range(ROUNDS):
         for i, j in layout.pairs:
             at = rows[:, i].astype(np.int64) * layout.sizes[j] + rows[:, j]
-            target = layout.of(targets.shares, i, j).ravel() * whole
-            has = np.bincount(at, weights, minlength=len(target))
-            weights *= np.clip(target / np.maximum(has, 1e-300), LEAST_STEP, MOST_STEP)[at]
+            rake(weights, at, layout.of(targets.shares, i, j).ravel() * whole)
         weights *= whole / weights.sum()
 
     return weights

@@ -257,7 +257,7 @@ def draw_steps(
     sums = [_part_sums(one, chosen, totals, number.low / number.steps) for one, totals in _with_totals(targets, rows)]
     shares = _rake(shares, ranges, chosen, targets.sets, sums)
     exact = np.clip(ranges.values(shares) * number.steps, first[known], last[known])
-    steps[known] = np.clip(_round_in_order(exact, own, stream), first[known], last[known])
+    steps[known] = np.clip(stream.rounded_in_order(exact, own, EDGE), first[known], last[known])
 
     return steps
 
@@ -285,7 +285,7 @@ def _draw_known(targets: NumberTargets, rows: RowGroups, order: Integers, stream
     count = len(rows.cells)
     start, ranges = np.full(count, 0.5), Ranges(np.zeros(count), np.ones(count))
     shares = _rake(start, ranges, rows, targets.sets, aims, spreads=False)
-    return _round_in_order(shares, order, stream) > 0
+    return stream.rounded_in_order(shares, order, EDGE) > 0
 
 
 def _part_sums(one: GroupTargets, rows: RowGroups, totals: Integers | None, low: float) -> Floats:
@@ -436,12 +436,3 @@ def _spread(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, va
     inside = np.divide(moved - ranges.low, ranges.span, out=shares.copy(), where=ranges.span > 0)
 
     return np.asarray(np.clip(inside, EDGE, 1 - EDGE))
-
-
-def _round_in_order(values: Floats, order: Integers, stream: PublicStream) -> Integers:
-    """Return values ≥ 0 rounded down or up, so that sums of consecutive ones in `order` change by less than 1."""
-    base = np.floor(values + EDGE)
-    parts = np.maximum(values - base, 0.0)[order]
-    rounded = base.astype(np.int64)
-    rounded[order] += stream.rounded(np.cumsum(parts) + EDGE)
-    return rounded

@@ -117,10 +117,14 @@ def _rake_weights(targets: PairTargets, rows: Integers32, times: NDArray[np.int6
     layout, weights, count = targets.layout, times.astype(np.float64), int(times.sum())
     for _ in range(ROUNDS):
         for i in range(len(layout.sizes)):
-            target = layout.one(targets.ones, i) * count
-            present = np.bincount(rows[:, i], weights, minlength=len(target))
-            weights *= np.clip(target / np.maximum(present, 1e-300), LEAST_STEP, MOST_STEP)[rows[:, i]]
+            rake(weights, rows[:, i], layout.one(targets.ones, i) * count)
     return np.asarray(weights * (count / weights.sum()))
+
+
+def rake(weights: Floats, cells: NDArray[np.integer], target: Floats) -> None:
+    """Scale weights, in place, towards their target sums over the rows of each cell."""
+    present = np.bincount(cells, weights, minlength=len(target))
+    weights *= np.clip(target / np.maximum(present, 1e-300), LEAST_STEP, MOST_STEP)[cells]
 
 
 REPAIR_ROUNDS = 8
