@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray, optimize
+from dpscale.domain.hierarchy import margin_cells
 from dpscale.reconstruction.public_margins import fit_margins
-from dpscale.workload.residual.axes import margin_cells
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

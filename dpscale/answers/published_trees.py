@@ -32,12 +32,12 @@ from dpscale.answers.tables import Answered
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
 from dpscale.domain import Domain
+from dpscale.domain.hierarchy import level_axes, margin_cells
 from dpscale.domain.public_totals import common_set
 from dpscale.domain.structural_zeros import constraints_on, possible
 from dpscale.optimize.nonnegative_counts import MOST_SIDE, Grids, Lines, fit_partitions
 from dpscale.plans.tree import with_implied, without_implied
 from dpscale.reconstruction.tree_estimates import TreeEstimates
-from dpscale.workload.residual.axes import margin_cells
 
 MOST_COMMON = 4000  # sets; more common sets are not looked for
 
@@ -161,15 +161,9 @@ class TableLattice:
 
     def parts(self, upper: AttributeSet, lower: AttributeSet) -> Integers:
         """Return the cell of a table for each cell of a table of which it is a sum; cells are row-major."""
-        places = {self._levels.get(name, (name, 1))[0]: axis for axis, name in enumerate(lower)}
-        axes = [places[self._levels.get(name, (name, 1))[0]] for name in upper]
-        levels = [self._ancestors(name, lower[axis]) for name, axis in zip(upper, axes, strict=True)]
-        return margin_cells(self.domain.shape(lower), axes, levels)
-
-    def _ancestors(self, upper: str, lower: str) -> Integers:
-        """Return the cell of a level for every cell of a level at or below it."""
-        own = self.domain.hierarchy_of(lower)
-        return np.arange(self.domain[lower].size) if own is None else own.ancestors(upper, lower)
+        axes = level_axes(self.domain, lower, upper)
+        assert axes is not None
+        return margin_cells(self.domain.shape(lower), *axes)
 
     def summed(self, table: np.ndarray, lower: AttributeSet, upper: AttributeSet) -> np.ndarray:
         """Return the sums of a table over `lower` to one over `upper`."""

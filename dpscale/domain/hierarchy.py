@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import DomainError
-from dpscale.base.numerics import Floats, Integers, NDArray
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.structural_zeros import follows
 
@@ -193,6 +193,62 @@ class Hierarchy:
     def ancestors(self, upper: str, lower: str = "") -> Integers:
         """Return the cell of a level for every cell of a lower one, by default the leaves, shape (cells,)."""
         return self.tree.ancestors(self.position(upper) + 1, self.position(lower or self.leaf) + 1)
+
+
+class LeveledDomain(Protocol):
+    """Attributes, of which some are levels of hierarchies."""
+
+    def shape(self, names: Sequence[str], /) -> tuple[int, ...]: ...
+    def hierarchy_of(self, name: str, /) -> Hierarchy | None: ...
+
+
+def level_axes(
+    domain: LeveledDomain, names: AttributeSet, wanted: Sequence[str]
+) -> tuple[list[int], list[Integers]] | None:
+    """Return the axis of a table for each attribute of a margin, and the attribute's cell for each cell of the axis.
+
+    Parameters
+    ----------
+    domain : Domain
+    names : AttributeSet
+        Attributes of the table.
+    wanted : sequence of str
+        Attributes of the margin: each is one of `names`, or a level above one.
+
+    Returns
+    -------
+    (list of int, list of ndarray of int64) or None
+        None if the margin is not one of the table.
+    """
+    shape, axes, levels = domain.shape(names), list[int](), list[Integers]()
+    for name in wanted:
+        own = domain.hierarchy_of(name)
+        below = (name,) if own is None else own.names[own.position(name) :]
+        lower = name if name in names else next((level for level in reversed(below) if level in names), None)
+        if lower is None:
+            return None
+        axes.append(names.index(lower))
+        levels.append(np.arange(shape[axes[-1]]) if own is None else own.ancestors(name, lower))
+    return (axes, levels) if len(set(axes)) == len(axes) else None
+
+
+def margin_cells(shape: Sequence[int], axes: Sequence[int], levels: Sequence[Integers] = ()) -> Integers:
+    """Return for each cell of a table its cell of a margin, both row-major.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Cells of each axis of the table.
+    axes : sequence of int
+        Axes of the margin.
+    levels : sequence of ndarray of int64, optional
+        If the margin is over levels above its axes, the cell of the level for each cell of an axis; every cell of a
+        level has one below.
+    """
+    total = np.zeros([1] * len(shape), np.int64)
+    for axis, cells in zip(axes, levels or [np.arange(shape[axis]) for axis in axes], strict=True):
+        total = total * (int(cells.max()) + 1) + cells.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return np.ascontiguousarray(np.broadcast_to(total, shape)).reshape(-1)
 
 
 def hierarchies_of(attributes: Sequence[Attribute]) -> tuple[Hierarchy, ...]:

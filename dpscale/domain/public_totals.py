@@ -28,7 +28,7 @@ from dpscale.base.display import display_path, nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.attribute import Attribute
-from dpscale.domain.hierarchy import Hierarchy
+from dpscale.domain.hierarchy import Hierarchy, level_axes, margin_cells
 from dpscale.domain.structural_zeros import DomainConstraint, possible
 from dpscale.storage.files import place
 
@@ -265,24 +265,11 @@ def coarsen(domain: TotalsDomain, counts: Integers, names: AttributeSet, wanted:
     names, wanted : AttributeSet
         In domain order. A wanted attribute is one of `names`, or a level above one.
     """
-    table, axes = counts, list(names)
-    for name in reversed(names):
-        axis, own = axes.index(name), domain.hierarchy_of(name)
-        if name in wanted:
-            continue
-
-        upper = [] if own is None else [one for one in own.names[: own.position(name)] if one in wanted]
-        if own is not None and upper and upper[-1] not in axes:
-            levels = own.position(upper[-1]) + 1, own.position(name) + 1
-            table = np.moveaxis(own.tree.sum_to(np.moveaxis(table, axis, 0), *levels), 0, axis)
-            axes[axis] = upper[-1]
-        else:
-            table = table.sum(axis=axis)
-            axes.pop(axis)
-
-    if set(axes) != set(wanted):
+    if (found := level_axes(domain, names, wanted)) is None:
         return None
-    return np.asarray(table.transpose([axes.index(name) for name in wanted]))
+    table = np.zeros(domain.shape(wanted), counts.dtype)
+    np.add.at(table.reshape(-1), margin_cells(counts.shape, *found), counts.reshape(-1))
+    return table
 
 
 def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:

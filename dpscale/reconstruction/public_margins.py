@@ -17,9 +17,10 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.domain import Domain
+from dpscale.domain.hierarchy import level_axes, margin_cells
 from dpscale.domain.public_totals import common_set
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.workload.residual.axes import coarsened, margin_cells
+from dpscale.workload.residual.axes import coarsened
 
 SWEEPS, CLOSE, LEAST = 500, 1e-12, 1e-6
 
@@ -79,18 +80,9 @@ def _margins(domain: Domain, names: AttributeSet, shape: tuple[int, ...]) -> Ite
         known = domain.known_table(own)
         if known is None or any(set(own) < set(other) for other in found):
             continue
-        axes, levels = zip(*(_axis(domain, names, name) for name in own), strict=True) if own else ((), ())
-        yield margin_cells(shape, axes, levels), known.reshape(-1)
-
-
-def _axis(domain: Domain, names: AttributeSet, name: str) -> tuple[int, Integers]:
-    """Return the axis of an attribute or of a level below it, and the cell of the attribute for each of its cells."""
-    if name in names:
-        return names.index(name), np.arange(domain[name].size)
-    own = domain.hierarchy_of(name)
-    assert own is not None
-    lower = next(one for one in own.names if one in names and own.position(one) > own.position(name))
-    return names.index(lower), own.ancestors(name, lower)
+        axes = level_axes(domain, names, own)
+        assert axes is not None
+        yield margin_cells(shape, *axes), known.reshape(-1)
 
 
 def fit_model(domain: Domain, model: LowOrder) -> LowOrder:

@@ -12,9 +12,9 @@ from dpscale.answers import controlled_rounding
 from dpscale.answers.publish import chosen, publish
 from dpscale.answers.tables import Answered
 from dpscale.domain import Domain
+from dpscale.domain.hierarchy import margin_cells
 from dpscale.domain.structural_zeros import possible
 from dpscale.workload.residual import kron
-from dpscale.workload.residual.axes import margin_cells
 from tests.answers.exact import estimates, measurement_plan
 
 RULES = {"impossible": [{"a": [0], "b": [1, 2]}]}

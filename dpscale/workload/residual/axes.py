@@ -246,25 +246,6 @@ def reconstruct(residual: Floats, keep: Sequence[int], shape: Sequence[int], lea
 LEAST_SHARE = 1e-3
 
 
-def margin_cells(shape: Sequence[int], axes: Sequence[int], levels: Sequence[Integers] = ()) -> Integers:
-    """Return for each cell of a table its cell of a margin, both row-major.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Cells of each axis of the table.
-    axes : sequence of int
-        Axes of the margin.
-    levels : sequence of ndarray of int64, optional
-        If the margin is over levels above its axes, the cell of the level for each cell of an axis; every cell of a
-        level has one below.
-    """
-    total = np.zeros([1] * len(shape), np.int64)
-    for axis, cells in zip(axes, levels or [np.arange(shape[axis]) for axis in axes], strict=True):
-        total = total * (int(cells.max()) + 1) + cells.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return np.ascontiguousarray(np.broadcast_to(total, shape)).reshape(-1)
-
-
 def water_fill(worth: Floats, price: Floats, had: Floats) -> Floats:
     """Return the optimal precisions x with Σ p x = 1 by water filling.
 
