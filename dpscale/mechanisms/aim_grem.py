@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -21,15 +20,14 @@ from dpscale.domain.structural_zeros import DomainConstraint
 from dpscale.mechanisms.aim.adaptive_plan import (
     AdaptiveOptions,
     AdaptivePlan,
-    follows_from,
+    adaptive_mechanism,
     make_setting,
     plan_of_period,
-    read_adaptive_plan,
 )
 from dpscale.mechanisms.aim.continued import POOLING
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
 from dpscale.mechanisms.aim.setting import BatchedSchedule, PublishedSchedule, RoundSchedule
-from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 
 NAME = "aim-grem"
 BYTES, LAZY_BYTES = 8, 1 << 30
@@ -106,14 +104,6 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     return AdaptivePlan(problem.workload, NAME, setting_of, entropy, kind, options.exact())
 
 
-def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:
-    return read_adaptive_plan(folder, problem, Options, plan)
-
-
-def follows(stored: AdaptivePlan, problem: PlanningProblem, options: Options) -> bool:
-    return follows_from(stored, lambda: plan(problem, options))
-
-
 def forms(options: Options) -> tuple[str, ...]:
     return ("residuals", "low_order", "measurements") if options.published else ("low_order", "measurements")
 
@@ -121,7 +111,6 @@ def forms(options: Options) -> tuple[str, ...]:
 REQUIRES = {"grem": "mechanism.published = true"}
 # 1 scored listed queries on single cells, 2 had no coarser levels as candidates, 3 had larger groups and more triples
 RESUMES = frozenset({"1", "2", "3"})
-MECHANISM = Mechanism(
-    NAME, Options, plan, read, forms, follows, "4", RESUMES, data_independent=False, requires=REQUIRES,
-    pooling=POOLING, for_period=plan_of_period,
-)  # fmt: skip
+MECHANISM = adaptive_mechanism(
+    NAME, Options, plan, forms, "4", RESUMES, requires=REQUIRES, pooling=POOLING, for_period=plan_of_period
+)

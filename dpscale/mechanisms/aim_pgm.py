@@ -24,7 +24,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import model_validator
@@ -37,9 +36,8 @@ from dpscale.mechanisms.aim.adaptive_plan import (
     SELECTING,
     AdaptiveOptions,
     AdaptivePlan,
-    follows_from,
+    adaptive_mechanism,
     make_setting,
-    read_adaptive_plan,
 )
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GraphicalEstimator
@@ -54,7 +52,7 @@ from dpscale.mechanisms.aim.setting import (
     count_uninformative,
 )
 from dpscale.mechanisms.aim.state import AimState
-from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.reconstruction.junction_tree.tree import model_cells
 
 NAME = "aim-pgm"
@@ -193,17 +191,9 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     return AdaptivePlan(problem.workload, NAME, setting, estimating, kind, options.exact())
 
 
-def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:
-    return read_adaptive_plan(folder, problem, Options, plan)
-
-
-def follows(stored: AdaptivePlan, problem: PlanningProblem, options: Options) -> bool:
-    return follows_from(stored, lambda: plan(problem, options))
-
-
 def forms(options: Options) -> tuple[str, ...]:
     return ("measurements", "low_order")
 
 
 RESUMES = frozenset({"1"})  # it scored listed queries on single cells
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, "2", RESUMES, data_independent=False)
+MECHANISM = adaptive_mechanism(NAME, Options, plan, forms, "2", RESUMES)

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -26,15 +25,14 @@ from dpscale.mechanisms.aim.adaptive_plan import (
     GRAIN,
     AdaptiveOptions,
     AdaptivePlan,
-    follows_from,
+    adaptive_mechanism,
     make_setting,
-    read_adaptive_plan,
 )
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GraphicalEstimator
 from dpscale.mechanisms.aim.setting import BatchedSchedule
 from dpscale.mechanisms.aim.state import AimState
-from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 
 NAME = "mst"
 
@@ -125,17 +123,9 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     return AdaptivePlan(problem.workload, NAME, setting, estimating, "a spanning tree of pairs", options.exact())
 
 
-def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:
-    return read_adaptive_plan(folder, problem, Options, plan)
-
-
-def follows(stored: AdaptivePlan, problem: PlanningProblem, options: Options) -> bool:
-    return follows_from(stored, lambda: plan(problem, options))
-
-
 def forms(options: Options) -> tuple[str, ...]:
     return ("measurements", "low_order")
 
 
 RESUMES = frozenset({"1"})  # it scored listed queries on single cells
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, "2", RESUMES, data_independent=False)
+MECHANISM = adaptive_mechanism(NAME, Options, plan, forms, "2", RESUMES)

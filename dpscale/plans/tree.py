@@ -694,16 +694,12 @@ class TreeAccuracy(Accuracy):
     def _piece_variance(self, query: TreeQuerySet, residual: AttributeSet, part: Floats) -> float:
         if self.is_known(query, residual):
             return 0.0
-        block, turned = self.by_residual[self.key(residual)], part
-        for name, axis in query.axes.items():
-            if name in residual or name == self.main:
-                turned = _apply_covariance(block.factors[name], turned, axis, query.levels.get(name, 0))
-        return block.scale * self._root(query, block) * float((part * turned).sum())
+        return self.partial_variance(query, residual, self.by_residual[self.key(residual)], query, part)
 
-    def others_variance(
-        self, query: TreeQuerySet, residual: AttributeSet, block: TreeResidualBlock, others: TreeQuerySet, part: Floats
+    def partial_variance(
+        self, query: TreeQuerySet, residual: AttributeSet, block: TreeResidualBlock, some: TreeQuerySet, part: Floats
     ) -> float:
-        """Return the variance of a residual's query on the attributes that are no levels, for unit variance of a node.
+        """Return the variance of a residual's query on some attributes of a set, for unit variance on the others.
 
         Parameters
         ----------
@@ -711,15 +707,15 @@ class TreeAccuracy(Accuracy):
             Whole set.
         residual : AttributeSet
         block : TreeResidualBlock
-        others : TreeQuerySet
-            Set of the attributes that are no levels.
+        some : TreeQuerySet
+            The attributes, all of the set or those that are no levels.
         part : ndarray
             Query on them, averaged along attributes outside the residual.
         """
         turned = part
-        for name, axis in others.axes.items():
-            if name in residual:
-                turned = _apply_covariance(block.factors[name], turned, axis, 0)
+        for name, axis in some.axes.items():
+            if name in residual or name == self.main:
+                turned = _apply_covariance(block.factors[name], turned, axis, some.levels.get(name, 0))
         return block.scale * self._root(query, block) * float((part * turned).sum())
 
     def _root(self, query: TreeQuerySet, block: TreeResidualBlock) -> float:

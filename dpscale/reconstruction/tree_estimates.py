@@ -88,7 +88,7 @@ class TreeEstimates(LeastSquaresEstimates):
                 spread, by_node = total**2, total * table[0]
 
             estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
-            variance += spread * self.trees.others_variance(split, residual, block, rest, part)
+            variance += spread * self.trees.partial_variance(split, residual, block, rest, part)
 
         return estimate, math.sqrt(max(variance, 0.0))
 

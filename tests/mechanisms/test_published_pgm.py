@@ -151,11 +151,11 @@ def test_plan_file_states_option_only_if_it_is_not_the_default(tmp_path):
     assert made.to_dict()["options"]["published"] == "True"
     for options in (aim_pgm.Options(published=True), aim_pgm.Options(published=True, most_cells=1000)):
         aim_pgm.plan(problem, options).write(tmp_path)
-        read = aim_pgm.read(tmp_path, problem, aim_pgm.Options())
+        read = aim_pgm.MECHANISM.read(tmp_path, problem, aim_pgm.Options())
         assert read.setting.state.keywords["most_cells"] == options.most_cells
         assert read.setting.schedule == options.schedule()
-        assert aim_pgm.follows(read, problem, options)
-        assert not aim_pgm.follows(read, problem, aim_pgm.Options())
+        assert aim_pgm.MECHANISM.follows(read, problem, options)
+        assert not aim_pgm.MECHANISM.follows(read, problem, aim_pgm.Options())
 
 
 def test_other_option_together_with_published_is_refused():

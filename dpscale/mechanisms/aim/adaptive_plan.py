@@ -31,7 +31,7 @@ from dpscale.mechanisms.aim.evidence import AdaptiveEvidence, DecisionValues
 from dpscale.mechanisms.aim.periods import PeriodState, groups_of_period
 from dpscale.mechanisms.aim.setting import RoundSchedule, Setting
 from dpscale.mechanisms.aim.state import AimState
-from dpscale.mechanisms.contract import PlanningProblem, no_periods
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, no_periods
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import digest_of, read_content, write_content
 from dpscale.plans.time_plan import PeriodContext
@@ -389,3 +389,23 @@ def follows_from(stored: AdaptivePlan, plan: Callable[[], AdaptivePlan]) -> bool
         return True
     expected, recorded = plan().to_dict(), {**stored.stored, "options": dict(stored.options)}
     return all(expected.get(name) == value for name, value in recorded.items())
+
+
+def adaptive_mechanism(
+    name: str,
+    options: type[AnyOptions],
+    plan: Callable[..., AdaptivePlan],
+    forms: Callable[[AnyOptions], Sequence[str]],
+    version: str,
+    resumes: frozenset[str],
+    **others: Any,
+) -> Mechanism:
+    """Return the mechanism of a function that plans rounds; see `Mechanism` for the other arguments."""
+
+    def read(folder: Path, problem: PlanningProblem, given: Any) -> AdaptivePlan:
+        return read_adaptive_plan(folder, problem, options, plan)
+
+    def follows(stored: AdaptivePlan, problem: PlanningProblem, given: Any) -> bool:
+        return follows_from(stored, lambda: plan(problem, given))
+
+    return Mechanism(name, options, plan, read, forms, follows, version, resumes, data_independent=False, **others)

@@ -102,11 +102,11 @@ def test_plan_file_states_allocation_only_if_it_is_not_the_default(tmp_path):
     problem, made = make_plan(published=True, allocation="iid")
     assert made.to_dict()["options"] == plain["options"] | {"allocation": "iid"}
     made.write(tmp_path)
-    read = aim_grem.read(tmp_path, problem, aim_grem.Options(published=True))
+    read = aim_grem.MECHANISM.read(tmp_path, problem, aim_grem.Options(published=True))
     assert read.setting.schedule.isotropic
     assert read.digest == made.digest != make_plan(published=True)[1].digest
-    assert aim_grem.follows(read, problem, aim_grem.Options(published=True, allocation="iid"))
-    assert not aim_grem.follows(read, problem, aim_grem.Options(published=True))
+    assert aim_grem.MECHANISM.follows(read, problem, aim_grem.Options(published=True, allocation="iid"))
+    assert not aim_grem.MECHANISM.follows(read, problem, aim_grem.Options(published=True))
 
 
 @pytest.mark.parametrize("changed", [{"allocation": "iid"}, {"updates": "lazy"}], ids=str)
@@ -114,7 +114,7 @@ def test_read_plan_repeats_its_run(tmp_path, changed):
     problem, made = make_plan(published=True, **changed)
     assert made.to_dict()["options"].items() >= changed.items()
     made.write(tmp_path)
-    read = aim_grem.read(tmp_path, problem, aim_grem.Options())
+    read = aim_grem.MECHANISM.read(tmp_path, problem, aim_grem.Options())
     one, other = (run(each, COUNTS, seeded_secret(1)) for each in (made, read))
     assert json.dumps([note.moved for note in one.rounds]) == json.dumps([note.moved for note in other.rounds])
 

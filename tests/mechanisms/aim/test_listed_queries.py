@@ -45,15 +45,15 @@ def test_plan_file_names_listed_queries(module, tmp_path):
     plan = module.plan(problem, module.Options())
     assert plan.to_dict()["version"] == BY_QUERIES
     plan.write(tmp_path)
-    stored = module.read(tmp_path, problem, module.Options())
+    stored = module.MECHANISM.read(tmp_path, problem, module.Options())
     assert stored.setting.queries is not None
     assert stored.digest == plan.digest
-    assert module.follows(stored, problem, module.Options())
+    assert module.MECHANISM.follows(stored, problem, module.Options())
     content = read_content(tmp_path) | {"version": VERSION}
     (tmp_path / "plan.json").write_text(json.dumps(content))
-    older = module.read(tmp_path, problem, module.Options())
+    older = module.MECHANISM.read(tmp_path, problem, module.Options())
     assert older.setting.queries is None
-    assert not module.follows(older, problem, module.Options())
+    assert not module.MECHANISM.follows(older, problem, module.Options())
     marginals = module.plan(make_problem(Workload(DOMAIN).add("marginal", degree=2)), module.Options())
     assert marginals.setting.queries is None
     assert marginals.to_dict()["version"] == VERSION
