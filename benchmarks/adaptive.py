@@ -51,7 +51,7 @@ from dpscale.mechanisms.aim.setting import BatchedSchedule
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.plans.measurement_plan import make_schedule
+from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy import gdp_mu, zcdp_rho
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
@@ -170,12 +170,12 @@ def released_answers(table: Table, epsilon: float, seed: int, options: Options |
 def measure_plan(table: Table, epsilon: float, seed: int) -> PlanEvidence:
     """Return the measurements of ResidualPlanner on all targets at the same cost."""
     made = plan(Workload(Domain(table.sizes)).add("marginal", degree=len(table.targets[0])), "residual-planner")
-    schedule, secret = make_schedule(made, cost_of(epsilon)), seeded_secret(seed)
+    draws, secret = plan_draws(made, cost_of(epsilon)), seeded_secret(seed)
     values = []
-    for index, (block, draw) in enumerate(zip(made.blocks, schedule.draws, strict=True)):
+    for index, (block, draw) in enumerate(zip(made.blocks, draws, strict=True)):
         exact = ExactMarginal(block.attributes, np.asarray(table.counts(block.attributes), dtype=np.int64))
         values.append(measure_block(block, draw, exact, secret, {"block": index}) / draw.multiplier)
-    return PlanEvidence(made, [draw.lattice_variance for draw in schedule.draws], values.__getitem__)
+    return PlanEvidence(made, [draw.lattice_variance for draw in draws], values.__getitem__)
 
 
 def planned_answers(table: Table, epsilon: float, seed: int, method: str) -> Answers:

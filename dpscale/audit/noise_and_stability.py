@@ -1,7 +1,7 @@
 """Tests of the added noise (scale, shape, lattice, low bits, independence), and of how far a record moves measurements.
 
 The tests use releases of a small table by the measuring code under audit. A release is the array of all numbers of one
-plan, block after block, as `measure_block` returns them. The claim under test is that of the schedule: its cost is the
+plan, block after block, as `measure_block` returns them. The claim under test is that of the draws: its cost is the
 squared Gaussian-DP mu of all draws, or their pure epsilon.
 
 Input is integer noise as floats (value − exact) with its nominal variance. With at least 1,000 draws a scale of 0.7 or
@@ -27,7 +27,7 @@ from dpscale.measurement import measure_block
 from dpscale.mechanisms import AUDITED, plan
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
-from dpscale.plans.measurement_plan import Schedule, make_schedule
+from dpscale.plans.measurement_plan import Draws, plan_draws
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE, SMOOTHING, Draw, LaplaceDraw
 from dpscale.privacy.streams import seeded_secret
@@ -42,7 +42,7 @@ class Case:
     """A plan with its noise and its claimed cost; correct unless a test plants a violation."""
 
     plan: Plan
-    schedule: Schedule
+    draws: Draws
     claimed: float
     measure: Measure = measure_block
 
@@ -52,7 +52,7 @@ class Case:
         return np.concatenate([values.reshape(-1) for values in self._blocks(marginal, secret)])
 
     def _blocks(self, marginal: ExactMarginal, secret: bytes) -> Iterator[Floats]:
-        for index, (block, draw) in enumerate(zip(self.plan.blocks, self.schedule.draws, strict=True)):
+        for index, (block, draw) in enumerate(zip(self.plan.blocks, self.draws, strict=True)):
             yield self.measure(block, draw, marginal, secret, record_of(index, block, draw))
 
     @property
@@ -63,15 +63,15 @@ class Case:
     def exact(self, counts: Integers) -> Floats:
         """Return the numbers before noise from explicit matrices: slow, and independent of the measuring code."""
         parts = []
-        for block, draw in zip(self.plan.blocks, self.schedule.draws, strict=True):
+        for block, draw in zip(self.plan.blocks, self.draws, strict=True):
             others = tuple(i for i, name in enumerate(self.plan.domain.names) if name not in block.attributes)
             parts.append(applied(block.factors, counts.sum(axis=others)) * draw.multiplier)
         return np.concatenate(parts)
 
     @property
     def deviations(self) -> Floats:
-        """Standard deviation of each number according to the schedule."""
-        parts = zip(self.plan.blocks, self.schedule.draws, strict=True)
+        """Standard deviation of each number according to the draws."""
+        parts = zip(self.plan.blocks, self.draws, strict=True)
         return np.concatenate([np.full(int(np.prod(b.rows, dtype=int)), d.variance**0.5) for b, d in parts])
 
 
@@ -106,8 +106,8 @@ def case_of(
     else:
         workload = workload.add(MARGINAL.name, degree=0)
     measurement_plan = plan(workload, mechanism, noise=noise)
-    schedule = make_schedule(measurement_plan, cost, rows_per_unit)
-    return Case(measurement_plan, schedule, float(schedule.cost))
+    draws = plan_draws(measurement_plan, cost, rows_per_unit)
+    return Case(measurement_plan, draws, float(draws.amount))
 
 
 def small_table(domain: Domain) -> Integers:
@@ -181,7 +181,7 @@ def distance(case: Case, one: Integers, other: Integers) -> Fraction:
     """Return Σ over blocks of |K x − K x'|² m² / (v − 8), or of |K x − K x'|₁ m / s, exactly."""
     moved = case.release(one, seed=0) - case.release(other, seed=0)
     total, start = Fraction(0), 0
-    for block, draw in zip(case.plan.blocks, case.schedule.draws, strict=True):
+    for block, draw in zip(case.plan.blocks, case.draws, strict=True):
         part = moved[start : start + math.prod(block.rows)]
         start += len(part)
         if not (part == np.rint(part)).all():

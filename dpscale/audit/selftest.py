@@ -187,10 +187,10 @@ def _scaled(draw: Draw, factor: float) -> Draw:
 
 
 def sensitivity_off(case: Case) -> Case:
-    """Plant a violation: the sensitivity of the schedule is too small by sqrt 2, so there is too little noise."""
-    draws = case.schedule.draws
+    """Plant a violation: the sensitivity of the draws is too small by sqrt 2, so there is too little noise."""
+    draws = case.draws
     scaled = Draws(tuple(_scaled(draw, 0.5**0.5) for draw in draws.kinds), draws.which)
-    return replace(case, schedule=replace(case.schedule, draws=scaled))
+    return replace(case, draws=scaled)
 
 
 def key_reused(case: Case) -> Case:
@@ -259,7 +259,7 @@ def noise_of(case: Case) -> tuple[list[np.ndarray], list[float]]:
     counts = small_table(case.plan.domain)
     noise = case.release(counts, seed=5) - case.exact(counts)
     ends = np.cumsum([int(np.prod(block.rows, dtype=int)) for block in case.plan.blocks])
-    return np.split(noise, ends[:-1]), [draw.variance**0.5 for draw in case.schedule.draws]
+    return np.split(noise, ends[:-1]), [draw.variance**0.5 for draw in case.draws]
 
 
 def _law(mechanism: str, noise: str) -> Check:
@@ -274,7 +274,7 @@ def _stability(mechanism: str, noise: str) -> Check:
     worst = worst_record(case, small_table(case.plan.domain))
     planted = worst_record(sensitivity_off(case), small_table(case.plan.domain))
     detail = f"one record moves {float(worst):.6f} of {case.claimed:.6f} claimed"
-    return f"stability of {mechanism}, {noise}", worst <= case.schedule.cost < planted, detail
+    return f"stability of {mechanism}, {noise}", worst <= case.draws.amount < planted, detail
 
 
 def worst_pair(case: Case) -> tuple[Integers, Integers]:

@@ -35,7 +35,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Blocks
-from dpscale.plans.measurement_plan import make_schedule
+from dpscale.plans.measurement_plan import plan_draws
 from dpscale.plans.plan import BLOCKS, FACTORS, PLAN, Plan, read_plan, write_plan
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.reconstruction.base import Evidence, PlanEvidence
@@ -223,7 +223,7 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     """
     check_poolable(earlier.plan.blocks, target.blocks)
     blocks, budget = target.blocks, problem.budget.amount
-    costs = make_schedule(target, budget, problem.rows_per_unit).draws.variances * blocks.share * budget
+    costs = plan_draws(target, budget, problem.rows_per_unit).variances * blocks.share * budget
     known = {names: variance for names, variance in zip(earlier.plan.blocks.sets, earlier.variances, strict=True)}
     variances = np.array([known.get(names, math.inf) for names in blocks.sets])
     amounts = budget * water_fill(blocks.share**2, np.ones(len(blocks)), costs / variances / budget)
@@ -232,7 +232,7 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     shares = amounts[places] / amounts[places].sum()
     measured = Blocks(taken.sets, taken.strategies, taken.which, shares, taken.whole, taken.noise)
     made = Plan(target.workload, target.mechanism, measured, target.error, 0.0, target.notes)
-    new = make_schedule(made, budget, problem.rows_per_unit).draws.variances
+    new = plan_draws(made, budget, problem.rows_per_unit).variances
     pool = pool_residual_plans(earlier.plan, earlier.variances, made, new)
 
     return replace(made, error=pool.plan.error / pool.budget * budget / problem.rows_per_unit**2)

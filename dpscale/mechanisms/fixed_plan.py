@@ -16,7 +16,7 @@ from dpscale.base.display import figure, percent
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.earlier_blocks import TARGET, EarlierBlocks, PooledBlocks
-from dpscale.plans.measurement_plan import BlockRequests, Schedule, make_schedule
+from dpscale.plans.measurement_plan import BlockRequests, Draws, plan_draws
 from dpscale.plans.plan import Plan, content_of, digest_of, write_plan
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence
@@ -81,19 +81,19 @@ class FixedPlan:
         return self.plan.counted_sets
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def draws(self) -> Draws:
         """Noise of every block and its cost."""
-        return make_schedule(self.plan, self.problem.budget.amount, self.problem.rows_per_unit)
+        return plan_draws(self.plan, self.problem.budget.amount, self.problem.rows_per_unit)
 
     @property
     def cost(self) -> Cost:
         """Privacy cost of the whole release, exact and rounded up."""
-        return self.schedule.spent
+        return self.draws.cost
 
     @cached_property
     def pool(self) -> PooledBlocks | None:
         """Blocks of all releases with their pooled variances; None without earlier ones."""
-        return None if self.earlier is None else self.earlier.pooled(self.plan, self.schedule.draws.variances)
+        return None if self.earlier is None else self.earlier.pooled(self.plan, self.draws.variances)
 
     @property
     def evidence_plan(self) -> Plan:
@@ -113,7 +113,7 @@ class FixedPlan:
 
     @cached_property
     def _first(self) -> AllBlocks:
-        return AllBlocks(BlockRequests(self.plan.blocks, self.schedule.draws, self.plan.sources))
+        return AllBlocks(BlockRequests(self.plan.blocks, self.draws, self.plan.sources))
 
     def first_decision(self) -> AllBlocks:
         """Return the decision: all blocks, each from the smallest counted set that contains its attributes."""
@@ -124,7 +124,7 @@ class FixedPlan:
         (_, values), *_ = taken
         if self.pool is not None and self.earlier is not None:
             return self.pool.evidence(self.earlier.evidence.read, values.__getitem__)
-        return PlanEvidence(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)
+        return PlanEvidence(self.plan, self.draws.variances.tolist(), values.__getitem__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -329,30 +329,18 @@ class Draws(Sequence[Draw]):
         """Privacy cost of all draws, exact and rounded up."""
         return cost_of(self.kinds, np.bincount(self.which, minlength=len(self.kinds)).tolist())
 
+    @property
+    def amount(self) -> Fraction:
+        """The cost as one number: squared Gaussian-DP μ, or ε."""
+        return self.cost.gaussian or self.cost.pure
+
     @cached_property
     def variances(self) -> NDArray[np.float64]:
         """Noise variance of each draw, in units of K · marginal."""
         return np.array([draw.lattice_variance for draw in self.kinds])[self.which]
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Draws of a plan, one per block."""
-
-    draws: Draws
-
-    @property
-    def spent(self) -> Cost:
-        """Total privacy cost for the ledger, exact and rounded up."""
-        return self.draws.cost
-
-    @property
-    def cost(self) -> Fraction:
-        """The same as one number: squared Gaussian-DP μ, or ε."""
-        return self.spent.gaussian or self.spent.pure
-
-
-def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule:
+def plan_draws(plan: Plan, budget: float, rows_per_unit: int = 1) -> Draws:
     """Return the exact draws of a plan at a budget; their total cost is close to the budget and never above it.
 
     Parameters
@@ -375,10 +363,10 @@ def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule
     domain, amount = plan.domain, Fraction(budget)
     some = (plan.blocks[index] for index in first)
     kinds = tuple(draw_of(one, amount, rows_per_unit, domain.denominator(one.attributes)) for one in some)
-    schedule = Schedule(Draws(kinds, which))
-    if schedule.cost > Fraction(budget):
+    draws = Draws(kinds, which)
+    if draws.amount > Fraction(budget):
         raise PlanError("privacy", f"a budget of {budget:g}, too small to divide", "a larger budget", "increase it")
-    return schedule
+    return draws
 
 
 def _block_classes(blocks: Blocks, domain: Domain) -> tuple[list[int], NDArray[np.int32]]:

@@ -36,15 +36,15 @@ KINDS = {"plan": ("query-smasher", GAUSSIAN), "units": ("identity", GAUSSIAN, UN
 
 def plant(patch, additive=ADDITIVE, period=PERIOD):
     """Let fixed plans state an additive delta and a period, with noise for the rest of the job's delta."""
-    honest, schedule = FixedPlan.cost.fget, fixed_plan.make_schedule
+    honest, planned = FixedPlan.cost.fget, fixed_plan.plan_draws
 
     def smaller(plan, budget, rows_per_unit=1):
         whole = gdp_mu(1.0, 1e-9) ** 2
         if abs(budget / whole - 1) < 1e-6:
             budget = gdp_mu(1.0, float(Fraction(1e-9) - additive)) ** 2
-        return schedule(plan, budget, rows_per_unit)
+        return planned(plan, budget, rows_per_unit)
 
-    patch.setattr(fixed_plan, "make_schedule", smaller)
+    patch.setattr(fixed_plan, "plan_draws", smaller)
     patch.setattr(FixedPlan, "cost", property(lambda plan: replace(honest(plan), delta=additive, period=period)))
     patch.setattr(AllBlocks, "additive_delta", additive, raising=False)
 

@@ -35,7 +35,7 @@ def is_refuted(case, tables, **settings) -> bool:
 def case_epsilon(case) -> float:
     from dpscale.privacy.accounting import Cost
 
-    return Cost(gaussian=case.schedule.cost).epsilon(DELTA)
+    return Cost(gaussian=case.draws.amount).epsilon(DELTA)
 
 
 @pytest.mark.parametrize("mechanism", mostly_slow(MECHANISMS, list(MECHANISMS)[:2]))

@@ -73,14 +73,14 @@ def make_bounded_counter(folder, bound):
 def test_record_changes_release_by_at_most_the_claim(mechanism, sizes, cost):
     case = case_of(mechanism, sizes, cost)
     worst = worst_record(case, small_table(case.plan.domain))
-    assert worst <= case.schedule.cost
+    assert worst <= case.draws.amount
     assert worst > 0
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_planted_sensitivity_is_detected(mechanism):
     case = case_of(mechanism)
-    assert worst_record(sensitivity_off(case), small_table(case.plan.domain)) > case.schedule.cost
+    assert worst_record(sensitivity_off(case), small_table(case.plan.domain)) > case.draws.amount
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -89,9 +89,9 @@ def test_unit_changes_release_by_at_most_the_claim(tmp_path, mechanism, bound):
     case = case_of(mechanism, SIZES, rows_per_unit=bound)
     counted = make_bounded_counter(tmp_path, bound)
     worst = worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted))
-    assert worst <= case.schedule.cost
+    assert worst <= case.draws.amount
     # a unit of `bound` equal rows uses the whole claim of a marginal: three rows of unit 7 fall into one cell
-    assert worst > case.schedule.cost * 0.4
+    assert worst > case.draws.amount * 0.4
 
 
 @pytest.mark.parametrize("bound", [1, 2])
@@ -120,13 +120,13 @@ def make_position_counter(bound):
 def test_planted_row_order_bound_is_detected():
     case = case_of("identity", SIZES, rows_per_unit=1)
     counted = make_position_counter(1)
-    assert worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted)) > case.schedule.cost
+    assert worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted)) > case.draws.amount
 
 
 def test_missing_bound_is_detected():
     case = case_of("identity", SIZES, rows_per_unit=1)
     counted = make_position_counter(10)
-    assert worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted)) > case.schedule.cost
+    assert worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted)) > case.draws.amount
 
 
 def test_planted_data_dependent_domain_is_detected():

@@ -11,7 +11,7 @@ from dpscale.counting import ExactMarginal
 from dpscale.measurement import measure_block, measurement as block_module
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
-from dpscale.plans.measurement_plan import make_schedule
+from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import discrete_gaussian, wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
@@ -54,7 +54,7 @@ def test_measured_block_is_exact(name, largest):
     built = make_plans()[name]
     marginal = ExactMarginal(DOMAIN.names, make_counts(largest))
     marginal.counts.flags.writeable = False  # other measurements take from them too
-    for block, draw in zip(built.blocks, make_schedule(built, 1.0).draws, strict=True):
+    for block, draw in zip(built.blocks, plan_draws(built, 1.0), strict=True):
         record = {"attributes": list(block.attributes)}
         values = measure_block(block, draw, marginal, SECRET, record)
         size = int(np.prod(block.rows, dtype=int))
@@ -85,7 +85,7 @@ def test_strategy_beyond_64_bits_is_exact(entry):
 def test_limbs_and_plain_integers_give_same_bytes(name, monkeypatch):
     built = make_plans()[name]
     marginal = ExactMarginal(DOMAIN.names, make_counts(1000))
-    draws = make_schedule(built, 1.0).draws
+    draws = plan_draws(built, 1.0)
 
     def measure_all():
         return [measure_block(b, d, marginal, SECRET, {}).tobytes() for b, d in zip(built.blocks, draws, strict=True)]

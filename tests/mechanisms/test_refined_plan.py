@@ -10,7 +10,7 @@ import dpscale as dp
 from dpscale.mechanisms.contract import Instalments, PlanningProblem
 from dpscale.mechanisms.earlier_blocks import EarlierBlocks, check_poolable, completing_plan
 from dpscale.mechanisms.fixed_plan import FixedPlan
-from dpscale.plans.measurement_plan import make_schedule
+from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence
 
@@ -32,7 +32,7 @@ def planned(workload, mechanism="residual-planner", rows=1):
 
 def refined(first, workload, mechanism="residual-planner", rows=1):
     """Return the refined plan of a second workload, each release at squared mu 1."""
-    drawn = first.schedule.draws.variances
+    drawn = first.draws.variances
     plan = first.plan
     earlier = PlanEvidence(dp.Plan(workload, plan.mechanism, plan.blocks, plan.error, 0.0), drawn, lambda _: None)
     target = planned(workload, mechanism, rows)
@@ -125,7 +125,7 @@ def test_strategies_that_differ_are_refused():
 
 
 def test_totals_of_instalments():
-    cost = make_schedule(dp.plan(of_degree(1), "residual-planner"), 1.0).spent
+    cost = plan_draws(dp.plan(of_degree(1), "residual-planner"), 1.0).cost
     costs = Instalments((cost, cost), (cost, cost), 1e-9)
     assert costs.epsilon(cost) == pytest.approx(Cost(gaussian=3).epsilon_or_inf(1e-9), rel=1e-6)
     assert costs.budget(Budget(GAUSSIAN, 1.0)).amount == pytest.approx(3, rel=1e-6)

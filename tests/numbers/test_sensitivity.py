@@ -11,7 +11,7 @@ from dpscale.base.errors import JobError
 from dpscale.counting.count import ExactMarginal
 from dpscale.domain import Domain, Number
 from dpscale.measurement.measurement import block_product, measure_block, project
-from dpscale.plans.measurement_plan import make_schedule
+from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy.draws import SMOOTHING, LaplaceDraw
 from dpscale.workload import Workload
 from tests.selection import mostly_slow
@@ -57,11 +57,11 @@ def record_marginals(domain: Domain, cells: dict[str, int], sets) -> dict[tuple[
     return found
 
 
-def spent(plan, schedule, record) -> Fraction:
+def spent(plan, draws, record) -> Fraction:
     """Return Σ of the squared effects of one record over the noise variances, or of L1 effects over scales."""
     total = Fraction(0)
     for index, block in enumerate(plan.blocks):
-        draw, exact = schedule.draws[index], project(record[plan.counted_sets[int(plan.sources.source[index])]], block)
+        draw, exact = draws[index], project(record[plan.counted_sets[int(plan.sources.source[index])]], block)
         effect = block_product(block, exact.counts.copy()).reshape(-1) * (draw.multiplier // exact.denominator)
         values = [int(value) for value in effect.tolist()]
         if isinstance(draw, LaplaceDraw):
@@ -83,13 +83,13 @@ def test_cost_bounds_every_record(number):
             plan = dp.plan(workload, str(random.choice(MECHANISMS)), noise=noise)
         except dp.PlanError:
             plan = dp.plan(workload, "weighted-residuals", noise=noise)
-        schedule, domain = make_schedule(plan, 0.7), workload.domain
+        draws, domain = plan_draws(plan, 0.7), workload.domain
         for _ in range(12):
             cells = {one.name: int(random.choice([0, one.code_count - 1, random.integers(0, one.code_count)]))
                      for one in domain.axes}  # fmt: skip
-            effect = spent(plan, schedule, record_marginals(domain, cells, plan.counted_sets))
-            assert effect <= schedule.cost
-            closest = max(closest, effect / schedule.cost)
+            effect = spent(plan, draws, record_marginals(domain, cells, plan.counted_sets))
+            assert effect <= draws.amount
+            closest = max(closest, effect / draws.amount)
     assert closest > 0.97
 
 
@@ -102,24 +102,24 @@ def test_value_beyond_the_range_exceeds_the_cost():
     """Planted violation: a record whose steps are not clipped."""
     domain = one_number(9)
     plan = dp.plan(Workload(domain).add("sum", degree=1, of="v"))
-    schedule = make_schedule(plan, 0.7)
+    draws = plan_draws(plan, 0.7)
     record = record_marginals(domain, {"a": 0, "v": 12}, plan.counted_sets)
-    assert spent(plan, schedule, record) > schedule.cost
+    assert spent(plan, draws, record) > draws.amount
 
 
 def test_unit_of_several_rows_costs_their_square():
     domain = one_number(9)
     plan = dp.plan(Workload(domain).add("sum", degree=1, of="v"))
-    schedule = make_schedule(plan, 0.7, rows_per_unit=3)
+    draws = plan_draws(plan, 0.7, rows_per_unit=3)
     record = record_marginals(domain, {"a": 0, "v": 9}, plan.counted_sets)
-    assert 0.97 * schedule.cost < 9 * spent(plan, schedule, record) <= schedule.cost
+    assert 0.97 * draws.amount < 9 * spent(plan, draws, record) <= draws.amount
 
 
 def test_noise_for_other_denominators_is_refused():
     """Its multiplier is no multiple of the steps, so counts would be rounded."""
     domain = one_number(7)
     plan = dp.plan(Workload(domain).add("sum", degree=1, of="v"))
-    draws, record = make_schedule(plan, 0.7).draws, record_marginals(domain, {"a": 0, "v": 3}, [("a", "v")])
+    draws, record = plan_draws(plan, 0.7), record_marginals(domain, {"a": 0, "v": 3}, [("a", "v")])
     for index, block in enumerate(plan.blocks):
         if "v" in block.attributes:
             assert draws[index].multiplier % 7 == 0

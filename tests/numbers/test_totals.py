@@ -25,7 +25,7 @@ from dpscale.domain import Domain
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement as blocks
 from dpscale.plans import plan as plans
-from dpscale.plans.measurement_plan import make_schedule
+from dpscale.plans.measurement_plan import plan_draws
 from dpscale.records.where import ClippedRows, RowMask
 from dpscale.workload import Workload
 from tests.audit.small import measurements
@@ -173,12 +173,12 @@ def test_cost_bounds_every_unit(number):
             assert mechanism in ("hdmm", "identity")
             refused += 1
             continue
-        schedule = make_schedule(plan, 0.7, rows_per_unit=rows)
+        draws = plan_draws(plan, 0.7, rows_per_unit=rows)
         for _ in range(40):
             unit = unit_marginals(random, plan.workload.domain, rows, plan.counted_sets)
-            effect = spent(plan, schedule, unit)
-            assert effect <= schedule.cost, (seed, mechanism)
-            closest = max(closest, effect / schedule.cost)
+            effect = spent(plan, draws, unit)
+            assert effect <= draws.amount, (seed, mechanism)
+            closest = max(closest, effect / draws.amount)
     assert closest > 0.9
     assert refused < 25
 
@@ -195,12 +195,12 @@ def test_measurements_of_cells_exceed_the_cost(monkeypatch):
         ("weighted-residuals", 6, True),
     ):
         plan = dp.plan(Workload(domain).add("sum", degree=1, of="v"), mechanism, noise="laplace")
-        schedule, sets = make_schedule(plan, 0.7, rows_per_unit=3), plan.counted_sets
+        draws, sets = plan_draws(plan, 0.7, rows_per_unit=3), plan.counted_sets
         first = record_marginals(domain, {"a": 0, "v": 5 + value}, sets)
         others = record_marginals(domain, {"a": 1, "v": 5}, sets)
         unit = {names: ExactMarginal(names, first[names].counts + 2 * others[names].counts, first[names].denominators)
                 for names in sets}  # fmt: skip
-        assert (spent(plan, schedule, unit) > schedule.cost) == exceeds, mechanism
+        assert (spent(plan, draws, unit) > draws.amount) == exceeds, mechanism
 
 
 def test_mechanisms_that_mix_sums_and_counts_are_refused():
@@ -216,7 +216,7 @@ def test_measurement_of_negative_parts_is_exact(monkeypatch):
     domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 300}}, "numbers": {"v": {
         "high": 5000, "per_unit": "total"}}}).for_rows_per_unit(40)  # fmt: skip
     plan = dp.plan(Workload(domain).add("sum", degree=1, of="v", queries="prefix"))
-    schedule, random = make_schedule(plan, 1.0, rows_per_unit=40), np.random.default_rng(0)
+    draws, random = plan_draws(plan, 1.0, rows_per_unit=40), np.random.default_rng(0)
     codes = 5000 + random.choice([-5000, 5000, 4000], 3000)
     parts = domain["v"].parts(codes.astype(np.uint32))
     counts = np.zeros((300, 2), np.int64)
@@ -228,7 +228,7 @@ def test_measurement_of_negative_parts_is_exact(monkeypatch):
         for most, words in ((1 << 126, 1 << 60), (1 << 126, 0), (0, 0)):
             monkeypatch.setattr(blocks, "MOST_WIDE", most)
             monkeypatch.setattr(blocks, "LARGE", words)
-            ways.add(blocks.measure_block(block, schedule.draws[index], marginal, bytes(32), {}).tobytes())
+            ways.add(blocks.measure_block(block, draws[index], marginal, bytes(32), {}).tobytes())
         assert len(ways) == 1
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, JobError, PlanError, Workload, plan
-from dpscale.mechanisms import MECHANISMS, query_smasher
+from dpscale.mechanisms import MECHANISMS, mechanism, query_smasher
+from dpscale.mechanisms.contract import PlanningProblem, Tools
+from dpscale.plans.measurement_plan import MeasurementPlan
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 
@@ -282,3 +284,15 @@ def test_zero_queries_and_vanishing_weights_are_refused():
         plan(Workload(domain).add_queries(("a",), np.zeros((2, 8))))
     with pytest.raises(PlanError, match="have no effect"):
         plan(Workload(domain).add_queries(("a",), np.stack([heavy, light]), [1e-30, 1.0]))
+
+
+def test_a_measurement_plan_has_few_members():
+    """Fixed and adaptive plans have all of them, and at most twelve."""
+    members = {name for name in vars(MeasurementPlan) if not name.startswith("_")}
+    assert len(members) <= 12
+    problem = PlanningProblem(Workload(Domain({"a": 2, "b": 3})).add("marginal", degree=2))
+    for name in ("identity", "aim-grem"):
+        named = mechanism(name)
+        made = named.plan(problem, named.Options(), Tools())
+        assert not [member for member in members if not hasattr(made, member)]
+        assert (made.rounds is None) == (made.evidence_plan is not None) == named.data_independent

@@ -10,7 +10,7 @@ from dpscale import Domain, JobError, Workload, plan
 from dpscale.plans.attribute_sets import AttributeSets, count_sources
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import center_factor, identity_factor
-from dpscale.plans.measurement_plan import BlockRequests, draw_of, make_schedule
+from dpscale.plans.measurement_plan import BlockRequests, draw_of, plan_draws
 from dpscale.plans.plan import is_consistent, read_plan, write_plan
 from dpscale.privacy.streams import canonical
 
@@ -104,7 +104,7 @@ def test_draws_equal_draws_computed_separately():
 
     domain = Domain({name: 2 + i % 3 for i, name in enumerate(NAMES)})
     built = plan(Workload(domain).add("marginal", degree=2).add("prefix", degree=1), mechanism="residual-planner")
-    draws = make_schedule(built, 0.3, 2).draws
+    draws = plan_draws(built, 0.3, 2)
     assert len(draws.kinds) < len(draws)
     assert list(draws) == [draw_of(block, Fraction(0.3), 2) for block in built.blocks]
     assert draws.cost.gaussian <= Fraction(0.3)
@@ -115,7 +115,7 @@ def test_batched_labels_are_canonical():
     """Labels identify values; noise is keyed by the record."""
     domain = Domain({'a"b': 3, "ü": 2, "c,d": 4})
     built = plan(Workload(domain).add("marginal", degree=2), mechanism="residual-planner")
-    requests = BlockRequests(built.blocks, make_schedule(built, 1.0).draws, built.sources)
+    requests = BlockRequests(built.blocks, plan_draws(built, 1.0), built.sources)
     for index, order in enumerate(requests):
         assert requests.text(index) == canonical(order.label).decode()
 

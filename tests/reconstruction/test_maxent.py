@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.measurement import measure_block
-from dpscale.plans.measurement_plan import make_schedule
+from dpscale.plans.measurement_plan import plan_draws
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction import shrinkage
 from dpscale.reconstruction.consistency import NoisyCounts, james_stein, non_negative_counts, total_of, with_groups
@@ -254,13 +254,13 @@ def measure_counts(planned, cost, seed):
     rng = np.random.default_rng(seed)
     weights = rng.gamma(0.3, size=(6, 8, 5))
     counts = rng.multinomial(5000, (weights / weights.sum()).ravel()).reshape(6, 8, 5)
-    schedule, marginal = make_schedule(planned, cost), ExactMarginal(("a", "b", "c"), counts)
+    draws, marginal = plan_draws(planned, cost), ExactMarginal(("a", "b", "c"), counts)
 
     def read(index):
-        block, draw = planned.blocks[index], schedule.draws[index]
+        block, draw = planned.blocks[index], draws[index]
         return measure_block(block, draw, marginal, seeded_secret(seed), {"block": index}) / draw.multiplier
 
-    return LeastSquaresEstimates(planned, [draw.lattice_variance for draw in schedule.draws], read), counts
+    return LeastSquaresEstimates(planned, [draw.lattice_variance for draw in draws], read), counts
 
 
 @pytest.mark.parametrize(("cost", "share"), [(0.01, 1.02), (0.0005, 0.9)])

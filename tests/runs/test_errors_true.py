@@ -63,7 +63,7 @@ def test_answers_are_unbiased_with_correct_errors(tmp_path, kind, mechanism):
     workload = make_workload(kind)
     queries, made = explicit_workload(workload)[0], plan(workload, mechanism)
     fixed_plan = FixedPlan(made, PlanningProblem(workload, Budget("gaussian", 0.5)))
-    variances = [draw.lattice_variance for draw in fixed_plan.schedule.draws]
+    variances = [draw.lattice_variance for draw in fixed_plan.draws]
     strategy = explicit_strategy(made, variances)
     covariance = queries @ np.linalg.pinv(strategy.T @ strategy, hermitian=True) @ queries.T
     if mechanism == "identity":  # averages residual by residual, which is not all of least squares: its own covariance

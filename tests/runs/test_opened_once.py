@@ -43,7 +43,7 @@ def read_counts(monkeypatch):
     monkeypatch.setattr(io, "open", counting_open)
     monkeypatch.setattr(builtins, "open", counting_open)
     count_calls(TableJob, "build_workload", "workload")
-    count_calls(fixed_plan, "make_schedule", "schedule")
+    count_calls(fixed_plan, "plan_draws", "schedule")
     count_calls(matrix_mechanism, "read_plan", "plan")
     count_calls(manifest, "read_manifest", "manifest")
     count_calls(Ledger, "open", "ledger")
