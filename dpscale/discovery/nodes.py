@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -84,12 +85,10 @@ class CodeTree:
     def children(self, start: int, end: int, depth: int) -> list[CodeNode]:
         """Return the nodes of a depth among the leaves start … end - 1."""
         found: list[CodeNode] = []
-        first = start
-        for at in range(start, end + 1):
-            if at == end or (at > first and self._at(at, depth) != self._at(first, depth)):
-                if (code := self._at(first, depth)) is not None and first < at:
-                    found.append(CodeNode(code, first, at, depth))
-                first = at
+        for code, leaves in groupby(range(start, end), lambda leaf: self._at(leaf, depth)):
+            if code is not None:
+                first, *others = leaves
+                found.append(CodeNode(code, first, first + len(others) + 1, depth))
         return found
 
     def _at(self, leaf: int, depth: int) -> str | None:

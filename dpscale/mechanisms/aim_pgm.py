@@ -163,20 +163,20 @@ class ModelState(AimState):
     @cached_property
     def selection(self) -> ModelSelection | None:
         """Selection restricted by the size of the model; single attributes are always offered."""
-        every = super().selection
-        if every is None:
+        whole = super().selection
+        if whole is None:
             return None
 
         sizes = {name: group.count for name, group in self.groups.items()}
         measured_sets = tuple(dict.fromkeys(names for note in self.rounds for names in note.chosen))
-        spent = 1 - (self.left - every.count * (every.beta + every.step)) / self.setting.beta
+        spent = 1 - (self.left - whole.count * (whole.beta + whole.step)) / self.setting.beta
         limit = int(self.most_cells * spent)
-        offered = tuple(candidates_within(every.candidates, sizes, measured_sets, limit))
+        offered = tuple(candidates_within(whole.candidates, sizes, measured_sets, limit))
 
-        count = min(every.count, len(sizes))
-        step = (every.beta + every.step) * every.count / count  # a round of fewer sets spends more on each
+        count = min(whole.count, len(sizes))
+        step = (whole.beta + whole.step) * whole.count / count  # a round of fewer sets spends more on each
         cost = self.setting.schedule.selecting * step
-        fields_of = {field.name: getattr(every, field.name) for field in fields(AimSelection)}
+        fields_of = {field.name: getattr(whole, field.name) for field in fields(AimSelection)}
         fields_of |= {"candidates": offered, "count": count, "beta": cost, "step": step - cost}
 
         return ModelSelection(**fields_of, sizes=sizes, measured_sets=measured_sets, limit=limit)
