@@ -136,10 +136,6 @@ class Tree:
         """Number of leaves below the nodes of every level."""
         return self.sums(np.ones(self.sizes[-1], np.int64))
 
-    def profile(self, level: int) -> Floats:
-        """Return the share of the leaves that lie below each node of a level."""
-        return np.asarray(self.leaf_counts[level] / self.sizes[-1])
-
     def above(self, depth: int) -> Tree:
         """Return the tree whose leaves are the nodes of a level."""
         return Tree(self.parents[:depth])

@@ -278,11 +278,6 @@ class TreeLevel:
     def is_leaf(self) -> bool:
         return self.level == self.tree.leaf
 
-    @property
-    def parents(self) -> Integers:
-        """Cell of the level above that contains each cell of this one."""
-        return self.tree.cells(self.level - 1)[self.tree.starts[self.level]]
-
     def describe(self, name: str) -> dict[str, Any]:
         """Return the keys of the domain file that state the tree, for a leaf attribute of some name."""
         tree = self.tree
