@@ -63,7 +63,7 @@ SURELY = 0.999  # of the plain mean's error; a margin for sums merged in the sea
 GAINS = 1e-6  # of the objective; more than the cost of rounding
 MOST_DEMANDS = 3000
 LISTED_CELLS = 1000  # above which few queries are one problem in their space
-NEARLY = 0.01  # gap at which one strategy for all queries ends the planning
+NEARLY = 0.01  # gap at which one strategy for all queries ends the planning, and a bound is near enough
 
 
 class Options(query_smasher.Options):
@@ -199,15 +199,20 @@ def _search_weights(
 
     curve = along_curve(demands, problem.noise)
     found = search(demands, problem.noise, curve, seconds)
-    searched = replace(found, floor=_floor(problem, demands, curve, seconds))
+    searched = replace(found, floor=_floor(problem, demands, curve, seconds, found.value**2))
     if store and seconds == math.inf:  # a search ended by time is not reproducible
         store.put(searched.pack(), *key)
 
     return searched
 
 
-def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, seconds: float) -> float:
-    """Return a lower bound on the error of all matrix mechanisms; 0 if unknown."""
+def _floor(
+    problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, seconds: float, error: float = math.inf
+) -> float:
+    """Return a lower bound on the error of all matrix mechanisms; 0 if unknown.
+
+    `error` is that of a plan: the bound of all cells is not computed if that of the axes is near it.
+    """
     workload, kind = problem.workload, _kind_of_floor(problem, demands)
     if kind == "known":
         return 0.0
@@ -220,7 +225,11 @@ def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint, se
     if kind == "some":
         fewer = demands_of(fewer_sets(workload, MOST_DEMANDS))
         return floor(fewer_sets(workload, MOST_DEMANDS), along_curve(fewer)) if fewer.counts else 0.0
-    return floor(workload, curve) + (grouped_floor(workload) if kind == "groups" else 0.0)
+
+    of_axes = floor(workload, curve) + (grouped_floor(workload) if kind == "groups" else 0.0)
+    if kind == "either" and error > of_axes * (1 + NEARLY):
+        return max(of_axes, exact_floor(workload, seconds=seconds))
+    return of_axes
 
 
 FLOORS = {
@@ -229,6 +238,7 @@ FLOORS = {
     "values": "product of the bounds of the axes of each set, loose for several sets",
     "some": "products of the axes, for some of the sets, loose",
     "products": "products of the axes",
+    "either": "products of the axes, or the dual of one strategy on all cells if that is larger",
     "axis": "dual of the queries of the axis",
     "groups": f"products of the axes, and groups of joint sets with at most {GROUP_CELLS} cells, loose",
 }
@@ -250,11 +260,14 @@ def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
     joint = any(not part.factorizes for part in problem.workload.parts)
     if demands.sizes != demands.cells:
         return "values"
-    if problem.workload.domain.cells(list(demands.kind_of)) <= (EXACT_CELLS if joint else GROUP_CELLS):
+    cells = problem.workload.domain.cells(list(demands.kind_of))
+    if cells <= (EXACT_CELLS if joint else GROUP_CELLS):
         return "optimum"
     if len(demands.counts) > MOST_DEMANDS:
         return "some"
-    return "groups" if joint else "products"
+    if joint:
+        return "groups"
+    return "either" if cells <= EXACT_CELLS else "products"
 
 
 def _has_large_sum(demands: Demands) -> bool:
