@@ -213,7 +213,7 @@ def _link_error(expected: dict[str, Any]) -> list[str]:
 
 def plan_text(summary: dict[str, Any]) -> str:
     """Return the summary as text: figures, errors in records, advice, attack risk."""
-    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in summary.items()
+    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in _by_class(summary).items()
              if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
     if summary["families"]:
         lines += [
@@ -238,10 +238,24 @@ def plan_text(summary: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *summary["advice"], *risk])
 
 
+GAPS = ("above_all_mechanisms", "above_plans_of_its_kind", "optimality_gap")
+
+
+def _by_class(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures with the gap to all mechanisms, where it is known, before the gap to plans of the same kind."""
+    bound, figures = summary.get("rmse_bound_all"), dict[str, Any]()
+    for key, value in summary.items():
+        if key == "optimality_gap" and bound:
+            figures |= {GAPS[0]: max((summary["rmse"] / bound) ** 2 - 1, 0.0), GAPS[1]: value}
+        else:
+            figures[key] = value
+    return figures
+
+
 def _figure(key: str, value: Any) -> str:
     """Return a value formatted for reading; empty if there is none."""
-    if key == "optimality_gap":
-        return "" if value is None else f"{percent(value)}, certified"
+    if key in GAPS:
+        return "" if value is None else f"{percent(value)} of the squared error, certified"
     if isinstance(value, list):
         return "; ".join(value)
     return figure(value) if isinstance(value, float) else whole(value) if isinstance(value, int) else str(value or "")

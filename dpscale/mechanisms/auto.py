@@ -63,7 +63,8 @@ def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, too
     tried_all += [f"{name} does not take it ({error})" for name, error in refused.items()]
     note = f"chosen by auto for the least root mean square error at privacy cost 1: {'; '.join(tried_all)}"
 
-    return replace(plans[chosen], notes=(*plans[chosen].notes, note))
+    best, floor = plans[chosen], max(made.floor for made in plans.values())
+    return replace(best, notes=(*best.notes, note), floor=min(floor, best.error))
 
 
 def predicted_seconds(problem: PlanningProblem, options: NoOptions) -> float:

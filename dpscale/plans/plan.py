@@ -378,7 +378,8 @@ PLAN, FACTORS, BLOCKS = "plan.json", "factors.npz", "blocks.npz"
 def content_of(plan: Plan) -> dict[str, Any]:
     """Return the content of plan.json; equal for a written plan and for the same plan read back."""
     factors = _numbered(plan.blocks)
-    flat = {} if plan.stationary is None else {"stationary": plan.stationary, "floor": plan.floor}
+    flat = {} if plan.stationary is None else {"stationary": plan.stationary}
+    flat |= {"floor": plan.floor} if flat or plan.floor > 0 else {}
     strategies = [[factors[id(factor)][0] for factor in strategy] for strategy in plan.blocks.strategies]
     return flat | {
         "mechanism": plan.mechanism,

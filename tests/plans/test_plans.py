@@ -11,6 +11,7 @@ from dpscale import Domain, JobError, PlanError, Workload, plan
 from dpscale.mechanisms import MECHANISMS, mechanism, query_smasher
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.plan import read_plan, write_plan
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 
@@ -235,6 +236,15 @@ def test_auto_selects_smallest_error_and_notes_all():
     assert built.error == min(make_plan("all together", name).error for name in tried)
     for name in tried:
         assert name in built.notes[-1]
+
+
+def test_auto_states_the_bound_over_all_mechanisms_whichever_wins(tmp_path):
+    workload = make_workloads()["prefix"]
+    built, default = plan(workload, "auto"), plan(workload)
+    assert built.mechanism != default.mechanism
+    assert built.floor == min(default.floor, built.error) > 0
+    write_plan(tmp_path, built)
+    assert read_plan(tmp_path, workload).floor == built.floor
 
 
 def test_auto_skips_refusing_mechanism(monkeypatch):
