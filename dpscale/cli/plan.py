@@ -242,7 +242,7 @@ GAPS = ("above_all_mechanisms", "above_plans_of_its_kind", "optimality_gap")
 
 
 def _by_class(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures with the gap to all mechanisms, where it is known, before the gap to plans of the same kind."""
+    """Return the figures with the gap to all mechanisms, where it is known, before that to plans of the same kind."""
     bound, figures = summary.get("rmse_bound_all"), dict[str, Any]()
     for key, value in summary.items():
         if key == "optimality_gap" and bound:
