@@ -189,14 +189,14 @@ def write_job(place: Path, name: str, workload: str, mechanism: str) -> Path:
 
 def time_measure_stage(job: Path, client: Any) -> float:
     """Return the seconds of the measure stage on a cluster or in this process, in a temporary run directory."""
-    from dpscale.job import TableJob
+    from dpscale.job import Job
     from dpscale.runs.create import begin_run
     from dpscale.runs.runner import run_stages
 
     for ledger in job.parent.glob("ledger.sqlite*"):
         ledger.unlink()
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:
-        run = begin_run(TableJob.read(job), Path(folder) / "run", files_accessible=False)
+        run = begin_run(Job.read(job), Path(folder) / "run", files_accessible=False)
         where = {"client": client} if client is not None else {"scheduler": "synchronous"}
         run_stages(run, **where, only="plan")
         return time_call(lambda: run_stages(run, **where, only="measure"))

@@ -32,7 +32,7 @@ from dpscale.answers.number_statistics import mean_table
 from dpscale.answers.tables import Answered
 from dpscale.engine import Engine, resolve
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.measurement import measure_all
 from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
@@ -75,7 +75,7 @@ def joins_of(name: str, source: Path, folder: Path) -> dict[str, JoinedTable]:
     content["privacy"] = {"epsilon": 1.0, "delta": 1e-6, "ledger": str(folder / "ledger.sqlite"), "dataset": name}
     content["workload"] = [{"family": "marginal", **part} for part in parts]
     (folder / "job.toml").write_text(tomli_w.dumps(content))
-    return dict(begin_linked(CompositeJob.read(folder / "job.toml"), folder / "run").joins)
+    return dict(begin_linked(Job.read(folder / "job.toml"), folder / "run").joins)
 
 
 def exact_marginals(run: JoinedTable, engine: Engine, memory: int) -> dict[tuple[str, ...], Any]:
@@ -202,7 +202,7 @@ def count_generated(folder: Path, memory: str, joined: bool) -> None:
         "engine": {"memory": memory, "scheduler": "threads"},
     }  # fmt: skip
     (folder / "job.toml").write_text(tomli_w.dumps(job))
-    run = begin_linked(CompositeJob.read(folder / "job.toml"), Path(tempfile.mkdtemp()) / "run")
+    run = begin_linked(Job.read(folder / "job.toml"), Path(tempfile.mkdtemp()) / "run")
     engine = resolve(scheduler="threads")
     measured = run.joins["children-parents"] if joined else run.tables["children"]
     names = list(measured.domain.axis_names)

@@ -34,11 +34,12 @@ sys.path.insert(0, str(PIPELINES))
 from databases import cells, released_job, sizes, variation
 
 import dpscale as dp
+from dpscale import job as dp_job
 from dpscale.base.numerics import one_thread
 from dpscale.engine import resolve
-from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.sdv import metadata
+from dpscale.job.sections import LinkSection
 from dpscale.runs.links.link_data import ExactLinks, read_links
 
 DELTA, EPSILONS, APART = 1e-5, (0.5, 1.0, 2.0, 4.0), 1e-4
@@ -50,16 +51,16 @@ class Measured:
 
     def __init__(self, content: Job) -> None:
         self.content = content
-        self.job = CompositeJob.parse(content | {"privacy": {"privacy_cost": 1.0, "dataset": "benchmark"}}, Path())
+        self.job = dp_job.Job.parse(content | {"privacy": {"privacy_cost": 1.0, "dataset": "benchmark"}}, Path())
         self.links = read_all(self.job)
 
-    def job_at(self, epsilon: float, seed: int, folder: str, method: str = "planned") -> CompositeJob:
+    def job_at(self, epsilon: float, seed: int, folder: str, method: str = "planned") -> dp_job.Job:
         privacy = {"epsilon": epsilon, "delta": DELTA, "ledger": f"{folder}/ledger.sqlite", "dataset": "benchmark"}
         engine = {"scheduler": "synchronous", "seed": seed}
         sections = {"privacy": privacy, "engine": engine, "allocation": {"method": method}}
-        return CompositeJob.parse(self.content | sections, Path())
+        return dp_job.Job.parse(self.content | sections, Path())
 
-    def apart(self, epsilon: float, seed: int, folder: str) -> CompositeJob:
+    def apart(self, epsilon: float, seed: int, folder: str) -> dp_job.Job:
         """Return a job whose tables have nearly all of the budget."""
         job = self.job_at(epsilon, seed, folder, "equal")
         links = [one.model_copy(update={"share": APART, "mechanism": "maxent"}) for one in job.link]
@@ -76,7 +77,7 @@ class Measured:
         return error, _distance(true, true.rows, made, rows)
 
 
-def read_all(job: CompositeJob) -> dict[str, ExactLinks]:
+def read_all(job: dp_job.Job) -> dict[str, ExactLinks]:
     engine = resolve(scheduler="synchronous")
     try:
         return {link.called: read_links(engine, job, link, neighbour_relation(job)) for link in job.link}
@@ -98,7 +99,7 @@ def _distance(true: ExactLinks, links: np.ndarray, made: ExactLinks, rows: np.nd
     return float(np.abs(first - second).max())
 
 
-def release(job: CompositeJob, folder: str) -> dict[str, ExactLinks]:
+def release(job: dp_job.Job, folder: str) -> dict[str, ExactLinks]:
     """Run a job and return the links of the released tables."""
     return read_all(released_job(job, dp.run(job.to_dict(), f"{folder}/run")))
 

@@ -82,10 +82,10 @@ def run_large(clients: dict[int, Any], place: Path, given: argparse.Namespace) -
 def measuring_tasks(job: Path) -> Callable[[int], int]:
     """Return the number of measuring tasks, as a function of the workers."""
     from dpscale.engine.counting import plan_passes
-    from dpscale.job import TableJob
+    from dpscale.job import Job
 
-    read = TableJob.read(job)
-    domain = read.read_domain()
+    read = Job.read(job)
+    domain = read.table.read_domain()
     sets = [names for k in (1, 2, 3) for names in combinations(domain.names, k)]
     return lambda workers: sum(len(one.shards) for one in plan_passes(domain, sets, read.engine.bytes, workers))
 

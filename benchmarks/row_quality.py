@@ -24,13 +24,12 @@ from adaptive import cost_of
 from base import DATA, Table, load_table
 
 import dpscale as dp
-from dpscale import Domain, Workload
+from dpscale import Domain, Workload, job as dp_job
 from dpscale.base.numerics import one_thread
 from dpscale.engine import LocalEngine, resolve
 from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
 from dpscale.evaluation.models import MOST, propensity, target_of, tstr_scores
 from dpscale.job.allocation import LinkBudget
-from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
@@ -260,7 +259,7 @@ class Histories:
         self.tables: HistoryTables = self.piece(job).history  # type: ignore[assignment]
         self.exact = self.figures(job)
 
-    def job(self, epsilon: float, seed: int, folder: str, ordered: bool = True) -> CompositeJob:
+    def job(self, epsilon: float, seed: int, folder: str, ordered: bool = True) -> dp_job.Job:
         privacy = {"epsilon": epsilon, "delta": DELTA, "ledger": f"{folder}/ledger.sqlite", "dataset": "benchmark"}
         content = self.content | {"privacy": privacy, "engine": {"scheduler": "synchronous", "seed": seed}}
         if not ordered:
@@ -268,13 +267,13 @@ class Histories:
             links = [{key: one for key, one in link.items() if key not in ("order_by", "parents")}
                      for link in content["link"]]  # fmt: skip
             content = content | {"link": links}
-        return CompositeJob.parse(content, Path())
+        return dp_job.Job.parse(content, Path())
 
-    def piece(self, job: CompositeJob) -> LinkBudget:
+    def piece(self, job: dp_job.Job) -> LinkBudget:
         link = next(one for one in job.link if one.called == self.name)
         return LinkBudget(job, neighbour_relation(job), link)
 
-    def figures(self, job: CompositeJob, as_written: bool = False) -> tuple[np.ndarray, float, int]:
+    def figures(self, job: dp_job.Job, as_written: bool = False) -> tuple[np.ndarray, float, int]:
         """Return unweighted lag-1 tables, mean span and broken rules of the rows that a job reads.
 
         `as_written` orders rows of equal cells by their place in the files.
@@ -322,7 +321,7 @@ class Histories:
                                for name, one in self.content["tables"].items()}  # fmt: skip
             again["link"] = [one if "order_by" not in one else one | {"order_by": one["order_by"][0]}
                              for one in self.content["link"]]  # fmt: skip
-            return *self.figures(CompositeJob.parse(again, Path()), as_written=True), sigma
+            return *self.figures(dp_job.Job.parse(again, Path()), as_written=True), sigma
 
     def distances(self, counts: np.ndarray) -> np.ndarray:
         """Return the total variation of every lag-1 table."""

@@ -85,7 +85,7 @@ def record_stages(job: Path, client: Any) -> tuple[dict[str, tuple[float, float,
 
     The ledger of an earlier run is removed.
     """
-    from dpscale.job import TableJob
+    from dpscale.job import Job
     from dpscale.runs.stage import STAGES
     from tests.running import run_stages
 
@@ -93,7 +93,7 @@ def record_stages(job: Path, client: Any) -> tuple[dict[str, tuple[float, float,
     for ledger in job.parent.glob("ledger.sqlite*"):
         ledger.unlink()
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:
-        run = begin_table(TableJob.read(job), Path(folder) / "run")
+        run = begin_table(Job.read(job), Path(folder) / "run")
         for stage in STAGES.values():
             if stage.is_enabled(run):
                 busy = time.process_time()

@@ -150,7 +150,7 @@ def _blind(first: dp.Release, job: Job, one: dp.Release) -> float:
 
     evidence, plan = first._run.measurements.evidence(), one._run.measurement_plan
     read = read_job(job)
-    again = FixedPlan(plan.plan, read.planning_problem(plan.workload))
+    again = FixedPlan(plan.plan, read.table.planning_problem(plan.workload))
     pool = pool_residual_plans(evidence.plan, evidence.variances, again.plan, again.draws.variances)
     return float(pool.plan.rmse(pool.budget) / _stated(one))
 

@@ -93,11 +93,11 @@ def run_job(given: argparse.Namespace) -> None:
 
 def check_job(job: str, run_dir: str) -> None:
     """Create or reopen the run directory of a job; refuse a ledger in an unsuitable place."""
-    from dpscale.job import TableJob
+    from dpscale.job import Job
     from dpscale.ledger.location import check_ledger_place, standing
     from dpscale.runs.create import begin_run
 
-    read = TableJob.read(job)
+    read = Job.read(job)
     begin_run(read, run_dir, files_accessible=False)
     check_ledger_place(standing(read.privacy.ledger))
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpscale.cli.schema import options_table
-from dpscale.job import TableJob
-from dpscale.job.job import LinkSection, TableSection
+from dpscale.cli.schema import options_table, short_form
+from dpscale.job.forms import SHORT_KEYS
+from dpscale.job.sections import LinkSection, TableSection
 
 DOCS = Path(__file__).parent
 PAGE, MEANINGS = DOCS / "reference" / "job-file.md", DOCS / "job_keys.toml"
@@ -26,12 +26,12 @@ the keys of several tables. `dpscale job schema` prints the same as JSON Schema,
 KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
          "object": "a table", "array": "a list"}  # fmt: skip
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-OWN = {"unit_through"}  # what a job of several tables says to those of its tables
+OWN = {"unit_through", *SHORT_KEYS}  # what a job of several tables says to those of its tables, or cannot say
 
 
 def reference() -> str:
     """Return the page: for every table of a job file its keys, their types, defaults and meanings."""
-    schema, meanings = TableJob.model_json_schema(), tomllib.loads(MEANINGS.read_text())
+    schema, meanings = short_form(), tomllib.loads(MEANINGS.read_text())
     lines = [START]
     for name, described in schema["properties"].items():
         model, many = _resolve_model(described, schema["$defs"])

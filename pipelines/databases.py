@@ -93,11 +93,11 @@ def summary(release: dp.Release) -> str:
 def compare_links(job: Path, release: dp.Release) -> str:
     """Compare links with released links and with random links, by attributes of both ends."""
     from dpscale.engine import resolve
-    from dpscale.job.job import CompositeJob
+    from dpscale.job import Job
     from dpscale.job.neighbours import neighbour_relation
     from dpscale.runs.links.link_data import read_links
 
-    ours, rng, lines = CompositeJob.read(job), np.random.default_rng(0), [PRIVATE]
+    ours, rng, lines = Job.read(job), np.random.default_rng(0), [PRIVATE]
     theirs, engine = released_job(ours, release), resolve(scheduler="threads")
     for one, other in zip(ours.link, theirs.link, strict=True):
         true, made = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.runs import runner
 from dpscale.runs.create import begin_run
 from dpscale.runs.linked_tables import LinkedTables
@@ -16,7 +16,7 @@ from dpscale.runs.periods import stages
 from dpscale.runs.table import TablePart
 
 
-def begin_table(job: TableJob, path: Any = None, fresh: bool = False) -> TablePart:
+def begin_table(job: Job, path: Any = None, fresh: bool = False) -> TablePart:
     """Create or reopen the run of a job of one table, without checks of its data, and return its table."""
     return begin_run(job, path, fresh, files_accessible=False).table
 

@@ -35,7 +35,7 @@ HOMONYMS = {
                  "records/lake/iceberg.py", "workload/families.py"),
     # the choice of a reconstruction, sampler or error; a recorded mechanism, for a checker with code of its own;
     # an argument of matplotlib
-    "auto": ("job/", "cli/schema.py", "reconstruction/base.py", "reconstruction/maxent.py", "runs/table.py",
+    "auto": ("job/", "cli/schema.py", "reconstruction/base.py", "reconstruction/maxent.py",
              "answers/report/figures.py"),
     "product": ("mechanisms/hdmm.py",),  # a search
     "range": ("audit/evidence/", "runs/links/link_facts.py"),  # a key of selections

@@ -24,7 +24,7 @@ import numpy as np
 from dpscale.base.display import figure, glance, safe_repr
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
-from dpscale.job import TableJob, job_content
+from dpscale.job import Job, TableJob, job_content
 from dpscale.mechanisms import DEFAULT, plan as plan_workload
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
@@ -76,7 +76,7 @@ class ReleasePlan:
         1.0
         """
         data = self.content.get("data", {})
-        return TableJob.parse({**self.content, "data": {"path": FRAME, **data}}, self.folder)
+        return Job.parse({**self.content, "data": {"path": FRAME, **data}}, self.folder).table
 
     @cached_property
     def measurements(self) -> MeasurementPlan:

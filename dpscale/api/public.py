@@ -13,7 +13,8 @@ from dpscale.api.planning import ReleasePlan
 from dpscale.api.release import Release
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.job import TableJob, job_content
+from dpscale.job import Job, job_content
+from dpscale.job.forms import SEVERAL
 from dpscale.ledger import Ledger
 from dpscale.ledger.account import canonical
 from dpscale.plans.plan import Plan
@@ -119,7 +120,7 @@ def _with_path(planned: ReleasePlan, data: Any) -> ReleasePlan:
 def _planned_job(planned: ReleasePlan, data: Any) -> tuple[Any, bool]:
     """Return the job of a plan, and whether its data are a frame."""
     if data is None or is_path(data):
-        return TableJob.parse(planned.content, planned.folder), False
+        return Job.parse(planned.content, planned.folder), False
     return _framed(planned.content, planned.folder), True
 
 
@@ -127,7 +128,7 @@ class SpentWarning(UserWarning):
     """Warning of what a dataset has spent, because neither the ledger nor the name was written by hand."""
 
 
-def warn_spent(job: TableJob) -> None:
+def warn_spent(job: Job) -> None:
     """Warn with the path of the ledger and the spent budget of a dataset."""
     with Ledger.open(job.privacy.ledger, create=False) as ledger:
         spent = ledger.summary()["datasets"][canonical(job.dataset)]["spent"]
@@ -138,9 +139,9 @@ def warn_spent(job: TableJob) -> None:
     warnings.warn(said, SpentWarning, stacklevel=3)
 
 
-def _framed(content: Mapping[str, Any], folder: Path) -> TableJob:
+def _framed(content: Mapping[str, Any], folder: Path) -> Job:
     given = content.get("data", {})
-    if "tables" in content or not isinstance(given, Mapping):
+    if SEVERAL & content.keys() or not isinstance(given, Mapping):
         raise JobError("data", "a frame for a job of several tables", "a job of one table", "write it to files")
     if given.get("period") is not None:
         raise JobError("data.period", "given together with a frame", "files, which are read again for later periods",
@@ -148,7 +149,7 @@ def _framed(content: Mapping[str, Any], folder: Path) -> TableJob:
     for name in ("path", *FILES_ONLY):
         if name in given and (name, given[name]) != ("path", FRAME):
             raise JobError(f"data.{name}", "given together with a frame", "a frame or files", "leave one out")
-    read = TableJob.parse({**content, "data": {**given, "path": FRAME}}, folder)
+    read = Job.parse({**content, "data": {**given, "path": FRAME}}, folder)
     if read.privacy.dataset is None:
         raise JobError("privacy.dataset", "missing", "the name of the frame's data in the ledger", "add it")
     return read

@@ -28,8 +28,10 @@ def check() -> None:
 @json_option
 def check_job(job_file: str, as_json: bool) -> None:
     """Read a job file with its domain files and workloads, without its data."""
+    from dpscale.job.allocation import planned_jobs
+
     read = opening.read_job(job_file)
-    tables = opening.content_of(read.kind).table_jobs(read)
+    tables = planned_jobs(read)
     queries = {name: table.build_workload(table.read_domain()).query_count for name, table in tables.items()}
     click.echo(json.dumps({"queries": queries}) if as_json else
                "\n".join(f"{name}: {count:,} queries" for name, count in queries.items()))  # fmt: skip
@@ -109,9 +111,9 @@ def check_tables(job_file: str, scheduler: str | None, as_json: bool) -> None:
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
     from dpscale.evaluation.inputs import WARNING, check_keys
-    from dpscale.job.job import CompositeJob
+    from dpscale.job import Job
 
-    read = CompositeJob.read(job_file)
+    read = Job.read(job_file)
     click.echo(WARNING, err=True)
     engine = resolve(scheduler=scheduler or read.engine.scheduler)
     try:

@@ -42,13 +42,13 @@ def read_origin(path: str, written: dict[str, Any]) -> Origin:
     """Return the options of file formats as the origin of data. Raises JobError if a job would not accept them."""
     from pydantic import ValidationError
 
-    from dpscale.job import job_sentence
-    from dpscale.job.data import Data
+    from dpscale.job.data import Filed
+    from dpscale.job.forms import job_sentence
 
     try:
-        return Data(path=path, domain=".", **{**written, "null_values": list(written["null_values"])}).origin
+        return Filed(path=path, **{**written, "null_values": list(written["null_values"])}).origin
     except ValidationError as error:
-        raise job_sentence(error, lambda place: []) from None
+        raise job_sentence(error, False, []) from None
 
 
 @domain.command("sketch")

@@ -54,10 +54,10 @@ def from_sdv(metadata: str, data: str, public: tuple[str, ...], unit: str | None
 @click.argument("job_file", metavar="JOB")
 def to_sdv(job_file: str) -> None:
     """Print SDV's metadata of the tables that a job releases. Reads no data."""
-    from dpscale.job.job import CompositeJob
+    from dpscale.job import Job
     from dpscale.job.sdv import metadata
 
-    click.echo(json.dumps(metadata(CompositeJob.read(job_file)), indent=1))
+    click.echo(json.dumps(metadata(Job.read(job_file)), indent=1))
 
 
 @job.command()

@@ -47,18 +47,19 @@ def plan(
     """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
     from dpscale.base.numerics import one_thread
     from dpscale.engine import resolve
+    from dpscale.job.allocation import planned_jobs
     from dpscale.runs.stages.preview import planned_risk
 
     read, began = opening.read_job(job), time.perf_counter()
     _warn_of_files(read)
-    jobs, overview = opening.content_of(read.kind).table_jobs(read), kinds.overview(read)
+    jobs, overview = planned_jobs(read), kinds.overview(read)
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
             plans = _make_plans(read, jobs, run_dir, fresh, engine)
             summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
             if not overview:
-                summaries["data"]["attack_risk"] = planned_risk(read).describe()
+                summaries["data"]["attack_risk"] = planned_risk(read.table).describe()
         finally:
             engine.close()
     seconds = {"planning_seconds": round(time.perf_counter() - began, 2)}
@@ -78,7 +79,7 @@ def _warn_of_files(job: Any) -> None:
     """Warn of files beside the data of a job that are left out."""
     from dpscale.records.table import warn_left_out
 
-    for own in job.tables.values() if hasattr(job, "tables") else (job.data,):
+    for own in job.tables.values():
         if not own.lake and own.path is not None:
             warn_left_out(own.path, own.format or "")
 

@@ -107,7 +107,7 @@ def _run_stage(directory: Run, name: str, scheduler: str | None, quiet: bool, as
 
 def _run_period(directory: Any, period: str, empty: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Release the next period of a growing table; a released one is not drawn again."""
-    if directory.job.kind != "periods":
+    if not directory.content.periods:
         raise JobError("run directory", f"{directory.path} is not the run of a growing table",
                        "the run of a job with data.period", "leave --period out for a job of one moment")  # fmt: skip
     with Bars(quiet) as progress:
@@ -219,7 +219,7 @@ def _refinement_summary(planned: Refinement, scheduler: str | None, quiet: bool)
     from dpscale.engine import resolve
     from dpscale.runs.stages.preview import expected_errors
 
-    problem = planned.job.planning_problem(planned.workload)
+    problem = planned.job.table.planning_problem(planned.workload)
     with Bars(quiet) as progress:
         engine = resolve(scheduler=scheduler or planned.job.engine.scheduler, progress=progress)
         try:

@@ -10,18 +10,19 @@ import click
 
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, rows_of
-from dpscale.job import TableJob
-from dpscale.job.sections import PREDICATES, MechanismTable, ReconstructTable
+from dpscale.job.forms import DATA_KEYS, JOB_SECTIONS, TABLE_SECTIONS
+from dpscale.job.sections import PREDICATES, MechanismTable, ReconstructTable, TableSection
 from dpscale.mechanisms import MECHANISMS, mechanism, mechanism_names
 from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, reconstruction_names
 from dpscale.workload import family_named, family_names
 
+SECTIONS = JOB_SECTIONS | TABLE_SECTIONS  # of the short form, beside [data]
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a job file; `name` and `method` determine the other keys of their tables."""
-    content = TableJob.model_json_schema()
+    content = short_form()
     kinds, ways = _options(mechanism_names(), mechanism), _options(reconstruction_names(), reconstruction)
     content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
     content["$defs"]["ReconstructTable"] = _named("method", ways | {"auto": None}, ReconstructTable().method)
@@ -32,6 +33,22 @@ def schema() -> dict[str, Any]:
         part["properties"] = model.model_json_schema()["properties"] | part["properties"]
     content["$defs"]["WorkloadSection"] = part
     return {"$schema": SCHEMA, "title": "dpscale job", **{k: v for k, v in content.items() if k != "title"}}
+
+
+def short_form() -> dict[str, Any]:
+    """Return the JSON Schema of the short form of a job, without the options of methods."""
+    table = TableSection.model_json_schema()
+    models = table["$defs"] | {model.__name__: model.model_json_schema() for model in JOB_SECTIONS.values()}
+    del models["Privacy"]["properties"]["unit"]
+    data = {"type": "object", "description": "Location of the records and definition of the privacy unit.",
+            "properties": {k: v for k, v in table["properties"].items() if k in DATA_KEYS},
+            "required": ["path", "domain"], "additionalProperties": False}  # fmt: skip
+    sections: dict[str, Any] = {name: {"$ref": f"#/$defs/{model.__name__}"} for name, model in SECTIONS.items()}
+    for name in ("workload", "totals"):
+        sections[name] = {"type": "array", "items": sections[name]}
+    properties = {"data": {"$ref": "#/$defs/Data"}, **sections}
+    return {"type": "object", "$defs": models | {"Data": data}, "properties": properties,
+            "required": ["data", "privacy", "workload"], "additionalProperties": False}  # fmt: skip
 
 
 def _options(names: Sequence[str], load: Callable[[str], Any]) -> dict[str, type[Settings]]:

@@ -27,8 +27,9 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
+from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.records import Partition, Table
 from dpscale.records.origin import Origin, Stamps, stamps
@@ -204,7 +205,7 @@ def _smallest(found: Sequence[Found], most: int) -> Found:
     return places[first], np.concatenate([codes for _, codes in found])[first]
 
 
-def check_keys(job: CompositeJob, engine: Engine) -> dict[str, Any]:
+def check_keys(job: Job, engine: Engine) -> dict[str, Any]:
     """Return rows, null and duplicate keys of every table, and dangling ends, degrees and bound of every link."""
     protects, known = neighbour_relation(job), {}
     tables = []
@@ -227,7 +228,7 @@ def _read_keys(engine: Engine, files: Files, keys: Sequence[Columns]) -> tuple[i
     return sum(rows), whole  # type: ignore[return-value]
 
 
-def _table_statistics(job: CompositeJob, name: str, engine: Engine) -> tuple[dict[str, Any], Words]:
+def _table_statistics(job: Job, name: str, engine: Engine) -> tuple[dict[str, Any], Words]:
     """Return the statistics of a table, and its distinct keys."""
     one, key = job.tables[name], job.key(name)
     rows, keys = _read_keys(engine, one, [key] if key else [])
@@ -241,7 +242,7 @@ def _table_statistics(job: CompositeJob, name: str, engine: Engine) -> tuple[dic
 
 
 def _link_statistics(
-    job: CompositeJob, link: LinkSection, known: dict[str, Words], protects: NeighbourRelation, engine: Engine
+    job: Job, link: LinkSection, known: dict[str, Words], protects: NeighbourRelation, engine: Engine
 ) -> dict[str, Any]:
     """Return the statistics of the rows that contain a link's ends: a table of pairs, or the child's table."""
     first, second = job.ends(link)

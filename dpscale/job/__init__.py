@@ -1,5 +1,6 @@
 """The job file: its sections, their defaults and the checks that need no data."""
 
-from dpscale.job.job import TableJob, job_content, job_sentence
+from dpscale.job.job import Job, job_content
+from dpscale.job.table_job import TableJob
 
-__all__ = ["TableJob", "job_content", "job_sentence"]
+__all__ = ["Job", "TableJob", "job_content"]

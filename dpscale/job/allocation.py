@@ -23,10 +23,11 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
-from dpscale.job.job import CompositeJob, LinkSection
-from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
+from dpscale.job.job import Job
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.protected_unit import side_tables
-from dpscale.job.sections import AllocationTable
+from dpscale.job.sections import AllocationTable, LinkSection
+from dpscale.job.table_job import TableJob
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.relational.allocation import (
     AllocationProblem,
@@ -53,7 +54,7 @@ ROOT_SPREAD, LINK_SPREAD = 3.0, 1.5  # log-spreads of numbers of rows around the
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
 
-def allocation_of(job: CompositeJob) -> AllocationTable | None:
+def allocation_of(job: Job) -> AllocationTable | None:
     """Return the settings of the division; None if there is nothing to divide, or if the parts are equal."""
     settings = job.allocation or AllocationTable()
     stated = job.given_shares
@@ -61,7 +62,7 @@ def allocation_of(job: CompositeJob) -> AllocationTable | None:
     return settings if job.link and settings.method == "planned" and len(left) > 1 else None
 
 
-def has_first_measurement(job: CompositeJob) -> bool:
+def has_first_measurement(job: Job) -> bool:
     """Return whether the division is preceded by a measurement, which needs a public attribute in every table.
 
     Attributes whose cells are not public must not be in a rule, because they are left out.
@@ -73,7 +74,7 @@ def has_first_measurement(job: CompositeJob) -> bool:
     return allocation_of(job) is not None
 
 
-def first_share(job: CompositeJob) -> float:
+def first_share(job: Job) -> float:
     """Return the share of the first measurement in the budget of the job."""
     settings = allocation_of(job)
     if settings is None or not has_first_measurement(job):
@@ -81,12 +82,12 @@ def first_share(job: CompositeJob) -> float:
     return settings.share * (1 - sum(job.given_shares.values()))
 
 
-def first_amount(job: CompositeJob) -> Fraction:
+def first_amount(job: Job) -> Fraction:
     """Return the squared μ of the first measurement."""
     return Fraction(job.budget.amount) * Fraction(first_share(job)) * ALMOST
 
 
-def check_division(job: CompositeJob, content: Mapping[str, Any]) -> None:
+def check_division(job: Job, content: Mapping[str, Any]) -> None:
     """Raise JobError for a stored division that no stage has written."""
     shares = content.get("shares")
     valid = isinstance(shares, dict) and set(shares) == set(job.shares) and all(
@@ -98,19 +99,19 @@ def check_division(job: CompositeJob, content: Mapping[str, Any]) -> None:
                        "restore it, or start a new run")  # fmt: skip
 
 
-def with_shares(job: CompositeJob, shares: Mapping[str, float]) -> CompositeJob:
+def with_shares(job: Job, shares: Mapping[str, float]) -> Job:
     """Return the job with these shares of its tables and links."""
     job = job.model_copy()
     vars(job)["shares"] = dict(shares)
     return job
 
 
-def is_open(job: CompositeJob, link: LinkSection) -> bool:
+def is_open(job: Job, link: LinkSection) -> bool:
     """Return whether the job leaves the bound of a link open."""
     return any(one.called == link.called and one.max_degree == OPEN for one in job.link)
 
 
-def with_bounds(job: CompositeJob, bounds: Mapping[str, int]) -> CompositeJob:
+def with_bounds(job: Job, bounds: Mapping[str, int]) -> Job:
     """Return the job with these bounds of some links."""
     links = [one.model_copy(update={"max_degree": bounds[one.called]}) if one.called in bounds else one
              for one in job.link]  # fmt: skip
@@ -119,7 +120,7 @@ def with_bounds(job: CompositeJob, bounds: Mapping[str, int]) -> CompositeJob:
     return job
 
 
-def check_open_bounds(job: CompositeJob) -> None:
+def check_open_bounds(job: Job) -> None:
     """Raise JobError for a bound that no first measurement can choose."""
     link = next((one for one in job.link if one.max_degree == OPEN), None)
     if link is None:
@@ -185,11 +186,11 @@ class Divisible:
 
     Attributes
     ----------
-    job : CompositeJob
+    job : Job
     neighbours : NeighbourRelation
     """
 
-    job: CompositeJob
+    job: Job
     neighbours: NeighbourRelation
 
     @cached_property
@@ -264,13 +265,18 @@ class Divisible:
         return LinkErrors(link.parent, link.child, known.links[name], cross_cells(*ends), amounts, departures)
 
 
-def expected_job(job: CompositeJob) -> tuple[CompositeJob, Allocation | None]:
+def expected_job(job: Job) -> tuple[Job, Allocation | None]:
     """Return the job with the shares that it is expected to have, and their division; None if it states them."""
     if allocation_of(job) is None:
         return job, None
     divisible = Divisible(job, neighbour_relation(job))
     found = divisible.divide(divisible.usual(), measured=has_first_measurement(job))
     return with_shares(job, found.shares), found
+
+
+def planned_jobs(job: Job) -> dict[str, TableJob]:
+    """Return the jobs of the private tables by name, with the share of the budget that each is expected to have."""
+    return table_jobs(expected_job(job)[0])
 
 
 def likely_rows(noisy: float, sigma: float, usual: float, spread: float) -> float:
@@ -296,7 +302,7 @@ def stored_allocation(path: Path) -> dict[str, Any]:
     return json.loads(read_text(path / FILE))
 
 
-def budget(job: CompositeJob, piece: str) -> Fraction:
+def budget(job: Job, piece: str) -> Fraction:
     """Return the squared μ that a component may cost."""
     return Fraction(job.budget.amount) * Fraction(job.shares[piece]) * ALMOST
 
@@ -305,7 +311,7 @@ def budget(job: CompositeJob, piece: str) -> Fraction:
 class LinkBudget:
     """Budget and sensitivities of a link."""
 
-    job: CompositeJob
+    job: Job
     neighbours: NeighbourRelation
     link: LinkSection
 

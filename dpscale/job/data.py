@@ -8,14 +8,10 @@ as absolute are not in it, except those below the folder of a job file.
 from __future__ import annotations
 
 import codecs
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -25,7 +21,6 @@ from dpscale.base.settings import Settings
 from dpscale.contributions.links import Columns, column_name
 from dpscale.ledger.location import is_address
 from dpscale.ledger.rows import DEFAULT, is_there
-from dpscale.privacy.protection import Protection
 from dpscale.records.files import Dialect
 from dpscale.records.formats import format_distribution, format_names
 from dpscale.records.origin import Origin
@@ -38,8 +33,6 @@ Name = Annotated[str, Field(min_length=1)]
 UnitKey = Name | Annotated[list[Name], Field(min_length=2)]
 PATHS = ("path", "domain", "via", "file", "after", "ledger")  # keys whose values are paths
 ELSEWHERE = ("domain", "ledger")  # paths outside the identity: of the domain, whose digest is in it, and of the ledger
-DIGEST_VERSION = 2  # version 1 has absolute paths
-DIGEST_NAMES = {"allow_weak_privacy": "careless"}  # keys of [privacy] whose name in digests is an earlier one
 Places = dict[str, str]
 
 
@@ -259,49 +252,6 @@ class UnitSettings(Filed):
         return self.model_dump(include=names, exclude_none=True)
 
 
-class Data(UnitSettings):
-    """Location of the records and definition of the privacy unit."""
-
-    snapshot: Literal["content", "footers"] = "content"
-    links: bool | None = None
-    period: Annotated[str, Field(min_length=1)] | None = None
-
-    @property
-    def origin(self) -> Origin:
-        """Format, version and filter of the table, and whether hard and symbolic links count as separate files."""
-        return replace(super().origin, links=bool(self.links), period=self.period or "")
-
-    @property
-    def protects(self) -> Protection:
-        """Privacy unit of a release of these data."""
-        return Protection(self.unit_name, bound=self.max_rows_per_unit or 1)
-
-
-class PlacedJob:
-    """Base of the jobs: the folder of the job file, and the places of its files from there."""
-
-    def at(self, folder: Path, places: Places, former: Places | None = None) -> Self:
-        """Return the job with the folder of its file, the places of its files, and texts of its first digest."""
-        job: Self = self.model_copy()  # type: ignore[attr-defined]
-        vars(job).update(folder=folder, places=places, former=former or {})
-        return job
-
-    @cached_property
-    def folder(self) -> Path:
-        """Folder from which relative paths of the job start."""
-        return Path.cwd()
-
-    @cached_property
-    def former(self) -> Places:
-        """Texts of the job, mapped to those that version 1 of its digest has."""
-        return {}
-
-    @cached_property
-    def places(self) -> Places:
-        """Absolute paths of the job, mapped to those that it states relative to its folder."""
-        return {}
-
-
 def below(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the content of a job file with paths below its folder relative to it."""
 
@@ -337,17 +287,9 @@ def identity_of(content: Mapping[str, Any], places: Mapping[str, str]) -> dict[s
     return changed
 
 
-def versioned(content: Mapping[str, Any], job: Any, version: int) -> dict[str, Any]:
-    """Return the content of a job from which a version of its digest is computed."""
-    content = {**content, "privacy": {DIGEST_NAMES.get(key, key): value for key, value in content["privacy"].items()}}
-    if version > 1:
-        return identity_of(content, job.places)
-    return _mapped(content, lambda _, value: job.former.get(value, value))
-
-
-def digest_of(content: Any) -> str:
-    """Return the SHA-256 of the identity of a job and the digests of its domains."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def mapped(content: Mapping[str, Any], texts: Places) -> Any:
+    """Return the content of a job with these texts in place of others."""
+    return _mapped(content, lambda _, value: texts.get(value, value))
 
 
 def default_dataset(paths: list[str], ledger: str, places: Mapping[str, str]) -> str:

@@ -13,9 +13,8 @@ This changes twice as many rows of the join. Data beyond the bound are refused, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpscale.base.errors import JobError
@@ -24,11 +23,11 @@ from dpscale.contributions.joins import EXCESS, PAIR, REACH
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
 from dpscale.job.data import Filed, Hop, Key, plain_key
-from dpscale.job.job import CompositeJob, LinkSection, TableJob
-from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinWorkload, ascents, split_name
-from dpscale.job.neighbours import NeighbourRelation, unit_hops, unit_settings
-from dpscale.job.sections import PREDICATES
-from dpscale.storage.objects import located
+from dpscale.job.job import Job
+from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinSection, ascents, split_name
+from dpscale.job.neighbours import NeighbourRelation, part_job, unit_hops, unit_settings
+from dpscale.job.sections import PREDICATES, LinkSection, MechanismTable, TableSection
+from dpscale.job.table_job import TableJob
 from dpscale.workload import MARGINAL, family_named
 from dpscale.workload.sums import SUM
 
@@ -50,12 +49,6 @@ class LookupSection(Filed):
     bound: int | None = None
     through: list[Hop] | None = None
 
-    def located(self, folder: Path) -> LookupSection:
-        """Return the section with absolute paths; relative paths start at `folder`."""
-        hops = self.through and [one.model_copy(update={"path": located(folder, one.path)}) for one in self.through]
-        domain = self.domain and located(folder, self.domain)
-        return self.model_copy(update={"path": located(folder, self.path), "domain": domain, "through": hops})
-
 
 class JoinSettings(Settings):
     """Section [join] of the job of a join.
@@ -73,14 +66,16 @@ class JoinSettings(Settings):
     owned: Key | None = None
 
 
+@dataclass(frozen=True, eq=False)
 class JoinJob(TableJob):
-    """Job of a join."""
+    """Job of a join.
 
-    join: JoinSettings
+    Attributes
+    ----------
+    join : JoinSettings
+    """
 
-    @property
-    def kind(self) -> str:
-        return "join"
+    join: JoinSettings = field(kw_only=True)
 
     def budget_share(self, amount: float) -> float:
         """Return the share of the budget `amount` of the whole job."""
@@ -103,12 +98,6 @@ class JoinJob(TableJob):
                    and family_named(part.family).needs_squares]  # fmt: skip
         return Domain(found.values()).for_rows_per_unit(self.data.max_rows_per_unit or 1).with_squares(squared)
 
-    def _resolved(self, folder: Path) -> TableJob:
-        job = super()._resolved(folder)
-        assert isinstance(job, JoinJob)
-        lookups = [one.located(folder) for one in self.join.lookups]
-        return job.model_copy(update={"join": job.join.model_copy(update={"lookups": lookups})})
-
 
 def renamed(attribute: Attribute, name: str) -> Attribute:
     """Return an attribute of a table as one of the join; a level of a hierarchy becomes a list of its nodes."""
@@ -129,10 +118,10 @@ def counting(name: str, kind: str, bound: int, number: bool) -> Attribute:
     return Attribute(name, "integer", low=0, high=bound, outside="clip")
 
 
-def join_job(job: CompositeJob, neighbours: NeighbourRelation, name: str, folder: Path) -> JoinJob:
+def join_job(job: Job, neighbours: NeighbourRelation, name: str) -> JoinJob:
     """Return the job of a join at its share of the budget, or that of the rows beyond the bounds of all joins."""
     if name == CUT:
-        return cut_job(job, neighbours, folder)
+        return cut_job(job, neighbours)
     join, section = job.joined[name], (job.joins or {}).get(name)
     _check_relation(job, neighbours, join)
     unit, bound = _unit(job, neighbours, join)
@@ -151,25 +140,27 @@ def join_job(job: CompositeJob, neighbours: NeighbourRelation, name: str, folder
     base = join.pairs.parent if join.pairs else join.base
     files = {"path": job.tables[base].path, **job.tables[base].format_settings}
     files = files if join.pairs is None else {"path": join.pairs.via}
-    content: dict[str, Any] = {
-        "data": {**files, "domain": job.tables[base].domain, **unit},
-        "join": {key: value for key, value in settings.items() if value is not None},
-        "workload": [*(part.content for part in join.parts), *_cut_parts(join)],
-    }
-    for key in ("mechanism", "reconstruct", "output"):
-        if section is not None and (own := getattr(section, key)) is not None:
-            content[key] = own.model_dump(exclude_unset=True)
-    return _parsed(job, content, job.shares[f"joins.{name}"] * (1 - cut_share(job, neighbours, name)), folder)
+    data = {**files, "domain": job.tables[base].domain, **unit}
+    workload = [*(part.content for part in join.parts), *_cut_parts(join)]
+    share = job.shares[f"joins.{name}"] * (1 - cut_share(job, neighbours, name))
+    return _with_settings(job, data, settings, workload, share, section or JoinSection())
 
 
-def _parsed(job: CompositeJob, content: dict[str, Any], share: float, folder: Path) -> JoinJob:
-    """Return the job with some content at a share of the budget."""
-    privacy = {"privacy_cost": job.budget.amount * share, "ledger": job.privacy.ledger, "dataset": job.dataset,
-               "allow_weak_privacy": True}  # fmt: skip
-    engine = job.engine.model_dump(exclude_none=True)
-    found = JoinJob.parse({**content, "privacy": privacy, "engine": engine}, folder)
-    assert isinstance(found, JoinJob)
-    return found.at(job.folder, job.places, job.former_of_parts)
+def _with_settings(
+    job: Job,
+    data: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    workload: Sequence[Mapping[str, Any]],
+    share: float,
+    stated: JoinSection,
+) -> JoinJob:
+    """Return the job of a join of these files at a share of the budget."""
+    section = TableSection.model_validate({**data, "workload": workload}).model_copy(
+        update={"mechanism": stated.mechanism or MechanismTable(), "reconstruct": stated.reconstruct,
+                "output": stated.output})  # fmt: skip
+    whole = part_job(job, section, job.budget.amount * share)
+    join = JoinSettings.model_validate({key: value for key, value in settings.items() if value is not None})
+    return JoinJob(whole.data, whole.privacy, whole.engine, whole.dataset, join=join)
 
 
 def _is_counted(join: Join, name: str) -> bool:
@@ -185,7 +176,7 @@ def _cut_parts(join: Join) -> list[dict[str, Any]]:
     return [{"family": MARGINAL.name, "attributes": [[name]]} for name in cut if (name,) not in given]
 
 
-def _check_relation(job: CompositeJob, neighbours: NeighbourRelation, join: Join) -> None:
+def _check_relation(job: Job, neighbours: NeighbourRelation, join: Join) -> None:
     """Raise JobError if rows of the join would belong to several units, or a bound does not fit."""
     if neighbours.replaces:
         if join.counted:
@@ -219,7 +210,7 @@ def _check_relation(job: CompositeJob, neighbours: NeighbourRelation, join: Join
                        "set name for one of the parts, which is then a join of its own")  # fmt: skip
 
 
-def _unit(job: CompositeJob, neighbours: NeighbourRelation, join: Join) -> tuple[dict[str, Any], int | None]:
+def _unit(job: Job, neighbours: NeighbourRelation, join: Join) -> tuple[dict[str, Any], int | None]:
     """Return the privacy unit of the join, and the number of its rows that are counted."""
     link = join.pairs
     if neighbours.replaces:
@@ -242,7 +233,7 @@ def _unit(job: CompositeJob, neighbours: NeighbourRelation, join: Join) -> tuple
     return unit, unit.get("max_rows_per_unit")
 
 
-def _lookups(job: CompositeJob, join: Join) -> list[dict[str, Any]]:
+def _lookups(job: Job, join: Join) -> list[dict[str, Any]]:
     """Return the sections of the tables that are looked up, and of those whose rows are counted."""
     found = [_row_lookup(job, join, edge) for edge in join.edges]
     for link in join.counted:
@@ -250,7 +241,7 @@ def _lookups(job: CompositeJob, join: Join) -> list[dict[str, Any]]:
     return found
 
 
-def _row_lookup(job: CompositeJob, join: Join, edge: Edge) -> dict[str, Any]:
+def _row_lookup(job: Job, join: Join, edge: Edge) -> dict[str, Any]:
     sources = [one.target for one in join.edges]
     wanted = {name: split_name(name)[1] for name in join.requested
               if split_name(name)[0] == edge.target and not _is_counted(join, name)}  # fmt: skip
@@ -258,7 +249,7 @@ def _row_lookup(job: CompositeJob, join: Join, edge: Edge) -> dict[str, Any]:
             "attributes": wanted, **_table(job, edge.link, edge.target)}  # fmt: skip
 
 
-def _table(job: CompositeJob, link: LinkSection, name: str) -> dict[str, Any]:
+def _table(job: Job, link: LinkSection, name: str) -> dict[str, Any]:
     """Return the files of a table, its key, and the policies of a link to it."""
     one = job.tables[name]
     return {"link": link.called, "path": one.path, "domain": one.domain, "key": list(job.key(name)),
@@ -266,7 +257,7 @@ def _table(job: CompositeJob, link: LinkSection, name: str) -> dict[str, Any]:
             **one.format_settings}  # fmt: skip
 
 
-def _count_lookups(job: CompositeJob, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
+def _count_lookups(job: Job, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
     """Return the section of the children of a link, after that of the other end of pairs."""
     first, [path] = job.ends(link)[0], ascents(job, link, join.base)
     hops = [{"path": job.tables[one.source].path, "key": plain_key(job.key(one.source)), "unit": plain_key(one.at),
@@ -281,7 +272,7 @@ def _count_lookups(job: CompositeJob, join: Join, link: LinkSection, number: int
     return [*_counted_files(job, link, number), content | _child_files(job, link)]
 
 
-def _counted_files(job: CompositeJob, link: LinkSection, number: int) -> list[dict[str, Any]]:
+def _counted_files(job: Job, link: LinkSection, number: int) -> list[dict[str, Any]]:
     """Return the section of the other end of pairs that are counted, which precedes that of the pairs."""
     if link.via is None:
         return []
@@ -289,22 +280,22 @@ def _counted_files(job: CompositeJob, link: LinkSection, number: int) -> list[di
     return [{"at": list(second), "attributes": {}, "source": number + 1, **_table(job, link, link.child)}]
 
 
-def _child_files(job: CompositeJob, link: LinkSection) -> dict[str, Any]:
+def _child_files(job: Job, link: LinkSection) -> dict[str, Any]:
     """Return the files with the children of a link."""
     child = job.tables[link.child]
     return {"path": link.via} if link.via else {"path": child.path, "domain": child.domain, **child.format_settings}
 
 
-def join_jobs(job: CompositeJob, neighbours: NeighbourRelation, folder: Path = Path()) -> Mapping[str, JoinJob]:
+def join_jobs(job: Job, neighbours: NeighbourRelation) -> Mapping[str, JoinJob]:
     """Return the jobs of all joins by name, the last one that of the rows beyond their bounds if some are bounded."""
     names = [*job.joined, *([CUT] if cut_joins(job, neighbours) else [])]
-    return {name: join_job(job, neighbours, name, folder) for name in names}
+    return {name: join_job(job, neighbours, name) for name in names}
 
 
 CUT_SHARE = 0.05
 
 
-def cut_joins(job: CompositeJob, neighbours: NeighbourRelation) -> dict[str, float]:
+def cut_joins(job: Job, neighbours: NeighbourRelation) -> dict[str, float]:
     """Return the joins whose rows beyond the bound are counted, with the part of their share for it."""
     if neighbours.replaces:
         return {}
@@ -316,12 +307,12 @@ def cut_joins(job: CompositeJob, neighbours: NeighbourRelation) -> dict[str, flo
             and job.joined[name].base not in (neighbours.root, *neighbours.sides)}  # fmt: skip
 
 
-def cut_share(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> float:
+def cut_share(job: Job, neighbours: NeighbourRelation, name: str) -> float:
     """Return the part of a join's share for the number of its rows beyond the bound."""
     return cut_joins(job, neighbours).get(name, 0.0)
 
 
-def cut_job(job: CompositeJob, neighbours: NeighbourRelation, folder: Path) -> JoinJob:
+def cut_job(job: Job, neighbours: NeighbourRelation) -> JoinJob:
     """Return the job of the rows beyond the bounds of all joins: sums over the rows of the root.
 
     The number of rows of a unit beyond the bound D is counted up to (REACH − 1) D, which is the sensitivity of the sum.
@@ -333,16 +324,14 @@ def cut_job(job: CompositeJob, neighbours: NeighbourRelation, folder: Path) -> J
         parts += [{"family": SUM, "of": f"{name}.{EXCESS}", "attributes": [[]]},
                   {"family": MARGINAL.name, "attributes": [[f"{name}.{CUT}"]]}]  # fmt: skip
     table, unit = job.tables[root], unit_settings(job, neighbours, root)
-    content: dict[str, Any] = {
-        "data": {"path": table.path, "domain": table.domain, **table.format_settings, **unit},
-        "join": {"attributes": {}, "lookups": lookups, "numbers": [f"{name}.{EXCESS}" for name in shares],
-                 **({"bound": unit["max_rows_per_unit"]} if unit else {})},
-        "workload": parts,
-    }  # fmt: skip
-    return _parsed(job, content, sum(job.shares[f"joins.{name}"] * share for name, share in shares.items()), folder)
+    data = {"path": table.path, "domain": table.domain, **table.format_settings, **unit}
+    settings: dict[str, Any] = {"attributes": {}, "lookups": lookups, "bound": unit.get("max_rows_per_unit")}
+    settings["numbers"] = [f"{name}.{EXCESS}" for name in shares]
+    share = sum(job.shares[f"joins.{name}"] * share for name, share in shares.items())
+    return _with_settings(job, data, settings, parts, share, JoinSection())
 
 
-def _excess_lookups(job: CompositeJob, neighbours: NeighbourRelation, name: str, number: int) -> list[dict[str, Any]]:
+def _excess_lookups(job: Job, neighbours: NeighbourRelation, name: str, number: int) -> list[dict[str, Any]]:
     """Return the sections that count the rows of a join by the row of the root to which they belong."""
     join = job.joined[name]
     link = join.pairs or neighbours.above[join.base]
@@ -358,6 +347,3 @@ def _excess_lookups(job: CompositeJob, neighbours: NeighbourRelation, name: str,
         **({"through": hops} if hops else {}),
     }
     return [*_counted_files(job, link, number), content | _child_files(job, link)]
-
-
-__all__ = ["JoinJob", "JoinSettings", "JoinWorkload", "join_job", "join_jobs"]

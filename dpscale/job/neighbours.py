@@ -18,18 +18,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.job import TableJob
 from dpscale.job.data import plain_key
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job.forms import ONLY
+from dpscale.job.job import Job
 from dpscale.job.joins import split_name
 from dpscale.job.protected_unit import links_above, private_tables, root_table
 from dpscale.job.search_budget import SHARE, step_delta
-from dpscale.job.sections import DiscoverTable
+from dpscale.job.sections import (
+    DiscoverTable,
+    LinkSection,
+    Privacy,
+    TableSection,
+)
+from dpscale.job.table_job import TableJob
 from dpscale.job.table_sizes import check_stated_rows
 from dpscale.privacy.protection import REPLACE, Protection
 from dpscale.workload import MARGINAL
@@ -74,7 +79,7 @@ class NeighbourRelation:
         return () if self.replaces else tuple(name for name in self.steps if name not in self.rows)
 
 
-def neighbour_relation(job: CompositeJob) -> NeighbourRelation:
+def neighbour_relation(job: Job) -> NeighbourRelation:
     """Return the neighbouring relation of a job.
 
     Raises JobError if its tables and links have no common privacy unit.
@@ -98,7 +103,7 @@ def neighbour_relation(job: CompositeJob) -> NeighbourRelation:
     return _replaced(job) if both else _rooted(job)
 
 
-def _replaced(job: CompositeJob) -> NeighbourRelation:
+def _replaced(job: Job) -> NeighbourRelation:
     if job.privacy.unit is not None:
         raise JobError("privacy.unit", f"{job.privacy.unit!r}, but neighbours replace a row of any table", "no unit",
                        'remove it, or protects = "both"')  # fmt: skip
@@ -123,7 +128,7 @@ def _replaced(job: CompositeJob) -> NeighbourRelation:
     return NeighbourRelation(Protection(relation=REPLACE), None, steps, moved)
 
 
-def _rooted(job: CompositeJob) -> NeighbourRelation:
+def _rooted(job: Job) -> NeighbourRelation:
     root = root_table(job)
     above = links_above(job, root)
     _check_units(job, root)
@@ -149,7 +154,7 @@ def _rooted(job: CompositeJob) -> NeighbourRelation:
     return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above, public)
 
 
-def _check_sides(job: CompositeJob, sides: Sequence[str], root: str) -> None:
+def _check_sides(job: Job, sides: Sequence[str], root: str) -> None:
     """Raise JobError for tables whose rows belong to no unit, unless the job names the table of the units."""
     if sides and job.privacy.unit is None:
         raise JobError(f"tables.{sides[0]}", f"no link to the protected table {root}", "a link, or public = true",
@@ -168,7 +173,7 @@ def _check_sides(job: CompositeJob, sides: Sequence[str], root: str) -> None:
                        f" other tables, beside those of {root}", "remove one of the links")  # fmt: skip
 
 
-def _check_units(job: CompositeJob, root: str) -> None:
+def _check_units(job: Job, root: str) -> None:
     """Raise JobError for a unit of its own in a linked table: units of linked tables are rows of the root."""
     for name, one in job.tables.items():
         if one.privacy_unit is not None and (name != root or job.link):
@@ -177,7 +182,7 @@ def _check_units(job: CompositeJob, root: str) -> None:
                            "remove it, or add a table with one row per unit as the parent of a link")  # fmt: skip
 
 
-def _check(job: CompositeJob, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
+def _check(job: Job, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
     if link.parent == link.child != root:
         whose = f"belong to those of {root}" if link.child in rows else f"belong to no row of {root}"
         raise JobError(f"link {link.called}", f"within {link.child}, whose rows {whose}",
@@ -199,7 +204,7 @@ def _check(job: CompositeJob, link: LinkSection, rows: Mapping[str, int], root: 
         raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
 
 
-def _check_counts(job: CompositeJob, link: LinkSection, rows: Mapping[str, int]) -> None:
+def _check_counts(job: Job, link: LinkSection, rows: Mapping[str, int]) -> None:
     """Raise JobError if a counted degree depends on other units: removing a unit would change other units' links."""
     for one in job.link:
         if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
@@ -220,42 +225,33 @@ def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
 DEGREE = 3
 
 
-def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder: Path) -> TableJob:
+def table_job(job: Job, protects: NeighbourRelation, name: str) -> TableJob:
     """Return the job of one table at its share of the budget."""
     one, steps = job.tables[name], protects.steps[name]
     budget = job.budget.amount * job.shares[f"tables.{name}"] / steps**2
-    degree = min(DEGREE, len(job.declared[name].names))
-    workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
-    data = {"path": one.path, "domain": one.domain, "snapshot": one.snapshot}
-    content: dict[str, Any] = {
-        "data": {key: value for key, value in data.items() if value is not None}
-        | one.format_settings
-        | unit_settings(job, protects, name),
-        "privacy": {
-            "privacy_cost": budget,
-            "ledger": job.privacy.ledger,
-            "dataset": job.dataset,
-            "allow_weak_privacy": True,
-        },
-        "workload": workload or [{"family": MARGINAL.name, "degree": degree}],
-        "mechanism": one.method,
-        "engine": job.engine.model_dump(exclude_none=True),
-        "synthesize": {"types": job.synthesize.types} | ({"rows": one.rows} if one.rows else {}),
-    }
-    for section in ("reconstruct", "synthesize", "output", "units"):
-        if (own := getattr(one, section)) is not None:
-            content[section] = {**content.get(section, {}), **own.model_dump(exclude_unset=True)}
-    if one.totals is not None:
-        content["totals"] = [total.model_dump() for total in one.totals]
-    if job.declared[name].searches:
-        content["discover"] = _discovery(job, name, budget, steps)
-    if any(part.get("count") == "units" for part in workload) and "privacy_unit" not in content["data"]:
+    unit = unit_settings(job, protects, name)
+    if any(part.count == "units" for part in one.workload or ()) and not unit:
         raise JobError(f"tables.{name}.workload", "count = 'units', but the unit is a row", "rows",
                        f"set tables.{name}.key, or privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
-    return TableJob.parse(content, folder).at(job.folder, job.places, job.former_of_parts)
+
+    degree = min(DEGREE, len(job.declared[name].names))
+    rows = {} if one.synthesize is None else one.synthesize.model_dump(exclude_unset=True)
+    rows = {"types": job.synthesize.types, "rows": one.rows} | rows
+    content = one.model_dump() | {"key": None, "rows": None, "synthesize": rows} | unit
+    if one.workload is None:
+        content["workload"] = [{"family": MARGINAL.name, "degree": degree}]
+    if job.declared[name].searches:
+        content["discover"] = _discovery(job, name, budget, steps)
+    return part_job(job, TableSection.model_validate(content), budget)
 
 
-def _discovery(job: CompositeJob, name: str, budget: float, steps: int) -> dict[str, float]:
+def part_job(job: Job, section: TableSection, amount: float) -> TableJob:
+    """Return the job of a part with this squared μ."""
+    privacy = Privacy(privacy_cost=amount, ledger=job.privacy.ledger, dataset=job.dataset, allow_weak_privacy=True)
+    return TableJob(section, privacy, job.engine, job.dataset).checked()
+
+
+def _discovery(job: Job, name: str, budget: float, steps: int) -> dict[str, float]:
     """Return the settings of a table's searches: their share, and the additive delta to one step of its run."""
     share = (job.tables[name].discover or DiscoverTable()).share or SHARE
     if name not in job.search_deltas:
@@ -263,18 +259,20 @@ def _discovery(job: CompositeJob, name: str, budget: float, steps: int) -> dict[
     return {"share": share, "delta": step_delta(job.search_deltas[name], budget * share, steps)}
 
 
-def table_jobs(job: CompositeJob) -> dict[str, TableJob]:
+def table_jobs(job: Job) -> dict[str, TableJob]:
     """Return the jobs of the private tables.
 
     Raises JobError if their stated numbers of rows do not fit together.
     """
+    if job.is_short:
+        return {ONLY: job.table}
     protects = neighbour_relation(job)
     check_stated_rows(job)
     private = [name for name, one in job.tables.items() if not one.public]
-    return {name: table_job(job, protects, name, Path()) for name in private}
+    return {name: table_job(job, protects, name) for name in private}
 
 
-def unit_settings(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
+def unit_settings(job: Job, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs."""
     link = neighbours.above.get(name)
     if job.tables[name].privacy_unit is not None:
@@ -287,7 +285,7 @@ def unit_settings(job: CompositeJob, neighbours: NeighbourRelation, name: str) -
     return {"privacy_unit": plain_key(columns), "max_rows_per_unit": bound, **extra} if columns else {}
 
 
-def unit_hops(job: CompositeJob, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
+def unit_hops(job: Job, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
     """Return the tables between the child of a link and the root."""
     hops = []
     while link is not None and (above := neighbours.above.get(link.parent)) is not None:
@@ -332,7 +330,7 @@ def describe_public(attributes: Sequence[str]) -> str:
             " the rows that have them.")  # fmt: skip
 
 
-def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:
+def refusals(job: Job, neighbours: NeighbourRelation) -> list[str]:
     """Return the data that a job refuses before its charge, besides values outside a domain."""
     private = {name: one for name, one in job.tables.items() if not one.public}
     found = {
@@ -347,7 +345,7 @@ def refusals(job: CompositeJob, neighbours: NeighbourRelation) -> list[str]:
     return [f"{fault} ({', '.join(names)})" for fault, names in found.items() if names]
 
 
-def check_public_attributes(job: CompositeJob, sides: Sequence[str]) -> tuple[str, ...]:
+def check_public_attributes(job: Job, sides: Sequence[str]) -> tuple[str, ...]:
     """Return the attributes `TABLE.ATTRIBUTE` that the job declares public.
 
     Raises JobError for a declaration of another table or attribute, and for an attribute of a side table in a join or
@@ -373,7 +371,7 @@ def check_public_attributes(job: CompositeJob, sides: Sequence[str]) -> tuple[st
     return tuple(f"{table}.{name}" for table, names in stated.items() for name in names)
 
 
-def public_attributes_of(job: CompositeJob, name: str) -> list[str]:
+def public_attributes_of(job: Job, name: str) -> list[str]:
     """Return the declared attributes of a table, or those that a join uses, as `TABLE.ATTRIBUTE`."""
     declared = [f"{table}.{one}" for table, own in job.tables.items() for one in own.public_attributes or ()]
     if name in job.joined:
@@ -381,7 +379,7 @@ def public_attributes_of(job: CompositeJob, name: str) -> list[str]:
     return [one for one in declared if split_name(one)[0] == name]
 
 
-def _uses(job: CompositeJob, sides: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
+def _uses(job: Job, sides: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
     """Yield where attributes of side tables are looked up, the table, and the attributes."""
     for link in job.link:
         for table in _looked_up(job, link):
@@ -395,7 +393,7 @@ def _uses(job: CompositeJob, sides: Sequence[str]) -> Iterator[tuple[str, str, l
                 yield f"join {name}", table, used
 
 
-def _looked_up(job: CompositeJob, link: LinkSection) -> list[str]:
+def _looked_up(job: Job, link: LinkSection) -> list[str]:
     """Return the tables whose rows a link looks up: the parent of children, or the far end of pairs."""
     found = [link.parent if link.via is None else link.child]
     return [*found, *(one.parent for one in job.other_parents(link))]

@@ -8,56 +8,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import Field, field_validator
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import DomainError, JobError
-from dpscale.base.settings import Settings
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import NAMES, PERIODS, name_of, read_period
-from dpscale.job.data import Data
-from dpscale.job.sections import SynthesizeTable
+from dpscale.job.sections import MOST_PERIODS, PeriodSettings, SynthesizeTable, TableSection
 from dpscale.plans.time_plan import WINDOW
 from dpscale.privacy.protection import Protection
-from dpscale.storage.objects import located
 
-Kind = Literal["period", "cumulative", "window"]
-MOST_PERIODS = 1000
 LATEST = 9999  # year
 
 
-def _both() -> list[Kind]:
-    return ["period", "cumulative"]
-
-
-class PeriodSettings(Settings):
-    """Periods of a growing table and the answers over them."""
-
-    horizon: Annotated[int, Field(ge=2, le=MOST_PERIODS)] | None = None
-    start: str | int | None = None
-    answers: Annotated[list[Kind], Field(min_length=1)] = Field(default_factory=_both)
-    window: Annotated[int, Field(ge=2)] | None = None
-    max_periods_per_unit: Annotated[int, Field(ge=1)] | None = None
-    changed: Literal["refuse", "accept"] = "refuse"
-    after: str | None = None
-
-    @field_validator("answers")
-    @classmethod
-    def _once(cls, value: list[str]) -> list[str]:
-        if len(set(value)) < len(value):
-            raise ValueError("each kind of answer must be named once")
-        return value
-
-    def resolved(self, folder: Path) -> PeriodSettings:
-        """Return the settings with an absolute path of the earlier run; relative ones start at `folder`."""
-        return self if self.after is None else self.model_copy(update={"after": located(folder, self.after)})
-
-
-def check_periods(data: Data, settings: PeriodSettings | None) -> None:
+def check_periods(data: TableSection) -> None:
     """Raise JobError for keys of [data] and [time] that contradict each other."""
+    settings = data.time
     if data.period is not None and isinstance(data.privacy_unit, list):
         raise JobError("data.privacy_unit", f"{len(data.privacy_unit)} columns, given with data.period", "one column",
                        "combine them into one")  # fmt: skip
@@ -96,7 +61,7 @@ def without_period(domain: Domain, name: str | None) -> Domain:
     return domain.without(name) if name is not None and name in domain.names else domain
 
 
-def period_attribute(data: Data, settings: PeriodSettings) -> Attribute:
+def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     """Return the periods of a job as a date attribute, whose cells are the periods.
 
     Raises JobError if neither the domain file nor the folders of the data define them.
@@ -134,7 +99,7 @@ def _read_start(by: str, start: str | int) -> int:
         raise JobError("time.start", safe_repr(start), str(error), "fix it") from None
 
 
-def promise(data: Data, settings: PeriodSettings, period: Attribute) -> Protection:
+def promise(data: TableSection, settings: PeriodSettings, period: Attribute) -> Protection:
     """Return what a growing table protects: a row, a unit in one period, or a unit over all time."""
     rows, periods = data.max_rows_per_unit or 1, settings.max_periods_per_unit
     if data.privacy_unit is None or periods is not None:
@@ -150,7 +115,7 @@ def as_read(period: Attribute) -> Attribute:
     return replace(period, high=read_period(period.by, f"{LATEST}-12-31"), source=period.column)
 
 
-def _of_folders(data: Data, settings: PeriodSettings) -> Attribute:
+def _of_folders(data: TableSection, settings: PeriodSettings) -> Attribute:
     """Return the periods that begin with the first folder of the data, or with `start`."""
     name = str(data.period)
     if settings.horizon is None:
@@ -169,7 +134,7 @@ def _of_folders(data: Data, settings: PeriodSettings) -> Attribute:
     return Attribute(name, "date", low, low + settings.horizon - 1, by=by)
 
 
-def folder_names(data: Data, name: str) -> set[str | None]:
+def folder_names(data: TableSection, name: str) -> set[str | None]:
     """Return the values of a folder name in the paths of the data's files, such as 2026-01 of `month=2026-01/`."""
     table = data.origin.table(data.path, Domain({"rows": 2}))
     return {dict(one.fixed)[name] for one in table.partitions if name in dict(one.fixed)}

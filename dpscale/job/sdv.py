@@ -19,7 +19,8 @@ import tomli_w
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job.job import Job
+from dpscale.job.sections import LinkSection
 
 VERSIONS = ("V1", "V2", "MULTI_TABLE_V1")
 KINDS = ("categorical", "boolean", "numerical", "datetime")
@@ -195,7 +196,7 @@ def _notes(content: Content, pairs: list[str], public: Sequence[str], unit: str 
     return notes
 
 
-def metadata(job: CompositeJob) -> dict[str, Any]:
+def metadata(job: Job) -> dict[str, Any]:
     """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here."""
     tables = {name: _table_metadata(job, name) for name in job.tables}
     relationships = []
@@ -211,13 +212,13 @@ def metadata(job: CompositeJob) -> dict[str, Any]:
     return {"METADATA_SPEC_VERSION": "V1", "tables": tables, "relationships": relationships}
 
 
-def _columns(job: CompositeJob, link: LinkSection) -> list[tuple[str, ...]]:
+def _columns(job: Job, link: LinkSection) -> list[tuple[str, ...]]:
     """Return the columns with keys of the parent and, in a table of pairs, of the child."""
     first, second = job.ends(link)
     return [first] if link.via is None else [first, second]
 
 
-def _table_metadata(job: CompositeJob, name: str) -> dict[str, Any]:
+def _table_metadata(job: Job, name: str) -> dict[str, Any]:
     key, domain = job.key(name), job.domains[name]
     columns = {**{one: {"sdtype": "id"} for one in key}, **{one: sdtype_of(domain[one]) for one in domain.names}}
     return {**({"primary_key": _key(key)} if key else {}), "columns": columns}

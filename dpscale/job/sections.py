@@ -1,7 +1,6 @@
-"""Sections of a job file of one or several tables, as pydantic models, and the parts of its workload.
+"""Sections of a job file, as pydantic models, and the parts of its workload.
 
-Unknown keys are refused, and values are not converted. `[tables.NAME]`, `[[link]]` and `[synthesize]` are sections of a
-job of several tables.
+Unknown keys are refused, and values are not converted.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 
@@ -32,6 +32,8 @@ from dpscale.domain.public_totals import PublicTotal
 from dpscale.job.data import Address, Key, UnitSettings, key_columns
 from dpscale.mechanisms import DEFAULT, DEFAULT_OF_LINKED
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
+from dpscale.privacy.protection import Protection
+from dpscale.records.origin import Origin
 from dpscale.relational.published import Rounds
 from dpscale.storage.objects import located
 from dpscale.workload import MOST_SETS, Workload, family_named, family_names
@@ -52,7 +54,8 @@ UNITS = {
 }
 Share = Annotated[float, Field(gt=0, le=1)]
 KINDS = Literal["many-to-many", "one-to-many", "one-to-one"]
-MOST_DEGREE, MOST_ROUNDS = 10, 1000
+MOST_DEGREE, MOST_ROUNDS, MOST_PERIODS = 10, 1000, 1000
+Kind = Literal["period", "cumulative", "window"]  # of answers at a period
 
 
 def _name(value: str) -> str:
@@ -75,7 +78,10 @@ LEAST_AMOUNT = 1e-12  # in μ²: below it the noise of a single count exceeds a 
 
 
 class Privacy(Settings):
-    """Privacy budget (epsilon and delta, or rho, or privacy_cost) and the ledger that records it."""
+    """Privacy budget (epsilon and delta, or rho, or privacy_cost) and the ledger that records it.
+
+    `unit` names the table of several whose rows are protected.
+    """
 
     epsilon: Amount | None = None
     delta: Delta | None = None
@@ -85,6 +91,7 @@ class Privacy(Settings):
     dataset: Annotated[str, AfterValidator(_name)] | None = None
     allow_weak_privacy: bool | None = None
     public_rows: Annotated[int, Field(ge=1)] | None = None
+    unit: str | None = None  # None: omitted from the digest of a job
 
     @model_validator(mode="after")
     def _one(self) -> Privacy:
@@ -430,8 +437,35 @@ def _add_conditions(workload: Workload, part: WorkloadSection) -> None:
     workload.add_conditions(part.conditions or [], part.weight, part.label)
 
 
+def _both() -> list[Kind]:
+    return ["period", "cumulative"]
+
+
+class PeriodSettings(Settings):
+    """Periods of a growing table and the answers over them."""
+
+    horizon: Annotated[int, Field(ge=2, le=MOST_PERIODS)] | None = None
+    start: str | int | None = None
+    answers: Annotated[list[Kind], Field(min_length=1)] = Field(default_factory=_both)
+    window: Annotated[int, Field(ge=2)] | None = None
+    max_periods_per_unit: Annotated[int, Field(ge=1)] | None = None
+    changed: Literal["refuse", "accept"] = "refuse"
+    after: str | None = None
+
+    @field_validator("answers")
+    @classmethod
+    def _once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError("each kind of answer must be named once")
+        return value
+
+    def resolved(self, folder: Path) -> PeriodSettings:
+        """Return the settings with an absolute path of the earlier run; relative ones start at `folder`."""
+        return self if self.after is None else self.model_copy(update={"after": located(folder, self.after)})
+
+
 class TableSection(UnitSettings, Named):
-    """Section of a table: its data, key and share of the budget, and the sections of a job of one table.
+    """Table of a job: its data, key and share of the budget, its workload and methods.
 
     `mechanism` is a name, whose options are other keys of this section, or a section with the name and its options.
     """
@@ -446,10 +480,13 @@ class TableSection(UnitSettings, Named):
     discover: DiscoverTable | None = None
     units: UnitsTable | None = None
     totals: list[TotalsTable] | None = None
+    time: PeriodSettings | None = None
     snapshot: Literal["content", "footers"] | None = None
+    links: bool | None = None
+    period: Annotated[str, Field(min_length=1)] | None = None
     share: Share | None = None
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    workload: list[WorkloadSection] | None = None
+    workload: Annotated[list[WorkloadSection], Field(min_length=1)] | None = None
     nulls: Literal["reject", "drop"] = "reject"
     duplicates: Literal["keep", "reject"] | None = None
 
@@ -466,8 +503,6 @@ class TableSection(UnitSettings, Named):
             raise ValueError(
                 f"unknown key {next(iter(self.model_extra))!r}: options belong into the mechanism's section"
             )
-        if self.synthesize is not None and self.synthesize.weights:
-            raise ValueError("synthesize.weights: a row of a linked table represents one record; remove it")
         if self.synthesize is not None and self.rows is not None and self.synthesize.rows is not None:
             raise ValueError("rows and synthesize.rows are the same setting: remove one of them")
         return self
@@ -477,14 +512,25 @@ class TableSection(UnitSettings, Named):
         parts = None if self.workload is None else [part.resolved(folder) for part in self.workload]
         paths = {"path": located(folder, self.path), "domain": located(folder, self.domain)}
         totals = self.totals and [one.resolved(folder) for one in self.totals]
-        own = {"workload": parts, "totals": totals, "unit_through": self.resolved_hops(folder)}
+        time = self.time and self.time.resolved(folder)
+        own = {"workload": parts, "totals": totals, "time": time, "unit_through": self.resolved_hops(folder)}
         return self.model_copy(update={**paths, **own})
 
     @property
-    def method(self) -> dict[str, Any]:
-        """Mechanism and its options, as a job of one table contains them."""
-        own = self.mechanism if isinstance(self.mechanism, MechanismTable) else MechanismTable(name=self.mechanism)
-        return {"name": own.name, **own.given, **self.given}
+    def method(self) -> MechanismTable:
+        """Mechanism and its options."""
+        stated = self.mechanism
+        return stated if isinstance(stated, MechanismTable) else MechanismTable(name=stated, **self.given)
+
+    @property
+    def origin(self) -> Origin:
+        """Format, version and filter of the table, and whether hard and symbolic links count as separate files."""
+        return replace(super().origin, links=bool(self.links), period=self.period or "")
+
+    @property
+    def protects(self) -> Protection:
+        """Privacy unit of a release of the table."""
+        return Protection(self.unit_name, bound=self.max_rows_per_unit or 1)
 
 
 class LinkSection(Settings):
@@ -576,18 +622,6 @@ class LinkSection(Settings):
         return Rounds(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
-class PrivacyOfTables(Privacy):
-    """Section [privacy] of a job of several tables; `unit` names the table whose rows are protected."""
-
-    unit: str | None = None  # None: omitted from the digest of a job
-
-
-class Rows(Settings):
-    """Options for writing the synthetic tables."""
-
-    types: Literal["own", "input"] = "own"
-
-
 class TablesOfJob(Protocol):
     """Tables and links of a job, as the checks of their sections read them."""
 
@@ -604,21 +638,9 @@ class TablesOfJob(Protocol):
     @property
     def budget(self) -> Budget: ...
     @property
-    def privacy(self) -> PrivacyOfTables: ...
+    def privacy(self) -> Privacy: ...
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""
 
     def ends(self, link: LinkSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the columns with the parent's key and the child's."""
-
-
-__all__ = [
-    "MOST_DEGREE",
-    "MOST_ROUNDS",
-    "LinkSection",
-    "PrivacyOfTables",
-    "Rows",
-    "TableSection",
-    "TablesOfJob",
-    "key_columns",
-]  # fmt: skip

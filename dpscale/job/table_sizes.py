@@ -12,30 +12,31 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, optimize
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job.job import Job
 from dpscale.job.protected_unit import has_bounded_parents
+from dpscale.job.sections import LinkSection
 
 
-def required_links(job: CompositeJob, name: str) -> list[LinkSection]:
+def required_links(job: Job, name: str) -> list[LinkSection]:
     """Return the links in which every row of a table has a parent and a parent has at most `bound` children."""
     own = [link for link in job.link if link.via is None and link.child == name and link.nulls != "keep"]
     return [link for link in own if has_bounded_parents(job, link)]
 
 
-def stated_rows(job: CompositeJob, name: str) -> int | None:
+def stated_rows(job: Job, name: str) -> int | None:
     """Return the number of synthetic rows of a table that the job states."""
     one = job.tables[name]
     return one.rows or (one.synthesize.rows if one.synthesize is not None else None)
 
 
-def least_rows(job: CompositeJob, name: str) -> int:
+def least_rows(job: Job, name: str) -> int:
     """Return the least number of synthetic rows of a private table: as stated, or as its links and children require.
 
     A table with children has a row, because their keys refer to it; a table without children may have none.
 
     Parameters
     ----------
-    job : CompositeJob
+    job : Job
         Its private tables have a common root (`neighbour_relation`).
     name : str
 
@@ -63,12 +64,12 @@ def least_rows(job: CompositeJob, name: str) -> int:
     return stated or most
 
 
-def check_public_parents(job: CompositeJob, rows: dict[str, int]) -> None:
+def check_public_parents(job: Job, rows: dict[str, int]) -> None:
     """Check the rows of tables against their public parents in one-to-one links.
 
     Parameters
     ----------
-    job : CompositeJob
+    job : Job
     rows : dict of str to int
         Number of rows of every public table with a key.
 
@@ -85,7 +86,7 @@ def check_public_parents(job: CompositeJob, rows: dict[str, int]) -> None:
                                f"at most {rows[link.parent]}", "lower it")  # fmt: skip
 
 
-def check_stated_rows(job: CompositeJob) -> None:
+def check_stated_rows(job: Job) -> None:
     """Raise JobError for a number of rows that does not fit the stated rows of other tables."""
     for name, one in job.tables.items():
         if not one.public:

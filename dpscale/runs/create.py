@@ -150,8 +150,7 @@ def create_directory(where: Path, files: Files) -> bool:
 
 def check_outside_data(where: Path, job: Any) -> None:
     """Raise JobError for a run directory inside a folder of data, whose files would be those of the run too."""
-    tables = getattr(job, "tables", None)
-    for path in [job.data.path] if tables is None else [one.path for one in tables.values() if one.path]:
+    for path in (one.path for one in job.tables.values()):
         if is_local(where) and os.path.isdir(path) and Path(real(str(where))).is_relative_to(real(path)):
             raise JobError("--run-dir", f"{where}, which is inside the data folder {path}", "a folder outside the data",
                            "choose another with --run-dir (Python: run_dir=)")  # fmt: skip

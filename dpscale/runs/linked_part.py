@@ -29,7 +29,7 @@ class LinkedTablePart(TablePart):
 
     def __init__(self, whole: LinkedTables, table: str) -> None:
         self.whole, self.table_name = whole, table
-        job = table_job(whole.job, whole.neighbours, table, whole.path)
+        job = table_job(whole.job, whole.neighbours, table)
         super().__init__(whole.run, f"tables.{table}", job, job.read_domain(), f"tables/{table}")
         self.steps = whole.neighbours.steps[table]
 

@@ -21,7 +21,7 @@ import tomli_w
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.job.allocation import (
     FILE,
     OPEN,
@@ -30,17 +30,15 @@ from dpscale.job.allocation import (
     allocation_of,
     check_division,
     check_open_bounds,
-    expected_job,
     has_first_measurement,
     stored_allocation,
     with_bounds,
     with_shares,
 )
-from dpscale.job.data import DIGEST_VERSION, digest_of, versioned
-from dpscale.job.job import CompositeJob, Rows, TableSection
+from dpscale.job.digest import job_digest
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
-from dpscale.job.sections import LIMITS, AllocationTable
+from dpscale.job.sections import AllocationTable, SynthesizeTable, TableSection
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import SecretFile
@@ -64,13 +62,13 @@ def open_table(files: Files, domain: Domain = NO_DOMAIN) -> Table:
     return Table.open(files, domain).split() if isinstance(files, str) else files.origin.table(files.path, domain)
 
 
-def latest_versions(job: CompositeJob) -> dict[str, int]:
+def latest_versions(job: Job) -> dict[str, int]:
     """Return the latest version of every versioned table for which the job states none."""
     unversioned = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
     return {name: one.origin.lake(one.path).version for name, one in unversioned.items()}
 
 
-def at_versions(job: CompositeJob, versions: Mapping[str, int]) -> CompositeJob:
+def at_versions(job: Job, versions: Mapping[str, int]) -> Job:
     """Return the job with these versions of some tables."""
     tables = {name: one.model_copy(update={"version": versions[name]}) if name in versions else one
               for name, one in job.tables.items()}  # fmt: skip
@@ -102,11 +100,10 @@ class LinkedTables:
     Attributes
     ----------
     run : Run
-    job : CompositeJob
+    job : Job
         With the division of its budget, once it is decided.
     """
 
-    job_class = CompositeJob
     stages: ClassVar[dict[str, Stage]] = STAGES
     periods: Sequence[str] = ()
     is_complete = True
@@ -119,7 +116,7 @@ class LinkedTables:
 
     def _read(self) -> None:
         job = self.stated_job
-        if self.manifest["job_sha256"] != job_digest(job, self.manifest.get("job_version", 1)):
+        if self.manifest["job_sha256"] != job_digest(job, version=self.manifest.get("job_version", 1)):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
                            "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
         self.job = at_versions(job, self.manifest.get("at", {}))
@@ -127,10 +124,9 @@ class LinkedTables:
             self._take_allocation()
 
     @property
-    def stated_job(self) -> CompositeJob:
+    def stated_job(self) -> Job:
         """The job as it was given, without the division of its budget."""
-        job: CompositeJob = read_stored(CompositeJob, self.path, self.manifest)
-        return job
+        return read_stored(self.path, self.manifest)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -147,26 +143,22 @@ class LinkedTables:
         return self.run.secret
 
     @classmethod
-    def prepare(cls, job: CompositeJob) -> NewRun:
+    def prepare(cls, job: Job) -> NewRun:
         check_open_bounds(job)
         check_whole_rows(job)
         joins = join_jobs(job, neighbour_relation(job))
         for one in joins.values():
             one.build_workload(one.read_domain())
-        digest, earlier = job_digest(job), job_digest(job, 1)
+        digest, earlier = job_digest(job), job_digest(job, version=1)
         return NewRun(digest, lambda number: _first_files(job, earlier, number), (), (earlier,))
 
     @classmethod
-    def preflight(cls, job: CompositeJob, inputs: tuple[Any, ...]) -> None:
+    def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
         check_cap(job, neighbour_relation(job).protects, job.budget, Fraction(sum(job.search_deltas.values())))
         cells = [check_units(own, job.declared[name]) for name, own in table_jobs(job).items()]
         check_unit_memory(sum(cells), job.engine.bytes, 1)
 
-    @classmethod
-    def table_jobs(cls, job: CompositeJob) -> Mapping[str, TableJob]:
-        return table_jobs(expected_job(job)[0])
-
-    def reopen(self, job: CompositeJob) -> None:
+    def reopen(self, job: Job) -> None:
         """Read the job again, whose files may have been moved; limits are those of the job until it is planned."""
         self._read()
         if not self.run.done("plan"):
@@ -271,12 +263,12 @@ class LinkedTables:
         return [LinkBudget(self.closed_job, self.neighbours, link) for link in self.job.link]
 
     @property
-    def closed_job(self) -> CompositeJob:
+    def closed_job(self) -> Job:
         """The job with the cells that searches have found, for links and reports."""
         return self.job.with_domains({name: table.domain for name, table in self.tables.items()})
 
     @property
-    def synthesis(self) -> Rows:
+    def synthesis(self) -> SynthesizeTable:
         """Settings of the synthetic rows, which links require."""
         return self.job.synthesize
 
@@ -335,18 +327,7 @@ def _layout(table: TableSection) -> Layout | None:
     return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)
 
 
-def job_digest(job: CompositeJob, version: int = DIGEST_VERSION) -> str:
-    """Return the digest that identifies a job: all settings except scheduler and limits.
-
-    Its paths are relative to the folder of the job; in version 1 they are absolute.
-    """
-    content = job.to_dict()
-    for setting in LIMITS:
-        content["engine"].pop(setting, None)
-    return digest_of([versioned(content, job, version), [one.digest for one in job.declared.values()]])
-
-
-def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes]:
+def _first_files(job: Job, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
     entries: dict[str, Any] = {}
     if allocation_of(job) is not None:

@@ -18,7 +18,8 @@ import tomli_w
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
-from dpscale.job import TableJob
+from dpscale.job import Job
+from dpscale.job.digest import job_digest
 from dpscale.privacy.protection import Protection
 from dpscale.runs.earlier import refined_digest
 from dpscale.runs.manifest import MANIFEST, first_manifest
@@ -26,13 +27,12 @@ from dpscale.runs.preflight import check_preflight
 from dpscale.runs.run import NewRun, Run
 from dpscale.runs.stage import STAGES, TABLE_STAGES, Stage, stages_of_run
 from dpscale.runs.stored_job import JOB_FILE, read_stored
-from dpscale.runs.table import TablePart, job_digest, job_entries
+from dpscale.runs.table import TablePart, job_entries
 
 
 class OneTable:
     """Content of the run of a job of one table: the part "data", whose files are in the run directory itself."""
 
-    job_class = TableJob
     pair_tables: tuple[str, ...] = ()
     links: Sequence[Any] = ()
     periods: Sequence[str] = ()
@@ -43,31 +43,28 @@ class OneTable:
         if inputs:
             job, declared, workload = inputs
         else:
-            job = read_stored(TableJob, run.path, run.manifest)
+            job = read_stored(run.path, run.manifest)
             declared = Domain.read(run.path / "domain.toml")
+        self.job: Job = job
         digest = job_digest(job, declared, run.manifest.get("job_version", 1))
         if run.manifest["job_sha256"] != refined_digest(digest, run.manifest.get("refines")):
             raise JobError("run directory", f"job.toml or domain.toml in {run.path} was edited",
                            "the files as the run wrote them (memory and scheduler may change)",
                            "restore them, or start a new run with your job")  # fmt: skip
-        self.table = TablePart(run, "data", job, declared)
+        self.table = TablePart(run, "data", job.table, declared)
         if workload is not None and not declared.searches:
             vars(self.table)["workload"] = workload
 
     @classmethod
-    def prepare(cls, job: TableJob) -> NewRun:
-        domain = job.read_domain()
-        workload, digest = job.build_workload(domain), job_digest(job, domain)
+    def prepare(cls, job: Job) -> NewRun:
+        domain = job.table.read_domain()
+        workload, digest = job.table.build_workload(domain), job_digest(job, domain)
         earlier = job_digest(job, domain, 1)
         return NewRun(digest, lambda number: _first_files(job, domain, earlier, number), (domain, workload), (earlier,))
 
     @classmethod
-    def preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
-        check_preflight(job, *inputs)
-
-    @classmethod
-    def table_jobs(cls, job: TableJob) -> Mapping[str, TableJob]:
-        return {"data": job}
+    def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
+        check_preflight(job.table, *inputs)
 
     is_complete = True
 
@@ -83,13 +80,11 @@ class OneTable:
     def file_stamps(self) -> list[Any]:
         return []
 
-    @property
-    def job(self) -> TableJob:
-        found: TableJob = self.table.job
-        return found
-
-    def reopen(self, job: TableJob) -> None:
-        self.table.reopen(job)
+    def reopen(self, job: Job) -> None:
+        """Take over limits, which may change until they determine a plan."""
+        engine = self.job.engine if self.table.done("plan") else job.engine
+        self.job = job.model_copy(update={"engine": engine})
+        self.table.reopen(self.job.table)
 
     @property
     def tables(self) -> Mapping[str, TablePart]:
@@ -118,7 +113,7 @@ class OneTable:
     @property
     def amount(self) -> float:
         """Budget of the measurements, squared μ or ε."""
-        return float(self.job.row_budget(self.table.declared).amount)
+        return float(self.table.job.row_budget(self.table.declared).amount)
 
     @property
     def public_domains(self) -> Mapping[str, Domain]:
@@ -136,7 +131,7 @@ class OneTable:
 
     @property
     def data_paths(self) -> list[str]:
-        return [self.job.data.path]
+        return [self.table.job.data.path]
 
     def changed_data(self) -> dict[str, list[str]]:
         return self.table.changed_data()
@@ -153,9 +148,9 @@ class OneTable:
         return self.table.read_synthetic(read)
 
 
-def _first_files(job: TableJob, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
+def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
-    manifest = first_manifest(job.engine.seed, digest, number, **job_entries(job, domain))
+    manifest = first_manifest(job.engine.seed, digest, number, **job_entries(job.table, domain))
     return {
         **domain.to_files(),
         JOB_FILE: tomli_w.dumps(job.to_dict()).encode(),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import JobError
-from dpscale.job import job_content
+from dpscale.job import Job, job_content
 from dpscale.runs.kinds import CONTENTS, load_kind
 from dpscale.runs.manifest import MANIFEST, check_version, disk_errors, read_manifest, resolve_path
 from dpscale.runs.run import Content, Part, Run
@@ -21,24 +21,12 @@ def content_of(kind: str) -> type[Content]:
     return found
 
 
-def _kind(content: Mapping[str, Any]) -> str:
-    """Return the kind of a job with this content."""
-    if "tables" in content:
-        return "database"
-    data = content.get("data")
-    return "periods" if isinstance(data, Mapping) and data.get("period") is not None else ""
-
-
-def read_job(job: str | Path | Mapping[str, Any]) -> Any:
-    """Return the job of a file or of its content: of several tables, or in the short form of one table.
-
-    The file of a run directory is read with the places of its files.
-    """
+def read_job(job: str | Path | Mapping[str, Any]) -> Job:
+    """Return the job of a file or of its content; the file of a run directory is read with the places of its files."""
     content, folder = job_content(job)
-    kind = content_of(_kind(content)).job_class
     if is_path(job) and present(folder / MANIFEST) and place(job).name == JOB_FILE:  # type: ignore[arg-type]
-        return read_stored(kind, folder, read_manifest(folder))
-    return kind.parse(content, folder)
+        return read_stored(folder, read_manifest(folder))
+    return Job.parse(content, folder)
 
 
 def open_run(path: str | Path) -> Run:
@@ -47,8 +35,8 @@ def open_run(path: str | Path) -> Run:
     with disk_errors(where), store_errors(where):
         if not present(where / MANIFEST):
             raise _no_run(where)
-        check_version(where, read_manifest(where))
-        kind = _kind(job_content(where / JOB_FILE, stored=True)[0])
+        check_version(where, manifest := read_manifest(where))
+        kind = read_stored(where, manifest).kind
     return Run(where, content_of(kind))
 
 

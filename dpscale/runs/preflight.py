@@ -19,7 +19,7 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
 from dpscale.job import TableJob
-from dpscale.job.data import DIGEST_VERSION
+from dpscale.job.digest import DIGEST_VERSION
 from dpscale.job.sections import SynthesizeTable
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import is_address, standing

@@ -16,8 +16,9 @@ from dpscale.base.display import format_bytes
 from dpscale.base.errors import DataError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.job import TableJob
-from dpscale.job.data import DIGEST_VERSION, place_entries
+from dpscale.job import Job
+from dpscale.job.data import place_entries
+from dpscale.job.digest import DIGEST_VERSION, job_digest
 from dpscale.mechanisms.contract import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan, as_requests
 from dpscale.privacy.accounting import LAPLACE
@@ -36,7 +37,7 @@ from dpscale.runs.opening import open_part, open_run, read_job
 from dpscale.runs.preflight import check_preflight
 from dpscale.runs.run import Part, Run
 from dpscale.runs.stages.plan import make_plan
-from dpscale.runs.table import SEARCH_SHARE, TablePart, job_digest, job_entries
+from dpscale.runs.table import SEARCH_SHARE, TablePart, job_entries
 from dpscale.storage.files import present, store_errors, write_whole
 from dpscale.workload import Workload
 
@@ -50,7 +51,7 @@ class Refinement:
     Attributes
     ----------
     first : TablePart
-    job : TableJob
+    job : Job
     domain : Domain
     workload : Workload
     completes : bool
@@ -60,7 +61,7 @@ class Refinement:
     """
 
     first: TablePart
-    job: TableJob
+    job: Job
     domain: Domain
     workload: Workload
     completes: bool
@@ -130,15 +131,15 @@ def plan_refinement(
         If the run cannot be refined, or the job has other data than the run.
     """
     first = check_refinable(open_part(run_dir))
-    own = first.job if job is None else _check_job(read_job(job), first)
+    own = first.run.job if job is None else _check_job(read_job(job), first)
     refined, domain = _with_budget(own, first, epsilon, delta), first.domain
     completes = job is not None or (first.refines or {"completes": False})["completes"]
-    return Refinement(first, refined, domain, refined.build_workload(domain), completes, job is not None)
+    return Refinement(first, refined, domain, refined.table.build_workload(domain), completes, job is not None)
 
 
 def check_refinable(run: Run | Part) -> TablePart:
     """Return a run of one table that is measured; raise JobError for any other run."""
-    if run.job.kind == "periods":
+    if (run.run if isinstance(run, Part) else run).content.periods:
         raise _refused(run, "the run of a growing table", "its horizon was charged as a whole")
     if isinstance(run, Part) and run.folder:
         raise _refused(run, "one of several tables, which are charged together", "refine is for one table")
@@ -158,20 +159,20 @@ def _refused(run: Run | Part, what: str, why: str) -> JobError:
                     f"start a new run: {why}")  # fmt: skip
 
 
-def _check_job(job: Any, first: TablePart) -> TableJob:
+def _check_job(job: Job, first: TablePart) -> Job:
     """Return a job with another workload; raise JobError unless its data, domain and ledger are those of the run."""
-    if not isinstance(job, TableJob):
+    if not job.is_short:
         raise JobError("--job", "a job of several tables", "a job of one table", "use the job with another workload")
     if not required_pooling(first.job.method).other_workloads:
         raise JobError("--job", f"given for a run of {first.measurement_plan.mechanism}", "a run with a fixed plan",
                        "leave it out: an adaptive release continues with its own workload")  # fmt: skip
-    if job.method.pooling != first.job.method.pooling:
-        raise JobError("mechanism.name", f"{job.method.name} for a run of {first.job.method.name}",
+    if job.table.method.pooling != first.job.method.pooling:
+        raise JobError("mechanism.name", f"{job.table.method.name} for a run of {first.job.method.name}",
                        "a mechanism with a fixed plan",
                        "use weighted-residuals, or refine without --job")  # fmt: skip
-    theirs, ours = (one.data.model_dump(exclude={"domain"}) for one in (first.job, job))
-    differing = next((f"data.{name}" for name in ours if ours[name] != theirs[name]), "")
-    if not differing and job.read_domain().digest != first.declared.digest:
+    theirs, ours = (one.to_dict()["data"] | {"domain": ""} for one in (first.run.job, job))
+    differing = next((f"data.{name}" for name in theirs | ours if ours.get(name) != theirs.get(name)), "")
+    if not differing and job.table.read_domain().digest != first.declared.digest:
         differing = "data.domain"
     for name in ("ledger", "dataset"):
         if not differing and getattr(job.privacy, name) != getattr(first.job.privacy, name):
@@ -182,7 +183,7 @@ def _check_job(job: Any, first: TablePart) -> TableJob:
     return job
 
 
-def _with_budget(job: TableJob, first: TablePart, epsilon: float, delta: float | None) -> TableJob:
+def _with_budget(job: Job, first: TablePart, epsilon: float, delta: float | None) -> Job:
     """Return a job with the budget of the new release and the data of the first one."""
     content = job.to_dict()  # with absolute paths
     if SEARCH_SHARE in first.manifest:
@@ -196,7 +197,7 @@ def _with_budget(job: TableJob, first: TablePart, epsilon: float, delta: float |
                        "add --delta, for example 1e-9")  # fmt: skip
     kept = {name: value for name, value in content["privacy"].items() if name not in ("rho", "privacy_cost", "delta")}
     content["privacy"] = kept | {"epsilon": epsilon} | ({} if delta is None else {"delta": delta})
-    made = TableJob.parse(content, first.path).at(job.folder, job.places)
+    made = Job.parse(content, first.path).at(job.folder, job.places)
     if made.privacy.noise != noise:
         raise JobError("--delta", f"given for a run with {noise} noise",
                        "epsilon alone for pure differential privacy", "leave it out")  # fmt: skip
@@ -205,12 +206,12 @@ def _with_budget(job: TableJob, first: TablePart, epsilon: float, delta: float |
 
 def preview_refinement(planned: Refinement, engine: Engine) -> MeasurementPlan:
     """Return the plan of a refinement that is not started; nothing is charged, and no record is read."""
-    problem = planned.job.planning_problem(planned.workload)
+    problem = planned.job.table.planning_problem(planned.workload)
     with tempfile.TemporaryDirectory() as name:
         for file, content in planned.pack().items():
             write_whole(Path(name) / file, content)
         return planned.pooling.plan(Path(name), problem, planned.costs, planned.completes,
-                                    lambda: make_plan(planned.job, problem, engine))  # fmt: skip
+                                    lambda: make_plan(planned.job.table, problem, engine))  # fmt: skip
 
 
 def start_refinement(planned: Refinement, run_dir: str | Path | None = None, frame: object = None) -> Run:
@@ -233,7 +234,7 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
     """
     where = resolve_path(run_dir if run_dir is not None else planned.default_directory)
     first, job = planned.first, planned.job
-    if job.data.path == FRAME and frame is None:
+    if job.table.data.path == FRAME and frame is None:
         raise DataError("data", "none, but the run read a data frame", "the same frame", "pass it: data=frame")
     with store_errors(where), creation_errors(where):
         created = False
@@ -241,7 +242,7 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
             check_layout(first)
             if frame is not None and not first.manifest.get("frame"):
                 raise other_data("a frame that cannot be compared, because the run has no fingerprint of it")
-            check_preflight(job, planned.domain, planned.workload)
+            check_preflight(job.table, planned.domain, planned.workload)
             created = create_directory(where, _first_files(planned, where))
     run = open_run(where)
     refines, version = run.manifest.get("refines"), run.manifest.get("job_version", 1)
@@ -269,7 +270,7 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
     digest, earlier = (refined_digest(job_digest(job, planned.domain, version), refines)
                        for version in (DIGEST_VERSION, 1))  # fmt: skip
     taken = {name: before[name] for name in ("data", "table") if name in before}
-    entries = job_entries(job, planned.domain) | {"job_version": DIGEST_VERSION, "job_sha256": digest}
+    entries = job_entries(job.table, planned.domain) | {"job_version": DIGEST_VERSION, "job_sha256": digest}
     entries |= place_entries(job.folder, job.places, where)
     manifest = first_manifest(job.engine.seed, earlier, 1, **entries, **taken, refines=refines)
     return {**planned.domain.to_files(), **files, "job.toml": tomli_w.dumps(job.to_dict()).encode(),

@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain.public_totals import condition_of
-from dpscale.job.data import DIGEST_VERSION, place_entries
+from dpscale.job.data import place_entries
+from dpscale.job.digest import DIGEST_VERSION
 from dpscale.ledger.rows import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk
@@ -101,7 +102,6 @@ class NewRun:
 class Content(Protocol):
     """Tables of a run: its job, the parts that draw, and the files that they read. It writes no manifest."""
 
-    job_class: ClassVar[Any]
     stages: Mapping[str, Stage]
     job: Any
 
@@ -112,10 +112,6 @@ class Content(Protocol):
     @classmethod
     def preflight(cls, job: Any, inputs: tuple[Any, ...]) -> None:
         """Raise an error for a job that would be refused later for known reasons; `inputs` are `NewRun.inputs`."""
-
-    @classmethod
-    def table_jobs(cls, job: Any) -> Mapping[str, Any]:
-        """Return the jobs of the private tables by name, with their share of the budget."""
 
     def reopen(self, job: Any) -> None:
         """Take over settings of the job that may change without cost."""

@@ -105,7 +105,7 @@ def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None 
 
 def _check_id_rule(run: Run) -> None:
     """Raise JobError if the run began under another rule for the ids of units or keys, which bounds other rows."""
-    uses_ids = getattr(run.job, "tables", None) is not None or run.job.data.privacy_unit is not None
+    uses_ids = bool(run.job.link) or any(one.key or one.privacy_unit for one in run.job.tables.values())
     if uses_ids and run.manifest.get("ids") != RULE:
         raise JobError("run directory", f"{run.path} began under an earlier rule for ids of units and keys",
                        "a run of this version", "resume it with the version of dpscale that its manifest.json names, or"

@@ -35,7 +35,7 @@ from dpscale.engine.contribution_bounds import (
 )
 from dpscale.engine.counting import Pass, partition_groups, run_pass
 from dpscale.engine.frames import frame_table
-from dpscale.job.data import Data
+from dpscale.job.sections import TableSection
 from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.records import Table
 from dpscale.records.frames import FRAME, FramePartition
@@ -316,7 +316,7 @@ def unit_tables(run: TablePart) -> list[Table]:
             for one in run.job.data.unit_through or []]  # fmt: skip
 
 
-def check_frame_unit(data: Data) -> None:
+def check_frame_unit(data: TableSection) -> None:
     """Raise JobError for a unit of several columns of a data frame, or one with a stated type."""
     if data.unit_type is not None:
         raise JobError("data.unit_type", f"{data.unit_type!r} for a data frame", "files, whose types may differ",

@@ -15,6 +15,7 @@ from typing import Any
 
 import tomli_w
 
+from dpscale.job.digest import former_content
 from dpscale.storage.files import read_bytes
 
 Facts = dict[str, Any]
@@ -42,7 +43,7 @@ def canonical(value: Any) -> bytes:
 
 def stated_job(run: Any) -> bytes:
     """Return the job as TOML, without paths, addresses and settings that may change after the charge."""
-    content = {name: section for name, section in run.job.to_dict().items() if name not in CHANGEABLE}
+    content = {name: section for name, section in former_content(run.job).items() if name not in CHANGEABLE}
     seed = run.job.engine.seed
     content |= {} if seed is None else {"engine": {"seed": seed}}
     return tomli_w.dumps(redacted(content)).encode()

@@ -6,26 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpscale.job import job_content
+from dpscale.job import Job, job_content
 from dpscale.job.data import folder_of_run, moved, relocated
 from dpscale.storage.files import present
 
 JOB_FILE, DOMAINS = "job.toml", "domains"
 
 
-def read_stored(kind: Any, path: Path, manifest: Mapping[str, Any]) -> Any:
+def read_stored(path: Path, manifest: Mapping[str, Any]) -> Job:
     """Return the job of a run directory, with its files where they are after a move.
 
     The domains of several tables are those that the run has stored; older runs have stored none.
     """
     content, folder = job_content(path / JOB_FILE, stored=True)
     if "places" not in manifest:
-        return kind.parse(content, folder)
+        return Job.parse(content, folder)
     now, places = folder_of_run(manifest, path), manifest["places"]
     content, former = relocated(content, places, now), dict[str, str]()
     for name, table in content.get("tables", {}).items():
         if present(stored := path / DOMAINS / name / "domain.toml"):
             former[str(stored)] = table["domain"]
             table["domain"] = str(stored)
-    job = kind.parse(content, folder)
+    job = Job.parse(content, folder)
     return job.at(Path(now), {moved(one, places, now): stated for one, stated in places.items()}, former)

@@ -27,9 +27,8 @@ from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
-from dpscale.job.data import DIGEST_VERSION, Data, digest_of, versioned
 from dpscale.job.search_budget import SHARE
-from dpscale.job.sections import LIMITS, SynthesizeTable
+from dpscale.job.sections import SynthesizeTable, TableSection
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -48,13 +47,11 @@ from dpscale.storage.files import read_text, write_whole
 from dpscale.synthesis.decode import read_column
 from dpscale.workload import Workload
 
-# defaults that every digest includes, also that of a job that omits them
 FOUND_FOLDER = "domain"
 LEAST_PAGE = 1 << 23  # bytes of a Parquet page that are always read
 UNIT_RECORD, CUT_FILE, DRAWN_UNITS = "units/units.json", "cut.parquet", "units/drawn"
 FOUND, SEARCH_FILE = f"{FOUND_FOLDER}/domain.toml", f"{FOUND_FOLDER}/searches.json"
 SEARCH_SHARE = "search_share"  # in the manifest, if the counts of the search are the estimates
-EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
 class TablePart(Part):
@@ -128,13 +125,12 @@ class TablePart(Part):
         return found
 
     def reopen(self, job: TableJob) -> None:
-        """Take over limits, and settings of synthetic rows, which may change without cost."""
-        engine = self.job.engine if self.done("plan") else job.engine  # a plan depends on the limits
-        same = job.model_copy(update={"engine": engine, "synthesize": self.job.synthesize})
-        self.job = same.with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
-        if job.synthesize not in (None, self.synthesis):
+        """Take over a job whose files may be elsewhere; settings of synthetic rows may change without cost."""
+        rows, data = job.synthesize, job.data.model_copy(update={"synthesize": self.job.synthesize})
+        self.job = replace(job, data=data).with_search_share(self.manifest.get(SEARCH_SHARE, SHARE))
+        if rows is not None and rows != self.synthesis:
             with self.run.locked():
-                self.request_rows(job.synthesize)
+                self.request_rows(rows)
 
     @property
     def tables(self) -> Mapping[str, TablePart]:
@@ -390,22 +386,6 @@ class TablePart(Part):
         return {}
 
 
-def job_digest(job: TableJob, domain: Domain, version: int = DIGEST_VERSION) -> str:
-    """Return the digest that identifies a job: all settings except scheduler, limits and synthetic rows.
-
-    Its paths are relative to the folder of the job; in version 1 they are absolute.
-    """
-    content = job.to_dict()
-    for setting in LIMITS:
-        content["engine"].pop(setting, None)
-    content.pop("synthesize", None)
-    content.get("time", {}).pop("changed", None)  # may be accepted later, for a legal erasure
-    content["reconstruct"] = EXPLICIT_DEFAULTS | content["reconstruct"]
-    if "discover" in content:
-        content["discover"] = {"share": SHARE} | content["discover"]
-    return digest_of([versioned(content, job, version), domain.digest])
-
-
 def mechanism_entry(job: TableJob) -> dict[str, Any]:
     """Return the entry of a manifest for the mechanism of a job."""
     return {"name": job.method.name, "version": job.method.version}
@@ -420,7 +400,7 @@ def job_entries(job: TableJob, domain: Domain) -> dict[str, Any]:
     return entries | ({"domain": DRAFTED} if domain.reviewed else {})
 
 
-def _layout(data: Data) -> Layout | None:
+def _layout(data: TableSection) -> Layout | None:
     """Return the current layout of the data; None if it is not known."""
     if not data.lake:
         return layout(data.path, data.matching, data.dialect.format)

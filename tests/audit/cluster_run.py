@@ -51,7 +51,7 @@ def main(job: str, run_dir: str, how: str) -> None:
     import dask
     from distributed import Client, LocalCluster
 
-    from dpscale.job import TableJob
+    from dpscale.job import Job
     from tests.running import run_stages
 
     dask.config.set({"logging.distributed": "debug"})
@@ -59,7 +59,7 @@ def main(job: str, run_dir: str, how: str) -> None:
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,
     ):
-        run = begin_table(TableJob.read(job), run_dir)
+        run = begin_table(Job.read(job), run_dir)
         run_stages(run, client=client, only="plan")
         if how in TROUBLES:
             client.run(TROUBLES[how])

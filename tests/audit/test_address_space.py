@@ -18,7 +18,7 @@ import pytest
 import tomli_w
 
 from dpscale.base.error_redaction import no_memory
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.running import begin_table, run_stages
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def make_planned_run(place, rows):
         "mechanism": {"name": "residual-planner"},
     }
     (place / "job.toml").write_text(tomli_w.dumps(job))
-    run_stages(begin_table(TableJob.read(place / "job.toml"), place / "run"), only="plan")
+    run_stages(begin_table(Job.read(place / "job.toml"), place / "run"), only="plan")
     return place / "run"
 
 

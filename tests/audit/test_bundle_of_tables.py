@@ -14,8 +14,8 @@ import dpscale as dp
 from dpscale.audit.evidence import bundle, recompute, sensitivities
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
+from dpscale.job import Job
 from dpscale.job.allocation import LinkBudget
-from dpscale.job.job import CompositeJob
 from dpscale.measurement.value_files import META, file_name, open_values, read_group, write_values
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.relational.assignment import PairTables
@@ -646,7 +646,7 @@ def test_bounds_of_links_equal_the_sensitivities_of_their_noise(tmp_path, make):
     """The stated bounds are closed forms; the noise of a link is chosen by other code of the package."""
     shop.write_job(tmp_path)
     (tmp_path / "items.toml").write_text("")
-    run = begin_linked(CompositeJob.parse(make(), tmp_path), tmp_path / "run")
+    run = begin_linked(Job.parse(make(), tmp_path), tmp_path / "run")
     measured = 0
     for piece in run.links:
         bounds, rows = link_bounds(piece), run.neighbours.rows.get(piece.link.parent, 1)

@@ -11,7 +11,8 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.job import TableJob
+from dpscale.job import Job
+from dpscale.job.digest import job_digest
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
 from dpscale.runs import run as runs, runner
@@ -20,7 +21,6 @@ from dpscale.runs.manifest import output_digest
 from dpscale.runs.opening import open_part, open_run, read_job
 from dpscale.runs.periods.period import PeriodPart
 from dpscale.runs.stored_job import read_stored
-from dpscale.runs.table import job_digest
 from tests.answered import edit_blocks
 from tests.audit.composition import records_of
 from tests.audit.small import write
@@ -93,7 +93,7 @@ def test_plan_edited_during_run_gives_no_second_draw(tmp_path, monkeypatch):
 
 
 def test_plan_digest_is_of_written_plan(tmp_path):
-    run = begin_table(TableJob.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
+    run = begin_table(Job.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
     run_stages(run, only="plan")
     path = run.path / "plan" / "plan.json"
     written = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -104,7 +104,7 @@ def test_plan_digest_is_of_written_plan(tmp_path):
 def test_plan_digest_is_of_read_plan(tmp_path):
     """A later process reads the plan, which is then edited before the charge."""
     job = write(tmp_path, engine={"scheduler": "synchronous"})
-    run_stages(begin_table(TableJob.read(job), tmp_path / "run"), only="plan")
+    run_stages(begin_table(Job.read(job), tmp_path / "run"), only="plan")
     run = open_part(tmp_path / "run")
     path = run.path / "plan" / "plan.json"
     read = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -130,7 +130,7 @@ def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
 def test_edited_budget_of_uncharged_run_is_refused(tmp_path, mechanism):
     """Planted: the manifest claims a charge with a larger budget, which the ledger does not contain."""
     job = write(tmp_path, mechanism={"name": mechanism}, engine={"scheduler": "synchronous"})
-    run_stages(begin_table(TableJob.read(job), tmp_path / "run"), only="plan")
+    run_stages(begin_table(Job.read(job), tmp_path / "run"), only="plan")
     run = open_part(tmp_path / "run")
     run.update(privacy={"budget": "10000"})
     with pytest.raises(dp.JobError, match="a charge that is not on the ledger"):
@@ -140,7 +140,7 @@ def test_edited_budget_of_uncharged_run_is_refused(tmp_path, mechanism):
 
 def test_run_of_other_mechanism_version_is_not_measured(tmp_path):
     job = write(tmp_path, mechanism={"name": "residual-planner"}, engine={"scheduler": "synchronous"})
-    run_stages(begin_table(TableJob.read(job), tmp_path / "run"), only="plan")
+    run_stages(begin_table(Job.read(job), tmp_path / "run"), only="plan")
     open_part(tmp_path / "run").update(mechanism={"name": "residual-planner", "version": "0"})
     with pytest.raises(dp.JobError, match="was planned by version 0 of residual-planner; expected version 1"):
         run_stages(open_run(tmp_path / "run"), only="measure")
@@ -168,8 +168,8 @@ def test_copy_with_other_unit_gets_no_second_release(tmp_path, monkeypatch, mech
     content["data"]["privacy_unit"] = "c"
     (copy / "job.toml").write_text(tomli_w.dumps(content))
     manifest = json.loads((copy / "manifest.json").read_text())
-    edited = read_stored(TableJob, copy, manifest)
-    manifest["job_sha256"] = job_digest(edited, edited.read_domain(), manifest["job_version"])
+    edited = read_stored(copy, manifest)
+    manifest["job_sha256"] = job_digest(edited, edited.table.read_domain(), manifest["job_version"])
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(dp.BudgetError, match="another plan_digest"):
         run_stages(open_run(copy), only="measure")

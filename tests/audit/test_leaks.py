@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import tomli_w
 
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from tests.audit.leaks import BAD_NUMBER, BAD_TEXT, COUNTS, leaks_in, leaks_under, planted_frame
 from tests.running import begin_table, run_stages
@@ -123,7 +123,7 @@ def test_full_disk_leaks_nothing(tmp_path, data, limit):
 def test_unwritable_path_leaks_nothing(tmp_path, data, name):
     """Root can write everywhere, so a file or a directory occupies the path instead."""
     job = write_job(tmp_path, data / "good")
-    run_stages(begin_table(TableJob.read(job), tmp_path / "run"), only="plan")
+    run_stages(begin_table(Job.read(job), tmp_path / "run"), only="plan")
     taken = tmp_path / "run" / name
     if "." in name:
         taken.mkdir()

@@ -11,7 +11,7 @@ import pytest
 from dpscale.audit.evidence import recompute
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import BudgetError, JobError
-from dpscale.job.data import Data
+from dpscale.job.sections import TableSection
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
@@ -35,8 +35,8 @@ def run_under_caps(folder, kind):
         ledger.set_cap("small", 8.0, 1e-9, period="month")
     with pytest.MonkeyPatch.context() as patch:
         if promise.unit:  # jobs of this version promise units over all time
-            own = Data.protects.fget
-            patch.setattr(Data, "protects", property(lambda data: replace(own(data), span="month")))
+            own = TableSection.protects.fget
+            patch.setattr(TableSection, "protects", property(lambda data: replace(own(data), span="month")))
         run = run_job(folder, "identity", **arguments)
         with Ledger.open(folder / "ledger.sqlite") as ledger:
             ledger.charge("small", "two", SMALL, DIGEST, protects=promise, periods=["2026"])

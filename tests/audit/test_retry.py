@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale import BudgetError, DataError, JobError
 from dpscale.counting.count import Layout, count
 from dpscale.engine import resolve
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.measurement import measure_layouts
 from dpscale.privacy.secret import make_secret
@@ -32,7 +32,7 @@ PRIVATE = {"scheduler": "synchronous"}
 
 def make_planned_run(place, name="run", **changes):
     """Return a planned run."""
-    run = begin_table(TableJob.read(write(place, **changes)), place / name)
+    run = begin_table(Job.read(write(place, **changes)), place / name)
     run_stage(run.run.stages["plan"], run.run, resolve(scheduler="synchronous"))
     return run
 
@@ -312,7 +312,7 @@ def test_cluster_that_loses_a_worker_draws_the_same(reference):
     from distributed import Client, LocalCluster
 
     place, expected = reference
-    run = begin_table(TableJob.read(write(place)), place / "cluster")
+    run = begin_table(Job.read(write(place)), place / "cluster")
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.audit.small import write
 
 
@@ -29,10 +29,10 @@ def run_command(*arguments):
 def test_weak_budget_needs_permission(tmp_path, privacy, message):
     job = write(tmp_path, privacy=privacy | {"dataset": "small"})
     with pytest.raises(dp.JobError) as refused:
-        TableJob.read(job)
+        Job.read(job)
     assert message in str(refused.value)
     assert "allow_weak_privacy = true" in str(refused.value)
-    TableJob.read(write(tmp_path, privacy=privacy | {"dataset": "small", "allow_weak_privacy": True}))
+    Job.read(write(tmp_path, privacy=privacy | {"dataset": "small", "allow_weak_privacy": True}))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_weak_budget_needs_permission(tmp_path, privacy, message):
     ],
 )
 def test_strong_budget_is_accepted(tmp_path, privacy):
-    assert TableJob.read(write(tmp_path, privacy=privacy | {"dataset": "small"}))
+    assert Job.read(write(tmp_path, privacy=privacy | {"dataset": "small"}))
 
 
 def test_pure_cap_admits_only_laplace_noise(tmp_path):

@@ -64,10 +64,10 @@ CASES = {
     "cancel": (["job", "cancel", "RUN"], DONE),
     "schema": (["job", "schema"], DONE),
     "options": (["job", "options"], DONE),
-    "SDV": (["job", "to-sdv", "JOB"], OF_TABLES),
+    "SDV": (["job", "to-sdv", "JOB"], DONE),
     "check of the job": (["check", "job", "JOB", "--json"], DONE),
     "check of a domain": (["check", "domain", "DOMAIN", "--json"], DONE),
-    "check of the tables": (["check", "tables", "JOB", "--scheduler", "synchronous", "--json"], OF_TABLES),
+    "check of the tables": (["check", "tables", "JOB", "--scheduler", "synchronous", "--json"], DONE),
 }  # fmt: skip
 
 

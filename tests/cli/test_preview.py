@@ -12,7 +12,7 @@ from scipy.stats import norm
 from dpscale.__main__ import main
 from dpscale.cli.group import Lines
 from dpscale.engine.schedulers import LocalEngine
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.mechanisms import MECHANISMS
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.runs.stages import plan
@@ -44,7 +44,7 @@ def run_plan(*arguments, code=0):
 
 @pytest.mark.parametrize("privacy", ["epsilon = 1.0\ndelta = 1e-9", "epsilon = 1.0", "rho = 0.1"])
 def test_family_errors_equal_plan_variances(write_job, privacy):
-    read = TableJob.read(write_job(privacy=privacy))
+    read = Job.read(write_job(privacy=privacy)).table
     found = run_plan(write_job(privacy=privacy))
     measurement_plan = make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), LocalEngine())
     cost = read.privacy.budget.privacy_cost
@@ -118,7 +118,7 @@ def test_plan_is_cached_and_remade_if_damaged(write_job, monkeypatch, tmp_path):
     assert len(made) == 1
     del first["planning_seconds"], second["planning_seconds"]
     assert first == second
-    read, engine = TableJob.read(write_job()), LocalEngine()
+    read, engine = Job.read(write_job()).table, LocalEngine()
     digest = make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine).digest
     (Path(made[0]) / "blocks.npz").write_bytes(b"damaged")
     assert make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine).digest == digest

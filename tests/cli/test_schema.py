@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job import TableJob
+from dpscale.job import Job
 
 ROOT = Path(__file__).parents[2]
 JOB = {
@@ -51,14 +51,14 @@ def schema_validator():
 @pytest.mark.parametrize("changes", RIGHT)
 def test_valid_job_fits_schema_and_parser(schema_validator, changes):
     schema_validator.validate(JOB | changes)
-    TableJob.parse(JOB | changes, Path("/"))
+    Job.parse(JOB | changes, Path("/"))
 
 
 @pytest.mark.parametrize("changes", WRONG)
 def test_invalid_job_is_refused_by_schema_and_parser(schema_validator, changes):
     assert list(schema_validator.iter_errors(JOB | changes))
     with pytest.raises(dp.JobError):
-        TableJob.parse(JOB | changes, Path("/"))
+        Job.parse(JOB | changes, Path("/"))
 
 
 @pytest.mark.parametrize("name", ["main", "adaptive", "census"])

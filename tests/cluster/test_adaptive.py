@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.audit.small import write
 from tests.cluster.conftest import ROOT
 from tests.cluster.released import assert_same_release, release_bytes
@@ -43,7 +43,7 @@ def job(expected):
 
 def run(job, name, client=None, scheduler=None):
     """Run all stages except the report, which has no tasks."""
-    directory = begin_table(TableJob.read(job), job.parent / name)
+    directory = begin_table(Job.read(job), job.parent / name)
     for stage in ("plan", "measure", "reconstruct"):
         run_stages(directory, client, scheduler, only=stage)
     return directory.path
@@ -73,7 +73,7 @@ def test_cached_counts_lost_between_rounds_are_counted_again(cluster, client, jo
                 with suppress(ProcessLookupError):  # one that an earlier test has armed
                     os.kill(pids.pop(), signal.SIGKILL)
 
-    directory = begin_table(TableJob.read(job), job.parent / "held")
+    directory = begin_table(Job.read(job), job.parent / "held")
     run_stages(directory, client, progress=kill_workers, only="plan")
     run_stages(directory, client, progress=kill_workers, only="measure")
     run_stages(directory, client, only="reconstruct")

@@ -4,7 +4,7 @@ charge.
 
 import pytest
 
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.audit.small import measurements
 from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write_job
 from tests.cluster.released import assert_same_release
@@ -21,7 +21,7 @@ def expected(request, tmp_path_factory):
 
 
 def run_uninterrupted(folder, kind):
-    directory = begin_table(TableJob.read(write_job(folder / "job", KINDS[kind])), folder / "job/expected")
+    directory = begin_table(Job.read(write_job(folder / "job", KINDS[kind])), folder / "job/expected")
     run_stages(directory)
     return directory.path
 

@@ -27,7 +27,7 @@ from dpscale.__main__ import main
 from dpscale.cli import driver
 from dpscale.engine import resolve
 from dpscale.engine.worker_checks import installed_versions
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
@@ -43,7 +43,7 @@ from tests.running import begin_table, run_stages
 def expected(tmp_path_factory):
     """Directory of a run of the job in this process."""
     job = write(tmp_path_factory.mktemp("expected"))
-    directory = begin_table(TableJob.read(job), job.parent / "expected")
+    directory = begin_table(Job.read(job), job.parent / "expected")
     run_stages(directory)
     return directory.path
 
@@ -208,7 +208,7 @@ def test_refused_budget_gives_exit_code_3(cluster, client, job):
 
 def test_repeated_submit_runs_once(cluster, client, slow, job, expected):
     """Three submissions at the same time and one during the run give one run."""
-    run, found = begin_table(TableJob.read(job), job.parent / "run"), []
+    run, found = begin_table(Job.read(job), job.parent / "run"), []
     threads = [threading.Thread(target=lambda: found.append(driver.submit(run.run, resolve(client)))) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -300,7 +300,7 @@ def test_submit_refuses_ledger_on_network_file_system_of_workers(cluster, client
 
 
 def test_wait_refuses_run_without_submission(job):
-    begin_table(TableJob.read(job), job.parent / "run")
+    begin_table(Job.read(job), job.parent / "run")
     assert run_command("job", "wait", job.parent / "run")[0] == 2
     assert run_command("job", "cancel", job.parent / "run")[0] == 0
 
@@ -311,7 +311,7 @@ def test_wait_refuses_run_without_submission(job):
 @pytest.fixture
 def submitted_run(job):
     """A run directory marked as submitted."""
-    run = begin_table(TableJob.read(job), job.parent / "run").path
+    run = begin_table(Job.read(job), job.parent / "run").path
     driver.change(
         run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None,
                  working=None)  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from dpscale import TransientError
 from dpscale.engine.cluster import ClusterEngine
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.audit.small import answers, measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
@@ -41,7 +41,7 @@ def job(expected):
 
 def run(job, name, client=None):
     """Run all stages except the report, which has no tasks."""
-    directory = begin_table(TableJob.read(job), job.parent / name)
+    directory = begin_table(Job.read(job), job.parent / name)
     for stage in ("plan", "measure", "reconstruct"):
         run_stages(directory, client, only=stage)
 
@@ -99,7 +99,7 @@ def test_lost_scheduler_is_reported_and_run_resumes_elsewhere(tmp_path, certific
 
 def test_two_jobs_share_cluster_and_ledger(client, job, expected):
     other = write(job.parent, "other.toml", workload=[{"family": "prefix", "degree": 1}])
-    runs = [begin_table(TableJob.read(path), job.parent / name) for path, name in ((job, "one"), (other, "two"))]
+    runs = [begin_table(Job.read(path), job.parent / name) for path, name in ((job, "one"), (other, "two"))]
     threads = [threading.Thread(target=run_stages, args=(run, client)) for run in runs]
     for thread in threads:
         thread.start()

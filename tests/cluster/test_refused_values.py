@@ -14,7 +14,7 @@ import tomli_w
 
 from dpscale import DataError
 from dpscale.engine import graphs
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.audit.small import frame
 from tests.running import begin_table, run_stages
 
@@ -51,7 +51,7 @@ def scheduler_log(dask_scheduler):
 def collect_traces(client, place, refused, **policies):
     """Return the traces of a refused run in its error, on the scheduler and in worker logs, without random tokens."""
     job = write_job(place, refused, **policies)
-    run = begin_table(TableJob.read(job), place / "run")
+    run = begin_table(Job.read(job), place / "run")
     run_stages(run, only="plan")
     before = client.run_on_scheduler(time.time)  # its log forgets what is old
     with pytest.raises(DataError) as caught:
@@ -85,7 +85,7 @@ def test_all_refused_columns_are_named_on_a_cluster(client, tmp_path):
     messages = set()
     for where, given in (("cluster", client), ("here", None)):
         with pytest.raises(DataError) as caught:
-            run_stages(begin_table(TableJob.read(job), tmp_path / where), client=given)
+            run_stages(begin_table(Job.read(job), tmp_path / where), client=given)
         messages.add(str(caught.value))
         assert caught.value.__cause__ is None
         assert caught.value.__context__ is None

@@ -24,11 +24,11 @@ REQUESTS["polished"] = SynthesizeTable(rows=160_000, parts=3, method="sampler", 
 @pytest.fixture(scope="module", params=mostly_slow(REQUESTS, ("polished",)))
 def expected(request, tmp_path_factory):
     """A threaded run whose rows are three tasks."""
-    from dpscale.job import TableJob
+    from dpscale.job import Job
 
     folder = tmp_path_factory.mktemp("rows")
     reconstruct = {"method": "graphical"}
-    run = begin_table(TableJob.read(write(folder, **JOB, reconstruct=reconstruct)), folder / "run")
+    run = begin_table(Job.read(write(folder, **JOB, reconstruct=reconstruct)), folder / "run")
     run.request_rows(REQUESTS[request.param])
     for stage in ("plan", "measure", "reconstruct", "synthesize"):
         run_stages(run, scheduler="threads", only=stage)

@@ -9,7 +9,7 @@ import pytest
 
 from dpscale import TransientError
 from dpscale.engine import resolve
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.audit.small import measurements, write
 from tests.cluster.machines import machines
 from tests.cluster.released import assert_same_release, charge_states
@@ -22,7 +22,7 @@ from tests.runs.disks import needs_mounts, small_disk
 def expected(tmp_path_factory):
     """Directory of a run in this process."""
     place = tmp_path_factory.mktemp("straits")
-    run(begin_table(TableJob.read(write(place)), place / "expected"))
+    run(begin_table(Job.read(write(place)), place / "expected"))
     return place / "expected"
 
 
@@ -46,7 +46,7 @@ def test_full_disk_is_reported_and_run_resumes(client, job, expected, left):
     """`left` pages of 4 KiB are free, which is enough for some files of the measure stage only."""
     place = job.parent / f"disk-{left}"
     with small_disk(place, "1m"):
-        directory = begin_table(TableJob.read(job), place / "run")
+        directory = begin_table(Job.read(job), place / "run")
         run_stages(directory, client, only="plan")
         state = os.statvfs(place)
         (place / "ballast").write_bytes(bytes((state.f_bavail - left) * state.f_bsize))
@@ -62,7 +62,7 @@ def test_full_disk_is_reported_and_run_resumes(client, job, expected, left):
 
 @pytest.mark.slow
 def test_workers_out_of_memory_are_reported_and_run_resumes(tmp_path, client, secured, job, expected):
-    directory = begin_table(TableJob.read(job), job.parent / "hungry")
+    directory = begin_table(Job.read(job), job.parent / "hungry")
     with machines(tmp_path, secured, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as made:
         made.scheduler()
         made.worker("--nworkers", 2, "--memory-limit", "600MB")
@@ -79,7 +79,7 @@ def test_workers_out_of_memory_are_reported_and_run_resumes(tmp_path, client, se
 
 
 def test_job_waits_for_suspended_worker(client, job, expected):
-    directory = begin_table(TableJob.read(job), job.parent / "slow")
+    directory = begin_table(Job.read(job), job.parent / "slow")
     client.run(suspend_for_a_while, wait=False, workers=list(client.nthreads())[:1])
     run(directory, client)
     assert_same_release(directory.path, expected)

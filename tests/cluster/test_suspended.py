@@ -18,7 +18,7 @@ from dpscale import TransientError
 from dpscale.cli import driver, group
 from dpscale.engine import admission, resolve, schedulers
 from dpscale.engine.schedulers import open_cluster
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.audit.small import write
 from tests.cluster.chaos import PLAN, write_job
 from tests.cluster.machines import ROOT, kill
@@ -61,7 +61,7 @@ def short_limits(monkeypatch):
 def expected(tmp_path_factory):
     """Directory of a run in this process."""
     place = tmp_path_factory.mktemp("suspended")
-    run_stages(begin_table(TableJob.read(write(place)), place / "expected"))
+    run_stages(begin_table(Job.read(write(place)), place / "expected"))
     return place / "expected"
 
 
@@ -70,7 +70,7 @@ def directory(expected, tmp_path):
     """A run of the same job with a new ledger."""
     for path in expected.parent.glob("ledger.sqlite*"):
         path.unlink()
-    return begin_table(TableJob.read(expected.parent / "job.toml"), expected.parent / tmp_path.name)
+    return begin_table(Job.read(expected.parent / "job.toml"), expected.parent / tmp_path.name)
 
 
 def show_nothing(label, done, total):

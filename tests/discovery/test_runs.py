@@ -389,7 +389,7 @@ def test_commands_of_the_stage(tmp_path):
 
 
 def test_squared_budgets_add_up(tmp_path):
-    job = read_job(write_job(tmp_path))
+    job = read_job(write_job(tmp_path)).table
     found = job.search_budget(job.read_domain())
     spent = found.each * 4 + Fraction(found.remaining.amount)
     assert spent <= Fraction(found.total.amount)

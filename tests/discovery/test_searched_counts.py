@@ -12,7 +12,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.job.search_budget import COUNTING_SHARE, SHARE
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
@@ -69,7 +69,7 @@ def test_errors_are_those_of_the_whole_budget(release):
     exact = frame_of().city.value_counts()
     table = release.table("city").set_index("city")
     values = table.drop("(outside)")
-    total = TableJob.read(release.path / "job.toml").search_budget(release._run.table.declared).total.amount
+    total = Job.read(release.path / "job.toml").table.search_budget(release._run.table.declared).total.amount
     error = (values.high - values.low) / 2 / 1.96
     assert error.to_numpy() == pytest.approx(total**-0.5, rel=0.01)
     assert len(values) > 100
@@ -99,7 +99,7 @@ def test_the_cost_is_that_of_the_job(release):
     ({"discover": {"delta": 1e-8}}, COUNTING_SHARE),
 ])  # fmt: skip
 def test_only_the_search_of_the_only_set_has_nearly_everything(tmp_path, changes, share):
-    job = TableJob.read(job_of(tmp_path, **changes))
+    job = Job.read(job_of(tmp_path, **changes)).table
     domain = job.read_domain()
     assert job.search_share(domain) == share
     budget = job.search_budget(domain)
@@ -113,17 +113,17 @@ def test_a_search_that_does_not_count_all_cells_has_the_usual_share(tmp_path, mo
     city = {"attributes": {"city": {"kind": "discover", **more}}}
     frame = frame_of().assign(person=range(20_000))
     job = write_job(tmp_path, frame, city, workload=ONE, data={"privacy_unit": "person", "max_rows_per_unit": 1})
-    job = TableJob.read({name: content for name, content in job.items() if name != "discover"})
+    job = Job.read({name: content for name, content in job.items() if name != "discover"}).table
     assert job.search_share(job.read_domain()) == SHARE
 
 
 def test_a_run_has_the_share_that_it_has_recorded(release, tmp_path):
     run = release._run.table
     assert run.manifest["search_share"] == COUNTING_SHARE
-    job = TableJob.read(job_of(tmp_path))
+    job = Job.read(job_of(tmp_path)).table
     earlier = job.with_search_share(SHARE)  # of a run of a version that recorded none
     assert earlier.search_share(run.declared) == SHARE
-    assert earlier.to_dict() == job.to_dict()
+    assert earlier.data == job.data
     assert dp.Release.open(release.path).marginal(("city",)) == pytest.approx(release.marginal(("city",)))
 
 
@@ -166,7 +166,7 @@ def test_expected_errors_are_those_of_the_answers(tmp_path):
     (tmp_path / "job.toml").write_text(tomli_w.dumps(job))
     answer = CliRunner().invoke(main, ["plan", str(tmp_path / "job.toml"), "--json"])
     assert answer.exit_code == 0, answer.output
-    read = TableJob.read(job)
+    read = Job.read(job).table
     total = read.search_budget(read.read_domain()).total.amount
     [family] = json.loads(answer.stdout)["families"]
     assert family["error"] == pytest.approx(total**-0.5, rel=0.02)
@@ -183,14 +183,14 @@ def test_dependent_errors_are_refused():
 def test_a_run_of_an_earlier_version_is_resumed_with_its_share(tmp_path, monkeypatch):
     """The search of such a run was charged 5 %; the rest of the budget is that of the counts."""
     job = job_of(tmp_path)
-    monkeypatch.setattr("dpscale.job.job.COUNTING_SHARE", SHARE)
-    run = begin_table(TableJob.read(job), tmp_path / "run")
+    monkeypatch.setattr("dpscale.job.table_job.COUNTING_SHARE", SHARE)
+    run = begin_table(Job.read(job), tmp_path / "run")
     run_stages(run, only="discover")
     monkeypatch.undo()
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     manifest.pop("search_share", None)
     (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
-    run = begin_table(TableJob.read(job), tmp_path / "run")
+    run = begin_table(Job.read(job), tmp_path / "run")
     assert run.job.search_share(run.declared) == SHARE
     total = dp.run(job, tmp_path / "run").total()
     assert total.high - total.low < 300, "0.1 % of the budget has an interval of 2,000"

@@ -19,11 +19,17 @@ import pytest
 import dpscale as dp
 from dpscale import mechanisms, reconstruction
 from dpscale.__main__ import main
-from dpscale.job import TableJob
-from dpscale.job.data import Data
-from dpscale.job.job import CompositeJob, LinkSection, TableSection
+from dpscale.job import Job
 from dpscale.job.joins import JoinSection, JoinWorkload
-from dpscale.job.sections import EngineSettings, Output, Privacy, SynthesizeTable, WorkloadSection
+from dpscale.job.sections import (
+    EngineSettings,
+    LinkSection,
+    Output,
+    Privacy,
+    SynthesizeTable,
+    TableSection,
+    WorkloadSection,
+)
 from dpscale.records import formats
 from dpscale.workload import families
 from tests.docs.snippets import ROOT, snippets, snippets_of
@@ -119,9 +125,9 @@ def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     elif "attributes" in content:
         assert len(dp.Domain.from_dict(content, place)) >= len(content["attributes"])
     elif content.keys() & {"tables", "link"}:
-        CompositeJob.parse(content, place)
+        Job.parse(content, place)
     else:
-        TableJob.parse(_complete_job(content), place)
+        Job.parse(_complete_job(content), place)
 
 
 def _complete_job(content):
@@ -197,7 +203,7 @@ def test_r_blocks_return_rows(snippet, place):
 def test_every_job_key_is_documented():
     """Each key of the models is on one of the pages that explain them."""
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("reference/job-file.md", "databases.md"))
-    models = [Data, Privacy, WorkloadSection, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection,
+    models = [Privacy, WorkloadSection, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection,
               JoinWorkload, JoinSection]  # fmt: skip
     keys = {key for model in models for key in model.model_fields} - {"unit_through"}  # of several tables' own jobs
     assert {key for key in keys if f"`{key}`" not in pages and f"{key} =" not in pages} == set()

@@ -13,7 +13,7 @@ import tomli_w
 from dpscale.counting.count import encoded
 from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.runs.joins.join_part import JoinedTable
 from dpscale.runs.source import open_table, rows_beyond_bound
 from tests.links.test_neighbours import make_database, remove_person, write_database
@@ -41,15 +41,15 @@ def sets(**parts: dict[str, Any]) -> list[dict[str, Any]]:
 
 def join_job(
     folder: Path, data: dict[str, pd.DataFrame], seed: int = 0, where: dict[str, str] | None = None, **changes: Any
-) -> CompositeJob:
+) -> Job:
     """Write the database in shuffled files, and return a job with all joins; `changes` replace sections."""
     job = write_database(folder, data, np.random.default_rng(seed), where).to_dict()
     content = job | {"workload": sets(**PARTS), "engine": {"scheduler": "synchronous", "seed": 1}} | changes
     (folder / "job.toml").write_text(tomli_w.dumps(content))
-    return CompositeJob.read(folder / "job.toml")
+    return Job.read(folder / "job.toml")
 
 
-def joins_of(job: CompositeJob, folder: Path) -> dict[str, JoinedTable]:
+def joins_of(job: Job, folder: Path) -> dict[str, JoinedTable]:
     return begin_linked(job, folder).joins
 
 

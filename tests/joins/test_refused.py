@@ -11,7 +11,7 @@ import pytest
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.engine import resolve
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import neighbour_relation
 from tests.joins.small import exact_counts, join_job, joins_of, make_database, sets
@@ -52,7 +52,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 def jobs_of(folder: Path, *parts: dict[str, Any], **changes: Any) -> None:
     workload = [{"family": "marginal", **part} for part in parts]
-    job = CompositeJob.read(write_job(folder, workload=workload, **changes))
+    job = Job.read(write_job(folder, workload=workload, **changes))
     join_jobs(job, neighbour_relation(job))
 
 
@@ -65,7 +65,7 @@ def test_workload_is_refused_with_one_sentence(tmp_path: Path, part: dict[str, A
 
 def test_path_between_tables_is_named(tmp_path: Path) -> None:
     part = {"attributes": [["countries.north", "orders.month"]], "through": ["orders", "births"]}
-    job = CompositeJob.read(write_job(tmp_path, workload=[{"family": "marginal", **part}], link=MORE))
+    job = Job.read(write_job(tmp_path, workload=[{"family": "marginal", **part}], link=MORE))
     [join] = job.joined.values()
     assert [edge.link.called for edge in join.edges] == ["orders", "births"]
 
@@ -89,7 +89,7 @@ def test_parts_with_one_name_are_one_join(tmp_path: Path) -> None:
     parts = [{"attributes": [["persons.sex", "orders.month"]], "name": "orders"},
              {"attributes": [["countries.north", "orders.month"]], "name": "orders"}]  # fmt: skip
     links = [one | ({"counts": ["orders"]} if one.get("name") == "ratings" else {}) for one in make_job()["link"]]
-    job = CompositeJob.read(write_job(tmp_path, workload=[{"family": "marginal", **one} for one in parts], link=links))
+    job = Job.read(write_job(tmp_path, workload=[{"family": "marginal", **one} for one in parts], link=links))
     [join] = job.joined.values()
     assert [edge.target for edge in join.edges] == ["persons", "countries"]
     assert len(join.parts) == 2
@@ -102,7 +102,7 @@ def test_attributes_with_private_cells_are_refused(tmp_path: Path) -> None:
     text = (tmp_path / "orders.toml").read_text()
     (tmp_path / "orders.toml").write_text(f'{text}\n[attributes.item]\nkind = "discover"\n')
     with pytest.raises(JobError, match=r"'orders\.item', whose cells are not public"):
-        CompositeJob.read(path)
+        Job.read(path)
 
 
 def test_children_of_a_key_of_two_units_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.base.errors import DataError, JobError
 from dpscale.engine import resolve
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.join_job import join_job
 from dpscale.job.neighbours import neighbour_relation
 from tests.joins.small import exact_counts, joins_of
@@ -38,7 +38,7 @@ def make_table(rng: np.random.Generator, key: str, rows: int) -> pd.DataFrame:
     return pd.DataFrame({key: np.arange(rows), "x": rng.integers(0, 2, rows), "y": rng.integers(0, 3, rows)})
 
 
-def write_job(folder: Path, data: dict[str, pd.DataFrame], **changes: Any) -> CompositeJob:
+def write_job(folder: Path, data: dict[str, pd.DataFrame], **changes: Any) -> Job:
     folder.mkdir()
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
     for name, frame in data.items():
@@ -51,7 +51,7 @@ def write_job(folder: Path, data: dict[str, pd.DataFrame], **changes: Any) -> Co
     job = {"tables": tables, "link": [link], "workload": WORKLOAD, "privacy": privacy,
            "engine": {"scheduler": "synchronous", "seed": 1}}  # fmt: skip
     (folder / "job.toml").write_text(tomli_w.dumps(job | changes))
-    return CompositeJob.read(folder / "job.toml")
+    return Job.read(folder / "job.toml")
 
 
 def replaced(data: dict[str, pd.DataFrame], side: str, row: int, rng: np.random.Generator) -> dict[str, pd.DataFrame]:

@@ -10,7 +10,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence import bundle
 from dpscale.base.errors import JobError
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.runs.opening import open_part, open_run
 from tests.audit.test_bundle import PASSED
 
@@ -71,7 +71,7 @@ def test_wrong_statements_are_refused(tmp_path, public, where, words):
 
 
 def test_side_table_without_a_link_needs_no_statement(tmp_path):
-    assert CompositeJob.read(write(tmp_path, None, links=(), workload=False)).dataset == "clinic"
+    assert Job.read(write(tmp_path, None, links=(), workload=False)).dataset == "clinic"
 
 
 def test_statement_is_in_plan_reports_and_evidence(tmp_path):

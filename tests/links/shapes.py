@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import tomli_w
 
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job import Job
 from dpscale.job.protected_unit import side_tables
+from dpscale.job.sections import LinkSection
 
 Frames = dict[str, pd.DataFrame]
 ATTRIBUTES = {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 2}}
@@ -195,7 +196,7 @@ def write_shape(
     return folder / "job.toml"
 
 
-def constraints(job: CompositeJob) -> Iterator[tuple[str, list[str]]]:
+def constraints(job: Job) -> Iterator[tuple[str, list[str]]]:
     """Return each released table with its constraints in SQL: keys, foreign keys, and nulls that are not permitted."""
     for name in job.tables:
         key, own = job.key(name), [link for link in job.foreign_keys if link.via is None and link.child == name]
@@ -210,7 +211,7 @@ def constraints(job: CompositeJob) -> Iterator[tuple[str, list[str]]]:
                                 _foreign(job, link.child, second)]  # fmt: skip
 
 
-def required_columns(job: CompositeJob, name: str) -> set[str]:
+def required_columns(job: Job, name: str) -> set[str]:
     """Return the key columns of a released table that are never null."""
     found = set(job.key(name)) if name in job.tables else set()
     for link in job.foreign_keys:
@@ -221,11 +222,11 @@ def required_columns(job: CompositeJob, name: str) -> set[str]:
     return found
 
 
-def _foreign(job: CompositeJob, parent: str, columns: tuple[str, ...]) -> str:
+def _foreign(job: Job, parent: str, columns: tuple[str, ...]) -> str:
     return f'FOREIGN KEY ({_names(columns)}) REFERENCES "{parent}" ({_names(job.key(parent))})'
 
 
-def _single(job: CompositeJob, link: LinkSection) -> list[str]:
+def _single(job: Job, link: LinkSection) -> list[str]:
     return [f"UNIQUE ({_names(job.ends(link)[0])})"] if link.kind == "one-to-one" else []
 
 
@@ -233,7 +234,7 @@ def _names(columns: tuple[str, ...]) -> str:
     return ", ".join(f'"{column}"' for column in columns)
 
 
-def assert_consistent(job: CompositeJob, frames: Frames) -> None:
+def assert_consistent(job: Job, frames: Frames) -> None:
     """Check that keys are unique, that every child has an existing parent, and that no parent exceeds its bound."""
     for name, frame in frames.items():
         if name in job.tables and job.key(name):
@@ -252,7 +253,7 @@ def assert_consistent(job: CompositeJob, frames: Frames) -> None:
             assert not (table[first[0]] == table[own[0]]).any(), link.called
 
 
-def most_children(job: CompositeJob, link: LinkSection) -> int | None:
+def most_children(job: Job, link: LinkSection) -> int | None:
     """Return the largest number of links of a parent; None without a bound."""
     free = job.tables[link.parent].public or link.parent in side_tables(job)
     return None if free and link.kind == "one-to-many" else link.bound

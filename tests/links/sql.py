@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from tests.links.shapes import constraints, required_columns
 
 Tables = dict[str, pa.Table]
@@ -23,7 +23,7 @@ def read_tables(folder: Path) -> Tables:
     return {path.name: pq.read_table(path) for path in sorted(folder.iterdir()) if path.is_dir()}
 
 
-def load(job: CompositeJob, tables: Tables) -> None:
+def load(job: Job, tables: Tables) -> None:
     """Load the tables into both systems; an error of one of them is a violated constraint.
 
     DuckDB checks a foreign key at once, so a link within a table is checked there by a query.
@@ -49,7 +49,7 @@ def load(job: CompositeJob, tables: Tables) -> None:
             assert duck.execute(f'SELECT count(*) FROM "{link.child}" WHERE {orphans}').fetchone() == (0,)
 
 
-def _in_order(job: CompositeJob) -> Iterator[tuple[str, list[str]]]:
+def _in_order(job: Job) -> Iterator[tuple[str, list[str]]]:
     """Return the tables with their constraints, parents first."""
     left = dict(constraints(job))
     while left:
@@ -62,7 +62,7 @@ def _deferred(rule: str) -> str:
     return f"{rule} DEFERRABLE INITIALLY DEFERRED" if rule.startswith("FOREIGN") else rule
 
 
-def _schema(job: CompositeJob, name: str, table: pa.Table, rules: list[str]) -> str:
+def _schema(job: Job, name: str, table: pa.Table, rules: list[str]) -> str:
     required = required_columns(job, name)
     columns = [f'"{field.name}" {_kind(field.type)}{" NOT NULL" * (field.name in required)}' for field in table.schema]
     return f'CREATE TABLE "{name}" ({", ".join([*columns, *rules])})'

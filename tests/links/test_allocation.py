@@ -19,8 +19,8 @@ from dpscale.audit.evidence import recompute
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.engine import resolve
+from dpscale.job import Job
 from dpscale.job.allocation import Allocation, Divisible, KnownSizes, likely_rows
-from dpscale.job.job import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.measurement.journal import StoredDraws
 from dpscale.privacy.draws import SMOOTHING, GaussianDraw
@@ -251,7 +251,7 @@ def test_plan_first_divides_without_data(tmp_path: Path) -> None:
 
 def test_run_of_an_older_version_keeps_equal_shares(tmp_path: Path) -> None:
     path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
-    begin_linked(CompositeJob.read(path), run)
+    begin_linked(Job.read(path), run)
     manifest = json.loads((run / "manifest.json").read_text())
     manifest.pop("divides")
     (run / "manifest.json").write_text(json.dumps(manifest))

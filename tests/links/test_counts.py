@@ -16,8 +16,7 @@ import tomli_w
 import dpscale
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
-from dpscale.job import neighbours
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job, neighbours
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
@@ -39,7 +38,7 @@ SAFE = [PAYMENTS, TAGS | {"counts": ["payments"]}, ACCOUNTS | {"counts": ["payme
         BOSSES | {"counts": ["accounts"]}]  # fmt: skip
 
 
-def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict[str, Any]], seed: int) -> CompositeJob:
+def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict[str, Any]], seed: int) -> Job:
     """Write the tables with shuffled rows, and return the job."""
     folder.mkdir()
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
@@ -52,10 +51,10 @@ def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict
         | ({"key": key} if key else {})
         for name, key in keys.items()
     }
-    return CompositeJob.parse({"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}, folder)
+    return Job.parse({"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}, folder)
 
 
-def read_links(job: CompositeJob, folder: Path) -> dict[str, ExactLinks]:
+def read_links(job: Job, folder: Path) -> dict[str, ExactLinks]:
     run = begin_linked(job, folder / "run")
     return measuring.read_all(run.closed_job, run.neighbours, resolve(scheduler="synchronous"))
 
@@ -160,7 +159,7 @@ def test_counts_are_refused_for_replaced_rows(tmp_path: Path) -> None:
     tables["products"] = {name: own for name, own in tables["products"].items() if name != "public"}
     both = content["link"][1] | {"protects": "both"}
     links = [both, both | {"name": "again", "counts": ["ratings"]}]
-    job = CompositeJob.read(write_shop(tmp_path, tables=tables, link=links))
+    job = Job.read(write_shop(tmp_path, tables=tables, link=links))
     with pytest.raises(JobError, match="replacing a row"):
         neighbours.neighbour_relation(job)
 
@@ -201,7 +200,7 @@ def degree_correlation(release: Any) -> float:
 def test_counts_preserve_degree_correlation(tmp_path: Path) -> None:
     path = write_correlated_job(tmp_path)
     assert degree_correlation(dpscale.run(path, tmp_path / "run")) > 0.7
-    content = json.loads(json.dumps(CompositeJob.read(path).to_dict()))
+    content = json.loads(json.dumps(Job.read(path).to_dict()))
     del content["link"][1]["counts"]
     assert degree_correlation(dpscale.run(content, tmp_path / "plain")) < 0.4
     drawn = np.load(tmp_path / "run" / "links" / "orders" / "drawn.npy")

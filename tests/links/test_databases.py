@@ -98,7 +98,7 @@ def test_repeated_run_reads_and_spends_nothing(shop: Path) -> None:
 def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, tmp_path: Path, scheduler: str) -> None:
     """Link sums are compared exactly; noise differs because it depends on the snapshot of the files."""
     from dpscale.engine import resolve
-    from dpscale.job.job import CompositeJob
+    from dpscale.job import Job
     from dpscale.job.neighbours import neighbour_relation
     from dpscale.relational.features import Features
     from dpscale.runs.links.link_data import read_links
@@ -107,7 +107,7 @@ def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, t
     write_job(tmp_path, data=shuffled, parts=3)
     found = []
     for path, engine in ((shop / "job.toml", "synchronous"), (tmp_path / "job.toml", scheduler)):
-        read = CompositeJob.read(path)
+        read = Job.read(path)
         with_engine = resolve(scheduler=engine)
         for link in read.link:
             exact = read_links(with_engine, read, link, neighbour_relation(read))
@@ -186,7 +186,7 @@ def test_protects_both_sides(tmp_path: Path) -> None:
 
 def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
     from dpscale.engine import resolve
-    from dpscale.job.job import CompositeJob
+    from dpscale.job import Job
     from dpscale.runs.links.link_data import keyed
 
     data = make_frames()
@@ -194,9 +194,7 @@ def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
     for name, order in (("one", [data["persons"], twice]), ("other", [twice, data["persons"]])):
         write_job(tmp_path / name, data=data | {"persons": pd.concat(order)})
     engine = resolve(scheduler="synchronous")
-    one, other = (
-        keyed(engine, CompositeJob.read(tmp_path / name / "job.toml"), "persons") for name in ("one", "other")
-    )
+    one, other = (keyed(engine, Job.read(tmp_path / name / "job.toml"), "persons") for name in ("one", "other"))
     assert len(one.codes) == 300
     assert (one.codes == other.codes).all()
     rejecting = make_job()["tables"] | {"persons": table_section("persons", "id", duplicates="reject")}
@@ -346,13 +344,13 @@ def test_interruption_after_secret_is_destroyed_loses_nothing(tmp_path: Path) ->
 
 def test_repeated_pair_is_one_link(tmp_path: Path) -> None:
     from dpscale.engine import resolve
-    from dpscale.job.job import CompositeJob
+    from dpscale.job import Job
     from dpscale.job.neighbours import neighbour_relation
     from dpscale.runs.links.link_data import read_links
 
     data, found = make_frames(), []
     for name, pairs in (("once", data["ratings"]), ("thrice", pd.concat([data["ratings"]] * 3))):
-        read = CompositeJob.read(write_job(tmp_path / name, data=data | {"ratings": pairs}))
+        read = Job.read(write_job(tmp_path / name, data=data | {"ratings": pairs}))
         exact = read_links(resolve(scheduler="synchronous"), read, read.link[1], neighbour_relation(read))
         found.append(sorted(map(tuple, exact.rows.tolist())))
     assert found[0] == found[1]

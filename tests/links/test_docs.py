@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from tests.links.sql import load, read_tables
 
 PAGE = Path(__file__).parents[2] / "docs/databases.md"
@@ -40,4 +40,4 @@ def test_example_runs_unchanged(example: Path) -> None:
 
 
 def test_rows_of_example_load_with_constraints(example: Path) -> None:
-    load(CompositeJob.read(example / "job.toml"), read_tables(example / "run/synthetic"))
+    load(Job.read(example / "job.toml"), read_tables(example / "run/synthetic"))

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import resolve
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import assignment
@@ -45,7 +45,7 @@ def test_number_of_children_without_parent_is_measured(tmp_path: Path, mechanism
 ])  # fmt: skip
 def test_meaningless_options_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(dp.JobError, match=message):
-        neighbour_relation(CompositeJob.read(write_job(tmp_path, **changes)))
+        neighbour_relation(Job.read(write_job(tmp_path, **changes)))
 
 
 def write_staff(folder: Path, **more: Any) -> Path:
@@ -76,7 +76,7 @@ def read_exact_links(path: Path) -> np.ndarray:
     """Return the exact links as row numbers; both ends sort keys equally."""
     from dpscale.runs.links.link_data import read_links
 
-    read = CompositeJob.read(path)
+    read = Job.read(path)
     return read_links(resolve(scheduler="synchronous"), read, read.link[0], neighbour_relation(read)).rows
 
 

@@ -12,7 +12,7 @@ import tomli_w
 import dpscale as dp
 from dpscale.engine import resolve
 from dpscale.evaluation.inputs import check_keys
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from tests.links.small import make_frames, make_job, write_job
 from tests.running import begin_linked, linked
 
@@ -39,7 +39,7 @@ def test_named_format_is_read_and_invalid_columns_are_refused(tmp_path: Path) ->
     content = tomllib.loads(path.read_text())
     content["tables"]["orders"] |= {"path": "orders.dat", "format": "csv"}
     path.write_text(tomli_w.dumps(content))
-    summary = check_keys(CompositeJob.read(path), resolve(scheduler="synchronous"))
+    summary = check_keys(Job.read(path), resolve(scheduler="synchronous"))
     assert {one["name"]: one["rows"] for one in summary["tables"]}["orders"] > 0
     lines = (tmp_path / "orders.dat").read_text().splitlines()
     person = lines[0].split(";")[0]
@@ -62,7 +62,7 @@ def test_run_uses_filtered_rows_only(tmp_path: Path) -> None:
 
 
 def test_check_counts_filtered_rows(tmp_path: Path) -> None:
-    summary = check_keys(CompositeJob.read(write_filtered_job(tmp_path)), resolve(scheduler="synchronous"))
+    summary = check_keys(Job.read(write_filtered_job(tmp_path)), resolve(scheduler="synchronous"))
     data = make_frames()
     rows = {one["name"]: one["rows"] for one in summary["tables"]}
     assert rows["persons"] == (data["persons"].sex == "F").sum()
@@ -91,7 +91,7 @@ def write_delta_job(folder: Path) -> Path:
 
 
 def test_delta_tables_are_read_at_their_version(tmp_path: Path) -> None:
-    summary = check_keys(CompositeJob.read(write_delta_job(tmp_path)), resolve(scheduler="synchronous"))
+    summary = check_keys(Job.read(write_delta_job(tmp_path)), resolve(scheduler="synchronous"))
     rows = {one["name"]: one["rows"] for one in summary["tables"]}
     assert (rows["persons"], rows["products"]) == (200, len(make_frames()["products"]))
 
@@ -100,7 +100,7 @@ def test_run_is_pinned_to_delta_version(tmp_path: Path) -> None:
     """The version also applies if the table changes before the run is resumed or repeated."""
     deltalake = pytest.importorskip("deltalake")
     path, products = write_delta_job(tmp_path), make_frames()["products"]
-    run = begin_linked(CompositeJob.read(path), tmp_path / "run")
+    run = begin_linked(Job.read(path), tmp_path / "run")
     with run.run.locked():
         run.pin_versions()
     assert run.job.tables["products"].version == 0
@@ -112,7 +112,7 @@ def test_run_is_pinned_to_delta_version(tmp_path: Path) -> None:
         assert len(found["persons"]) == pytest.approx(200, abs=3)
         assert found["ratings"].code.isin(found["products"].code).all()
     assert linked(tmp_path / "run").job.tables["products"].version == 0
-    summary = check_keys(CompositeJob.read(path), resolve(scheduler="synchronous"))
+    summary = check_keys(Job.read(path), resolve(scheduler="synchronous"))
     assert {one["name"]: one["rows"] for one in summary["tables"]}["products"] == 2 * len(products)
 
 

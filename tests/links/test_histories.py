@@ -15,7 +15,7 @@ from dpscale.base.errors import DpscaleError
 from dpscale.contributions.links import order_values
 from dpscale.domain import Domain
 from dpscale.engine import resolve
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.fitting_loops import project_to_simplex
@@ -77,7 +77,7 @@ def write_job(folder, visits, patients=None, **changes):
 
 
 def exact_of(path):
-    job = CompositeJob.read(path)
+    job = Job.read(path)
     engine = resolve(scheduler="synchronous")
     try:
         return read_links(engine, job, job.link[1], neighbour_relation(job))
@@ -188,7 +188,7 @@ def test_released_rows_are_in_order_with_close_wards(tmp_path):
 ])  # fmt: skip
 def test_faulty_histories_are_refused(tmp_path, history, words):
     with pytest.raises(DpscaleError, match=words):
-        CompositeJob.read(write_job(tmp_path, visits_of(np.random.default_rng(0), 3), history=history))
+        Job.read(write_job(tmp_path, visits_of(np.random.default_rng(0), 3), history=history))
 
 
 def test_text_as_second_column_of_an_order_is_refused_before_any_charge(tmp_path):

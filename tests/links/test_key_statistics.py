@@ -11,8 +11,9 @@ import pytest
 
 from dpscale.engine import resolve
 from dpscale.evaluation.inputs import check_keys
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation
+from dpscale.job.sections import LinkSection
 from dpscale.runs.links.link_data import read_links
 from tests.links.shapes import SHAPES, Frames, Shape, make_frames, most_children, write_shape
 
@@ -37,7 +38,7 @@ def plant_faults(frames: Frames, shape: Shape) -> Frames:
     return found
 
 
-def expected_statistics(job: CompositeJob, link: LinkSection, frames: Frames) -> dict[str, Any]:
+def expected_statistics(job: Job, link: LinkSection, frames: Frames) -> dict[str, Any]:
     """Compute the statistics of a link from the tables."""
     table, (first, second) = frames[link.child if link.via is None else link.called], job.ends(link)
     ends = [(first, link.parent), *([(second, link.child)] if link.via else [])]
@@ -69,7 +70,7 @@ def expected_statistics(job: CompositeJob, link: LinkSection, frames: Frames) ->
 @pytest.mark.parametrize("name", SHAPES)
 def test_statistics_equal_pandas(tmp_path: Path, name: str) -> None:
     frames = plant_faults(make_frames(SHAPES[name], {}, 5), SHAPES[name])
-    job = CompositeJob.read(write_shape(tmp_path, SHAPES[name], frames, 1.0))
+    job = Job.read(write_shape(tmp_path, SHAPES[name], frames, 1.0))
     checked = check_keys(job, ENGINE)
     assert {one["name"]: one["rows"] for one in checked["tables"]} == {
         table: len(frames[table]) for table in job.tables
@@ -89,7 +90,7 @@ def test_statistics_equal_links_of_a_run(tmp_path: Path, name: str) -> None:
         {"dangling": "drop"} | link | ({} if link.get("nulls") else {"nulls": "drop"}) for link in shape.links
     )
     frames = plant_faults(make_frames(shape, {"root": 9}, 5), shape)
-    job = CompositeJob.read(write_shape(tmp_path, Shape(shape.keys, links, shape.public), frames, 1.0))
+    job = Job.read(write_shape(tmp_path, Shape(shape.keys, links, shape.public), frames, 1.0))
     for link, found in zip(job.link, check_keys(job, ENGINE)["links"], strict=True):
         rows = read_links(ENGINE, job, link, neighbour_relation(job)).rows
         assert len(rows) == found["links"] - (found["links_beyond"] if found["beyond_is"] == "cut" else 0)
@@ -100,5 +101,5 @@ def test_repeated_pairs_are_not_beyond_the_bound(tmp_path: Path) -> None:
     shape = SHAPES["pairs"]
     frames = make_frames(shape, {}, 5)
     frames["pairs"] = pd.concat([pd.DataFrame({"id": frames["root"].id[0], "f": frames["film"].f[:3]})] * 10)
-    [found] = check_keys(CompositeJob.read(write_shape(tmp_path, shape, frames, 1.0)), ENGINE)["links"]
+    [found] = check_keys(Job.read(write_shape(tmp_path, shape, frames, 1.0)), ENGINE)["links"]
     assert (found["links_beyond"], found["repeated"], found["links"]) == (0, 27, 3)

@@ -7,7 +7,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DpscaleError
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.link_rules import PossibleLinks, repair_links
 
@@ -89,4 +89,4 @@ def test_flow_finds_all_possible_links(bound):
 ])  # fmt: skip
 def test_faulty_rules_are_refused(tmp_path, changes, words):
     with pytest.raises(DpscaleError, match=words):
-        CompositeJob.read(write_teams(tmp_path, **changes))
+        Job.read(write_teams(tmp_path, **changes))

@@ -19,7 +19,7 @@ from dpscale.base.errors import DataError, JobError
 from dpscale.engine import Engine, resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
@@ -64,7 +64,7 @@ def remove_person(data: dict[str, pd.DataFrame], person: int) -> dict[str, pd.Da
 
 
 def write_database(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator,
-          where: dict[str, str] | None = None) -> CompositeJob:  # fmt: skip
+          where: dict[str, str] | None = None) -> Job:  # fmt: skip
     """Write the tables with shuffled rows, and return the job."""
     folder.mkdir()
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
@@ -85,12 +85,10 @@ def write_database(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.G
     ]  # fmt: skip
     job = {"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}
     (folder / "job.toml").write_text(tomli_w.dumps(job))
-    return CompositeJob.read(folder / "job.toml")
+    return Job.read(folder / "job.toml")
 
 
-def link_statistics(
-    engine: Engine, job: CompositeJob, protects: NeighbourRelation
-) -> dict[str, tuple[np.ndarray, ...]]:
+def link_statistics(engine: Engine, job: Job, protects: NeighbourRelation) -> dict[str, tuple[np.ndarray, ...]]:
     """Return for every link its number, counts by degree, and sums in natural units."""
     found = {}
     sizes = (2, 3)
@@ -110,7 +108,7 @@ def link_statistics(
     return found
 
 
-def counted_rows(engine: Engine, job: CompositeJob, path: Path, name: str) -> pd.DataFrame:
+def counted_rows(engine: Engine, job: Job, path: Path, name: str) -> pd.DataFrame:
     """Return the rows of a table that its run counts."""
     run = begin_linked(job, path / f"run-{name}")
     data = run.tables[name].job.data
@@ -129,7 +127,7 @@ def squared_changes(before: tuple[np.ndarray, ...], after: tuple[np.ndarray, ...
     return [float(((a - b) ** 2).sum()) for a, b in zip(before, after, strict=True)]
 
 
-def sensitivity_bounds(job: CompositeJob, protects: NeighbourRelation, name: str) -> tuple[int, int]:
+def sensitivity_bounds(job: Job, protects: NeighbourRelation, name: str) -> tuple[int, int]:
     """Return the squared bounds on the change of the number of a link and of its counts by degree."""
     link = next(one for one in job.link if one.called == name)
     roles = 2 if link.parent == link.child else protects.rows.get(link.parent, 1)
@@ -216,7 +214,7 @@ def test_filter_is_refused_for_replaced_rows(tmp_path: Path) -> None:
               "via": "tags.parquet", "child_key": "account"}]  # fmt: skip
     tables = {name: job["tables"][name] for name in ("persons", "accounts")}
     with pytest.raises(JobError, match="where: a filter, but neighbours replace a row"):
-        neighbour_relation(CompositeJob.read(job | {"tables": tables, "link": links}))
+        neighbour_relation(Job.read(job | {"tables": tables, "link": links}))
 
 
 def test_invalid_setting_names_its_table(tmp_path: Path) -> None:
@@ -224,7 +222,7 @@ def test_invalid_setting_names_its_table(tmp_path: Path) -> None:
         job = write_database(tmp_path / key, make_database(0), np.random.default_rng(0)).to_dict()
         job["tables"]["payments"][key] = value
         with pytest.raises(JobError, match=rf"^tables\.payments\.{key}"):
-            CompositeJob.read(job)
+            Job.read(job)
 
 
 def test_planted_truncation_by_row_order_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +287,7 @@ def test_links_within_table_below_root_are_refused(tmp_path: Path) -> None:
                             "child_key": "up"})  # fmt: skip
     (tmp_path / "all/job.toml").write_text(tomli_w.dumps(content))
     with pytest.raises(JobError, match="within accounts, whose rows belong to those of persons"):
-        neighbour_relation(CompositeJob.read(tmp_path / "all/job.toml"))
+        neighbour_relation(Job.read(tmp_path / "all/job.toml"))
 
 
 @pytest.mark.parametrize("where", ["links", "rows"])

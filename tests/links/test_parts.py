@@ -15,7 +15,7 @@ import pytest
 from dpscale.base.errors import DataError
 from dpscale.contributions import key_shards
 from dpscale.engine import Engine, resolve
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Features
@@ -53,7 +53,7 @@ def statistics(links: LinkStatistics, bounded: bool) -> dict[str, Any]:
     return found | {"entries": links.entry_sums((SIZES, SIZES))}
 
 
-def differing(job: CompositeJob, engine: Engine, parts: int) -> set[str]:
+def differing(job: Job, engine: Engine, parts: int) -> set[str]:
     """Return the statistics of links in parts that differ from those of links that are read at once."""
     found, neighbours = set(), neighbour_relation(job)
     for link in job.link:
@@ -83,13 +83,13 @@ def spoil(frames: dict[str, pd.DataFrame], shape: Shape, seed: int) -> None:
             frames[name] = pd.concat([frame, repeated], ignore_index=True)
 
 
-def make_job(folder: Path, shape: Shape, seed: int, faults: bool) -> CompositeJob:
+def make_job(folder: Path, shape: Shape, seed: int, faults: bool) -> Job:
     frames = make_frames(shape, dict.fromkeys(shape.keys, 40), seed)
     if faults:
         spoil(frames, shape, seed)
         links = tuple({"nulls": "drop", "dangling": "drop", **link} for link in shape.links)
         shape = Shape(shape.keys, links, shape.public)
-    return CompositeJob.read(write_shape(folder, shape, frames, 1.0, seed + 1))
+    return Job.read(write_shape(folder, shape, frames, 1.0, seed + 1))
 
 
 @pytest.mark.parametrize("faults", [False, True])

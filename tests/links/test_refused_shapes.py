@@ -10,7 +10,7 @@ import pytest
 import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.base.errors import JobError
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.neighbours import describe_neighbours, neighbour_relation
 from dpscale.runs.links.planning import overview
 from dpscale.runs.opening import open_run
@@ -51,7 +51,7 @@ def test_shape_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
     shape, text = REFUSED[name]
     frames = {table: pd.DataFrame({"a": [0], "b": [0]}) for table in shape.keys}
     with pytest.raises(JobError) as met:
-        neighbour_relation(CompositeJob.read(write_shape(tmp_path, shape, frames, 1.0)))
+        neighbour_relation(Job.read(write_shape(tmp_path, shape, frames, 1.0)))
     assert text in str(met.value)
     assert "\n" not in str(met.value)
 
@@ -69,8 +69,8 @@ def test_rows_of_no_unit_are_described(tmp_path: Path) -> None:
     shape = SHAPES["two private parents"]
     path = write_shape(tmp_path, shape, make_frames(shape, {}, 0), 5.0)
     sentence = "Rows of doctor belong to no row of root: each is protected in its own table"
-    assert sentence in describe_neighbours(neighbour_relation(CompositeJob.read(path)))
-    assert sentence in overview(CompositeJob.read(path))["neighbours"]
+    assert sentence in describe_neighbours(neighbour_relation(Job.read(path)))
+    assert sentence in overview(Job.read(path))["neighbours"]
     run = dp.run(path, tmp_path / "run").path
     assert sentence in (run / "report.html").read_text()
     assert sentence in (write_bundle(open_run(run), []) / "README.md").read_text()

@@ -12,7 +12,7 @@ import tomli_w
 from click.testing import CliRunner
 
 from dpscale.__main__ import main
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from tests.links.shapes import ATTRIBUTES, SHAPES, make_frames, private_sides, write_shape
 
 # what metadata cannot state: names of links, bounds, policies, and the mechanisms
@@ -25,7 +25,7 @@ def run_command(*arguments: Any, code: int = 0) -> Any:
     return done
 
 
-def structure(job: CompositeJob) -> Structure:
+def structure(job: Job) -> Structure:
     tables = {name: (job.key(name), one.public) for name, one in job.tables.items()}
     links = [(link.kind, link.parent, link.child, job.ends(link), link.protects, link.via and Path(link.via).stem)
              for link in job.foreign_keys]  # fmt: skip
@@ -34,7 +34,7 @@ def structure(job: CompositeJob) -> Structure:
 
 def draft_again(
     folder: Path, metadata: Path, public: tuple[str, ...], unit: str = "", sides: tuple[str, ...] = ()
-) -> CompositeJob:
+) -> Job:
     """Return the job of a draft, with the domain files and the public attributes of side tables that it asks for."""
     flags = [word for name in public for word in ("--public", name)] + (["--unit", unit] if unit else [])
     text = run_command("job", "from-sdv", metadata, "--data", folder / "data", *flags).stdout
@@ -44,7 +44,7 @@ def draft_again(
     for name in sides:
         job["tables"][name]["public_attributes"] = list(ATTRIBUTES)
     (folder / "draft.toml").write_text(tomli_w.dumps(job))
-    return CompositeJob.read(folder / "draft.toml")
+    return Job.read(folder / "draft.toml")
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -54,7 +54,7 @@ def test_structure_survives_round_trip(tmp_path: Path, name: str) -> None:
     metadata = tmp_path / "metadata.json"
     metadata.write_text(run_command("job", "to-sdv", path).stdout)
     again = draft_again(tmp_path, metadata, shape.public, shape.unit, tuple(private_sides(shape)))
-    assert structure(again) == structure(CompositeJob.read(path))
+    assert structure(again) == structure(Job.read(path))
     assert json.loads(run_command("job", "to-sdv", tmp_path / "draft.toml").stdout) == json.loads(metadata.read_text())
     run_command("check", "tables", tmp_path / "draft.toml", "--scheduler", "synchronous")
 

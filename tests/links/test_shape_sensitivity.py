@@ -24,8 +24,8 @@ from dpscale.contributions.links import column_name, with_key_ids
 from dpscale.engine import resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
+from dpscale.job import Job
 from dpscale.job.allocation import Divisible, LinkBudget
-from dpscale.job.job import CompositeJob
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
@@ -166,7 +166,7 @@ class Statistics:
 
     def __init__(self, folder: Path, shape: Shape, frames: Frames, joins: bool) -> None:
         path = write_shape(folder, shape, frames, 5.0)
-        self.job = CompositeJob.read(path)
+        self.job = Job.read(path)
         self.relation = neighbour_relation(self.job)
         self.links = {link.called: link_data.read_links(ENGINE, self.job, link, self.relation)
                       for link in self.job.link}  # fmt: skip
@@ -204,7 +204,7 @@ class Statistics:
         wanted = join_of(self.job.to_dict(), self.relation)
         if not wanted:
             return {}
-        job = CompositeJob.read(self.job.to_dict() | {"workload": wanted})
+        job = Job.read(self.job.to_dict() | {"workload": wanted})
         runs = begin_linked(job, folder / "run").joins
         return {name: (exact_counts(run, ENGINE), run.planning_problem.rows_per_unit) for name, run in runs.items()}
 
@@ -245,7 +245,7 @@ def check_neighbours(before: Statistics, after: Statistics) -> None:
 def databases_of(folder: Path, name: str) -> SmallDatabases:
     shape = bounded(SHAPES[name])
     empty = {table: pd.DataFrame({"a": [0], "b": [0]}) for table in shape.keys}
-    job = CompositeJob.read(write_shape(folder / "shape", shape, empty, 5.0))
+    job = Job.read(write_shape(folder / "shape", shape, empty, 5.0))
     return SmallDatabases(shape, neighbour_relation(job))
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import dpscale as dp
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from tests.links.shapes import SHAPES, make_frames, write_shape
 from tests.links.sql import Tables, load, read_tables
 
@@ -23,9 +23,9 @@ LOADED = ("public composite key", "two public parents", "two links to one public
           "private composite key")  # fmt: skip
 
 
-def released(folder: Path, name: str) -> tuple[CompositeJob, Tables]:
+def released(folder: Path, name: str) -> tuple[Job, Tables]:
     path = write_shape(folder, SHAPES[name], make_frames(SHAPES[name], {}, 2), 50.0)
-    return CompositeJob.read(path), read_tables(dp.run(path, folder / "run").path / "synthetic")
+    return Job.read(path), read_tables(dp.run(path, folder / "run").path / "synthetic")
 
 
 @pytest.mark.parametrize("name", [name if name in LOADED else pytest.param(name, marks=pytest.mark.slow)
@@ -55,7 +55,7 @@ def plant_duplicate_key(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("fault", [plant_null, plant_orphan, plant_second_child, plant_duplicate_key])
-def test_planted_fault_is_refused(shop: tuple[CompositeJob, Tables], fault: Callable[[pa.Table], pa.Table]) -> None:
+def test_planted_fault_is_refused(shop: tuple[Job, Tables], fault: Callable[[pa.Table], pa.Table]) -> None:
     job, tables = shop
     load(job, tables)
     with pytest.raises((sqlite3.IntegrityError, duckdb.ConstraintException, AssertionError)):
@@ -63,7 +63,7 @@ def test_planted_fault_is_refused(shop: tuple[CompositeJob, Tables], fault: Call
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompositeJob, Tables]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Tables]:
     job, tables = released(tmp_path_factory.mktemp("cards"), "one to one")
     assert tables["card"].num_rows > 1
     return job, tables

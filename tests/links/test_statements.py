@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.neighbours import describe_neighbours, neighbour_relation, refusals
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.report import ReleasedLink, write_report
@@ -144,7 +144,7 @@ def test_link_of_a_row_to_itself_is_not_intact(tmp_path: Path) -> None:
 
 def neighbours_of(folder: Path, name: str, **tables: dict[str, object]) -> str:
     shape = SHAPES[name]
-    return describe_neighbours(neighbour_relation(CompositeJob.read(
+    return describe_neighbours(neighbour_relation(Job.read(
         write_shape(folder, shape, make_frames(shape, {}, 0), 1.0, **tables))))  # fmt: skip
 
 
@@ -155,25 +155,25 @@ def test_neighbours_of_each_unit(tmp_path: Path) -> None:
     alone = dataclasses.replace(SHAPES["star"], keys={"root": ""}, links=())
     frames = {"root": make_frames(SHAPES["star"], {}, 0)["root"]}
     row = write_shape(tmp_path, alone, frames, 1.0)
-    assert describe_neighbours(neighbour_relation(CompositeJob.read(row))) == (
+    assert describe_neighbours(neighbour_relation(Job.read(row))) == (
         "Neighbours differ by one row of root added or removed.")  # fmt: skip
     unit = write_shape(tmp_path, alone, frames, 1.0, root={"privacy_unit": "id", "max_rows_per_unit": 4})
     assert "the rows of root with one id, at most 4, added or removed" in describe_neighbours(
-        neighbour_relation(CompositeJob.read(unit))
+        neighbour_relation(Job.read(unit))
     )
 
 
 def test_refusals_follow_the_policies(tmp_path: Path) -> None:
     shape, frames = SHAPES["chain"], make_frames(SHAPES["chain"], {}, 0)
-    strict = CompositeJob.read(write_shape(tmp_path, shape, frames, 1.0))
+    strict = Job.read(write_shape(tmp_path, shape, frames, 1.0))
     assert refusals(strict, neighbour_relation(strict)) == [
         "a null key (root, middle)", "a null at an end of a link (middle, leaf)", "a key without a row (middle, leaf)"
     ]  # fmt: skip
     links = tuple(link | {"nulls": "drop", "dangling": "drop"} for link in shape.links)
-    lenient = CompositeJob.read(write_shape(tmp_path, dataclasses.replace(shape, links=links), frames, 1.0,
+    lenient = Job.read(write_shape(tmp_path, dataclasses.replace(shape, links=links), frames, 1.0,
                                             root={"nulls": "drop"}, middle={"nulls": "drop"}))  # fmt: skip
     assert refusals(lenient, neighbour_relation(lenient)) == []
-    both = CompositeJob.read(write_shape(tmp_path, SHAPES["pairs of two private tables"],
+    both = Job.read(write_shape(tmp_path, SHAPES["pairs of two private tables"],
                                          make_frames(SHAPES["pairs of two private tables"], {}, 0), 1.0))  # fmt: skip
     assert refusals(both, neighbour_relation(both))[1:] == [
         "two rows with one key (root, film)", "a null at an end of a link (pairs)", "a key without a row (pairs)",

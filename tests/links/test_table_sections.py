@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
+from dpscale.job.digest import job_digest
 from dpscale.job.neighbours import table_jobs
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.linked_tables import job_digest
 from tests.audit.small import write_selftest
 from tests.links.small import make_job, table_section, write_job
 
@@ -50,7 +50,7 @@ def test_section_and_name_of_mechanism_are_equal(tmp_path):
     section = with_persons(mechanism={"name": "aim-grem", "rounds": 4})
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    jobs = [CompositeJob.read(write_job(tmp_path / folder, job)) for folder, job in (("a", name), ("b", section))]
+    jobs = [Job.read(write_job(tmp_path / folder, job)) for folder, job in (("a", name), ("b", section))]
     options = [table_jobs(job)["persons"].options for job in jobs]
     assert options[0] == options[1]
     assert options[0].rounds == 4
@@ -58,9 +58,9 @@ def test_section_and_name_of_mechanism_are_equal(tmp_path):
 
 def test_unused_sections_do_not_change_digest(tmp_path):
     """The digest is computed from the keys that the job sets."""
-    job = CompositeJob.read(write_job(tmp_path))
+    job = Job.read(write_job(tmp_path))
     assert "reconstruct" not in job.to_dict()["tables"]["persons"]
-    assert job_digest(job) == job_digest(CompositeJob.parse(job.to_dict(), tmp_path).at(job.folder, job.places))
+    assert job_digest(job) == job_digest(Job.parse(job.to_dict(), tmp_path).at(job.folder, job.places))
 
 
 def test_file_of_queries_is_relative_to_job(tmp_path, monkeypatch):
@@ -68,7 +68,7 @@ def test_file_of_queries_is_relative_to_job(tmp_path, monkeypatch):
     predicates = [{"family": "predicates", "attributes": [["age"]], "file": "queries.npy"}]
     path = write_job(tmp_path, with_persons(workload=predicates, mechanism="weighted-residuals"))
     monkeypatch.chdir("/")
-    plan = table_jobs(CompositeJob.read(path))["persons"]
+    plan = table_jobs(Job.read(path))["persons"]
     assert plan.build_workload(plan.read_domain()).query_count == 2
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.table_sizes import decreasing_sizes, least_rows
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import link_estimation
@@ -48,7 +48,7 @@ def test_every_child_has_a_parent(tmp_path: Path, name: str, seed: int) -> None:
     rng, epsilon, method = np.random.default_rng([seed, len(name)]), EPSILONS[seed % 3], METHODS[bool(seed)]
     sizes = {table: int(rng.choice(SIZES)) for table in SHAPES[name].keys}
     path = run_shape(tmp_path, name, sizes, epsilon, seed, method=method)
-    assert_consistent(CompositeJob.read(path), synthetic(path))
+    assert_consistent(Job.read(path), synthetic(path))
 
 
 @pytest.mark.sampled(3)
@@ -59,7 +59,7 @@ def test_every_child_has_a_parent_by_groups(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(link_estimation, "MOST_CELLS", 0)
     sizes = dict.fromkeys(SHAPES[name].keys, 40) | {"place": 45}
     path = run_shape(tmp_path, name, sizes, 0.3, 4, method="planned")
-    assert_consistent(CompositeJob.read(path), synthetic(path))
+    assert_consistent(Job.read(path), synthetic(path))
 
 
 CHILDREN = dict.fromkeys(("card", "middle", "leaf", "left", "right"), 40)
@@ -73,7 +73,7 @@ def test_more_children_than_places(tmp_path: Path, name: str) -> None:
     shape = type(SHAPES[name])(SHAPES[name].keys, tuple(nulls), SHAPES[name].public)
     frames = make_frames(shape, CHILDREN | ({"root": 40, "place": 1} if "place" in shape.keys else {"root": 2}), 3)
     path = write_shape(tmp_path, shape, frames, 0.05, 1, "planned")
-    job, found = CompositeJob.read(path), synthetic(path)
+    job, found = Job.read(path), synthetic(path)
     assert_consistent(job, found)
     files = [file for table in found for file in (tmp_path / f"run/synthetic/{table}").glob("*.parquet")]
     kinds = {field.type for file in files for field in pq.read_schema(file) if field.name not in ("a", "b")}
@@ -85,13 +85,13 @@ def test_unlimited_rows_leave_children_without_parents(tmp_path: Path, monkeypat
     monkeypatch.setattr(row_limits, "row_limits", lambda run, name: {"least": 1 + 49 * (name == "card"), "most": None})
     path = run_shape(tmp_path, "one to one", {"root": 5, "card": 5}, 50.0, 1)
     with pytest.raises(AssertionError):
-        assert_consistent(CompositeJob.read(path), synthetic(path))
+        assert_consistent(Job.read(path), synthetic(path))
 
 
 def test_stated_children_enlarge_parents(tmp_path: Path) -> None:
     """30 leaves need 15 rows above them, and these 8 at the root, although the data have 3."""
     path = run_shape(tmp_path, "chain", {"root": 3, "middle": 3, "leaf": 3}, 50.0, 1, leaf={"rows": 30})
-    job, found = CompositeJob.read(path), synthetic(path)
+    job, found = Job.read(path), synthetic(path)
     assert [least_rows(job, name) for name in ("leaf", "middle", "root")] == [30, 15, 8]
     assert {name: len(frame) for name, frame in found.items()} == {"leaf": 30, "middle": 15, "root": 8}
     assert_consistent(job, found)

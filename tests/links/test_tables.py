@@ -13,7 +13,7 @@ import tomli_w
 from click.testing import CliRunner
 
 from dpscale.__main__ import main
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from tests.links.small import make_frames, make_job, table_section, write_job
 
 HOTELS: dict[str, Any] = {
@@ -92,7 +92,7 @@ def test_sdv_metadata_round_trip_through_draft_job(tmp_path: Path) -> None:
         (tmp_path / f"{name}.domain.toml").write_text(f'[attributes.{column}]\nkind = "coded"\nsize = 2\n')
     content["tables"]["hotels"]["public"] = content["tables"]["meals"]["public"] = True
     (tmp_path / "job.toml").write_text(tomli_w.dumps(content))
-    read = CompositeJob.read(tmp_path / "job.toml")
+    read = Job.read(tmp_path / "job.toml")
     assert [(one.called, one.parent, one.child) for one in read.link] == [("guests", "hotels", "guests"),
                                                                           ("ate", "guests", "meals")]  # fmt: skip
     run_command("plan", tmp_path / "job.toml")

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from tests.links.shapes import assert_consistent
 from tests.links.sql import load, read_tables
 from tests.real_data import DATA, needs_real_data
@@ -136,7 +136,7 @@ EXAMPLES = [("movielens", "both"), ("movielens", "ratings"), ("chinook", "custom
 
 @pytest.mark.parametrize("release", EXAMPLES + NIGHTLY, indirect=True)
 def test_rows_load_with_constraints(release: dp.Release) -> None:
-    job = CompositeJob.read(release.path / "job.toml", stored=True)
+    job = Job.read(release.path / "job.toml", stored=True)
     assert_consistent(job, read_frames(release))
     load(job, read_tables(release.path / "synthetic"))
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from tests.links.shapes import assert_consistent
 from tests.links.sql import load, read_tables
 
@@ -42,7 +42,7 @@ def release(hospital: tuple[Path, dict[str, pd.DataFrame]]) -> dp.Release:
 
 
 def test_rows_have_keys_and_load(hospital: tuple[Path, Any], release: dp.Release) -> None:
-    job = CompositeJob.read(hospital[0])
+    job = Job.read(hospital[0])
     assert_consistent(job, {name: frame.compute() for name, frame in release.synthetic().items()})
     load(job, read_tables(release.path / "synthetic"))
 
@@ -70,7 +70,7 @@ def test_answers_across_links_equal_data_up_to_noise(hospital: tuple[Path, Any],
 def test_doctors_are_a_side_table(release: dp.Release) -> None:
     page = (release.path / "report.html").read_text()
     assert "Rows of doctors belong to no row of patients" in page
-    assert CompositeJob.read(release.path / "job.toml", stored=True).privacy.unit == "patients"
+    assert Job.read(release.path / "job.toml", stored=True).privacy.unit == "patients"
 
 
 @pytest.mark.slow

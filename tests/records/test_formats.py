@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.records import table as tables
 from dpscale.records.files import Dialect
 from dpscale.records.origin import snapshot
@@ -158,7 +158,7 @@ def test_text_of_other_encoding_is_reported_without_content(tmp_path):
 ])  # fmt: skip
 def test_invalid_text_option_is_refused(tmp_path, wrong, message):
     with pytest.raises(dp.JobError, match=message):
-        TableJob.read(write(tmp_path, data={"path": "data", "domain": "domain.toml", **wrong}))
+        Job.read(write(tmp_path, data={"path": "data", "domain": "domain.toml", **wrong}))
 
 
 def test_text_options_are_refused_for_parquet(tmp_path):
@@ -179,4 +179,4 @@ def test_text_options_of_job_are_stored_in_run(tmp_path):
     arrow_csv.write_csv(table, tmp_path / "text" / "x.csv", options)
     release = dp.run(job, tmp_path / "run")
     assert release.marginal(("a", "b")).shape == (4, 3)
-    assert TableJob.read(release.path / "job.toml").data.dialect == TableJob.read(job).data.dialect
+    assert Job.read(release.path / "job.toml").table.data.dialect == Job.read(job).table.data.dialect

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job.data import Data
+from dpscale.job.sections import TableSection
 from dpscale.records.origin import layout, snapshot
 from dpscale.records.sketch import sketch
 from tests.runs.small import DOMAIN, table, write_job
@@ -37,7 +37,7 @@ def write_file(frame, path, kind):
 
 
 def count_attribute(path, **settings):
-    origin = Data(path=str(path), domain=".", **settings).origin
+    origin = TableSection(path=str(path), domain=".", **settings).origin
     return dp.count_marginals(origin.table(str(path), SMALL), [("a",)])["a",].tolist()
 
 
@@ -62,7 +62,7 @@ def test_layout_and_snapshot_use_named_format(tmp_path):
         write_file(FRAME, tmp_path / f"{number}.dat", "parquet")
     assert layout(str(tmp_path)) is None
     assert layout(str(tmp_path), named="parquet")["number"] == 2
-    found = Data(path=str(tmp_path), domain=".", format="parquet").origin.table(str(tmp_path), SMALL)
+    found = TableSection(path=str(tmp_path), domain=".", format="parquet").origin.table(str(tmp_path), SMALL)
     assert snapshot(found, footers=True) != snapshot(found)
     assert found.partitions[0].row_bound() == 40
 
@@ -95,7 +95,7 @@ def test_file_of_other_format_is_refused(tmp_path):
 @pytest.mark.parametrize("settings", [{"format": "xml"}, {"format": "csv", "version": 1}, {"version": 1}])
 def test_unknown_format_and_version_of_plain_files_are_refused(settings):
     with pytest.raises(ValueError, match="format"):
-        Data(path="x", domain=".", **settings)
+        TableSection(path="x", domain=".", **settings)
 
 
 def test_run_with_named_format_equals_run_by_extension(place):
@@ -115,7 +115,7 @@ def test_run_with_named_format_equals_run_by_extension(place):
 
 def test_sketch_and_domain_check_accept_format(tmp_path):
     write_file(FRAME, tmp_path / "x.dat", "csv")
-    assert "[attributes.a]" in sketch(str(tmp_path / "x.dat"), Data(path="x", domain=".", format="csv").dialect)
+    assert "[attributes.a]" in sketch(str(tmp_path / "x.dat"), TableSection(path="x", domain=".", format="csv").dialect)
     draft = CliRunner().invoke(main, ["domain", "sketch", str(tmp_path / "x.dat"), "--format", "csv"])
     assert draft.exit_code == 0
     (tmp_path / "d.toml").write_text("[attributes.a]\nkind = 'integer'\nlow = 0\nhigh = 9\n")
@@ -126,6 +126,6 @@ def test_sketch_and_domain_check_accept_format(tmp_path):
 
 
 def test_format_is_omitted_from_job_by_default():
-    data_section = Data(path="x", domain=".")
+    data_section = TableSection(path="x", domain=".")
     assert data_section.model_dump(exclude_none=True).keys().isdisjoint({"format"})
     assert DOMAIN["attributes"]

@@ -19,7 +19,7 @@ from hypothesis import given, strategies as st
 import dpscale as dp
 from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
-from dpscale.job.data import Data
+from dpscale.job.sections import TableSection
 from dpscale.records.column_values import days, numbers, plain, plain_kind, shortest
 from dpscale.records.encode import encode
 from dpscale.records.frames import read_stream
@@ -30,7 +30,7 @@ NULLS = {"nulls": "category"}
 
 def counts(path, names=("x",), where="", origin=None, **attributes):
     domain = dp.Domain.from_dict({"attributes": attributes})
-    origin = origin or Data(path=str(path), domain=".", **({"where": where} if where else {})).origin
+    origin = origin or TableSection(path=str(path), domain=".", **({"where": where} if where else {})).origin
     return dp.count_marginals(origin.table(str(path), domain), [names])[names].tolist()
 
 
@@ -236,7 +236,7 @@ def test_line_ends_in_quotes_at_the_end_of_a_block(tmp_path, encoding, monkeypat
     for shift in range(64):
         text = 'x,t\n"z",' + "w" * shift + '\n"p\r\nq",1\nq,2\n'
         path.write_bytes(text.encode(encoding))
-        origin = Data(path=str(path), domain=".", encoding=encoding).origin
+        origin = TableSection(path=str(path), domain=".", encoding=encoding).origin
         assert counts(path, origin=origin, x={"kind": "categories", "values": labels, "outside": "category"}) == [
             1,
             1,
@@ -249,8 +249,8 @@ def test_dialect_of_another_country(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'by a program\r\nsecond line\r\n# note\r\nx;t\r\n1.234,5;a\\;b\r\n# no; record\r\n"4.999";c\r\n'
                      b'12;"q\\"r"\r\n999,99;"c\n# in quotes"\r\n1,2,3;c\r\n')  # fmt: skip
-    origin = Data(path=str(path), domain=".", delimiter=";", decimal=",", thousands=".", escape="\\", comment="#",
-                  skip_lines=2).origin  # fmt: skip
+    origin = TableSection(path=str(path), domain=".", delimiter=";", decimal=",", thousands=".", escape="\\",
+                          comment="#", skip_lines=2).origin  # fmt: skip
     bins = {"kind": "bins", "edges": [0, 1000, 2000, 5000], "unparsable": "category", "outside": "category"}
     attributes = {"x": bins,
                   "t": {"kind": "categories", "values": ["a;b", "c", 'q"r', "c\n# in quotes"]}}  # fmt: skip
@@ -258,7 +258,7 @@ def test_dialect_of_another_country(tmp_path):
     assert counts(path, ("t",), origin=origin, **attributes) == [1, 2, 1, 1]
     blocks = tmp_path / "long.csv"
     blocks.write_text("# first\nx\n" + "1\n# comment\n" * 30_000)
-    origin = Data(path=str(blocks), domain=".", comment="#").origin
+    origin = TableSection(path=str(blocks), domain=".", comment="#").origin
     assert counts(blocks, origin=origin, x={"kind": "coded", "size": 2}) == [0, 30_000]
 
 
@@ -269,12 +269,12 @@ def test_dialect_of_another_country(tmp_path):
 ])  # fmt: skip
 def test_invalid_keys_of_a_dialect_are_refused(keys):
     with pytest.raises((dp.JobError, ValueError)):
-        Data(path="a.csv", domain=".", **keys)
+        TableSection(path="a.csv", domain=".", **keys)
 
 
 def test_keys_of_a_dialect_are_refused_for_other_formats(tmp_path):
     pq.write_table(pa.table({"x": [0]}), tmp_path / "a.parquet")
-    origin = Data(path=str(tmp_path), domain=".", decimal=",").origin
+    origin = TableSection(path=str(tmp_path), domain=".", decimal=",").origin
     with pytest.raises(dp.DataError, match=r"data\.decimal: given for Parquet files"):
         counts(tmp_path, origin=origin, x={"kind": "coded", "size": 2})
 
@@ -283,7 +283,9 @@ def test_decimal_mark_that_separates_fields_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("x\n0\n")
     with pytest.raises(dp.DataError, match=r"data\.decimal: ',', which separates the fields"):
         counts(
-            tmp_path, origin=Data(path=str(tmp_path), domain=".", decimal=",").origin, x={"kind": "coded", "size": 2}
+            tmp_path,
+            origin=TableSection(path=str(tmp_path), domain=".", decimal=",").origin,
+            x={"kind": "coded", "size": 2},
         )
 
 
@@ -299,7 +301,7 @@ def test_column_that_older_files_lack_is_null_on_request(tmp_path):
     pq.write_table(pa.table({"a": [0, 1]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"a": [0, 1], "x": ["b", "c"]}), tmp_path / "2.parquet")
     attributes = {"x": {"kind": "categories", "values": ["b", "c"], **NULLS}, "a": {"kind": "coded", "size": 2}}
-    origin = Data(path=str(tmp_path), domain=".", missing_columns="null").origin
+    origin = TableSection(path=str(tmp_path), domain=".", missing_columns="null").origin
     assert counts(tmp_path, origin=origin, **attributes) == [1, 1, 2]
     with pytest.raises(dp.DataError, match="no column 'x'"):
         counts(tmp_path, **attributes)
@@ -378,7 +380,7 @@ def rows_of(tmp_path, content, **keys):
     from dpscale.records.delimited import CSV
 
     (tmp_path / "a.csv").write_bytes(content)
-    source = CSV.open(str(tmp_path / "a.csv"), Data(path="a.csv", domain=".", **keys).dialect)
+    source = CSV.open(str(tmp_path / "a.csv"), TableSection(path="a.csv", domain=".", **keys).dialect)
     return [tuple(row.values()) for batch in source.batches(source.names) for row in batch.to_pylist()]
 
 

@@ -15,7 +15,7 @@ import dpscale as dp
 from dpscale.base.expressions import SIGNS
 from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.records.origin import layout, snapshot, stamps
 from dpscale.records.where import Condition, Where, matching, read_where
 from tests.runs.small import table as job_table, write_job
@@ -162,7 +162,7 @@ def test_invalid_where_text_is_refused_with_position(text, message):
     data = {"path": "x", "domain": "y", "where": text}
     content = {"data": data, "privacy": {"rho": 1}, "workload": [{"family": "prefix"}]}
     with pytest.raises(dp.JobError) as error:
-        TableJob.read(content)
+        Job.read(content)
     assert str(error.value).startswith(f"data.where: {message}")
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.measurement import MeasurementStore, decisions, measurement
 from dpscale.measurement.adaptive import run
@@ -113,7 +113,7 @@ def test_charge_is_twice_rho_and_equals_recorded_spending(reference):
 @pytest.mark.parametrize("cost", [{"epsilon": 1.0, "delta": 1e-9}, {"rho": 0.1}, {"privacy_cost": 0.2}])
 def test_cap_equal_to_job_cost_admits_one_run(tmp_path, cost):
     job = write(tmp_path, **OWN, privacy=cost | {"dataset": "small"}, engine={"scheduler": "synchronous"})
-    mu = math.sqrt(TableJob.read(job).privacy.budget.amount)
+    mu = math.sqrt(Job.read(job).privacy.budget.amount)
     epsilon, delta = (
         cost.get("epsilon", dp.privacy.epsilon_of_mu(mu, 1e-6) * (1 + 1e-9)),
         cost.get("delta", 1e-6),
@@ -397,7 +397,7 @@ def test_decision_with_other_groups_is_not_measured_from_local_shards(tmp_path, 
 
 def test_directories_are_flushed_before_secret_is_destroyed(tmp_path, monkeypatch):
     """Partial files of a killed process are deleted too."""
-    run = begin_table(TableJob.read(write(tmp_path, **OWN)), tmp_path / "run")
+    run = begin_table(Job.read(write(tmp_path, **OWN)), tmp_path / "run")
     (tmp_path / "run/measurements").mkdir()
     (tmp_path / "run/measurements/.killed.parquet.0.partial").write_bytes(b"ha")
     done = []

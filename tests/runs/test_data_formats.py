@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import resolve
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.ledger import Ledger
 from dpscale.records import ndjson, table as tables
@@ -60,8 +60,8 @@ def released(folder):
 @pytest.fixture
 def equal_keys(monkeypatch):
     """Give releases of one seed the same keys: those of one snapshot and one job."""
-    monkeypatch.setattr(source, "joint_digest", lambda *_: "the same snapshot")
-    monkeypatch.setattr(one_table, "job_digest", lambda *_: "the same job")
+    monkeypatch.setattr(source, "joint_digest", lambda *_, **__: "the same snapshot")
+    monkeypatch.setattr(one_table, "job_digest", lambda *_, **__: "the same job")
 
 
 HOP = {"key": "person", "unit": "home", "where": "area != 'far'"}
@@ -117,7 +117,7 @@ def test_other_records_give_another_release(tmp_path, monkeypatch):
 
 def link_sums(path):
     """Return the exact links of a job: their number, and the degrees of both sides."""
-    job, engine, found = CompositeJob.read(path), resolve(scheduler="synchronous"), []
+    job, engine, found = Job.read(path), resolve(scheduler="synchronous"), []
     for link in job.link:
         exact = read_links(engine, job, link, neighbour_relation(job))
         codes = sorted(exact.by_degree(side, np.arange(6)).tolist() for side in (0, 1))

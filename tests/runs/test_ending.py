@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.cli import driver
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement
 from dpscale.runs import charge, parts, run as runs
@@ -36,7 +36,7 @@ def ledger_releases(job):
 
 def interrupt_run(job, where, step):
     """Return a run interrupted before the charge, during measurement or before publishing."""
-    run = begin_table(TableJob.read(job), where)
+    run = begin_table(Job.read(job), where)
     with pytest.MonkeyPatch.context() as patch:
         home, name, after = {"uncharged": (charge, "charge", 0), "amid": (measurement, "write_values", 2),
                              "unpublished": (parts, "publish", 0)}[step]  # fmt: skip

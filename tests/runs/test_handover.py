@@ -7,7 +7,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs import manifest, parts
 from dpscale.runs.stages import reconstruct
@@ -21,7 +21,7 @@ FILES = {"plan": "plan/plan.json", "measure": "measurements/*.parquet", "reconst
 
 def run_stages_before(place, stage):
     """Return a run whose stages before the given one are done."""
-    run = begin_table(TableJob.read(write_job(place, engine=SEEDED)), place / "run")
+    run = begin_table(Job.read(write_job(place, engine=SEEDED)), place / "run")
     for name in STAGES[: STAGES.index(stage)]:
         run_stages(run, only=name)
     return run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dpscale as dp
-from dpscale.job import TableJob
+from dpscale.job import Job, TableJob
 from dpscale.ledger import Ledger
 from dpscale.mechanisms import fixed_plan, matrix_mechanism
 from dpscale.runs import manifest
@@ -76,7 +76,7 @@ def test_reopened_run_reads_from_disk(place, read_counts):
 
 
 def test_manifest_change_by_other_process_is_seen(place):
-    run, other = (begin_table(TableJob.read(write_job(place)), place / "run") for _ in range(2))
+    run, other = (begin_table(Job.read(write_job(place)), place / "run") for _ in range(2))
     assert run.manifest["release"] == other.manifest["release"]
     other.update(release="f" * 32)
     assert run.manifest["release"] == "f" * 32
@@ -89,7 +89,7 @@ def test_manifest_is_read_again_under_lock(place, monkeypatch):
     again.
     """
     path = write_job(place)
-    run = begin_table(TableJob.read(path), place / "run")
+    run = begin_table(Job.read(path), place / "run")
     run_stages(run, only="plan")
     status = os.stat(run.path / "manifest.json")
     dp.run(path, place / "run")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs import parts
 from dpscale.runs.opening import open_part
@@ -136,7 +136,7 @@ def test_added_file_is_counted(tmp_path, finished_job):
 
 def test_measured_run_refuses_changed_data_and_resumes_by_name(tmp_path):
     job = write(tmp_path)
-    run = begin_table(TableJob.read(job), tmp_path / "run")
+    run = begin_table(Job.read(job), tmp_path / "run")
     for stage in ("plan", "measure"):
         run_stages(run, only=stage)
     change_row(tmp_path)

@@ -226,10 +226,10 @@ def test_edited_plan_is_refused_before_charge(place, edit):
     """
     import json
 
-    from dpscale.job import TableJob
+    from dpscale.job import Job
     from tests.running import run_stages
 
-    run = begin_table(TableJob.read(write_job(place, workload=MIXED)), place / "run")
+    run = begin_table(Job.read(write_job(place, workload=MIXED)), place / "run")
     run_stages(run, only="plan")
     path = place / "run" / "plan" / "plan.json"
     content = json.loads(path.read_text())

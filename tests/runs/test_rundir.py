@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.cli import driver
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.runs import create
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.opening import open_part, open_run
@@ -47,7 +47,7 @@ def test_run_on_full_disk_can_be_retried(place):
     path = write_job(place)
     with small_disk(place / "disk", "1m") as disk:
         (disk / "empty").mkdir()
-        mark_submitted(begin_table(TableJob.read(path), disk / "begun").path)
+        mark_submitted(begin_table(Job.read(path), disk / "begun").path)
         with fill_disk(disk):
             for arguments in (
                 ["job", "cancel", disk / "begun"],
@@ -129,13 +129,13 @@ def test_empty_directory_keeps_its_mode(place):
     (place / "run").mkdir()
     (place / "run").chmod(0o2770)
     before = (place / "run").stat()
-    begin_table(TableJob.read(write_job(place)), place / "run")
+    begin_table(Job.read(write_job(place)), place / "run")
     after = (place / "run").stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
 
 
 def test_creation_resumes_after_kill(place, monkeypatch):
-    job, run = TableJob.read(write_job(place)), place / "run"
+    job, run = Job.read(write_job(place)), place / "run"
     run.mkdir()
 
     def kill_creation(*_):
@@ -162,7 +162,7 @@ def test_user_job_file_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("step", ["listdir", "rename"])
 def test_concurrent_creation_finds_existing_run(place, monkeypatch, step):
     """The first process creates the run between the check and the action of the second."""
-    job, run, real = TableJob.read(write_job(place)), place / "run", getattr(os, step)
+    job, run, real = Job.read(write_job(place)), place / "run", getattr(os, step)
     if step == "listdir":
         run.mkdir()
 
@@ -183,7 +183,7 @@ def test_concurrent_creation_finds_existing_run(place, monkeypatch, step):
 
 def test_draft_of_killed_process_is_removed_by_next_creation(place, monkeypatch):
     """Drafts of other run directories remain; their process may be alive."""
-    job, run = TableJob.read(write_job(place)), place / "run"
+    job, run = Job.read(write_job(place)), place / "run"
     with monkeypatch.context() as patch:
         patch.setattr(create.os, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(create.shutil, "rmtree", lambda *_, **__: None)
@@ -201,7 +201,7 @@ def test_several_processes_create_one_run_in_empty_directory(place):
     (run := place / "run").mkdir()
     path = write_job(place)
     code = "import sys; from dpscale import job; from tests import running; "
-    code += "print(running.begin_table(job.TableJob.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
+    code += "print(running.begin_table(job.Job.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
     command = [sys.executable, "-c", code, str(path), str(run)]
     makers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert {maker.communicate()[0].strip() for maker in makers} == {open_part(run).manifest["release"]}
@@ -319,7 +319,7 @@ def test_run_without_locks_finishes_and_is_not_reported_as_stopped(place, no_loc
 
 
 def test_failing_lock_differs_from_taken_lock(place, monkeypatch):
-    run = begin_table(TableJob.read(write_job(place)), place / "run")
+    run = begin_table(Job.read(write_job(place)), place / "run")
     with run.run.locked():
         assert "another process works in" in run_command(75, "run", run.path, "--only", "measure")
 

@@ -81,9 +81,9 @@ import dpscale as dp
 job, folder, room, only = sys.argv[1:]
 mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (int(room) << 20),) * 2)
-from dpscale.job import TableJob
+from dpscale.job import Job
 from tests.running import begin_table, run_stages
-run_stages(begin_table(TableJob.read(job), folder), **({"only": only} if only else {}))
+run_stages(begin_table(Job.read(job), folder), **({"only": only} if only else {}))
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.base.errors import BudgetError, DataError
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.ledger.rows import JobEntry
 from dpscale.runs.create import begin_run
@@ -185,7 +185,7 @@ def test_identity_has_no_absolute_path(project: Path) -> None:
                for one in (project, twin, other)]  # fmt: skip
     assert digests[0] == digests[1] != digests[2]
     assert first.places[str(project / "data")] == "data"
-    assert TableJob.read(other / "job.toml").places[str(other / "rows")] == "rows"
+    assert Job.read(other / "job.toml").places[str(other / "rows")] == "rows"
 
 
 def test_fingerprint_of_another_user_is_one_sentence(project: Path, tmp_path: Path, monkeypatch) -> None:
@@ -236,19 +236,21 @@ def test_stopped_run_resumes_with_renamed_files(project: Path, monkeypatch) -> N
 
 def test_run_of_an_earlier_version_is_opened_again(project: Path, monkeypatch) -> None:
     """Its digest has absolute paths, and its name on the ledger is the path."""
+    from dpscale.job.digest import job_digest
     from dpscale.runs.create import default_base
-    from dpscale.runs.table import job_digest
 
     old = project / "runs/first"
     manifest = json.loads((old / "manifest.json").read_text())
-    job = TableJob.read(project / "job.toml")
+    job = Job.read(project / "job.toml")
     manifest = {name: value for name, value in manifest.items() if name not in ("job_version", "folder", "from_run",
                                                                                 "places")}  # fmt: skip
-    (old / "manifest.json").write_text(json.dumps(manifest | {"job_sha256": job_digest(job, job.read_domain(), 1)}))
+    (old / "manifest.json").write_text(
+        json.dumps(manifest | {"job_sha256": job_digest(job, job.table.read_domain(), 1)})
+    )
     monkeypatch.chdir(project)
     assert check_repeat(begin_table(job, old).run) is not None
-    old.rename(project / "runs" / job_digest(job, job.read_domain(), 1)[:12])
-    assert default_base(OneTable.prepare(job).digests).name == job_digest(job, job.read_domain(), 1)[:12]
+    old.rename(project / "runs" / job_digest(job, job.table.read_domain(), 1)[:12])
+    assert default_base(OneTable.prepare(job).digests).name == job_digest(job, job.table.read_domain(), 1)[:12]
 
 
 def test_name_of_an_earlier_version_is_taken_over(project: Path) -> None:

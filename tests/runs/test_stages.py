@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import LocalEngine
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs import one_table, source
 from dpscale.runs.runner import run_stage
@@ -75,7 +75,7 @@ def test_schedulers_give_same_bytes(seeded_run, scheduler):
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_worker_count_does_not_change_bytes(seeded_run, workers):
-    run = begin_table(TableJob.read(seeded_run / "job.toml"), seeded_run / f"workers-{workers}")
+    run = begin_table(Job.read(seeded_run / "job.toml"), seeded_run / f"workers-{workers}")
     engine = LocalEngine("threads", workers=workers)
     for name in ("plan", "measure"):
         run_stage(STAGES[name], run, engine)
@@ -110,7 +110,7 @@ def cluster():
 )
 def test_partitions_and_row_order_change_only_the_snapshot(tmp_path, monkeypatch, data):
     """Under one snapshot id, 3, 300 and 1 partitions and shuffled rows give identical measurements."""
-    monkeypatch.setattr(source, "joint_digest", lambda *_: "the same snapshot")
+    monkeypatch.setattr(source, "joint_digest", lambda *_, **__: "the same snapshot")
     found = []
     frame = table()
     for name, rows, partitions in [("a", frame, 3), ("b", frame.sample(frac=1, random_state=1), 300), ("c", frame, 1)]:
@@ -120,7 +120,7 @@ def test_partitions_and_row_order_change_only_the_snapshot(tmp_path, monkeypatch
         settings = {"path": "data", "domain": "domain.toml", **data}
         # one run directory name and job: the release id of a seeded run follows the job
         path = write_job(place, engine=SEEDED, data=settings, privacy={"rho": 0.1, "dataset": "small"})
-        monkeypatch.setattr(one_table, "job_digest", lambda *_: "the same job, elsewhere")
+        monkeypatch.setattr(one_table, "job_digest", lambda *_, **__: "the same job, elsewhere")
         dp.run(path, place / "run", scheduler="threads")
         found.append(measurement_bytes(place / "run"))
     assert found[0] == found[1] == found[2]
@@ -147,7 +147,7 @@ def test_changed_data_use_other_noise(place):
 
 def test_data_changed_during_run_are_refused(place):
     path = write_job(place)
-    directory = begin_table(TableJob.read(path), place / "run")
+    directory = begin_table(Job.read(path), place / "run")
     directory.update(snapshot="0" * 64)
     with pytest.raises(dp.DataError, match="changed since"):
         dp.run(path, place / "run")
@@ -181,7 +181,7 @@ def test_replaced_run_answers_from_own_measurements(place):
 
 
 def test_status_distinguishes_killed_from_running(place):
-    run = begin_table(TableJob.read(write_job(place)), place / "run")
+    run = begin_table(Job.read(write_job(place)), place / "run")
 
     def read_states():
         return json.loads(CliRunner().invoke(main, ["job", "status", str(run.path), "--json"]).stdout)["states"]

@@ -20,7 +20,7 @@ import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.cli import driver
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret
 from dpscale.runs import charge, create as creation, parts
@@ -101,7 +101,7 @@ def test_evidence_of_run_in_store(tmp_path, prefix):
 
 
 def test_lock_excludes_other_processes_and_expires(tmp_path, prefix, monkeypatch):
-    run = begin_run(TableJob.read(write(tmp_path)), prefix)
+    run = begin_run(Job.read(write(tmp_path)), prefix)
     with run.locked():
         with pytest.raises(dp.TransientError, match="another process works in"), run.locked():
             pass
@@ -117,7 +117,7 @@ def test_lock_excludes_other_processes_and_expires(tmp_path, prefix, monkeypatch
 def test_lost_lock_is_left_to_its_new_owner(tmp_path, prefix, monkeypatch):
     """A process that was suspended neither renews nor removes the lock of its successor."""
     monkeypatch.setattr(lock, "BEAT_SECONDS", 0.05)
-    run = begin_run(TableJob.read(write(tmp_path)), prefix)
+    run = begin_run(Job.read(write(tmp_path)), prefix)
     with run.locked():
         (run.path / ".lock").write_bytes(other := lock._sign("another"))
         [beat] = [thread for thread in threading.enumerate() if "_beat" in thread.name]
@@ -132,15 +132,15 @@ def test_lost_lock_is_left_to_its_new_owner(tmp_path, prefix, monkeypatch):
 def test_concurrent_processes_create_one_run(tmp_path, prefix):
     job = write(tmp_path, engine={"scheduler": "synchronous"})
     code = "import sys; from dpscale import job; from dpscale.runs import create; "
-    code += "create.begin_run(job.TableJob.read(sys.argv[1]), sys.argv[2])"
+    code += "create.begin_run(job.Job.read(sys.argv[1]), sys.argv[2])"
     makers = [subprocess.Popen([sys.executable, "-c", code, str(job), prefix]) for _ in range(3)]
     assert [maker.wait() for maker in makers] == [0] * 3
     assert not create(place(prefix + "/manifest.json"), b"another")
 
 
 def test_other_job_and_unknown_store_are_refused(tmp_path, prefix):
-    begin_table(TableJob.read(write(tmp_path)), prefix)
-    other = TableJob.read(write(tmp_path, "other.toml", workload=[{"family": "marginal", "degree": 1}]))
+    begin_table(Job.read(write(tmp_path)), prefix)
+    other = Job.read(write(tmp_path, "other.toml", workload=[{"family": "marginal", "degree": 1}]))
     with pytest.raises(dp.JobError, match="contains another job"):
         begin_table(other, prefix)
     with pytest.raises(dp.JobError, match="an unknown kind of store"):
@@ -151,18 +151,18 @@ def test_missing_bucket_or_job_is_refused_without_printing_keys(tmp_path, prefix
     """The error is not transient."""
     bucket = f"s3://no-such-bucket-{uuid.uuid4().hex}"
     with pytest.raises(dp.JobError, match="in a bucket that does not exist") as caught:
-        begin_table(TableJob.read(write(tmp_path)), f"{bucket}/run")
+        begin_table(Job.read(write(tmp_path)), f"{bucket}/run")
     assert "tests" not in str(caught.value)
     for where in (prefix, bucket):
         with pytest.raises(dp.JobError, match=r"cannot read .*\(No such file or directory\)"):
-            TableJob.read(f"{where}/job.toml")
+            Job.read(f"{where}/job.toml")
         with pytest.raises(dp.JobError, match="is not one"):
             open_part(f"{where}/run")
 
 
 def test_prefix_with_other_content_is_refused(tmp_path, prefix):
     """Refused are leftovers of an older run, directories within a run, and a bucket with runs."""
-    job = TableJob.read(write(tmp_path))
+    job = Job.read(write(tmp_path))
     path = begin_table(job, prefix).path
     (path / "answers" / "index.json").write_bytes(b"[]")
     for inside in (f"{prefix}/answers", prefix.rpartition("/")[0]):
@@ -174,7 +174,7 @@ def test_prefix_with_other_content_is_refused(tmp_path, prefix):
 
 
 def test_creation_resumes_after_kill(tmp_path, prefix):
-    job = TableJob.read(write(tmp_path))
+    job = Job.read(write(tmp_path))
     first = begin_table(job, prefix)
     (first.path / ".probe-0123").write_bytes(b"first")
     (first.path / "manifest.json").unlink()
@@ -186,7 +186,7 @@ def test_creation_resumes_after_kill(tmp_path, prefix):
 
 
 def test_concurrent_creation_finds_existing_run(tmp_path, prefix, monkeypatch):
-    job = TableJob.read(write(tmp_path))
+    job = Job.read(write(tmp_path))
 
     def create_before_listing(where):
         monkeypatch.setattr(creation, "listed", listed)
@@ -257,13 +257,13 @@ class UnconditionalStore(MemoryFileSystem):
 def test_store_that_ignores_conditions_is_refused(tmp_path):
     fsspec.register_implementation("heedless", UnconditionalStore, clobber=True)
     with pytest.raises(dp.JobError, match="lacks conditional writes"):
-        begin_table(TableJob.read(write(tmp_path)), "heedless://bucket/run")
+        begin_table(Job.read(write(tmp_path)), "heedless://bucket/run")
     assert not [name for name in UnconditionalStore.store if "probe" not in name]
 
 
 @pytest.mark.slow
 def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
-    run = begin_table(TableJob.read(write(tmp_path)), prefix)
+    run = begin_table(Job.read(write(tmp_path)), prefix)
     driver.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
     assert driver.read(run.path)["state"] == "running"
     with socket.socket() as free, monkeypatch.context() as patch:
@@ -273,7 +273,7 @@ def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
         s3fs.S3FileSystem.clear_instance_cache()
         lost = place(prefix)
         calls = [lambda: open_part(prefix), lambda: driver.read(lost), lambda: create(lost / "x", b""),
-                     lambda: read_secret(lost / "secret.key"), lambda: TableJob.read(f"{prefix}/job.toml"),
+                     lambda: read_secret(lost / "secret.key"), lambda: Job.read(f"{prefix}/job.toml"),
                      lambda: destroy_secret(lost / "secret.key"), lambda: locked(lost).__enter__()]  # fmt: skip
         for call in calls:
             with pytest.raises(dp.TransientError, match="cannot be reached") as caught:

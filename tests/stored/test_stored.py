@@ -11,12 +11,10 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job import TableJob
-from dpscale.job.job import CompositeJob
+from dpscale.job import Job
+from dpscale.job.digest import job_digest
 from dpscale.ledger import Ledger
-from dpscale.runs.linked_tables import job_digest as composite_digest
 from dpscale.runs.opening import open_part
-from dpscale.runs.table import job_digest
 from tests.audit.small import write_selftest
 from tests.golden.runs import draw_records
 from tests.periods import growing
@@ -214,12 +212,9 @@ def test_job_digest_is_unchanged(case):
     with restore_case(case) as folder:
         manifest = json.loads((folder / "run" / "manifest.json").read_text())
         version = manifest.get("job_version", 1)
-        if case in DATABASES:
-            job, seed = CompositeJob.read(folder / "job.toml"), 7
-            digests = [composite_digest(job, number) for number in (version, 1)]
-        else:
-            job, seed = TableJob.read(folder / "job.toml"), 0
-            digests = [job_digest(job, job.read_domain(), number) for number in (version, 1)]
+        job, seed = Job.read(folder / "job.toml", stored=True), 7 if case in DATABASES else 0
+        domain = job.table.read_domain() if job.is_short else None
+        digests = [job_digest(job, domain, number) for number in (version, 1)]
         assert manifest["job_sha256"] == digests[0]
         assert manifest["release"] == f"seed{seed}-{digests[1][:24]}"
 

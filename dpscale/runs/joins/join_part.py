@@ -133,7 +133,7 @@ class JoinedTable(TablePart):
 
 def join_parts(whole: LinkedTables) -> list[JoinedTable]:
     """Return the parts of the joins, which follow the tables: these refuse keys of two units."""
-    jobs = join_jobs(whole.job, whole.neighbours, whole.path)
+    jobs = join_jobs(whole.job, whole.neighbours)
     return [JoinedTable(whole, name, job) for name, job in jobs.items()]
 
 

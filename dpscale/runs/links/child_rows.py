@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from dpscale.base.numerics import Integers, Words
 from dpscale.contributions.links import Columns, at_most, one_a_key, row_words
 from dpscale.contributions.unit_shards import UnitMap
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.sections import LinkSection
 
 NO_KEYS = np.empty((0, 2), np.uint64)
 
@@ -66,7 +67,7 @@ class ChildPolicy:
     bound: int = 0
 
     @classmethod
-    def of(cls, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ChildPolicy:
+    def of(cls, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ChildPolicy:
         section, (first, own), name = job.tables[link.child], job.ends(link), link.child
         parent, named = (first, link.read_nulls), bool(job.counted(link, link.child))
         duplicates = job.duplicates(name)

@@ -27,6 +27,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.engine import Engine
+from dpscale.job import Job
 from dpscale.job.allocation import (
     FILE,
     LINK_SPREAD,
@@ -40,8 +41,8 @@ from dpscale.job.allocation import (
     likely_rows,
     with_bounds,
 )
-from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
+from dpscale.job.sections import LinkSection
 from dpscale.measurement.journal import Journal
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
@@ -68,7 +69,7 @@ LINKS = Fraction(1, 4)
 OPEN_DEGREES = Fraction(3, 8)  # in place of DEGREES if the job leaves a bound open
 
 
-def job_of_public_cells(job: CompositeJob) -> CompositeJob:
+def job_of_public_cells(job: Job) -> Job:
     """Return the job with the attributes of public cells only, without counts of earlier links and histories."""
     domains = dict(job.declared)
     for name, domain in job.declared.items():
@@ -126,12 +127,12 @@ class FirstMeasurement:
     Attributes
     ----------
     run : LinkedTables
-    job : CompositeJob
+    job : Job
         The job with the attributes that are measured.
     """
 
     run: LinkedTables
-    job: CompositeJob
+    job: Job
 
     @cached_property
     def neighbours(self) -> NeighbourRelation:
@@ -371,7 +372,7 @@ def division_digest(run: Run) -> str:
     return hashlib.sha256(read_bytes(run.path / FILE)).hexdigest()
 
 
-def end_of(job: CompositeJob, table: str, exact: LinksByName) -> tuple[LinkStatistics, int]:
+def end_of(job: Job, table: str, exact: LinksByName) -> tuple[LinkStatistics, int]:
     """Return a link and its side that has the rows of a table without a private parent, one for each key."""
     for side, ends in enumerate(([one.parent for one in job.link], [one.child for one in job.link])):
         if table in ends:

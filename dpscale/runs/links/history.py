@@ -16,7 +16,8 @@ import numpy as np
 from dpscale.base.arrow import pa, pc, pq
 from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job import Job
+from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.storage.files import writing
@@ -69,12 +70,12 @@ def _with_cells(part: pa.Table, begin: int, domain: Domain, attribute: str, cell
     return part.set_column(part.column_names.index(column), column, both.take(pa.array(at)))
 
 
-def link_in_order(job: CompositeJob, name: str) -> LinkSection | None:
+def link_in_order(job: Job, name: str) -> LinkSection | None:
     """Return the link that orders the rows of a table; None if there is none with a share of the budget.
 
     Parameters
     ----------
-    job : CompositeJob
+    job : Job
         With the shares of the run.
     name : str
         A private table.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dpscale.base.numerics import Integers, ParallelMap
-from dpscale.job.job import LinkSection
+from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import MOST, ChildModel, Groups
 from dpscale.relational.degrees import distribution, poisson_degrees

@@ -29,8 +29,9 @@ from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.sections import LinkSection
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
 from dpscale.relational.degrees import bucket, buckets, degree_histogram
@@ -128,7 +129,7 @@ def count_to(degrees: Integers, thresholds: Integers) -> Integers:
     return np.searchsorted(np.sort(degrees), thresholds, side="right").astype(np.int64)
 
 
-def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
+def read_links(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
     """Return all links that count.
 
     Raises DataError for refused keys, and for rows with more links than the job allows.
@@ -190,14 +191,14 @@ def _count_pairs(first: Integers, second: Integers, shape: tuple[int, int]) -> A
     return coo_array((np.ones(len(first), np.int64), (first, second)), shape=shape).tocsr()
 
 
-def keyed(engine: Engine, job: CompositeJob, name: str) -> KeyedRows:
+def keyed(engine: Engine, job: Job, name: str) -> KeyedRows:
     """Return the rows of a table by their keys, one row per key."""
     [words], codes = _coded(engine, job, name, [(job.key(name), job.tables[name].nulls)])
     first = one_a_key(words, row_words(codes), job.duplicates(name))
     return KeyedRows(words[first], codes[first])
 
 
-def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ChildRows:
+def _children(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ChildRows:
     """Return the rows of a child table with their parents' keys and a mask of those that count for this link."""
     policy = ChildPolicy.of(job, link, neighbours)
     if link.order:
@@ -206,7 +207,7 @@ def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: 
     return policy.select(words, codes, unit_roots(engine, job, link, neighbours, policy))
 
 
-def _in_order(engine: Engine, job: CompositeJob, link: LinkSection, policy: ChildPolicy) -> ChildRows:
+def _in_order(engine: Engine, job: Job, link: LinkSection, policy: ChildPolicy) -> ChildRows:
     """Return the children of a private parent with their order and the attributes of their other parents."""
     check_orders(engine, job)
     others, keys = job.other_parents(link), policy.keys
@@ -224,7 +225,7 @@ def _in_order(engine: Engine, job: CompositeJob, link: LinkSection, policy: Chil
     return replace(made, ranks=ranks(cells, values, made.words))
 
 
-def unit_roots(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation,
+def unit_roots(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation,
                policy: ChildPolicy) -> UnitMap | None:  # fmt: skip
     """Return the map from keys to those of the root that a policy needs."""
     if policy.unit != "root":
@@ -232,7 +233,7 @@ def unit_roots(engine: Engine, job: CompositeJob, link: LinkSection, neighbours:
     return _roots(engine, job, neighbours.above[link.child].parent, neighbours)
 
 
-def _roots(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
+def _roots(engine: Engine, job: Job, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return a map from the keys of a table's rows to the keys of the root rows to which they belong.
 
     The table's column of parent keys maps its keys to those of the table above, whose map to the root is composed with
@@ -253,7 +254,7 @@ def _rows_with_unit(rows: KeyedRows, some: UnitMap) -> KeyedRows:
     return KeyedRows(rows.words[stays], rows.codes[stays])
 
 
-def bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
+def bounded_parents(engine: Engine, job: Job, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return the keys of a table's rows within the contribution bound of each row of the root."""
     roots = _roots(engine, job, name, neighbours)
     first = at_most(roots.units, roots.words, neighbours.rows[name])
@@ -261,7 +262,7 @@ def bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: Ne
 
 
 def _coded(
-    engine: Engine, job: CompositeJob, name: str, keys: Sequence[tuple[Columns, str]], order: Columns = ()
+    engine: Engine, job: Job, name: str, keys: Sequence[tuple[Columns, str]], order: Columns = ()
 ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
     parts, names = _parts(section, domain), listed_names(domain)
@@ -325,7 +326,7 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection, neighbo
     return np.ones(len(at), np.bool_)
 
 
-def check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None:
+def check_families(engine: Engine, job: Job, link: LinkSection) -> None:
     """Raise DataError if the keys of the two ends cannot be compared, such as numbers and times."""
     first, second = job.ends(link)
     pairs: list[tuple[Files, Columns]] = [(job.tables[link.parent], job.key(link.parent))]
@@ -341,7 +342,7 @@ def check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None
             one_family_of_keys({name for own in columns for name in own}, ", ".join(second))
 
 
-def check_orders(engine: Engine, job: CompositeJob) -> None:
+def check_orders(engine: Engine, job: Job) -> None:
     """Raise DataError for a column of an order that is missing or has none; reads headers only."""
     for link in (one for one in job.link if one.order):
         columns, domain = job.order_columns(link), job.domains[link.child]
@@ -354,14 +355,12 @@ def _families(engine: Engine, files: Files, columns: Columns) -> list[set[str]]:
     return [set(own) for own in zip(*found, strict=True)]
 
 
-def sizes(job: CompositeJob, link: LinkSection, table: str) -> list[int]:
+def sizes(job: Job, link: LinkSection, table: str) -> list[int]:
     """Return the number of values of every counted link of a table's rows."""
     return [len(buckets(one.bound)) for one in job.counted(link, table)]
 
 
-def with_counts(
-    job: CompositeJob, link: LinkSection, exact: ExactLinks, before: Mapping[str, ExactLinks]
-) -> ExactLinks:
+def with_counts(job: Job, link: LinkSection, exact: ExactLinks, before: Mapping[str, ExactLinks]) -> ExactLinks:
     """Return the links with the degrees in the links `before` as additional attributes of their rows."""
     parents, children = (
         _extended(codes, [_of_rows(words, before[one.called], one.bound) for one in job.counted(link, table)])
@@ -371,9 +370,7 @@ def with_counts(
     return replace(exact, parents=parents, children=children)
 
 
-def with_drawn(
-    job: CompositeJob, link: LinkSection, table: str, codes: Integers32, drawn: Mapping[str, Integers]
-) -> Integers32:
+def with_drawn(job: Job, link: LinkSection, table: str, codes: Integers32, drawn: Mapping[str, Integers]) -> Integers32:
     """Return a table's synthetic rows with the degrees in `drawn`, (links, 2) rows by link, as attributes."""
     earlier = job.counted(link, table)
     each = [np.bincount(drawn[one.called][:, 0], minlength=len(codes)) for one in earlier]

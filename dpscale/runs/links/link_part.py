@@ -10,7 +10,7 @@ from typing import Any
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.engine import Engine
 from dpscale.job.allocation import budget
-from dpscale.job.job import LinkSection
+from dpscale.job.sections import LinkSection
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.charge import check_unchanged
 from dpscale.runs.linked_tables import LinkedTables

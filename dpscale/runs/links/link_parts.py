@@ -34,8 +34,9 @@ from dpscale.contributions.links import KeyedRows, one_a_key, row_words
 from dpscale.contributions.unit_shards import UnitMap
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, worker_folder
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.sections import LinkSection
 from dpscale.records.table import Partition, Table
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Features
@@ -58,7 +59,7 @@ SHARD_PARTITIONS = 8  # most partitions of a file of rows by part
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def number_of_parts(job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> int:
+def number_of_parts(job: Job, link: LinkSection, neighbours: NeighbourRelation) -> int:
     """Return the number of parts of a link, from the footers of the files; 1 for links that are not divided.
 
     Not divided are links that protect both sides, within one table, with counts, whose rows refer to each other, and
@@ -266,7 +267,7 @@ def _same(value: Integers) -> Integers:
     return value
 
 
-def read_parts(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation, parts: int
+def read_parts(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation, parts: int
                ) -> PartedLinks:  # fmt: skip
     """Return all links that count, in parts.
 
@@ -294,7 +295,7 @@ class _Reader:
     """Reader of the rows of both tables of a link, divided or as a whole."""
 
     engine: Engine
-    job: CompositeJob
+    job: Job
     plan: PartPlan
     parts: int
     whole: tuple[NDArray[np.int32] | None, NDArray[np.int32] | None] = field(default=(None, None))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.job.job import LinkSection
+from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import (
     MOST_WORDS,

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from dpscale.base.numerics import Integers, Integers32, ParallelMap
-from dpscale.job.job import LinkSection
+from dpscale.job.sections import LinkSection
 from dpscale.relational.features import Side
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_blocks import BLOCK_ROWS, ParentFiles, sample_blocks

@@ -23,9 +23,10 @@ from dpscale.base.errors import BudgetError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.contributions.links import with_key_ids
 from dpscale.engine import Engine
+from dpscale.job import Job
 from dpscale.job.allocation import LinkBudget
-from dpscale.job.job import CompositeJob, LinkSection
 from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.sections import LinkSection
 from dpscale.measurement.measurement import draw_of_precision
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import snapshot_tag
@@ -297,7 +298,7 @@ def _ordered(exact: ExactLinks | PartedLinks) -> tuple[Integers, Integers]:
     return exact.history()
 
 
-def read_all(job: CompositeJob, neighbours: NeighbourRelation, engine: Engine) -> LinksByName:
+def read_all(job: Job, neighbours: NeighbourRelation, engine: Engine) -> LinksByName:
     """Read and check every link of the job before any budget is spent; close them at the end."""
     for name in neighbours.steps if neighbours.replaces else ():
         if job.key(name):
@@ -322,9 +323,7 @@ def close_all(exact: LinksByName) -> None:
             ending.callback(one.close)
 
 
-def read_link(
-    engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation
-) -> ExactLinks | PartedLinks:
+def read_link(engine: Engine, job: Job, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks | PartedLinks:
     """Return the links that count, in parts if they are many; close them at the end."""
     if (parts := number_of_parts(job, link, neighbours)) > 1:
         return read_parts(engine, job, link, neighbours, parts)

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import DpscaleError
 from dpscale.domain.public_totals import condition_of
 from dpscale.engine import resolve
-from dpscale.job import TableJob
+from dpscale.job import Job, TableJob
 from dpscale.job.allocation import LinkBudget, expected_job, first_share
-from dpscale.job.job import CompositeJob
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, describe_neighbours, neighbour_relation, table_job
+from dpscale.job.sections import MechanismTable
 from dpscale.mechanisms import FIXED_MARGINALS
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk
@@ -35,7 +35,7 @@ from dpscale.runs.stages.plan import make_plan
 LINKS = (1_000, 10_000, 100_000, 1_000_000)
 
 
-def overview(job: CompositeJob) -> dict[str, Any]:
+def overview(job: Job) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
     protects, amount = neighbour_relation(job), job.budget.amount
     swaps = any(condition_of(one.public_totals) for one in job.domains.values())
@@ -54,7 +54,7 @@ def overview(job: CompositeJob) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pieces(job: CompositeJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
+def _pieces(job: Job, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
     amount, links = job.budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
@@ -62,7 +62,7 @@ def _pieces(job: CompositeJob, protects: NeighbourRelation) -> Iterator[dict[str
         if kind == "joins":
             continue
         if kind == "tables":
-            moved, expected = rows, _of_job(table_job(job, protects, name, Path()))
+            moved, expected = rows, _of_job(table_job(job, protects, name))
         else:
             moved, expected = protects.moved[name], _of_link(LinkBudget(job, protects, links[name]))
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
@@ -81,10 +81,10 @@ def _of_job(own: TableJob) -> dict[str, Any]:
 
 
 def _rmse(job: TableJob, mechanism: str) -> float | None:
-    content = job.to_dict()
+    tried = job
     if mechanism != job.method.name:
-        content["mechanism"] = {"name": mechanism}
-    tried = type(job).parse(content, Path())
+        data = job.data.model_copy(update={"mechanism": MechanismTable(name=mechanism)})
+        tried = replace(job, data=data).checked()
     engine = resolve(scheduler="synchronous")
     try:
         domain = tried.read_domain()

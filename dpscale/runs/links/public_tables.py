@@ -11,7 +11,8 @@ from dpscale.contributions.links import key_words
 from dpscale.contributions.unit_shards import places
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
-from dpscale.job.job import CompositeJob, TableSection
+from dpscale.job import Job
+from dpscale.job.sections import TableSection
 from dpscale.job.table_sizes import check_public_parents
 from dpscale.runs.linked_tables import LinkedTables, open_table
 
@@ -41,7 +42,7 @@ def public_tables(run: LinkedTables) -> dict[str, tuple[Integers32, pa.Table]]:
     return found
 
 
-def check_public(job: CompositeJob) -> None:
+def check_public(job: Job) -> None:
     """Raise DataError for a public table with null or duplicate keys, or a key of another one that has no row there.
 
     Raises JobError for a table with more rows than its public parents.

@@ -16,8 +16,8 @@ import numpy as np
 
 from dpscale.base.arrow import is_text, pa
 from dpscale.base.numerics import Flags, Integers
-from dpscale.job.job import LinkSection
 from dpscale.job.protected_unit import has_bounded_parents, key_links, pair_links
+from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.linked_tables import LinkedTables, open_table
 from dpscale.runs.links.link_blocks import ParentFiles

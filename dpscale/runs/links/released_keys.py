@@ -13,7 +13,7 @@ import numpy as np
 
 from dpscale.base.arrow import is_text, pa, pc, pq
 from dpscale.base.numerics import Flags, Integers, Integers32
-from dpscale.job.job import LinkSection
+from dpscale.job.sections import LinkSection
 from dpscale.runs.linked_tables import INDEX, LinkedTables
 from dpscale.storage.files import read_text
 

@@ -17,8 +17,8 @@ from dpscale.base.arrow import pq
 from dpscale.base.display import figure
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.counting.count import encode_batch
-from dpscale.job.job import LinkSection
 from dpscale.job.neighbours import describe_neighbours, refusals
+from dpscale.job.sections import LinkSection
 from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
 from dpscale.runs.charge import ALLOCATION, SEARCHES, UNITS, parts_of_entry
 from dpscale.runs.linked_tables import LinkedTables

@@ -14,8 +14,9 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Flags, Integers, Integers32
-from dpscale.job.job import CompositeJob, LinkSection
+from dpscale.job import Job
 from dpscale.job.linked_rules import LinkedRule
+from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import distinct
 from dpscale.relational.link_rules import PossibleLinks, check_size, repair_links
@@ -27,7 +28,7 @@ class RuledRows:
 
     Attributes
     ----------
-    job : CompositeJob
+    job : Job
         With all cells known.
     codes : callable
         codes(table) returns the cells of a table's rows, which do not change.
@@ -43,7 +44,7 @@ class RuledRows:
         By link with rules, the distinct parents in the attributes of the rules.
     """
 
-    job: CompositeJob
+    job: Job
     codes: Callable[[str], Integers32] = field(repr=False)
     current: dict[str, Integers32] = field(default_factory=dict, repr=False)
     changed: dict[str, dict[int, int]] = field(default_factory=dict)

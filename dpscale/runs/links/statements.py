@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from dpscale.base.display import figure
-from dpscale.job.job import LinkSection
+from dpscale.job.sections import LinkSection
 from dpscale.job.table_sizes import required_links, stated_rows
 from dpscale.relational.assignment import MOST_WORDS
 from dpscale.relational.budget_shares import MOST_SIBLINGS

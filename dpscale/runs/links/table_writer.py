@@ -18,7 +18,7 @@ import numpy as np
 from dpscale.base.arrow import pa, pq
 from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
-from dpscale.job.job import LinkSection
+from dpscale.job.sections import LinkSection
 from dpscale.runs.linked_tables import INDEX, LinkedTables
 from dpscale.runs.links.history import write_again
 from dpscale.runs.links.link_blocks import ParentFiles, stored_parents

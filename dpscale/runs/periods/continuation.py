@@ -41,12 +41,12 @@ def earlier_files(run: Run, domain: Domain, period_low: int) -> dict[str, bytes]
         If the earlier run has periods to come, another domain, or no cumulative answers of a fixed plan.
     """
     directory = str(run.path)
-    if run.job.kind != "periods" or not run.table.released:
+    if not run.content.periods or not run.table.released:
         raise _refused(directory, "which is not the run of a growing table with released periods")
     table = run.table
     if not run.ended and len(table.released) < len(table.labels):
         raise _refused(directory, "which has periods to come", f"end it first: dpscale job end {directory}")
-    if CUMULATIVE not in table.kinds or not run.job.method.data_independent or run.job.privacy.noise != GAUSSIAN:
+    if CUMULATIVE not in table.kinds or not table.job.method.data_independent or run.job.privacy.noise != GAUSSIAN:
         raise _refused(directory, "which has no cumulative answers of a fixed plan with Gaussian noise")
     if table.declared.digest != domain.digest:
         raise _refused(directory, "which has another domain")

@@ -17,7 +17,8 @@ import tomli_w
 from dpscale.base.errors import JobError
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import first_day, read_period
-from dpscale.job import TableJob
+from dpscale.job import Job, TableJob
+from dpscale.job.digest import job_digest
 from dpscale.job.periods import check_rows, promise, read_period_file
 from dpscale.job.sections import SynthesizeTable
 from dpscale.mechanisms.contract import PlanningProblem
@@ -36,7 +37,7 @@ from dpscale.runs.preflight import check_cap, check_columns
 from dpscale.runs.run import NewRun, Part, Run
 from dpscale.runs.stage import Stage, stages_of_run
 from dpscale.runs.stored_job import read_stored
-from dpscale.runs.table import TablePart, job_digest, mechanism_entry
+from dpscale.runs.table import TablePart, mechanism_entry
 from dpscale.runs.table_facts import table_facts
 from dpscale.storage.files import present
 from dpscale.workload import Workload
@@ -343,12 +344,12 @@ class GrowingPart(Part):
         self.run.require(stage)
 
 
-def _first_files(job: TableJob, domain: Domain, period: Attribute, digest: str, number: int) -> dict[str, bytes]:
+def _first_files(job: Job, domain: Domain, period: Attribute, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
-    entries: dict[str, Any] = {"mechanism": mechanism_entry(job)}
+    entries: dict[str, Any] = {"mechanism": mechanism_entry(job.table)}
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     manifest = first_manifest(job.engine.seed, digest, number, **entries)
-    after = job.periods.after
+    after = job.table.periods.after
     return {
         **(earlier_files(open_run(after), domain, period.low) if after else {}),
         **domain.to_files(),
@@ -368,41 +369,44 @@ class GrowingTable(OneTable):
         if inputs:
             job, declared, period = inputs
         else:
-            job = read_stored(TableJob, run.path, run.manifest)
+            job = read_stored(run.path, run.manifest)
             declared = Domain.read(run.path / "domain.toml")
             period = read_period_file(Domain.read(run.path / PERIOD_FILE))
+        self.job = job
         if run.manifest["job_sha256"] != job_digest(job, declared, run.manifest.get("job_version", 1)):
             raise JobError("run directory", f"job.toml or domain.toml in {run.path} was edited",
                            "the files as the run wrote them (memory and scheduler may change)",
                            "restore them, or start a new run with your job")  # fmt: skip
-        self.table = load_kind(PERIOD_PARTS["table"])(run, job, declared, period)
+        self.table = load_kind(PERIOD_PARTS["table"])(run, job.table, declared, period)
 
     @classmethod
-    def prepare(cls, job: TableJob) -> NewRun:
-        domain, period = job.read_domain(), job.read_period()
+    def prepare(cls, job: Job) -> NewRun:
+        domain, period = job.table.read_domain(), job.table.read_period()
         if domain.totals:
             raise JobError("numbers", f"{domain.totals[0].name} with per_unit = \"total\" and data.period",
                            "numbers whose bounds hold for each record", "leave per_unit out")  # fmt: skip
-        job.build_workload(domain)
+        job.table.build_workload(domain)
         digest, earlier = job_digest(job, domain), job_digest(job, domain, 1)
         return NewRun(digest, lambda number: _first_files(job, domain, period, earlier, number), (domain, period),
                       (earlier,))  # fmt: skip
 
     @classmethod
-    def preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
-        domain, period = inputs
+    def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
+        (domain, period), table = inputs, job.table
         labels = [str(one) for one in period.labels]
-        check_cap(job, promise(job.data, job.periods, period), job.row_budget(domain), periods=labels)
-        check_columns(job, domain, job.build_workload(domain))
+        check_cap(table, promise(table.data, table.periods, period), table.row_budget(domain), periods=labels)
+        check_columns(table, domain, table.build_workload(domain))
 
-    def reopen(self, job: TableJob) -> None:
+    def reopen(self, job: Job) -> None:
         """Take over whether changes are accepted; raise JobError if the domain file has other periods than the run."""
         table, run = self.table, self.table.run
-        table.job = job.model_copy(update={"engine": self.job.engine, "synthesize": self.job.synthesize})
-        if job.periods.changed != table.changes:
+        self.job = job.model_copy(update={"engine": self.job.engine})
+        given, rows = self.job.table, table.job.synthesize
+        table.job = replace(given, data=given.data.model_copy(update={"synthesize": rows}))
+        if given.periods.changed != table.changes:
             with run.locked():
-                run.update(changes=job.periods.changed)
-        if table.period.name in Domain.read(job.data.domain).names and job.read_period() != table.period:
+                run.update(changes=given.periods.changed)
+        if table.period.name in Domain.read(given.data.domain).names and given.read_period() != table.period:
             raise JobError("data.period", f"other periods than those of {run.path}, which begin with"
                            f" {table.labels[0]}", f"{len(table.labels)} periods from {table.labels[0]}",
                            "restore the domain file, or start a new run with --run-dir")  # fmt: skip

@@ -72,7 +72,7 @@ def _values(run: GrowingPart, frame: dict[str, Any]) -> dict[str, Callable[[], A
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "guarantees": lambda: [(run.spent.epsilon_or_inf(one), one) for one in dict.fromkeys([delta, 1e-6, 1e-9])],
-        "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
+        "job_text": lambda: tomli_w.dumps(redacted(run.run.job.to_dict())),
     }  # fmt: skip
 
 

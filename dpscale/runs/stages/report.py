@@ -37,7 +37,7 @@ from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import counting_cost
-from dpscale.job import TableJob
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.ledger.request import SENSIBLE
 from dpscale.plans.measurement_plan import budget_shares
@@ -153,7 +153,7 @@ def _quoted(name: str, language: tuple[str, Mapping[str, str]]) -> str:
     return mark + "".join(escaped.get(letter, letter) for letter in name) + mark
 
 
-def job_text(job: TableJob) -> str:
+def job_text(job: Job) -> str:
     """Return the job file without paths and addresses."""
     return tomli_w.dumps(redacted(job.to_dict()))
 
@@ -234,7 +234,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "workload": lambda: _words(sure()),
         "strategies": lambda: [] if fixed is None else strategies(fixed),
         "snippets": lambda: snippets(run, index()),
-        "job_text": lambda: job_text(job),
+        "job_text": lambda: job_text(run.run.job),
         "cards": lambda: measurement_plan.forecast(run.planning_problem.budget).cards,
         "notes": lambda: measurement_plan.forecast(run.planning_problem.budget).notes,
         "explains": lambda: named.explain(job.estimating),

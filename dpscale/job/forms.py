@@ -1,0 +1,154 @@
+"""Forms of a job file: the short form of one table, and the form that every job has after it is read.
+
+The short form has [data] and sections of the table beside it. It is rewritten to [tables.data], which contains them.
+Messages name the fields as the user has written them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from dpscale.base.display import nearest, safe_repr
+from dpscale.base.errors import JobError
+from dpscale.base.settings import Settings, message_of
+from dpscale.job.data import Hop, UnitSettings
+from dpscale.job.joins import JoinSection, JoinWorkload
+from dpscale.job.sections import (
+    AllocationTable,
+    DiscoverTable,
+    EngineSettings,
+    LinkSection,
+    MechanismTable,
+    Output,
+    PeriodSettings,
+    Privacy,
+    ReconstructTable,
+    SynthesizeTable,
+    TableSection,
+    TotalsTable,
+    UnitsTable,
+    WorkloadSection,
+)
+
+ONLY = "data"  # name of the table of the short form
+SEVERAL = {"tables", "link"}  # sections that the short form does not have
+TABLE_SECTIONS: dict[str, type[Settings]] = {
+    "workload": WorkloadSection,
+    "mechanism": MechanismTable,
+    "reconstruct": ReconstructTable,
+    "output": Output,
+    "synthesize": SynthesizeTable,
+    "discover": DiscoverTable,
+    "units": UnitsTable,
+    "totals": TotalsTable,
+    "time": PeriodSettings,
+}
+JOB_SECTIONS: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings}
+MODELS = TABLE_SECTIONS | JOB_SECTIONS | {
+    "tables": TableSection,
+    "link": LinkSection,
+    "joins": JoinSection,
+    "allocation": AllocationTable,
+    "unit_through": Hop,
+}  # fmt: skip
+SHORT_KEYS = ("links", "period", "time")  # of a table in the short form only
+DATA_KEYS = sorted({*UnitSettings.model_fields, "snapshot", "links", "period"})
+DEFAULTS: dict[str, Any] = {"mechanism": {}, "reconstruct": {}, "output": {}}
+
+
+def from_short(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a job in the short form with its sections in [tables.data]."""
+    data = content["data"]
+    sections = {name: section for name, section in content.items() if name in TABLE_SECTIONS}
+    table = {"snapshot": "content", **data, **DEFAULTS, **sections} if isinstance(data, Mapping) else data
+    others = {name: section for name, section in content.items() if name not in ("data", *TABLE_SECTIONS)}
+    return {**others, "tables": {ONLY: table}}
+
+
+def to_short(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the short form of the content of a job with the table [tables.data] only."""
+    table = content["tables"][ONLY]
+    data = {name: value for name, value in table.items() if name in DATA_KEYS}
+    sections = {name: section for name, section in table.items() if name in TABLE_SECTIONS}
+    return {"data": data, **sections, **{name: content[name] for name in JOB_SECTIONS if name in content}}
+
+
+def check_sections(content: Mapping[str, Any], is_short: bool) -> None:
+    """Raise JobError for sections and keys of the other form, and for sections that the short form requires."""
+    if not is_short:
+        for name, table in _items(content.get("tables")):
+            _refuse_others(f"tables.{name}", table, given=SHORT_KEYS)
+        _refuse_others("synthesize", content.get("synthesize"), ["types"])
+        return
+    _refuse_others("", content, sorted({"data", *TABLE_SECTIONS, *JOB_SECTIONS}))
+    _refuse_others("data", content.get("data"), DATA_KEYS)
+    _refuse_others("privacy", content.get("privacy"), given=["unit"])
+    if isinstance(content.get("mechanism"), str):
+        raise JobError("mechanism", f"{content['mechanism']!r}: it should be a table", "", "fix it")
+    if missing := next((name for name in ("data", "privacy", "workload") if name not in content), None):
+        raise JobError(missing, "missing", "a value", "add it to the job file")
+
+
+def _items(content: Any) -> Any:
+    return content.items() if isinstance(content, Mapping) else ()
+
+
+def _refuse_others(where: str, section: Any, keys: Sequence[str] = (), given: Collection[str] = ()) -> None:
+    """Raise JobError for a key that is not one of `keys`, or for one of those that only the other form has."""
+    for key, _ in _items(section):
+        if key in given or (keys and key not in keys):
+            known = keys or [one for one in accepted_keys(tuple(where.split("."))) if one not in given]
+            raise JobError(f"{where}.{key}".strip("."), "unknown key", ", ".join(known), nearest(str(key), known))
+
+
+def accepted_keys(location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys of a section, in the form of several tables."""
+    names = [one for one in location if isinstance(one, str)]
+    if names[0] in ("tables", "joins"):  # the second is the name of the table or join
+        names = names[:1] + names[2:]
+    model = JoinWorkload if names == ["workload"] else MODELS[names[-1]]
+    return sorted(model.model_fields)
+
+
+def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) -> JobError:
+    """Return the first fault of a job as an error.
+
+    Parameters
+    ----------
+    error : pydantic.ValidationError
+    is_short : bool
+        Whether the job is stated in the short form.
+    keys : sequence of str
+        Names of the sections of a job.
+    """
+    faults = [one for one in error.errors() if one["loc"][-1:] != ("str",)] or error.errors()  # "str": a mere name
+    unknown = [one for one in faults if one["type"] == "extra_forbidden"]  # a misspelt key is also missing
+    fault = (unknown or faults)[0]
+    location = tuple(one for one in fault["loc"] if one not in ("MechanismTable", "str"))
+    stated = _stated(location) if is_short else location
+    refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
+    if isinstance(refused, JobError):  # raised by a validator, which does not know the name of the table
+        table = ".".join(map(str, stated[:2])) if stated[0] == "tables" else "data"
+        return JobError(refused.field.replace("data", table, 1), refused.got, refused.takes, refused.remedy)
+    named = [str(part) for part in stated if "[" not in str(part) and "constrained" not in str(part)]
+    where = ".".join(named) or "job"
+    if fault["type"] == "extra_forbidden":
+        known = accepted_keys(location[:-1]) if location[1:] else list(keys)
+        return JobError(where, "unknown key", ", ".join(known), nearest(str(location[-1]), known))
+    if fault["type"] == "missing":
+        return JobError(where, "missing", "a value", "add it to the job file")
+    if fault["type"] == "list_type" and "attributes" in named:
+        return JobError(where, safe_repr(fault["input"]), "a list of attribute sets, each a list of names",
+                        'write attributes = [["age", "sex"], ["age"]]')  # fmt: skip
+    got = "" if isinstance(fault["input"], Mapping) else f"{safe_repr(fault['input'])}: "
+    return JobError(where, f"{got}{message_of(fault)}", "", "fix it" if got else "")
+
+
+def _stated(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Return where the short form states what [tables.data] contains."""
+    if location[:2] != ("tables", ONLY):
+        return location
+    return location[2:] if location[2:3] and location[2] in TABLE_SECTIONS else ("data", *location[2:])

@@ -1,0 +1,346 @@
+"""Job of a table at its share of the budget: its workload and methods, and the division of its budget.
+
+The only table of a job has the whole budget. Joins have such a job too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self, cast
+
+from dpscale.base.display import nearest
+from dpscale.base.errors import JobError
+from dpscale.base.settings import Settings, checked
+from dpscale.domain import Attribute, Domain
+from dpscale.job.periods import check_periods, check_rows, period_attribute, without_period
+from dpscale.job.search_budget import (
+    COUNTING_SHARE,
+    SHARE,
+    SearchBudget,
+    check_unit_needed,
+    counts_all_cells,
+    search_budget,
+    unit_workload,
+)
+from dpscale.job.sections import (
+    BELOW_ONE,
+    DiscoverTable,
+    EngineSettings,
+    MechanismTable,
+    Output,
+    PeriodSettings,
+    Privacy,
+    ReconstructTable,
+    SynthesizeTable,
+    TableSection,
+    UnitsTable,
+    WorkloadSection,
+    add_part,
+    check_totals,
+)
+from dpscale.mechanisms import mechanism
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem
+from dpscale.privacy.accounting import Budget
+from dpscale.reconstruction import (
+    RECONSTRUCTIONS,
+    distribution,
+    reconstruction,
+    reconstruction_names,
+    reconstructions_for,
+)
+from dpscale.reconstruction.base import Reconstruction
+from dpscale.reconstruction.joint_intervals import MOST_JOINT
+from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution, family_named, family_names
+
+
+@dataclass(frozen=True, eq=False)
+class TableJob:
+    """Job of a table.
+
+    Attributes
+    ----------
+    data : TableSection
+        Its records with their privacy unit, and its workload and methods.
+    privacy : Privacy
+        Its budget.
+    engine : EngineSettings
+    dataset, files : str
+        Name of the data on the ledger, and the path of the data of the whole job if it states no name.
+    recorded_share : float, optional
+        Share of the searches that a run has recorded.
+    """
+
+    data: TableSection
+    privacy: Privacy
+    engine: EngineSettings
+    dataset: str
+    files: str = ""
+    recorded_share: float | None = None
+
+    def checked(self) -> Self:
+        """Return the job. Raises JobError for settings that contradict each other."""
+        _ = self.options, self.estimating
+        self.check_way()
+        self.check_joint()
+        self.check_time()
+        self.check_units()
+        return self
+
+    @property
+    def workload(self) -> Sequence[WorkloadSection]:
+        """Parts of the workload."""
+        return self.data.workload or ()
+
+    @property
+    def mechanism(self) -> MechanismTable:
+        """Name of the mechanism, and its options as given."""
+        return self.data.method
+
+    @property
+    def reconstruct(self) -> ReconstructTable:
+        """Name of the reconstruction, and its options as given."""
+        return self.data.reconstruct or ReconstructTable()
+
+    @property
+    def output(self) -> Output:
+        """Settings of the answer files."""
+        return self.data.output or Output()
+
+    @property
+    def synthesize(self) -> SynthesizeTable | None:
+        """Settings of the synthetic rows; None without rows."""
+        return self.data.synthesize
+
+    @property
+    def discover(self) -> DiscoverTable | None:
+        return self.data.discover
+
+    @property
+    def units(self) -> UnitsTable | None:
+        return self.data.units
+
+    @cached_property
+    def method(self) -> Mechanism:
+        """Mechanism of the job. Raises JobError for an unknown name."""
+        return mechanism(self.mechanism.name)
+
+    @cached_property
+    def options(self) -> Settings:
+        """Options of the mechanism. Raises JobError for an invalid one."""
+        return checked(self.method.Options, self.mechanism.given, "mechanism", self.method.name)
+
+    @cached_property
+    def reconstruction(self) -> Reconstruction:
+        """Reconstruction of the job, or the mechanism's preferred one. Raises JobError if it is not supported."""
+        forms = self.method.forms(self.options)
+        has = reconstructions_for(forms)
+        name = self._method_or_alias
+        foreign = name not in ("auto", *RECONSTRUCTIONS) and name in reconstruction_names()
+        if foreign and reconstruction(name).form in forms:
+            has = [*has, name]
+        if name != "auto" and name not in has:
+            names = dict.fromkeys(["auto", *has, *self.method.aliases])
+            raise JobError("reconstruct.method", f"{name!r} for {self.method.name} with these options",
+                           ", ".join(names), self._remedy(name))  # fmt: skip
+        return reconstruction(has[0] if name == "auto" else name)
+
+    @property
+    def _method_or_alias(self) -> str:
+        """Name of the reconstruction, or of its equivalent for this mechanism if that has all options that are set."""
+        method, given = self.reconstruct.method, self.reconstruct.given
+        alias = self.method.aliases.get(method)
+        if alias is None:
+            return method
+        shared = reconstruction(alias).Options.model_fields
+        return method if any(value and option not in shared for option, value in given.items()) else alias
+
+    @property
+    def distributions(self) -> dict[str, str]:
+        """Versions of other distributions whose plug-ins the job names, by name."""
+        families = (family_distribution(name) for part in self.workload for name in part.families)
+        foreign = (self.method.distribution, distribution(self.reconstruction.name), *families)
+        return dict(one.rsplit(" ", 1) for one in (*foreign, *self.data.distributions) if one)
+
+    def _remedy(self, requested: str) -> str:
+        setting = self.method.requires.get(requested)
+        if setting:
+            return f"leave it out, or set {setting}"
+        return "leave it out" if requested in RECONSTRUCTIONS else nearest(requested, ["auto", *RECONSTRUCTIONS])
+
+    @cached_property
+    def estimating(self) -> Settings:
+        """Options of the reconstruction. Raises JobError for an invalid one."""
+        named = self.reconstruction
+        options: Settings = checked(named.Options, self.reconstruct.given, "reconstruct", f"{named.name} estimates")
+        return options if self.method.data_independent else cast(Settings, named.adaptive(options))
+
+    def check_way(self) -> None:
+        """Raise JobError for rows of a junction tree without one, or with options of the other sampler."""
+        rows, named = self.synthesize, self.reconstruction
+        if rows is None or rows.method != "ancestral":
+            return
+        if named.joint is None:
+            raise JobError("synthesize.method", f"'ancestral' with {named.name} estimates", "auto or sampler",
+                           'leave it out, or set reconstruct.method = "graphical"')  # fmt: skip
+        if rows.weights or rows.polish is True:
+            other = "weights" if rows.weights else "polish"
+            raise JobError("synthesize.method", f"'ancestral' with {other}", "auto or sampler", "leave one out")
+
+    def check_joint(self) -> None:
+        """Raise JobError for simultaneous intervals of estimates without errors."""
+        known = self.reconstruction.form == "least_squares" or getattr(self.estimating, "errors", None) == "simulated"
+        if self.output.joint and not known:
+            raise JobError("output.joint", f"true with {self.reconstruction.name} estimates",
+                           "least squares, or simulated errors", "leave it out, or set reconstruct.method ="
+                           ' "least-squares" (an adaptive job: "maxent" with errors = "simulated")')  # fmt: skip
+
+    @property
+    def periods(self) -> PeriodSettings:
+        """Settings of the periods of a growing table."""
+        return self.data.time or PeriodSettings()
+
+    def read_period(self) -> Attribute:
+        """Return the periods of a growing table as a date attribute."""
+        return period_attribute(self.data, self.periods)
+
+    def check_time(self) -> None:
+        """Raise JobError for settings of periods that contradict each other or the other tables of the job."""
+        check_periods(self.data)
+        if self.data.period is None:
+            return
+        others = {"discover": self.discover, "units": self.units, "totals": self.data.totals}
+        if given := [name for name, table in others.items() if table]:
+            raise JobError(given[0], "given with data.period", "a job of one moment", "leave one of them out")
+        if self.synthesize is not None:
+            check_rows(self.synthesize)
+        if any(part.count == "units" for part in self.workload):
+            raise JobError("workload.count", '"units" with data.period', "numbers of rows", "leave it out")
+
+    def check_units(self) -> None:
+        """Raise JobError for shares of the budget of units without their purpose, or of the whole budget."""
+        if (units := self.units) is None:
+            return
+        needs_part = units.cut is None or units.share is not None
+        if needs_part and all(part.count != "units" for part in self.workload):
+            raise JobError("units", "given without a part with count = 'units'", "such a part", "remove it")
+        if units.cut is not None and self.data.privacy_unit is None:
+            raise JobError("units.cut", f"{units.cut}, but the unit is a row", "a unit with a bound on its rows",
+                           "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
+        if self._cut_share + (units.share or 0) >= 1:
+            raise JobError("units", "share and cut of the whole budget", "a sum below 1", "reduce them")
+
+    def planning_problem(self, workload: Workload, declared: Domain | None = None) -> PlanningProblem:
+        """Return workload, budget and rows per unit.
+
+        `declared` is the domain of the job if that of the workload has the cells that a search has found.
+        """
+        budget = self.row_budget(declared or workload.domain)
+        return PlanningProblem(workload, budget, self.data.max_rows_per_unit or 1)
+
+    def row_budget(self, domain: Domain) -> Budget:
+        """Return the budget of the measurements of rows, after searches, numbers of units and of rows that are cut."""
+        whole, share = self.search_budget(domain).remaining, self._unit_share(domain) + self._cut_share
+        return replace(whole, amount=whole.amount * (1 - share) * BELOW_ONE) if share else whole
+
+    def unit_budget(self, domain: Domain) -> Budget:
+        """Return the budget of the numbers of distinct units."""
+        whole = self.search_budget(domain).remaining
+        return replace(whole, amount=whole.amount * self._unit_share(domain))
+
+    def cut_budget(self, domain: Domain) -> Budget | None:
+        """Return the budget of the number of rows beyond the bound of a unit; None if it is not measured."""
+        whole = self.search_budget(domain).remaining
+        return replace(whole, amount=whole.amount * self._cut_share) if self._cut_share else None
+
+    @property
+    def _cut_share(self) -> float:
+        return (self.units.cut if self.units is not None else None) or 0.0
+
+    def _unit_share(self, domain: Domain) -> float:
+        units = self.unit_workload(domain)
+        if units is None:
+            return 0.0
+        if self.units is not None and self.units.share is not None:
+            return self.units.share
+        sets, rows = (sum(len(part.sets) for part in one.parts) for one in (units, self.build_workload(domain)))
+        return sets / (sets + rows) * (1 - self._cut_share)
+
+    def unit_workload(self, domain: Domain) -> Workload | None:
+        """Return the sets whose distinct units are counted; None if there are none. Raises JobError for other parts."""
+        return unit_workload(self.workload, self.data.privacy_unit is not None, domain, self.engine.most_sets)
+
+    def search_budget(self, domain: Domain) -> SearchBudget:
+        """Return the part of the budget for the searches of a domain, and the rest."""
+        settings = self.discover or DiscoverTable()
+        return search_budget(self.privacy, settings, domain.searches, self.search_share(domain))
+
+    def search_share(self, domain: Domain) -> float:
+        """Return the share of the squared mu of all searches: as given, as a run has recorded, or chosen.
+
+        A search whose counts are the estimates has nearly everything. The error of a found value is that of the whole
+        budget for any share, and a larger share finds more of them.
+        """
+        given = self.recorded_share if self.discover is None else self.discover.share or self.recorded_share
+        return given or (COUNTING_SHARE if self.counting_search(domain) else SHARE)
+
+    def with_search_share(self, share: float) -> Self:
+        """Return the job of a run that has recorded its share of the searches."""
+        return replace(self, recorded_share=share)
+
+    def counting_search(self, domain: Domain) -> str | None:
+        """Return the attribute if the job asks nothing but the counts of its values, which are searched, else None.
+
+        The noisy counts of the search then join the estimates, which are least squares.
+        """
+        [name, *others] = [one.name for one in domain.searches] or [""]
+        if not name or others or not counts_all_cells(domain[name]) or self._cut_share:
+            return None
+        [part, *more] = self.workload
+        sets = [names for own in self.build_workload(domain).parts for names in own.sets]
+        alone = not more and part.family == MARGINAL.name and part.count != "units" and set(sets) == {(name,)}
+        exact = self.reconstruction.form == self.method.forms(self.options)[0] == "least_squares"
+        return name if alone and exact else None
+
+    def answer_budget(self, domain: Domain) -> Budget:
+        """Return the budget that determines the error of an answer: with the search if its counts are the answers."""
+        return self.search_budget(domain).total if self.counting_search(domain) else self.row_budget(domain)
+
+    def read_domain(self) -> Domain:
+        rows = self.data.max_rows_per_unit
+        domain = without_period(Domain.read(self.data.domain), self.data.period)
+        check_unit_needed(domain, rows is not None)
+        domain = domain.for_rows_per_unit(rows or 1)
+        domain = domain.with_totals([one.model_dump() for one in self.data.totals or []])
+        check_totals(domain.public_totals, rows)
+        known = [part for part in self.workload if part.family in family_names()]
+        return domain.with_squares(
+            [str(one.given.get("of")) for one in known if family_named(one.family).needs_squares]
+        )
+
+    def build_workload(self, domain: Domain) -> Workload:
+        """Return the workload over a domain."""
+        workload = Workload(domain, self.engine.most_sets)
+        for part in self.workload:
+            if part.count != "units":
+                add_part(workload, part)
+        if not workload.parts:
+            raise JobError("workload", "numbers of units only", "a family of rows beside them", "add one")
+        if self.output.joint:
+            for built in workload.parts:
+                _check_joint(built, self.output.max_rows)
+        if workload.numbers and self.method.data_independent and self.reconstruction.form != "least_squares":
+            raise JobError("reconstruct.method", f"{self.reconstruction.name!r} with sums or means of"
+                           f" {', '.join(workload.numbers)}", "auto", "leave it out")  # fmt: skip
+        return workload
+
+
+def _check_joint(part: WorkloadPart, most: int) -> None:
+    """Raise JobError for means, and for a set with too many queries to simulate their noise."""
+    if part.statistic is not None:
+        raise JobError("output.joint", f"given with {part.name}", "linear queries", "leave it out")
+    for names, count in zip(part.sets, part.counts, strict=True):
+        if MOST_JOINT < count <= most:
+            raise JobError("output.joint", f"{count:,} queries of family {part.name} over {', '.join(names)}",
+                           f"at most {MOST_JOINT:,}", "leave it out, or set a smaller output.max_rows")  # fmt: skip
