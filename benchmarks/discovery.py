@@ -109,7 +109,7 @@ def _threeway(
                 "mechanism": {"name": "aim-grem"},
                 "engine": {"seed": seed},
                 "output": {"max_rows": 0},
-                "discover": {"share": share},
+                "budget": {"discover": share},
             }  # fmt: skip
             releases[which] = dp.run(job, run_dir=place / which)
         searches = json.loads((place / "found/domain/searches.json").read_text())
@@ -173,7 +173,7 @@ def _single_job(
            "privacy": {"epsilon": epsilon, "delta": DELTA, "ledger": str(folder / "ledger.sqlite"),
                        "dataset": f"{epsilon} {seed} {share}"},
            "workload": [{"family": "marginal", "attributes": [[name]]}], "engine": {"seed": seed},
-           **({} if share > 0.5 else {"discover": {"share": share}})}  # fmt: skip
+           **({} if share > 0.5 else {"budget": {"discover": share}})}  # fmt: skip
     with tempfile.TemporaryDirectory(dir=folder) as run:
         release = dp.run(job, run_dir=Path(run) / "run")
         estimates = pd.Series(release.marginal((name,)), release.domain[name].labels)

@@ -212,6 +212,7 @@ def release_database(
     epsilon: float,
     seed: int,
     public: tuple[str, ...] = (),
+    budget: dict[str, Any] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Release tables with dpscale: those in `sizes` have attributes and the key `key`, others are pairs."""
     with tempfile.TemporaryDirectory() as folder:
@@ -230,7 +231,7 @@ def release_database(
             "link": links,
             "privacy": privacy,
             "engine": {"scheduler": "synchronous", "seed": seed},
-            "allocation": {"method": "equal" if any("share" in link for link in links) else "planned"},
+            "budget": budget or {},
         }
         return {name: one.compute() for name, one in dpscale.run(job, f"{folder}/run").synthetic().items()}
 
@@ -257,8 +258,8 @@ def release_tables(
     else:
         frames["links"] = pairs_frame(data.links)
         link = make_pairs_link("links", "one", "two", data.bound, protects="both")
-    link |= {"share": share} if share else {}
-    made = release_database(frames, sizes, [link], epsilon, seed)
+    budget = {"method": "equal", "links": {"links": {"share": share}}} if share else None
+    made = release_database(frames, sizes, [link], epsilon, seed, budget=budget)
     found = made["links"] if "links" in made else made["two"].dropna().rename(columns={"parent": "from", "key": "to"})
     return *(frame_codes(made[name], sizes[name]) for name in sizes), found[["from", "to"]].to_numpy(np.int64)
 

@@ -39,7 +39,7 @@ from dpscale.base.numerics import one_thread
 from dpscale.engine import resolve
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.sdv import metadata
-from dpscale.job.sections import LinkSection
+from dpscale.job.sections import LinkSection, LinkShare
 from dpscale.runs.links.link_data import ExactLinks, read_links
 
 DELTA, EPSILONS, APART = 1e-5, (0.5, 1.0, 2.0, 4.0), 1e-4
@@ -57,14 +57,16 @@ class Measured:
     def job_at(self, epsilon: float, seed: int, folder: str, method: str = "planned") -> dp_job.Job:
         privacy = {"epsilon": epsilon, "delta": DELTA, "ledger": f"{folder}/ledger.sqlite", "dataset": "benchmark"}
         engine = {"scheduler": "synchronous", "seed": seed}
-        sections = {"privacy": privacy, "engine": engine, "allocation": {"method": method}}
+        sections = {"privacy": privacy, "engine": engine, "budget": {"method": method}}
         return dp_job.Job.parse(self.content | sections, Path())
 
     def apart(self, epsilon: float, seed: int, folder: str) -> dp_job.Job:
         """Return a job whose tables have nearly all of the budget."""
         job = self.job_at(epsilon, seed, folder, "equal")
-        links = [one.model_copy(update={"share": APART, "mechanism": "maxent"}) for one in job.link]
-        return job.model_copy(update={"link": links})
+        links = [one.model_copy(update={"mechanism": "maxent"}) for one in job.link]
+        shares = {one.called: LinkShare(share=APART) for one in job.link}
+        budget = job.budget.model_copy(update={"links": shares})
+        return job.model_copy(update={"link": links, "budget": budget})
 
     def figures(self, released: dict[str, ExactLinks], rng: np.random.Generator | None = None) -> Figures:
         """Return error and distance of degrees of every link, with random links if `rng` is given."""

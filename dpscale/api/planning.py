@@ -289,7 +289,7 @@ def plan(
         "mechanism": {"name": mechanism, **options},
     }
     if cut is not None:
-        content["units"] = {"cut": cut}
+        content["budget"] = {"cut": cut}
     made = ReleasePlan(content, Path.cwd())
     _check_same(made, queries)
     return made

@@ -157,7 +157,7 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
             return cut_share(self.joins, str(join), level)
         if (share := share_cut(self._run.table, level)) is None:
             raise PlanError("cut", "rows beyond the bound, which were not measured", "a job that measures them",
-                            "set units.cut in the job (Python: dp.plan(cut=0.02)), in a new release")  # fmt: skip
+                            "set budget.cut in the job (Python: dp.plan(cut=0.02)), in a new release")  # fmt: skip
         return share
 
     def _rows_of(self, name: str) -> DaskFrame:

@@ -15,10 +15,10 @@ from traceback import format_exception
 from typing import Any
 
 PAGES = {  # tables of files by the page that lists their keys
-    "reference/job-file": ("data", "time", "privacy", "discover", "units", "totals", "workload", "mechanism",
+    "reference/job-file": ("data", "time", "privacy", "budget", "totals", "workload", "mechanism",
                            "reconstruct", "engine", "output", "synthesize"),
     "domain-file": ("attributes", "numbers"),
-    "databases": ("tables", "link", "joins", "allocation"),
+    "databases": ("tables", "link", "joins"),
 }  # fmt: skip
 SECTIONS = {  # other fields by the section on them
     "data column": "docs/domain-file.md", "data columns": "docs/domain-file.md",

@@ -11,7 +11,7 @@ import click
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, rows_of
 from dpscale.job.forms import DATA_KEYS, JOB_SECTIONS, TABLE_SECTIONS
-from dpscale.job.sections import PREDICATES, MechanismTable, ReconstructTable, TableSection
+from dpscale.job.sections import PREDICATES, MechanismTable, ReconstructTable, TableSection, TableShares
 from dpscale.mechanisms import MECHANISMS, mechanism, mechanism_names
 from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, reconstruction_names
 from dpscale.workload import family_named, family_names
@@ -40,6 +40,8 @@ def short_form() -> dict[str, Any]:
     table = TableSection.model_json_schema()
     models = table["$defs"] | {model.__name__: model.model_json_schema() for model in JOB_SECTIONS.values()}
     del models["Privacy"]["properties"]["unit"]
+    models["BudgetTable"] = TableShares.model_json_schema()
+    del models["BudgetTable"]["properties"]["share"]
     data = {"type": "object", "description": "Location of the records and definition of the privacy unit.",
             "properties": {k: v for k, v in table["properties"].items() if k in DATA_KEYS},
             "required": ["path", "domain"], "additionalProperties": False}  # fmt: skip

@@ -316,7 +316,7 @@ def found_ends(plan: EndPlan, ends: ChosenEnds | None) -> tuple[Number, dict[str
             f"numbers.{number.name}.{end}",
             f'"{PRIVATE}", but no values beside 0 are seen in the noise of the search',
             "a public number, or a fallback that is used in this case",
-            "state one of them, or increase discover.share. The rest of the budget is not charged",
+            "state one of them, or increase budget.discover. The rest of the budget is not charged",
         )
 
     if ends is None:

@@ -113,7 +113,7 @@ def search_draw(share: Fraction, rows_per_unit: int, what: str, squared_l2: int 
     draw = gaussian_draw(squared_l2, share, rows_per_unit, what)
     if not draw.fits_words or draw.multiplier > MOST_MULTIPLIER:
         raise JobError("privacy", f"a budget with which {what} cannot be measured on integers of 64 bits",
-                       "a budget between 1e-20 and 1e9 of squared mu", "change it, or discover.share")  # fmt: skip
+                       "a budget between 1e-20 and 1e9 of squared mu", "change it, or budget.discover")  # fmt: skip
     return draw
 
 
@@ -587,7 +587,7 @@ def plan_values(
     if public_rows is not None and threshold.records > public_rows:
         raise JobError("privacy", f"a budget with which only values of {threshold.records:,.0f} rows are found in"
                        f" {attribute.name}", "a threshold below the number of rows",
-                       "increase the budget or discover.share")  # fmt: skip
+                       "increase the budget or budget.discover")  # fmt: skip
     return ValuePlan(attribute, threshold)
 
 

@@ -26,7 +26,7 @@ from dpscale.base.numerics import Integers
 from dpscale.job.job import Job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.protected_unit import side_tables
-from dpscale.job.sections import AllocationTable, LinkSection
+from dpscale.job.sections import LinkSection
 from dpscale.job.table_job import TableJob
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.relational.allocation import (
@@ -54,12 +54,14 @@ ROOT_SPREAD, LINK_SPREAD = 3.0, 1.5  # log-spreads of numbers of rows around the
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
 
-def allocation_of(job: Job) -> AllocationTable | None:
-    """Return the settings of the division; None if there is nothing to divide, or if the parts are equal."""
-    settings = job.allocation or AllocationTable()
+FIRST = 0.02  # of the budget of the parts that state no share, for the first measurement
+
+
+def is_divided(job: Job) -> bool:
+    """Return whether the shares of some parts are planned; not if they are equal, or only one part states none."""
     stated = job.given_shares
     left = [name for name in job.shares if name not in stated]
-    return settings if job.link and settings.method == "planned" and len(left) > 1 else None
+    return bool(job.link) and job.budget.method != "equal" and len(left) > 1
 
 
 def has_first_measurement(job: Job) -> bool:
@@ -71,20 +73,19 @@ def has_first_measurement(job: Job) -> bool:
         searched = {one.name for one in domain.searches}
         if searched.issuperset(domain.names) or any(searched & set(rule.names) for rule in domain.rules):
             return False
-    return allocation_of(job) is not None
+    return is_divided(job)
 
 
 def first_share(job: Job) -> float:
     """Return the share of the first measurement in the budget of the job."""
-    settings = allocation_of(job)
-    if settings is None or not has_first_measurement(job):
+    if not has_first_measurement(job):
         return 0.0
-    return settings.share * (1 - sum(job.given_shares.values()))
+    return (job.budget.first or FIRST) * (1 - sum(job.given_shares.values()))
 
 
 def first_amount(job: Job) -> Fraction:
     """Return the squared μ of the first measurement."""
-    return Fraction(job.budget.amount) * Fraction(first_share(job)) * ALMOST
+    return Fraction(job.total_budget.amount) * Fraction(first_share(job)) * ALMOST
 
 
 def check_division(job: Job, content: Mapping[str, Any]) -> None:
@@ -129,7 +130,7 @@ def check_open_bounds(job: Job) -> None:
     own = unbounded or link.parent == link.child or link.protects == "both"
     if own or not has_first_measurement(job):
         raise JobError(f"link {link.called}: max_degree", '"private"', "an integer, or a link of a private parent with"
-                       " another table in a job whose budget is divided (allocation.method = \"planned\")",
+                       " another table in a job whose budget is divided (budget.method = \"planned\")",
                        "state a bound that does not come from the data")  # fmt: skip
 
 
@@ -233,11 +234,11 @@ class Divisible:
     def divide(self, known: KnownSizes, measured: bool) -> Allocation:
         """Return the best shares for these numbers of rows and links."""
         job, first = self.job, first_share(self.job) if measured else 0.0
-        problem = self._problem(known, job.budget.amount * (1 - first))
+        problem = self._problem(known, job.total_budget.amount * (1 - first))
         fixed = {name: share / (1 - first) for name, share in job.given_shares.items()} | self._equal_parts()
         best = allocate(problem, fixed)
         shares = {name: job.given_shares.get(name, best[name] * (1 - first)) for name in job.shares}
-        whole = self._problem(known, job.budget.amount)
+        whole = self._problem(known, job.total_budget.amount)
         return Allocation(shares, known, problem.errors(best), whole.random_error(), measured)
 
     def _equal_parts(self) -> dict[str, float]:
@@ -260,14 +261,14 @@ class Divisible:
             update={"counts": None, "order_by": None, "parents": None}))  # fmt: skip
         question = whole.question((even_side(ends[0]), even_side(ends[1])), max(known.links[name], 2.0))
         amounts, departures = known.strengths[name].departures(
-            question, amount, self.job.budget.amount / question.amount
+            question, amount, self.job.total_budget.amount / question.amount
         )
         return LinkErrors(link.parent, link.child, known.links[name], cross_cells(*ends), amounts, departures)
 
 
 def expected_job(job: Job) -> tuple[Job, Allocation | None]:
     """Return the job with the shares that it is expected to have, and their division; None if it states them."""
-    if allocation_of(job) is None:
+    if not is_divided(job):
         return job, None
     divisible = Divisible(job, neighbour_relation(job))
     found = divisible.divide(divisible.usual(), measured=has_first_measurement(job))
@@ -304,7 +305,7 @@ def stored_allocation(path: Path) -> dict[str, Any]:
 
 def budget(job: Job, piece: str) -> Fraction:
     """Return the squared μ that a component may cost."""
-    return Fraction(job.budget.amount) * Fraction(job.shares[piece]) * ALMOST
+    return Fraction(job.total_budget.amount) * Fraction(job.shares[piece]) * ALMOST
 
 
 @dataclass(frozen=True, eq=False)

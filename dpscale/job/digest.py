@@ -12,6 +12,7 @@ from typing import Any
 
 from dpscale.domain import Domain
 from dpscale.job.data import identity_of, mapped
+from dpscale.job.forms import without_budget
 from dpscale.job.job import Job
 from dpscale.job.search_budget import SHARE
 from dpscale.job.sections import LIMITS
@@ -23,7 +24,7 @@ EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}  # of [reconstruct], also
 
 def former_content(job: Job) -> dict[str, Any]:
     """Return the content of a job as it was when version 2 of the digest began."""
-    return job.to_dict()
+    return without_budget(job.to_dict(), [one.called for one in job.link])
 
 
 def job_digest(job: Job, domain: Domain | None = None, version: int = DIGEST_VERSION) -> str:

@@ -6,6 +6,7 @@ Messages name the fields as the user has written them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,10 +18,11 @@ from dpscale.base.settings import Settings, message_of
 from dpscale.job.data import Hop, UnitSettings
 from dpscale.job.joins import JoinSection, JoinWorkload
 from dpscale.job.sections import (
-    AllocationTable,
-    DiscoverTable,
+    BudgetTable,
     EngineSettings,
+    JoinShare,
     LinkSection,
+    LinkShare,
     MechanismTable,
     Output,
     PeriodSettings,
@@ -28,8 +30,8 @@ from dpscale.job.sections import (
     ReconstructTable,
     SynthesizeTable,
     TableSection,
+    TableShares,
     TotalsTable,
-    UnitsTable,
     WorkloadSection,
 )
 
@@ -41,21 +43,20 @@ TABLE_SECTIONS: dict[str, type[Settings]] = {
     "reconstruct": ReconstructTable,
     "output": Output,
     "synthesize": SynthesizeTable,
-    "discover": DiscoverTable,
-    "units": UnitsTable,
     "totals": TotalsTable,
     "time": PeriodSettings,
 }
-JOB_SECTIONS: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings}
+JOB_SECTIONS: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "budget": BudgetTable}
+SHARES: dict[str, type[Settings]] = {"tables": TableShares, "links": LinkShare, "joins": JoinShare}  # of [budget]
 MODELS = TABLE_SECTIONS | JOB_SECTIONS | {
     "tables": TableSection,
     "link": LinkSection,
     "joins": JoinSection,
-    "allocation": AllocationTable,
     "unit_through": Hop,
 }  # fmt: skip
 SHORT_KEYS = ("links", "period", "time")  # of a table in the short form only
 DATA_KEYS = sorted({*UnitSettings.model_fields, "snapshot", "links", "period"})
+BUDGET_KEYS = sorted({*TableShares.model_fields} - {"share"})  # of [budget] in the short form
 DEFAULTS: dict[str, Any] = {"mechanism": {}, "reconstruct": {}, "output": {}}
 
 
@@ -65,6 +66,8 @@ def from_short(content: Mapping[str, Any]) -> dict[str, Any]:
     sections = {name: section for name, section in content.items() if name in TABLE_SECTIONS}
     table = {"snapshot": "content", **data, **DEFAULTS, **sections} if isinstance(data, Mapping) else data
     others = {name: section for name, section in content.items() if name not in ("data", *TABLE_SECTIONS)}
+    if isinstance(content.get("budget"), Mapping):
+        others["budget"] = {"tables": {ONLY: content["budget"]}}
     return {**others, "tables": {ONLY: table}}
 
 
@@ -73,7 +76,71 @@ def to_short(content: Mapping[str, Any]) -> dict[str, Any]:
     table = content["tables"][ONLY]
     data = {name: value for name, value in table.items() if name in DATA_KEYS}
     sections = {name: section for name, section in table.items() if name in TABLE_SECTIONS}
-    return {"data": data, **sections, **{name: content[name] for name in JOB_SECTIONS if name in content}}
+    others = {name: content[name] for name in JOB_SECTIONS if name in content}
+    if "budget" in content:
+        others["budget"] = content["budget"]["tables"][ONLY]
+    return {"data": data, **sections, **others}
+
+
+FORMER = {
+    "discover": ("discover", "share"),
+    "discover_delta": ("discover", "delta"),
+    "units": ("units", "share"),
+    "cut": ("units", "cut"),
+}  # sections and keys of a table before [budget]
+FORMER_SHARES = {"method": "planned", "first": 0.02}  # defaults of [allocation] before [budget]
+
+
+def without_budget(content: dict[str, Any], links: Sequence[str]) -> dict[str, Any]:
+    """Return the content of a job with its shares where they were before [budget]; `links` are names of its links."""
+    budget = content.pop("budget", {})
+    if "data" in content:
+        return content | _former_shares(budget)
+    for name, shares in budget.get("tables", {}).items():
+        content["tables"][name] |= _former_shares(shares)
+    for name, link in zip(links, content["link"], strict=True):
+        link |= budget.get("links", {}).get(name, {})
+    for name, shares in budget.get("joins", {}).items():
+        content.setdefault("joins", {}).setdefault(name, {}).update(shares)
+    if FORMER_SHARES.keys() & budget:
+        division = FORMER_SHARES | budget
+        content["allocation"] = {"method": division["method"], "share": division["first"]}
+    return content
+
+
+def _former_shares(shares: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {name: value for name, value in shares.items() if name not in FORMER}
+    for name, (section, key) in FORMER.items():
+        if name in shares:
+            found.setdefault(section, {})[key] = shares[name]
+    return found
+
+
+def with_budget(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a stored job with its shares in [budget], where earlier versions had other sections."""
+    stored: dict[str, Any] = copy.deepcopy(dict(content))
+    if "data" in stored:
+        budget = _take_shares(stored)
+    else:
+        division = stored.pop("allocation", {})
+        budget = {name: division[key] for name, key in (("method", "method"), ("first", "share")) if key in division}
+        tables = {name: _take_shares(table) for name, table in stored["tables"].items()}
+        links = {_name_of(link): {"share": link.pop("share")} for link in stored.get("link", ()) if "share" in link}
+        joins = {name: {key: join.pop(key) for key in ("share", "cut") if key in join}
+                 for name, join in stored.get("joins", {}).items()}  # fmt: skip
+        found = {"tables": tables, "links": links, "joins": joins}
+        budget |= {kind: given for kind, all_of in found.items() if (given := {k: v for k, v in all_of.items() if v})}
+    return {"budget": budget, **stored} if budget else stored
+
+
+def _take_shares(table: dict[str, Any]) -> dict[str, Any]:
+    sections = {name: table.pop(name, {}) for name in ("discover", "units")}
+    found = {name: sections[section][key] for name, (section, key) in FORMER.items() if key in sections[section]}
+    return found | ({"share": table.pop("share")} if "share" in table else {})
+
+
+def _name_of(link: Mapping[str, Any]) -> str:
+    return LinkSection.model_validate({key: value for key, value in link.items() if key != "share"}).called
 
 
 def check_sections(content: Mapping[str, Any], is_short: bool) -> None:
@@ -85,6 +152,7 @@ def check_sections(content: Mapping[str, Any], is_short: bool) -> None:
         return
     _refuse_others("", content, sorted({"data", *TABLE_SECTIONS, *JOB_SECTIONS}))
     _refuse_others("data", content.get("data"), DATA_KEYS)
+    _refuse_others("budget", content.get("budget"), BUDGET_KEYS)
     _refuse_others("privacy", content.get("privacy"), given=["unit"])
     if isinstance(content.get("mechanism"), str):
         raise JobError("mechanism", f"{content['mechanism']!r}: it should be a table", "", "fix it")
@@ -109,7 +177,10 @@ def accepted_keys(location: tuple[int | str, ...]) -> list[str]:
     names = [one for one in location if isinstance(one, str)]
     if names[0] in ("tables", "joins"):  # the second is the name of the table or join
         names = names[:1] + names[2:]
-    model = JoinWorkload if names == ["workload"] else MODELS[names[-1]]
+    if names[0] == "budget":
+        model = SHARES.get("".join(names[1:2]), BudgetTable)
+    else:
+        model = JoinWorkload if names == ["workload"] else MODELS[names[-1]]
     return sorted(model.model_fields)
 
 
@@ -148,7 +219,9 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
 
 
 def _stated(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Return where the short form states what [tables.data] contains."""
+    """Return where the short form states what [tables.data] and [budget.tables.data] contain."""
+    if location[:3] == ("budget", "tables", ONLY):
+        return ("budget", *location[3:])
     if location[:2] != ("tables", ONLY):
         return location
     return location[2:] if location[2:3] and location[2] in TABLE_SECTIONS else ("data", *location[2:])

@@ -20,19 +20,20 @@ from dpscale.base.nesting import MOST_LEVELS, is_too_deep
 from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job.data import Places, below, default_dataset, files_of, key_columns, places_of
-from dpscale.job.forms import ONLY, SEVERAL, check_sections, from_short, job_sentence, to_short
+from dpscale.job.forms import ONLY, SEVERAL, check_sections, from_short, job_sentence, to_short, with_budget
 from dpscale.job.joins import Join, JoinSection, JoinWorkload, resolve_joins
 from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.protected_unit import check_columns, check_distinct, check_keys
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
-    AllocationTable,
-    DiscoverTable,
+    BudgetTable,
     EngineSettings,
     LinkSection,
+    LinkShare,
     Privacy,
     SynthesizeTable,
     TableSection,
+    TableShares,
 )
 from dpscale.job.table_checks import check_counts, check_history, check_references, check_searches
 from dpscale.job.table_job import TableJob
@@ -55,7 +56,7 @@ class Job(Settings):
     synthesize: SynthesizeTable = SynthesizeTable()  # of several tables: the types of their columns
     workload: list[JoinWorkload] | None = None  # None: omitted from the digest of a job
     joins: dict[str, JoinSection] | None = None
-    allocation: AllocationTable | None = None
+    budget: BudgetTable = BudgetTable()
     impossible: list[dict[str, Any]] | None = None
     determined: list[dict[str, Any]] | None = None
     _is_short: bool = PrivateAttr(False)
@@ -132,7 +133,8 @@ class Job(Settings):
         """Job of the only table, with the whole budget. Raises JobError for a job of several tables."""
         if not self.is_short:
             raise JobError("tables", "several tables", "a job with [data]", "use `dpscale run` or dp.run")
-        return TableJob(self.tables[ONLY], self.privacy, self.engine, self.dataset, self.files)
+        shares = self.budget.tables.get(ONLY, TableShares())
+        return TableJob(self.tables[ONLY], self.privacy, self.engine, shares, self.dataset, self.files)
 
     def _with_references(self) -> Job:
         """Return the job with the links between public tables apart, because nothing is measured for them."""
@@ -190,12 +192,13 @@ class Job(Settings):
     @cached_property
     def search_deltas(self) -> dict[str, float]:
         """Additive delta of the searches of each table of which values are searched, to a unit of the job."""
-        listed = {name: self.tables[name].discover or DiscoverTable() for name, domain in self.declared.items()
+        stated = {name: self.budget.tables.get(name, TableShares()).discover_delta
+                  for name, domain in self.declared.items()
                   if any(one.search is not None and one.search.uses_delta for one in domain.searches)}  # fmt: skip
-        return table_deltas(self.privacy, listed)
+        return table_deltas(self.privacy, stated)
 
     @cached_property
-    def budget(self) -> Budget:
+    def total_budget(self) -> Budget:
         """Budget of all draws beside the additive delta of the searches."""
         return budget_with_delta(self.privacy, sum(self.search_deltas.values()))
 
@@ -245,8 +248,9 @@ class Job(Settings):
     def to_dict(self) -> dict[str, Any]:
         """Return the job as the content of a job file, in the form in which it was stated."""
         content = self.model_dump(exclude_none=True)
-        types = {"types": self.synthesize.types}
-        return to_short(content) if self.is_short else content | {"synthesize": types}
+        budget = {name: value for name, value in content.pop("budget").items() if value}
+        content |= {"synthesize": {"types": self.synthesize.types}} | ({"budget": budget} if budget else {})
+        return to_short(content) if self.is_short else content
 
     def _check(self) -> None:
         """Check the sections against each other."""
@@ -278,16 +282,24 @@ class Job(Settings):
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
         check_references(self)
         _ = self.joined, self.linked_rules  # refuse parts without exactly one join, and rules of tables without a link
+        self._check_budget()
         if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
-            raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
+            raise JobError("budget", f"shares of {total:g} in total", "a total of at most 1", "lower them")
+
+    def _check_budget(self) -> None:
+        """Raise JobError for the share of a part that the job does not have, or that has no budget."""
+        for piece in (f"{kind}.{name}" for kind in ("tables", "links", "joins") for name in getattr(self.budget, kind)):
+            if piece not in self.pieces:
+                raise JobError(f"budget.{piece}", "no part of the job that has a budget", ", ".join(self.pieces),
+                               nearest(piece, self.pieces))  # fmt: skip
 
     @property
     def given_shares(self) -> dict[str, float]:
         """Shares that the job states, and those of joins without one: a part of the remainder, equal for all parts."""
-        stated = {f"tables.{name}": one.share for name, one in self.tables.items()}
-        stated |= {f"links.{one.called}": one.share for one in self.link}
-        stated |= {f"joins.{name}": one.share for name, one in (self.joins or {}).items()}
-        given = {name: share for name, share in stated.items() if share is not None}
+        stated: dict[str, LinkShare | None] = {f"tables.{name}": self.budget.tables.get(name) for name in self.tables}
+        stated |= {f"links.{one.called}": self.budget.links.get(one.called) for one in self.link}
+        stated |= {f"joins.{name}": one for name, one in self.budget.joins.items()}
+        given = {name: one.share for name, one in stated.items() if one is not None and one.share is not None}
         others = [name for name in self.pieces if name not in given]
         each = max(1 - sum(given.values()), 0.0) / max(len(others), 1)
         joins = [name for name in others if name.startswith("joins.")] if each > LEAST_PRIVATE else []
@@ -305,8 +317,8 @@ class Job(Settings):
         pieces, given = self.pieces, self.given_shares
         left, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
         if others and left <= LEAST_PRIVATE:
-            raise JobError("share", f"no remainder for {others[0]}", "shares with a remainder for the other components",
-                           "lower the shares, or set this one")  # fmt: skip
+            raise JobError("budget", f"no remainder for {others[0]}", "shares with a remainder for the other"
+                           " components", "lower the shares, or set this one")  # fmt: skip
         return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
 
     def _resolved(self, folder: Path) -> Job:
@@ -325,7 +337,7 @@ def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) ->
     if is_too_deep(content):
         raise JobError("job", f"more than {MOST_LEVELS} nested levels", "a job", "check its brackets")
     if stored:
-        return content, folder
+        return with_budget(content), folder
     return content if isinstance(source, Mapping) or not is_local(folder) else below(content, folder), folder
 
 

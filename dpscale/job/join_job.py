@@ -26,7 +26,7 @@ from dpscale.job.data import Filed, Hop, Key, plain_key
 from dpscale.job.job import Job
 from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinSection, ascents, split_name
 from dpscale.job.neighbours import NeighbourRelation, part_job, unit_hops, unit_settings
-from dpscale.job.sections import PREDICATES, LinkSection, MechanismTable, TableSection
+from dpscale.job.sections import PREDICATES, JoinShare, LinkSection, MechanismTable, TableSection, TableShares
 from dpscale.job.table_job import TableJob
 from dpscale.workload import MARGINAL, family_named
 from dpscale.workload.sums import SUM
@@ -158,9 +158,9 @@ def _with_settings(
     section = TableSection.model_validate({**data, "workload": workload}).model_copy(
         update={"mechanism": stated.mechanism or MechanismTable(), "reconstruct": stated.reconstruct,
                 "output": stated.output})  # fmt: skip
-    whole = part_job(job, section, job.budget.amount * share)
+    whole = part_job(job, section, job.total_budget.amount * share, TableShares())
     join = JoinSettings.model_validate({key: value for key, value in settings.items() if value is not None})
-    return JoinJob(whole.data, whole.privacy, whole.engine, whole.dataset, join=join)
+    return JoinJob(whole.data, whole.privacy, whole.engine, whole.shares, whole.dataset, join=join)
 
 
 def _is_counted(join: Join, name: str) -> bool:
@@ -299,8 +299,7 @@ def cut_joins(job: Job, neighbours: NeighbourRelation) -> dict[str, float]:
     """Return the joins whose rows beyond the bound are counted, with the part of their share for it."""
     if neighbours.replaces:
         return {}
-    sections = job.joins or {}
-    given = {name: sections[name].cut if name in sections else None for name in job.joined}
+    given = {name: job.budget.joins.get(name, JoinShare()).cut for name in job.joined}
     found = {name: CUT_SHARE if share is None else share for name, share in given.items()}
     return {name: share for name, share in found.items()
             if share and not job.joined[name].counted

@@ -69,16 +69,11 @@ class JoinWorkload(WorkloadSection):
 
 
 class JoinSection(Settings):
-    """Section [joins.NAME]: share of the budget, mechanism and answers of a join.
+    """Section [joins.NAME]: mechanism and answers of a join."""
 
-    `cut` is the part of the share for the number of rows beyond the bound of a unit.
-    """
-
-    share: Annotated[float, Field(gt=0, le=1)] | None = None
     mechanism: MechanismTable | None = None
     reconstruct: ReconstructTable | None = None
     output: Output | None = None
-    cut: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 class JoinedTables(TablesOfJob, Protocol):

@@ -29,10 +29,10 @@ from dpscale.job.joins import split_name
 from dpscale.job.protected_unit import links_above, private_tables, root_table
 from dpscale.job.search_budget import SHARE, step_delta
 from dpscale.job.sections import (
-    DiscoverTable,
     LinkSection,
     Privacy,
     TableSection,
+    TableShares,
 )
 from dpscale.job.table_job import TableJob
 from dpscale.job.table_sizes import check_stated_rows
@@ -228,7 +228,7 @@ DEGREE = 3
 def table_job(job: Job, protects: NeighbourRelation, name: str) -> TableJob:
     """Return the job of one table at its share of the budget."""
     one, steps = job.tables[name], protects.steps[name]
-    budget = job.budget.amount * job.shares[f"tables.{name}"] / steps**2
+    budget = job.total_budget.amount * job.shares[f"tables.{name}"] / steps**2
     unit = unit_settings(job, protects, name)
     if any(part.count == "units" for part in one.workload or ()) and not unit:
         raise JobError(f"tables.{name}.workload", "count = 'units', but the unit is a row", "rows",
@@ -240,23 +240,23 @@ def table_job(job: Job, protects: NeighbourRelation, name: str) -> TableJob:
     content = one.model_dump() | {"key": None, "rows": None, "synthesize": rows} | unit
     if one.workload is None:
         content["workload"] = [{"family": MARGINAL.name, "degree": degree}]
-    if job.declared[name].searches:
-        content["discover"] = _discovery(job, name, budget, steps)
-    return part_job(job, TableSection.model_validate(content), budget)
+    return part_job(job, TableSection.model_validate(content), budget, _table_shares(job, name, budget, steps))
 
 
-def part_job(job: Job, section: TableSection, amount: float) -> TableJob:
-    """Return the job of a part with this squared μ."""
+def part_job(job: Job, section: TableSection, amount: float, shares: TableShares) -> TableJob:
+    """Return the job of a part with this squared μ and its division."""
     privacy = Privacy(privacy_cost=amount, ledger=job.privacy.ledger, dataset=job.dataset, allow_weak_privacy=True)
-    return TableJob(section, privacy, job.engine, job.dataset).checked()
+    return TableJob(section, privacy, job.engine, shares, job.dataset).checked()
 
 
-def _discovery(job: Job, name: str, budget: float, steps: int) -> dict[str, float]:
-    """Return the settings of a table's searches: their share, and the additive delta to one step of its run."""
-    share = (job.tables[name].discover or DiscoverTable()).share or SHARE
-    if name not in job.search_deltas:
-        return {"share": share}
-    return {"share": share, "delta": step_delta(job.search_deltas[name], budget * share, steps)}
+def _table_shares(job: Job, name: str, budget: float, steps: int) -> TableShares:
+    """Return the division of a table's budget, with the additive delta of its searches to one step of its run."""
+    stated = job.budget.tables.get(name, TableShares())
+    if not job.declared[name].searches:
+        return stated
+    share = stated.discover or SHARE
+    delta = step_delta(job.search_deltas[name], budget * share, steps) if name in job.search_deltas else None
+    return stated.model_copy(update={"discover": share, "discover_delta": delta})
 
 
 def table_jobs(job: Job) -> dict[str, TableJob]:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from dpscale.base.errors import JobError
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.search import ValueSearch
-from dpscale.job.sections import BELOW_ONE, DiscoverTable, Privacy, WorkloadSection
+from dpscale.job.sections import BELOW_ONE, Privacy, WorkloadSection
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost, gdp_mu
 from dpscale.workload import MARGINAL, Workload
 
@@ -49,7 +49,7 @@ COUNTING_SHARE = 0.999  # of a search whose counts are the estimates: the rest m
 
 
 def search_budget(
-    privacy: Privacy, settings: DiscoverTable, searches: Sequence[Attribute], share: float = SHARE
+    privacy: Privacy, stated_delta: float | None, searches: Sequence[Attribute], share: float = SHARE
 ) -> SearchBudget:
     """Return the budget of searches that use a share of the squared mu. Raises JobError for one that permits none."""
     if not searches:
@@ -58,7 +58,7 @@ def search_budget(
         raise JobError("privacy.delta", f"missing, but the cells of {searches[0].name} are not public",
                        "Gaussian noise for the search", "add a delta, for example 1e-9")  # fmt: skip
     listed = [one for one in searches if one.search is not None and one.search.uses_delta]
-    delta = _additive_delta(privacy, settings) if listed else 0.0
+    delta = _additive_delta(privacy, stated_delta) if listed else 0.0
     total = budget_with_delta(privacy, delta)
     each = Fraction(total.amount) * Fraction(share) / len(searches)
     remaining = replace(total, amount=total.amount * (1 - share) * BELOW_ONE)
@@ -82,29 +82,29 @@ def budget_with_delta(privacy: Privacy, delta: float) -> Budget:
     return replace(total, amount=gdp_mu(privacy.epsilon, privacy.delta - delta) ** 2 * BELOW_ONE)
 
 
-def table_deltas(privacy: Privacy, settings: Mapping[str, DiscoverTable]) -> dict[str, float]:
+def table_deltas(privacy: Privacy, stated: Mapping[str, float | None]) -> dict[str, float]:
     """Return the additive delta of the searches of each of several tables, to a unit of the job.
 
     Parameters
     ----------
     privacy : Privacy
         Budget of the job.
-    settings : mapping of str to DiscoverTable
-        Settings of the tables of which values are searched. Those that state no delta share half of the job's delta
-        equally.
+    stated : mapping of str to float
+        Deltas of the tables of which values are searched. Those that state none share half of the job's delta equally.
 
     Raises
     ------
     JobError
         If the job has no delta and a table states none, or if the sum is not below that of the job.
     """
-    if missing := next((name for name, one in settings.items() if one.delta is None and privacy.delta is None), None):
-        raise JobError(f"tables.{missing}.discover.delta", "missing, but values are searched", "an additive delta,"
-                       " because the job has none", "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
-    usual = (privacy.delta or 0.0) / 2 / max(sum(one.delta is None for one in settings.values()), 1)
-    deltas = {name: usual if one.delta is None else one.delta for name, one in settings.items()}
-    if privacy.delta is not None and settings and (total := sum(deltas.values())) >= privacy.delta:
-        raise JobError("discover.delta", f"{total:g} in total of all tables", f"less than privacy.delta ="
+    if missing := next((name for name, one in stated.items() if one is None and privacy.delta is None), None):
+        raise JobError(f"budget.tables.{missing}.discover_delta", "missing, but values are searched", "an additive"
+                       " delta, because the job has none",
+                       "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
+    usual = (privacy.delta or 0.0) / 2 / max(sum(one is None for one in stated.values()), 1)
+    deltas = {name: usual if one is None else one for name, one in stated.items()}
+    if privacy.delta is not None and stated and (total := sum(deltas.values())) >= privacy.delta:
+        raise JobError("budget.discover_delta", f"{total:g} in total of all tables", f"less than privacy.delta ="
                        f" {privacy.delta:g}", "lower it, or leave it out")  # fmt: skip
     return deltas
 
@@ -124,7 +124,7 @@ def step_delta(delta: float, squared_mu: float, steps: int) -> float:
     if fits(delta):
         return delta
     if not fits(LEAST_DELTA):
-        raise JobError("discover.share", f"a search with μ² = {squared_mu:.3g} to each of {steps} steps",
+        raise JobError("budget.discover", f"a search with μ² = {squared_mu:.3g} to each of {steps} steps",
                        f"one whose additive delta can be below {delta:g}", "lower it")  # fmt: skip
     low, high = math.log(LEAST_DELTA), math.log(delta)
     for _ in range(60):
@@ -133,17 +133,17 @@ def step_delta(delta: float, squared_mu: float, steps: int) -> float:
     return math.exp(low) if fits(math.exp(low)) else LEAST_DELTA
 
 
-def _additive_delta(privacy: Privacy, settings: DiscoverTable) -> float:
+def _additive_delta(privacy: Privacy, stated: float | None) -> float:
     """Return the additive delta of all searches for values."""
-    if settings.delta is None:
+    if stated is None:
         if privacy.delta is None:
-            raise JobError("discover.delta", "missing, but values are searched", "an additive delta, because the job"
-                           " has none", "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
+            raise JobError("budget.discover_delta", "missing, but values are searched", "an additive delta, because the"
+                           " job has none", "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
         return privacy.delta / 2
-    if privacy.delta is not None and settings.delta >= privacy.delta:
-        raise JobError("discover.delta", f"{settings.delta:g}", f"less than privacy.delta = {privacy.delta:g}",
+    if privacy.delta is not None and stated >= privacy.delta:
+        raise JobError("budget.discover_delta", f"{stated:g}", f"less than privacy.delta = {privacy.delta:g}",
                        "lower it, or leave it out")  # fmt: skip
-    return settings.delta
+    return stated
 
 
 def check_unit_needed(domain: Domain, has_unit: bool) -> None:

@@ -310,26 +310,50 @@ class SynthesizeTable(Settings):
         return self.polish
 
 
-class DiscoverTable(Settings):
-    """Budget of the searches for cells that are not public.
+class LinkShare(Settings):
+    """Share of a link in the budget of a job of several tables."""
 
-    They use `share` of the squared mu, equally divided (default: `TableJob.search_share`). They have the additive delta
-    `delta` (default: half of the job's delta) if values are searched.
+    share: Share | None = None
+
+
+class JoinShare(LinkShare):
+    """Share of a join, and the part of it, `cut`, for the number of rows beyond the bound of a unit."""
+
+    cut: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+
+class TableShares(JoinShare):
+    """Share of a table, and how its budget is divided.
+
+    `discover` is the part of the squared mu for the searches for cells that are not public, and `discover_delta` their
+    additive delta (default: half of the job's delta) if values are searched. Of the rest `units` is the part of the
+    numbers of distinct units (default: by numbers of sets), and `cut` that of the number of rows beyond the bound of a
+    unit (default: it is not measured).
     """
 
-    share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
-    delta: Delta | None = None
+    discover: Annotated[float, Field(gt=0, lt=1)] | None = None
+    discover_delta: Delta | None = None
+    units: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @property
+    def stated(self) -> list[str]:
+        """Names of the parts that the job states."""
+        return [name for name, value in self if value is not None]
 
 
-class AllocationTable(Settings):
-    """Division of the budget over the tables and links that state no share.
+class BudgetTable(Settings):
+    """Division of the budget over the tables, links and joins of a job, and of the budget of a table.
 
-    With the method "planned" a first measurement has `share` of their budget, and decides how the rest is divided;
-    with "equal" the parts are equal.
+    With the method "planned" a first measurement has the share `first` of the budget of the parts that state no share,
+    and decides how the rest is divided; with "equal" these parts are equal. In the short form the keys of
+    [budget.tables.NAME] except `share` are in [budget].
     """
 
-    method: Literal["planned", "equal"] = "planned"
-    share: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.02
+    method: Literal["planned", "equal"] | None = None
+    first: Annotated[float, Field(gt=0, lt=0.5)] | None = None
+    tables: dict[str, TableShares] = Field(default_factory=dict)
+    links: dict[str, LinkShare] = Field(default_factory=dict)
+    joins: dict[str, JoinShare] = Field(default_factory=dict)
 
 
 class TotalsTable(Settings):
@@ -357,17 +381,6 @@ def check_totals(totals: Sequence[PublicTotal], rows: int | None) -> None:
             raise JobError("totals.count", f"{one.counted!r} beside max_rows_per_unit = {rows}",
                            'count = "units" with max_rows_per_unit = 1, or no privacy_unit',
                            "remove the totals: rows beyond the bound are not counted")  # fmt: skip
-
-
-class UnitsTable(Settings):
-    """Budget of the stage `units`, in parts of the rest after searches.
-
-    `share` is that of the numbers of distinct units (default: by numbers of sets), and `cut` that of the number of rows
-    beyond the bound of a unit (default: it is not measured).
-    """
-
-    share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
-    cut: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
 
 
 class Output(Settings):
@@ -465,7 +478,7 @@ class PeriodSettings(Settings):
 
 
 class TableSection(UnitSettings, Named):
-    """Table of a job: its data, key and share of the budget, its workload and methods.
+    """Table of a job: its data and key, its workload and methods.
 
     `mechanism` is a name, whose options are other keys of this section, or a section with the name and its options.
     """
@@ -477,14 +490,11 @@ class TableSection(UnitSettings, Named):
     reconstruct: ReconstructTable | None = None
     synthesize: SynthesizeTable | None = None
     output: Output | None = None
-    discover: DiscoverTable | None = None
-    units: UnitsTable | None = None
     totals: list[TotalsTable] | None = None
     time: PeriodSettings | None = None
     snapshot: Literal["content", "footers"] | None = None
     links: bool | None = None
     period: Annotated[str, Field(min_length=1)] | None = None
-    share: Share | None = None
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
     workload: Annotated[list[WorkloadSection], Field(min_length=1)] | None = None
     nulls: Literal["reject", "drop"] = "reject"
@@ -492,11 +502,9 @@ class TableSection(UnitSettings, Named):
 
     @model_validator(mode="after")
     def _charged(self) -> TableSection:
-        charged = (self.share, self.rows, self.privacy_unit, self.discover, self.units, self.totals)
+        charged = (self.rows, self.privacy_unit, self.totals)
         if self.public and any(one is not None for one in charged):
-            raise ValueError(
-                "a public table is released unchanged: remove share, rows, privacy_unit, discover, units and totals"
-            )
+            raise ValueError("a public table is released unchanged: remove rows, privacy_unit and totals")
         if self.key is not None and self.privacy_unit is not None:
             raise ValueError("a key identifies a row, and its rows are the privacy units: remove key or privacy_unit")
         if not isinstance(self.mechanism, str) and self.model_extra:
@@ -550,7 +558,6 @@ class LinkSection(Settings):
     order_by: str | Annotated[list[str], Field(min_length=1)] | None = None
     parents: list[str] | None = None
     loops: bool | None = None
-    share: Share | None = None
     mechanism: Literal["maxent", "published"] = "maxent"
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
     marginals: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -636,7 +643,9 @@ class TablesOfJob(Protocol):
     @property
     def domains(self) -> Mapping[str, Domain]: ...
     @property
-    def budget(self) -> Budget: ...
+    def budget(self) -> BudgetTable: ...
+    @property
+    def total_budget(self) -> Budget: ...
     @property
     def privacy(self) -> Privacy: ...
     def key(self, table: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ def check_searches(job: TablesOfJob) -> None:
             raise JobError(f"tables.{name}.domain", f"cells of {domain.searches[0].name} that are not public, in a"
                            " public table", "public cells, because a public table has no budget for a search",
                            "state the cells, or make the table private")  # fmt: skip
-    _ = job.budget  # refuses additive deltas that do not fit the job
+    _ = job.total_budget  # refuses additive deltas that do not fit the job
     for link in job.link:
         ends = [link.parent, *([link.child] if link.via else [])]
         searched = [one for end in ends if end in job.tables for one in job.declared[end].searches]
@@ -66,7 +66,7 @@ def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> Non
 def check_references(job: TablesOfJob) -> None:
     """Raise JobError for a setting of a link between public tables that has no effect: its rows stay as they are."""
     for link in job.foreign_keys[len(job.link) :]:
-        changed: dict[str, object] = {name: getattr(link, name) for name in ("share", "max_degree", "counts", "loops")}
+        changed: dict[str, object] = {name: getattr(link, name) for name in ("max_degree", "counts", "loops")}
         changed |= {name: "drop" if getattr(link, name) == "drop" else None for name in ("nulls", "dangling")}
         if given := next((name for name, value in changed.items() if value is not None), None):
             raise JobError(f"link {link.called}: {given}", f"{changed[given]!r} between two public tables",

@@ -26,7 +26,6 @@ from dpscale.job.search_budget import (
 )
 from dpscale.job.sections import (
     BELOW_ONE,
-    DiscoverTable,
     EngineSettings,
     MechanismTable,
     Output,
@@ -35,7 +34,7 @@ from dpscale.job.sections import (
     ReconstructTable,
     SynthesizeTable,
     TableSection,
-    UnitsTable,
+    TableShares,
     WorkloadSection,
     add_part,
     check_totals,
@@ -66,6 +65,8 @@ class TableJob:
     privacy : Privacy
         Its budget.
     engine : EngineSettings
+    shares : TableShares
+        Division of its budget.
     dataset, files : str
         Name of the data on the ledger, and the path of the data of the whole job if it states no name.
     recorded_share : float, optional
@@ -75,6 +76,7 @@ class TableJob:
     data: TableSection
     privacy: Privacy
     engine: EngineSettings
+    shares: TableShares
     dataset: str
     files: str = ""
     recorded_share: float | None = None
@@ -112,14 +114,6 @@ class TableJob:
     def synthesize(self) -> SynthesizeTable | None:
         """Settings of the synthetic rows; None without rows."""
         return self.data.synthesize
-
-    @property
-    def discover(self) -> DiscoverTable | None:
-        return self.data.discover
-
-    @property
-    def units(self) -> UnitsTable | None:
-        return self.data.units
 
     @cached_property
     def method(self) -> Mechanism:
@@ -210,8 +204,8 @@ class TableJob:
         check_periods(self.data)
         if self.data.period is None:
             return
-        others = {"discover": self.discover, "units": self.units, "totals": self.data.totals}
-        if given := [name for name, table in others.items() if table]:
+        given = [f"budget.{name}" for name in self.shares.stated] + (["totals"] if self.data.totals else [])
+        if given:
             raise JobError(given[0], "given with data.period", "a job of one moment", "leave one of them out")
         if self.synthesize is not None:
             check_rows(self.synthesize)
@@ -220,16 +214,14 @@ class TableJob:
 
     def check_units(self) -> None:
         """Raise JobError for shares of the budget of units without their purpose, or of the whole budget."""
-        if (units := self.units) is None:
-            return
-        needs_part = units.cut is None or units.share is not None
-        if needs_part and all(part.count != "units" for part in self.workload):
-            raise JobError("units", "given without a part with count = 'units'", "such a part", "remove it")
-        if units.cut is not None and self.data.privacy_unit is None:
-            raise JobError("units.cut", f"{units.cut}, but the unit is a row", "a unit with a bound on its rows",
+        units, cut = self.shares.units, self._cut_share
+        if units is not None and all(part.count != "units" for part in self.workload):
+            raise JobError("budget.units", "given without a part with count = 'units'", "such a part", "remove it")
+        if cut and self.data.privacy_unit is None:
+            raise JobError("budget.cut", f"{cut}, but the unit is a row", "a unit with a bound on its rows",
                            "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
-        if self._cut_share + (units.share or 0) >= 1:
-            raise JobError("units", "share and cut of the whole budget", "a sum below 1", "reduce them")
+        if cut + (units or 0) >= 1:
+            raise JobError("budget.units", "units and cut of the whole budget", "a sum below 1", "reduce them")
 
     def planning_problem(self, workload: Workload, declared: Domain | None = None) -> PlanningProblem:
         """Return workload, budget and rows per unit.
@@ -256,14 +248,14 @@ class TableJob:
 
     @property
     def _cut_share(self) -> float:
-        return (self.units.cut if self.units is not None else None) or 0.0
+        return self.shares.cut or 0.0
 
     def _unit_share(self, domain: Domain) -> float:
         units = self.unit_workload(domain)
         if units is None:
             return 0.0
-        if self.units is not None and self.units.share is not None:
-            return self.units.share
+        if self.shares.units is not None:
+            return self.shares.units
         sets, rows = (sum(len(part.sets) for part in one.parts) for one in (units, self.build_workload(domain)))
         return sets / (sets + rows) * (1 - self._cut_share)
 
@@ -273,8 +265,7 @@ class TableJob:
 
     def search_budget(self, domain: Domain) -> SearchBudget:
         """Return the part of the budget for the searches of a domain, and the rest."""
-        settings = self.discover or DiscoverTable()
-        return search_budget(self.privacy, settings, domain.searches, self.search_share(domain))
+        return search_budget(self.privacy, self.shares.discover_delta, domain.searches, self.search_share(domain))
 
     def search_share(self, domain: Domain) -> float:
         """Return the share of the squared mu of all searches: as given, as a run has recorded, or chosen.
@@ -282,7 +273,7 @@ class TableJob:
         A search whose counts are the estimates has nearly everything. The error of a found value is that of the whole
         budget for any share, and a larger share finds more of them.
         """
-        given = self.recorded_share if self.discover is None else self.discover.share or self.recorded_share
+        given = self.shares.discover or self.recorded_share
         return given or (COUNTING_SHARE if self.counting_search(domain) else SHARE)
 
     def with_search_share(self, share: float) -> Self:

@@ -113,5 +113,5 @@ def _draw(what: str, budget: Budget, share: float, sensitivities: tuple[int, int
     draw = laplace_draw(first, amount, 1, what) if laplace else gaussian_draw(second, amount, 1, what)
     if not draw.fits_words or draw.multiplier > MOST_MULTIPLIER:
         raise PlanError("privacy", f"a budget with which {what} cannot be measured on integers of 64 bits",
-                        "another budget", "change it, or [units]")  # fmt: skip
+                        "another budget", "change it, or [budget]")  # fmt: skip
     return draw

@@ -27,10 +27,11 @@ from dpscale.job.allocation import (
     OPEN,
     Divisible,
     LinkBudget,
-    allocation_of,
     check_division,
     check_open_bounds,
+    first_share,
     has_first_measurement,
+    is_divided,
     stored_allocation,
     with_bounds,
     with_shares,
@@ -38,7 +39,7 @@ from dpscale.job.allocation import (
 from dpscale.job.digest import job_digest
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
-from dpscale.job.sections import AllocationTable, SynthesizeTable, TableSection
+from dpscale.job.sections import SynthesizeTable, TableSection
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import SecretFile
@@ -154,7 +155,7 @@ class LinkedTables:
 
     @classmethod
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
-        check_cap(job, neighbour_relation(job).protects, job.budget, Fraction(sum(job.search_deltas.values())))
+        check_cap(job, neighbour_relation(job).protects, job.total_budget, Fraction(sum(job.search_deltas.values())))
         cells = [check_units(own, job.declared[name]) for name, own in table_jobs(job).items()]
         check_unit_memory(sum(cells), job.engine.bytes, 1)
 
@@ -175,9 +176,10 @@ class LinkedTables:
             self.job = at_versions(self.job, found)
 
     @property
-    def allocation(self) -> AllocationTable | None:
-        """Settings of the division of the budget; None if the job or an older version has divided it."""
-        return allocation_of(self.job) if self.manifest.get("divides") in (MEASURED, STARTED) else None
+    def allocation(self) -> float | None:
+        """Share of the first measurement; None if the job or an older version has divided the budget."""
+        divides = self.manifest.get("divides") in (MEASURED, STARTED) and is_divided(self.job)
+        return first_share(self.job) if divides else None
 
     @cached_property
     def allocated(self) -> dict[str, Any]:
@@ -283,7 +285,7 @@ class LinkedTables:
 
     @property
     def amount(self) -> float:
-        return self.job.budget.amount
+        return self.job.total_budget.amount
 
     @property
     def declared_domains(self) -> Sequence[Domain]:
@@ -330,7 +332,7 @@ def _layout(table: TableSection) -> Layout | None:
 def _first_files(job: Job, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
     entries: dict[str, Any] = {}
-    if allocation_of(job) is not None:
+    if is_divided(job):
         entries["divides"] = MEASURED if has_first_measurement(job) else UNMEASURED
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     manifest = first_manifest(job.engine.seed, digest, number, **entries)

@@ -189,7 +189,7 @@ def _with_budget(job: Job, first: TablePart, epsilon: float, delta: float | None
     if SEARCH_SHARE in first.manifest:
         raise JobError("run directory", f"{first.path}, whose counts are those of a search", "a run whose counts are"
                        " measured after the search", "start a new run with the whole budget")  # fmt: skip
-    content.pop("discover", None)  # the cells are public now
+    content["budget"] = {name: share for name, share in content.get("budget", {}).items() if "discover" not in name}
     delta = first.job.privacy.delta if delta is None else delta
     noise = first.job.privacy.noise
     if delta is None and noise != LAPLACE:

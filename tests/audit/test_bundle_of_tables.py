@@ -57,12 +57,12 @@ def rooted_job():
 
 def replaced_job():
     """Two private tables whose rows are replaced, with links between them and within one of them."""
-    tables = {"persons": table_section("persons", "id", mechanism="residual-planner", share=0.3),
+    tables = {"persons": table_section("persons", "id", mechanism="residual-planner"),
               "products": table_section("products", "code", mechanism="identity")}  # fmt: skip
     link = {"kind": "many-to-many", "parent": "persons", "child": "products", "via": "data/ratings/*.parquet",
             "child_key": "code", "max_degree": 30, "protects": "both"}  # fmt: skip
     return {"tables": tables, "link": [link], "privacy": {"rho": 2.0, "dataset": "shop"}, "engine": UNSEEDED,
-            "allocation": {"method": "equal"}}  # fmt: skip
+            "budget": {"method": "equal", "tables": {"persons": {"share": 0.3}}}}  # fmt: skip
 
 
 JOBS = {"rooted": rooted_job, "replaced": replaced_job}
@@ -611,7 +611,8 @@ def grandchildren():
     """A child of orders, whose rows belong to the persons of their orders."""
     job = rooted_job()
     job["tables"]["orders"] |= {"key": "order"}
-    job["tables"]["items"] = table_section("products") | {"share": 0.2}
+    job["tables"]["items"] = table_section("products")
+    job["budget"]["tables"] = {"items": {"share": 0.2}}
     job["link"].append({"kind": "one-to-many", "name": "items", "parent": "orders", "child": "items",
                         "child_key": "order", "max_degree": 3, "counts": []})  # fmt: skip
     return job

@@ -193,7 +193,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     ("rows per an absent table", "tables", {"workload.0.per": "visit"}),
     ("search with a range of policies", "table", {"domain:attributes.sex": {"kind": "discover", "outside": "reject"}}),
     ("search without delta", "table", {"domain:attributes.sex": {"kind": "discover"}, "privacy.delta": REMOVED}),
-    ("share above 1", "table", {"domain:attributes.sex": {"kind": "discover"}, "discover": {"share": 1.5}}),
+    ("share above 1", "table", {"domain:attributes.sex": {"kind": "discover"}, "budget": {"discover": 1.5}}),
     ("edges of a search", "table", {"domain:attributes.age": {"kind": "bins", "edges": "secret"}}),
     ("rule on an absent attribute", "table", {"domain:impossible": [{"agee": ["x"]}]}),
 ]

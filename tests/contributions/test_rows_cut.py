@@ -36,7 +36,7 @@ def skewed_frame(seed=0, most=60):
 
 
 def cut_job(folder, frame, bound, **changes):
-    settings = {"workload": ROWS, "units": {"cut": 0.1}} | changes
+    settings = {"workload": ROWS, "budget": {"cut": 0.1}} | changes
     return write_job(folder, frame, bound=bound, **{name: one for name, one in settings.items() if one is not None})
 
 
@@ -170,18 +170,18 @@ def test_a_frame_a_pure_budget_and_both_numbers_of_units(tmp_path):
 
 
 def test_a_release_without_the_measurement_says_how(tmp_path):
-    release = dp.run(cut_job(tmp_path, make_frame(), 4, units=None), run_dir=tmp_path / "run")
-    with pytest.raises(PlanError, match=r"set units\.cut"):
+    release = dp.run(cut_job(tmp_path, make_frame(), 4, budget=None), run_dir=tmp_path / "run")
+    with pytest.raises(PlanError, match=r"set budget\.cut"):
         release.cut()
 
 
 WRONG = {
     "rows": ({"data": {"privacy_unit": None, "max_rows_per_unit": None}}, "unit is a row"),
-    "whole": ({"units": {"cut": 1.0}}, "should be below 1"),
-    "both": ({"units": {"cut": 0.6, "share": 0.5},
+    "whole": ({"budget": {"cut": 1.0}}, "should be below 1"),
+    "both": ({"budget": {"cut": 0.6, "units": 0.5},
               "workload": [*ROWS, {"family": "marginal", "degree": 1, "count": "units"}]}, "a sum below 1"),
-    "share": ({"units": {"cut": 0.1, "share": 0.5}}, "without a part"),
-    "tiny": ({"units": {"cut": 1e-60}}, "too small"),
+    "share": ({"budget": {"cut": 0.1, "units": 0.5}}, "without a part"),
+    "tiny": ({"budget": {"cut": 1e-60}}, "too small"),
 }  # fmt: skip
 
 
@@ -200,14 +200,14 @@ def test_a_growing_table_is_refused(tmp_path):
     domain = {"attributes": {**DOMAIN["attributes"], "day": {"kind": "date", "low": "2024-01-01", "high": "2024-03-31",
                                                              "step": "month"}}}  # fmt: skip
     job = cut_job(tmp_path, frame, 4, domain=domain, data={"period": "day"}, time={"horizon": 3})
-    with pytest.raises(JobError, match=r"units: given with data\.period"):
+    with pytest.raises(JobError, match=r"budget\.cut: given with data\.period"):
         dp.run(job, run_dir=tmp_path / "run")
 
 
 @pytest.mark.parametrize("searched", [False, True])
 def test_a_table_of_several_is_measured(tmp_path, searched):
     job = write_job(tmp_path, skewed_frame(), bound=3, privacy={"epsilon": 9.0})
-    section = job["data"] | {"workload": ROWS, "units": {"cut": 0.1}}
+    section = job["data"] | {"workload": ROWS}
     if searched:
         domain = {"attributes": {**DOMAIN["attributes"], "a": {"kind": "discover"}}}
         (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain))
@@ -218,6 +218,7 @@ def test_a_table_of_several_is_measured(tmp_path, searched):
     public = {"path": str(tmp_path / "y.parquet"), "domain": str(tmp_path / "y.toml"), "public": True}
     both = {
         "tables": {"x": section, "y": public},
+        "budget": {"tables": {"x": {"cut": 0.1}}},
         "privacy": job["privacy"] | {"dataset": "two"},
         "engine": job["engine"],
     }

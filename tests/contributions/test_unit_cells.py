@@ -302,11 +302,11 @@ def test_a_data_frame_has_units(tmp_path):
 
 
 LATE = {
-    "tiny share": ({"units": {"share": 1e-60}}, "too small"),
+    "tiny share": ({"budget": {"units": 1e-60}}, "too small"),
     "no weight": ({"workload": [{"family": "marginal", "degree": 1},
                                 {"family": "marginal", "degree": 1, "count": "units", "weight": 0.0}]}, "above 0"),
     "memory": ({"engine": {"memory": "64B"}}, "need"),
-    "no units": ({"workload": [{"family": "marginal", "degree": 1}], "units": {"share": 0.5}}, "units"),
+    "no units": ({"workload": [{"family": "marginal", "degree": 1}], "budget": {"units": 0.5}}, "units"),
 }  # fmt: skip
 
 

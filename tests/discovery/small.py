@@ -55,4 +55,11 @@ def write_job(folder, frame=None, domain=DOMAIN, files=2, **job):
     data = {"path": str(path), "domain": str(folder / "domain.toml"), **job.pop("data", {})}
     privacy = {"epsilon": 4.0, "delta": 1e-6, "ledger": str(folder / "ledger.sqlite"), **job.pop("privacy", {})}
     engine = {"seed": 1, **job.pop("engine", {})}
-    return {"data": data, "privacy": privacy, "engine": engine, "workload": WORKLOAD, "discover": {"share": 0.3}, **job}
+    return {
+        "data": data,
+        "privacy": privacy,
+        "engine": engine,
+        "workload": WORKLOAD,
+        "budget": {"discover": 0.3},
+        **job,
+    }

@@ -37,11 +37,10 @@ def make_job(folder, **more):
     """Return a job with searches and numbers of units in both tables."""
     mechanism = {"mechanism": "residual-planner"}
     tables = {
-        "persons": {"path": "persons/*.parquet", "domain": "persons.toml", "key": "id", "discover": {"share": 0.3},
+        "persons": {"path": "persons/*.parquet", "domain": "persons.toml", "key": "id",
                     "workload": [{"family": "marginal", "degree": 2},
                                  {**UNITS, "attributes": [["city"], []]}]} | mechanism,
-        "orders": {"path": "orders/*.parquet", "domain": "orders.toml", "discover": {"share": 0.2},
-                   "units": {"share": 0.4},
+        "orders": {"path": "orders/*.parquet", "domain": "orders.toml",
                    "workload": [{"family": "marginal", "degree": 2},
                                 {**UNITS, "attributes": [["item", "month"]]}]} | mechanism,
     }  # fmt: skip
@@ -51,7 +50,10 @@ def make_job(folder, **more):
         "link": [link],
         "privacy": {"epsilon": 8.0, "delta": 1e-5, "dataset": "shop", "ledger": str(folder / "ledger.sqlite")},
         "engine": {"scheduler": "synchronous", "seed": 5},
-        "allocation": {"method": "equal"},
+        "budget": {
+            "method": "equal",
+            "tables": {"persons": {"discover": 0.3}, "orders": {"discover": 0.2, "units": 0.4}},
+        },
         **more,
     }
 
@@ -59,7 +61,7 @@ def make_job(folder, **more):
 def replaced_job(folder, **more):
     """Return a job in which a neighbour replaces a row of any table with its links."""
     job = make_job(folder, **more)
-    job["tables"]["persons"]["share"] = 0.5
+    job["budget"]["tables"]["persons"]["share"] = 0.5
     job["tables"]["orders"] |= {"key": "order"}
     job["link"] = [{"kind": "many-to-many", "name": "bought", "parent": "persons", "child": "orders",
                     "via": "orders/*.parquet", "parent_key": "person", "child_key": "order", "max_degree": 6,

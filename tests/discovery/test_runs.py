@@ -296,7 +296,7 @@ def test_wrong_domains_are_refused_in_one_sentence(tmp_path, name):
 WRONG_JOBS = {
     "pure": ({"privacy": {"delta": None}}, "privacy.delta"),
     "rho without delta": ({"privacy": {"epsilon": None, "delta": None, "rho": 0.1}}, "discover.delta"),
-    "delta above": ({"discover": {"delta": 1e-5}}, "discover.delta"),
+    "delta above": ({"budget": {"discover_delta": 1e-5}}, "budget.discover_delta"),
     "too small": ({"privacy": {"epsilon": 0.001, "public_rows": 6000}}, "only values of"),
 }
 

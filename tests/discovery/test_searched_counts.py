@@ -95,8 +95,8 @@ def test_the_cost_is_that_of_the_job(release):
     ({"workload": [{"family": "prefix", "attributes": [["city"]]}]}, SHARE),
     ({"mechanism": {"name": "aim-grem"}}, SHARE),
     ({"reconstruct": {"method": "maxent"}}, SHARE),
-    ({"discover": {"share": 0.2}}, 0.2),
-    ({"discover": {"delta": 1e-8}}, COUNTING_SHARE),
+    ({"budget": {"discover": 0.2}}, 0.2),
+    ({"budget": {"discover_delta": 1e-8}}, COUNTING_SHARE),
 ])  # fmt: skip
 def test_only_the_search_of_the_only_set_has_nearly_everything(tmp_path, changes, share):
     job = Job.read(job_of(tmp_path, **changes)).table
@@ -113,7 +113,7 @@ def test_a_search_that_does_not_count_all_cells_has_the_usual_share(tmp_path, mo
     city = {"attributes": {"city": {"kind": "discover", **more}}}
     frame = frame_of().assign(person=range(20_000))
     job = write_job(tmp_path, frame, city, workload=ONE, data={"privacy_unit": "person", "max_rows_per_unit": 1})
-    job = Job.read({name: content for name, content in job.items() if name != "discover"}).table
+    job = Job.read({name: content for name, content in job.items() if name != "budget"}).table
     assert job.search_share(job.read_domain()) == SHARE
 
 

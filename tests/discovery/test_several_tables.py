@@ -441,7 +441,7 @@ def test_evidence_of_one_part_in_one_table(tmp_path, parts):
     job["tables"]["persons"]["workload"].pop()
     if parts == "searches":
         job["tables"]["orders"]["workload"].pop()
-        del job["tables"]["orders"]["units"]
+        del job["budget"]["tables"]["orders"]["units"]
     else:
         domains["orders"] = {"item": {"kind": "categories", "values": list(ITEMS)}, "month": MONTH}
     release = dp.run(write_tables(tmp_path, job, domains=domains), tmp_path / "run")
@@ -561,7 +561,7 @@ def public_orders(job):
 
 def public_units(job):
     public_orders(job)
-    job["tables"]["orders"]["units"] = {"share": 0.5}
+    job["budget"]["tables"]["orders"] = {"units": 0.5}
 
 
 def without_key(job):
@@ -579,8 +579,8 @@ def pure(job):
 
 
 def large_delta(job):
-    for table in job["tables"].values():
-        table["discover"]["delta"] = 5e-6
+    for shares in job["budget"]["tables"].values():
+        shares["discover_delta"] = 5e-6
 
 
 def dropped(job):
@@ -592,7 +592,7 @@ def other_family(job):
 
 
 def tiny_units(job):
-    job["tables"]["orders"]["units"] = {"share": 1e-60}
+    job["budget"]["tables"]["orders"]["units"] = 1e-60
 
 
 def no_units(job):
@@ -601,15 +601,15 @@ def no_units(job):
 
 REFUSED = {
     "public table": (public_orders, "tables.orders.domain: cells of item that are not public, in a public table"),
-    "units of a public table": (public_units, "a public table is released unchanged"),
+    "units of a public table": (public_units, "budget.tables.orders: no part of the job that has a budget"),
     "units of rows": (without_key, "tables.orders.workload: count = 'units', but the unit is a row"),
-    "rho": (without_delta, "tables.persons.discover.delta: missing"),
+    "rho": (without_delta, "budget.tables.persons.discover_delta: missing"),
     "pure": (pure, "privacy.delta: epsilon without delta for several tables"),
-    "delta": (large_delta, "discover.delta: 1e-05 in total of all tables"),
+    "delta": (large_delta, "budget.discover_delta: 1e-05 in total of all tables"),
     "dropped parents": (dropped, "link orders: dangling: 'reject', but rows whose value of city"),
     "family": (other_family, "for family 'prefix'"),
     "share": (tiny_units, "too small"),
-    "no part with units": (no_units, "units: given without a part"),
+    "no part with units": (no_units, "budget.units: given without a part"),
 }  # fmt: skip
 
 
@@ -666,8 +666,8 @@ def test_refused_keys_and_mechanisms_cost_nothing(tmp_path, change, words):
         frames["orders"]["price"] = 1
         job["tables"]["orders"] |= {"mechanism": "aim-grem"}
         job["tables"]["orders"]["workload"] = [{"family": "sum", "of": "price", "degree": 1}]
-        del job["tables"]["orders"]["units"]
-        job["allocation"] = {"method": "planned"}
+        del job["budget"]["tables"]["orders"]["units"]
+        job["budget"]["method"] = "planned"
     path = write_tables(tmp_path, job, frames)
     if change == "mechanism":
         content = {"attributes": DOMAINS["orders"], "numbers": {"price": {"low": 0, "high": 5}}}

@@ -106,7 +106,7 @@ def job_of(folder, frame, attribute, **privacy):
     (folder / "domain.toml").write_text(tomli_w.dumps(domain))
     data = {"path": str(write_frame(folder, frame, 3)), "domain": str(folder / "domain.toml")}
     privacy = {"epsilon": 8.0, "delta": 1e-6, "ledger": str(folder / "ledger.sqlite"), **privacy}
-    return {"data": data, "privacy": privacy, "engine": {"seed": 2}, "discover": {"share": 0.5},
+    return {"data": data, "privacy": privacy, "engine": {"seed": 2}, "budget": {"discover": 0.5},
             "workload": [{"family": "marginal", "attributes": [["a"]]}]}  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def folders(run: Path) -> set[str]:
 
 def test_claim_names_every_folder_of_a_database(tmp_path):
     workload = [{"family": "marginal", "attributes": [["persons.sex", "orders.month"]]}]
-    path = write_job(tmp_path, {"allocation": {"method": "planned"}, "workload": workload})
+    path = write_job(tmp_path, {"budget": {"method": "planned"}, "workload": workload})
     release = dp.run(path, tmp_path / "run")
     write_bundle(open_run(release.path), PASSED)
     found = folders(release.path)

@@ -28,6 +28,7 @@ from dpscale.job.sections import (
     Privacy,
     SynthesizeTable,
     TableSection,
+    TableShares,
     WorkloadSection,
 )
 from dpscale.records import formats
@@ -204,6 +205,6 @@ def test_every_job_key_is_documented():
     """Each key of the models is on one of the pages that explain them."""
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("reference/job-file.md", "databases.md"))
     models = [Privacy, WorkloadSection, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection,
-              JoinWorkload, JoinSection]  # fmt: skip
+              JoinWorkload, JoinSection, TableShares]  # fmt: skip
     keys = {key for model in models for key in model.model_fields} - {"unit_through"}  # of several tables' own jobs
     assert {key for key in keys if f"`{key}`" not in pages and f"{key} =" not in pages} == set()

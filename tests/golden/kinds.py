@@ -63,7 +63,7 @@ def write_shop(place: Path) -> None:
         write_toml(place / f"{name}.toml", coded(**own))
 
 
-def shop_job(place: Path, budget: float = 6.0, **sections: Any) -> dict[str, Any]:
+def shop_job(place: Path, amount: float = 6.0, **sections: Any) -> dict[str, Any]:
     """Return a job of two private and two public tables with three links."""
     pairs = [{"family": "marginal", "degree": 2}]
     private = {"mechanism": "identity", "workload": pairs}
@@ -77,8 +77,8 @@ def shop_job(place: Path, budget: float = 6.0, **sections: Any) -> dict[str, Any
              "via": "ratings/*.csv", "child_key": "code", "max_degree": 3},
             {"kind": "one-to-many", "name": "homes", "parent": "countries", "child": "persons", "child_key": "country"},
         ],
-        "allocation": {"method": "equal"},
-        "privacy": {"privacy_cost": budget, "dataset": "golden", "ledger": "ledger.sqlite"},
+        "budget": {"method": "equal"},
+        "privacy": {"privacy_cost": amount, "dataset": "golden", "ledger": "ledger.sqlite"},
         "engine": ENGINE,
         **sections,
     }  # fmt: skip
@@ -98,7 +98,7 @@ def release_planned(place: Path) -> dp.Release:
     """Release tables whose shares follow from a first measurement, with degrees that are bounded privately."""
     links = shop_job(place)["link"]
     links[0]["max_degree"] = "private"
-    return release_shop(place, link=links, allocation={"method": "planned"})
+    return release_shop(place, link=links, budget={"method": "planned"})
 
 
 def release_published(place: Path) -> dp.Release:
@@ -142,7 +142,7 @@ def release_units(place: Path) -> dp.Release:
     workload = [{"family": "marginal", "degree": 1},
                 {"family": "marginal", "attributes": [["a", "b"], []], "count": "units"}]  # fmt: skip
     data = {"privacy_unit": "person", "max_rows_per_unit": 2}
-    return dp.run(table_job(place, workload=workload, data=data, units={"cut": 0.1}), place / "run")
+    return dp.run(table_job(place, workload=workload, data=data, budget={"cut": 0.1}), place / "run")
 
 
 def release_refined(place: Path) -> dp.Release:
@@ -217,7 +217,7 @@ def release_searches(place: Path) -> dp.Release:
     workload = [{"family": "marginal", "attributes": [["city", "sex"], ["age"], ["code"], ["shop"]]},
                 {"family": "mean", "of": "pay", "attributes": [["sex"]]}]  # fmt: skip
     job = table_job(place, workload=workload, data={"privacy_unit": "person", "max_rows_per_unit": 2},
-                    privacy={"privacy_cost": 5.0}, discover={"share": 0.4, "delta": 1e-6})  # fmt: skip
+                    privacy={"privacy_cost": 5.0}, budget={"discover": 0.4, "discover_delta": 1e-6})  # fmt: skip
     return dp.run(job, place / "run")
 
 
@@ -225,7 +225,7 @@ def release_counted_search(place: Path) -> dp.Release:
     """Release the counts of one column, which the search itself measures."""
     domain = write_searched(place)
     write_toml(place / "domain.toml", {"attributes": {"city": domain["attributes"]["city"]}})
-    job = table_job(place, workload=[{"family": "marginal", "degree": 1}], discover={"delta": 1e-6})
+    job = table_job(place, workload=[{"family": "marginal", "degree": 1}], budget={"discover_delta": 1e-6})
     return dp.run(job, place / "run")
 
 
@@ -234,9 +234,9 @@ def release_searched_tables(place: Path) -> dp.Release:
     write_shop(place)
     units = {"family": "marginal", "count": "units", "attributes": [["month"]]}
     job = shop_job(place, 8.0)
-    job["tables"]["orders"] |= {"discover": {"share": 0.3, "delta": 1e-6}, "units": {"share": 0.3},
-                                "workload": [{"family": "marginal", "degree": 1}, units]}  # fmt: skip
-    job["tables"]["persons"] |= {"discover": {"share": 0.2, "delta": 1e-6}}
+    job["tables"]["orders"]["workload"] = [{"family": "marginal", "degree": 1}, units]
+    job["budget"]["tables"] = {"orders": {"discover": 0.3, "discover_delta": 1e-6, "units": 0.3},
+                               "persons": {"discover": 0.2, "discover_delta": 1e-6}}  # fmt: skip
     write_toml(place / "orders.toml", {"attributes": {"month": {"kind": "coded", "size": 3},
                                                       "size": {"kind": "discover"}}})  # fmt: skip
     write_toml(

@@ -24,7 +24,13 @@ def dpscale(folder: Path, *arguments: str) -> Result:
 def test_plan_run_and_end(tmp_path: Path) -> None:
     tables = {name: {**one, "mechanism": "residual-planner"} for name, one in make_job()["tables"].items()}
     privacy = {"epsilon": 4.0, "delta": 1e-6, "dataset": "shop", "ledger": "ledger.db"}
-    write_job(tmp_path, workload=WORKLOAD, tables=tables, privacy=privacy, joins={"persons-countries": {"share": 0.3}})
+    write_job(
+        tmp_path,
+        workload=WORKLOAD,
+        tables=tables,
+        privacy=privacy,
+        budget={"method": "equal", "joins": {"persons-countries": {"share": 0.3}}},
+    )
     planned = dpscale(tmp_path, "plan", "job.toml", "--json")
     assert planned.exit_code == 0, planned.stderr
     pieces = {one["name"]: one for one in json.loads(planned.stdout)["pieces"]}

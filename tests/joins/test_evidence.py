@@ -25,7 +25,13 @@ PRIVACY = {"epsilon": 4.0, "delta": 1e-6, "dataset": "shop", "ledger": "ledger.d
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("joins")
-    release_of(folder, make_frames(), bound=2, privacy=PRIVACY, joins={"persons-countries": {"share": 0.2}})
+    release_of(
+        folder,
+        make_frames(),
+        bound=2,
+        privacy=PRIVACY,
+        budget={"method": "equal", "joins": {"persons-countries": {"share": 0.2}}},
+    )
     return bundle.write_bundle(open_run(folder / "run"), PASSED)
 
 
@@ -87,7 +93,7 @@ def test_joins_of_replaced_rows_are_listed(tmp_path: Path) -> None:
     data = {"people": make_table(rng, "person", PEOPLE), "films": make_table(rng, "film", FILMS),
             "pairs": make_pairs(rng)}  # fmt: skip
     write_job(tmp_path / "films", data, privacy=PRIVACY | {"allow_weak_privacy": True},
-              allocation={"method": "equal"})  # fmt: skip
+              budget={"method": "equal"})  # fmt: skip
     dp.run(tmp_path / "films" / "job.toml", tmp_path / "run")
     found = bundle.write_bundle(open_run(tmp_path / "run"), PASSED)
     assert "joins.seen" in check_bundle(found)["parts"]
@@ -98,7 +104,7 @@ def test_joins_of_replaced_rows_are_listed(tmp_path: Path) -> None:
 def test_private_bound_of_a_link_is_that_of_its_joins(tmp_path: Path) -> None:
     links = [one | ({"max_degree": "private"} if one["child"] == "orders" else {}) for one in make_job()["link"]]
     tables = {name: {**one, "mechanism": "residual-planner"} for name, one in make_job()["tables"].items()}
-    path = shop_job(tmp_path, data=make_frames(), allocation={"method": "planned"}, link=links, tables=tables,
+    path = shop_job(tmp_path, data=make_frames(), budget={"method": "planned"}, link=links, tables=tables,
                     workload=WORKLOAD, privacy=PRIVACY)  # fmt: skip
     dp.run(path, tmp_path / "run")
     run = open_run(tmp_path / "run")

@@ -43,7 +43,7 @@ def write(folder, public, links=(DOCTORS,), workload=True, where="docs"):
         tables[where]["public_attributes"] = public
     job = {"tables": tables, "link": [*LINKS, *links], "engine": {"scheduler": "synchronous"},
            "privacy": {"epsilon": 10.0, "delta": 1e-6, "dataset": "clinic", "unit": "pats"},
-           "allocation": {"method": "equal"}}  # fmt: skip
+           "budget": {"method": "equal"}}  # fmt: skip
     if workload:
         job["workload"] = [{"family": "marginal", "attributes": [["pats.sex", "docs.field"]], "name": "seen",
                             "through": ["visits_of", "treated"]}]  # fmt: skip

@@ -191,7 +191,7 @@ def write_shape(
     job = {"tables": tables, "link": list(shape.links), "engine": {"scheduler": "synchronous", "seed": seed},
            "privacy": {"epsilon": epsilon, "delta": 1e-6, "dataset": "shape", "allow_weak_privacy": True,
                        **({"unit": shape.unit} if shape.unit else {})},
-           "allocation": {"method": method}}  # fmt: skip
+           "budget": {"method": method}}  # fmt: skip
     (folder / "job.toml").write_text(tomli_w.dumps(job))
     return folder / "job.toml"
 

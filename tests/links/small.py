@@ -62,7 +62,7 @@ def make_job(method: str = "equal") -> dict[str, Any]:
     `method` divides the budget; with "equal" nothing is measured before the tables are planned.
     """
     return {
-        "allocation": {"method": method},
+        "budget": {"method": method},
         "tables": {
             "persons": table_section("persons", "id"),
             "orders": table_section("orders"),

@@ -38,7 +38,7 @@ from tests.links.test_neighbours import make_database, remove_person, write_data
 from tests.running import begin_linked, linked
 
 PRECISE = {"privacy_cost": 200.0, "dataset": "shop", "allow_weak_privacy": True}
-PLANNED = {"allocation": {"method": "planned"}}
+PLANNED = {"budget": {"method": "planned"}}
 
 
 def entries(folder: Path) -> dict[str, dict[str, Any]]:
@@ -77,7 +77,7 @@ def equal_problems_are_divided_once() -> Iterator[None]:
     def divide_once(self: Divisible, known: KnownSizes, measured: bool) -> Allocation:
         tables = [(name, self.sizes(name), self.unit_rows(name), self.above(name)) for name in self.private]
         links = [one.model_copy(update={"via": one.via and "pairs"}) for one in self.job.link]
-        job = (self.job.budget.amount, self.job.given_shares, self.job.shares, self.job.allocation)
+        job = (self.job.total_budget.amount, self.job.given_shares, self.job.shares, self.job.budget)
         problem = repr((tables, links, job, self.neighbours.rows, self.neighbours.steps, known, measured))
         if problem not in kept:
             kept[problem] = divide(self, known, measured)
@@ -456,7 +456,7 @@ def test_bound_of_a_chain_is_chosen_from_the_top(tmp_path: Path) -> None:
 def test_private_bound_is_refused_where_it_cannot_be_measured(tmp_path: Path, change: dict[str, str]) -> None:
     links, method = make_job()["link"], change.pop("method", "planned")
     links[1 if "protects" in change else 0] |= {"max_degree": "private"} | change
-    job = {"link": links[1:2] if "protects" in change else links, "allocation": {"method": method}}
+    job = {"link": links[1:2] if "protects" in change else links, "budget": {"method": method}}
     if "protects" in change:
         tables = make_job()["tables"]
         job["tables"] = {name: tables[name] for name in ("persons", "products")}
@@ -483,14 +483,14 @@ def test_likely_rows_follow_precise_counts_and_the_prior_otherwise() -> None:
     assert 10 <= likely_rows(-1e6, 10.0, 10_000.0, 3.0) < 20
 
 
-@pytest.mark.parametrize(("content", "message"), [({"method": "best"}, "'planned' or 'equal'"), ({"share": 0.7}, "0.5"),
-                                                  ({"shares": 0.1}, "share")])  # fmt: skip
+@pytest.mark.parametrize(("content", "message"), [({"method": "best"}, "'planned' or 'equal'"), ({"first": 0.7}, "0.5"),
+                                                  ({"firs": 0.1}, "first")])  # fmt: skip
 def test_wrong_settings_are_refused_in_one_sentence(tmp_path: Path, content: dict[str, Any], message: str) -> None:
-    path = write_job(tmp_path, {"allocation": content})
+    path = write_job(tmp_path, {"budget": content})
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(tmp_path / "run"), "--quiet"])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
-    assert make_job()["allocation"] == {"method": "equal"}
+    assert make_job()["budget"] == {"method": "equal"}
 
 
 def test_end_after_the_first_measurement_states_its_cost(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def make_changes(**engine: Any) -> dict[str, Any]:
     job = make_job("planned")
     return {"tables": {name: job["tables"][name] for name in ("persons", "orders")}, "link": job["link"][:1],
             "privacy": {"epsilon": 20.0, "delta": 1e-6, "dataset": "shop", "allow_weak_privacy": True},
-            "allocation": {"method": "planned"},
+            "budget": {"method": "planned"},
             "engine": {"scheduler": "synchronous", "seed": 7, **engine}}  # fmt: skip
 
 

@@ -174,8 +174,11 @@ def test_copied_directory_with_other_links_is_refused(tmp_path: Path) -> None:
 def test_protects_both_sides(tmp_path: Path) -> None:
     link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
             "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both"}  # fmt: skip
-    tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code", share=0.2)}
-    release = dp.run(write_job(tmp_path, tables=tables, link=[link]), tmp_path / "run")
+    tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code")}
+    path = write_job(
+        tmp_path, tables=tables, link=[link], budget={"method": "equal", "tables": {"products": {"share": 0.2}}}
+    )
+    release = dp.run(path, tmp_path / "run")
     found = {name: frame.compute() for name, frame in release.synthetic().items()}
     assert found["ratings"].code.isin(found["products"].code).all()
     assert release.manifest["privacy"]["relation"] == "replace"
@@ -221,7 +224,7 @@ LINKS = make_job()["link"]
         ({"link": LINKS[1:]}, "rows of persons, orders to protect"),
         ({"tables": make_job()["tables"] | {"persons": table_section("persons")}}, "tables.persons.key: missing"),
         ({"tables": make_job()["tables"] | {"persons": table_section("persons", "age")}}, "which is in the domain"),
-        ({"tables": make_job()["tables"] | {"persons": table_section("persons", "id", share=1.0)}}, "no remainder for"),
+        ({"budget": {"tables": {"persons": {"share": 1.0}}}}, "no remainder for"),
         ({"tables": make_job()["tables"] | {"persons": table_section("persons", "id", mechanism="aim-green")}},
          "aim-grem"),
         ({"tables": make_job()["tables"] | {"persons": table_section("persons", "id", nonsense=1)}}, "nonsense"),

@@ -248,8 +248,11 @@ def test_protects_both_sides(tmp_path: Path) -> None:
     link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
             "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both",
             "mechanism": "published"}  # fmt: skip
-    tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code", share=0.2)}
-    release = dp.run(write_job(tmp_path, tables=tables, link=[link]), tmp_path / "run")
+    tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code")}
+    path = write_job(
+        tmp_path, tables=tables, link=[link], budget={"method": "equal", "tables": {"products": {"share": 0.2}}}
+    )
+    release = dp.run(path, tmp_path / "run")
     assert release.synthetic()["ratings"].compute().groupby("id").size().max() <= 60
 
 

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -30,6 +31,7 @@ import numpy as np
 import tomli_w
 
 import dpscale as dp
+from dpscale.job.forms import with_budget
 from tests.golden.runs import GAUSSIAN, MIXED, PAIRS, PURE, SIZES, write_table
 from tests.links import small as shop
 from tests.periods import growing
@@ -109,6 +111,8 @@ def restore_case(case: str) -> Iterator[Path]:
     with case_folder(case) as folder:
         with tarfile.open(ARCHIVES / f"{case}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
+        job = folder / "job.toml"  # the user's, who has moved its shares to [budget]
+        job.write_text(tomli_w.dumps(with_budget(tomllib.loads(job.read_text()))))
         yield folder
 
 

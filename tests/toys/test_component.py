@@ -39,8 +39,9 @@ def registered():
 def write_shop(folder):
     """Write a job whose tables and links leave a hundredth of the budget."""
     content = make_job()
-    for section in (content["tables"]["persons"], content["tables"]["orders"], *content["link"]):
-        section["share"] = 0.19
+    share = {"share": 0.19}
+    content["budget"] = {"tables": {"persons": share, "orders": share},
+                         "links": {"orders": share, "ratings": share, "homes": share}}  # fmt: skip
     path = write_job(folder)
     path.write_text(tomli_w.dumps(content))
     return path

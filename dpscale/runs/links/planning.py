@@ -37,9 +37,9 @@ LINKS = (1_000, 10_000, 100_000, 1_000_000)
 
 def overview(job: Job) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
-    protects, amount = neighbour_relation(job), job.budget.amount
+    protects, amount = neighbour_relation(job), job.total_budget.amount
     swaps = any(condition_of(one.public_totals) for one in job.domains.values())
-    cost = job.budget.cost + Cost(delta=sum(map(Fraction, job.search_deltas.values()), Fraction(0)))
+    cost = job.total_budget.cost + Cost(delta=sum(map(Fraction, job.search_deltas.values()), Fraction(0)))
     job, known = expected_job(job)
     return {
         "first_share": first_share(job) if known else 0.0,
@@ -55,7 +55,7 @@ def overview(job: Job) -> dict[str, Any]:
 
 
 def _pieces(job: Job, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
-    amount, links = job.budget.amount, {one.called: one for one in job.link}
+    amount, links = job.total_budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
         rows = protects.steps.get(name, 1) * protects.rows.get(name, 1)  # a step adds or removes the rows of a unit

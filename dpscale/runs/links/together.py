@@ -94,7 +94,7 @@ class TablesTogether(Part):
     def _check_total(self) -> None:
         costs = [cost_of_entry(self.run, entry) for entry in ENTRIES if entry != "privacy"]
         planned = [cost for cost, _ in parts_of_entry(self.run, "privacy").values()]
-        check_total(self.run, Cost.total([*costs, *planned]), self.whole.job.budget.amount)
+        check_total(self.run, Cost.total([*costs, *planned]), self.whole.job.total_budget.amount)
 
     def check_data(self, engine: Engine) -> None:
         check_public(self.whole.job)
