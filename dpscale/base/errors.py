@@ -15,7 +15,7 @@ from traceback import format_exception
 from typing import Any
 
 PAGES = {  # tables of files by the page that lists their keys
-    "reference/job-file": ("data", "time", "privacy", "budget", "totals", "workload", "mechanism",
+    "reference/job-file": ("data", "time", "privacy", "budget", "units", "totals", "workload", "mechanism",
                            "reconstruct", "engine", "output", "synthesize"),
     "domain-file": ("attributes", "numbers"),
     "databases": ("tables", "link", "joins"),
