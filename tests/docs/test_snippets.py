@@ -206,5 +206,8 @@ def test_every_job_key_is_documented():
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("reference/job-file.md", "databases.md"))
     models = [Privacy, WorkloadSection, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection,
               JoinWorkload, JoinSection, TableShares]  # fmt: skip
-    keys = {key for model in models for key in model.model_fields} - {"unit_through", "time"}  # of several tables' own jobs, and a section of the short form
+    keys = {key for model in models for key in model.model_fields} - {
+        "unit_through",
+        "time",
+    }  # of several tables' own jobs, and a section of the short form
     assert {key for key in keys if f"`{key}`" not in pages and f"{key} =" not in pages} == set()
