@@ -269,8 +269,8 @@ class Job(Settings):
                            nearest(absent[1], list(self.tables)))  # fmt: skip
         for name, one in self.tables.items():
             if one.synthesize is not None and one.synthesize.weights:
-                raise JobError(f"tables.{name}.synthesize.weights", "true", "rows that represent a record each",
-                               "remove it")  # fmt: skip
+                raise JobError(f"tables.{name}.synthesize.weights", "true, but a row represents one record",
+                               "rows without weights", "remove it")  # fmt: skip
             check_distinct(self, f"tables.{name}.key", self.key(name), name)
         check_columns(self)
         check_searches(self)

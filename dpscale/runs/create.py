@@ -81,7 +81,7 @@ def begin_run(
             check_first_release(job, new.digest, fresh)
             content.preflight(job, new.inputs)
         existed = is_local(where) and where.is_dir()
-        created = missing and create_directory(where, new.first_files(number, job, where, fresh))
+        created = missing and create_directory(where, new.first_files(number, where, fresh))
 
     run = Run(where, content, (job, *new.inputs) if created else ())
     if run.manifest["job_sha256"] not in new.digests:

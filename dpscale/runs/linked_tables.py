@@ -15,9 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
-
-import tomli_w
+from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
@@ -46,9 +44,9 @@ from dpscale.privacy.secret import SecretFile
 from dpscale.records import Table
 from dpscale.records.origin import Layout, Stamps, differing, layout, stamps
 from dpscale.runs.kinds import PARTS, load_kind
-from dpscale.runs.manifest import MANIFEST, check_output, first_manifest, versions
+from dpscale.runs.manifest import check_output, versions
 from dpscale.runs.preflight import check_cap, check_unit_memory, check_units
-from dpscale.runs.run import NewRun, Part, Run, in_order
+from dpscale.runs.run import Content, NewRun, Part, Run, in_order
 from dpscale.runs.stage import ALLOCATE, Stage, stages_of_run
 from dpscale.runs.stored_job import DOMAINS, read_stored
 from dpscale.runs.table import TablePart
@@ -95,7 +93,7 @@ STAGES = {
 CACHED = ("tables", "joins")  # parts with a plan; the others have the data of one stage
 
 
-class LinkedTables:
+class LinkedTables(Content):
     """Content of the run of a job of several tables and links between their rows.
 
     Attributes
@@ -105,10 +103,8 @@ class LinkedTables:
         With the division of its budget, once it is decided.
     """
 
-    stages: ClassVar[dict[str, Stage]] = STAGES
-    periods: Sequence[str] = ()
-    is_complete = True
-    domain_file: str | None = None
+    stages: Mapping[str, Stage] = STAGES
+    domain_file = None
     uses_footers = False
 
     def __init__(self, run: Run, inputs: tuple[Any, ...] = ()) -> None:
@@ -150,8 +146,10 @@ class LinkedTables:
         joins = join_jobs(job, neighbour_relation(job))
         for one in joins.values():
             one.build_workload(one.read_domain())
-        digest, earlier = job_digest(job), job_digest(job, version=1)
-        return NewRun(digest, lambda number: _first_files(job, earlier, number), (), (earlier,))
+        entries: dict[str, Any] = {"versions": versions() | job.distributions} if job.distributions else {}
+        if is_divided(job):
+            entries["divides"] = MEASURED if has_first_measurement(job) else UNMEASURED
+        return NewRun(job, lambda: _domain_files(job), entries)
 
     @classmethod
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
@@ -227,10 +225,6 @@ class LinkedTables:
         files: dict[str, list[str]] = json.loads(read_text(folder / INDEX))
         return {name: read([str(folder / one) for one in own]) for name, own in files.items()}
 
-    @property
-    def data_paths(self) -> list[str]:
-        return [one.path for one in self.job.tables.values()] + [one.via for one in self.job.link if one.via]
-
     def changed_data(self) -> dict[str, list[str]]:
         known, found = self.manifest.get("data") or {}, self.layouts()
         pairs = {name: (before, found.get(name)) for name, before in known.items()}
@@ -253,10 +247,6 @@ class LinkedTables:
         return self.neighbours.protects
 
     @property
-    def public_domains(self) -> Mapping[str, Domain]:
-        return {name: self.job.domains[name] for name, one in self.job.tables.items() if one.public}
-
-    @property
     def steps(self) -> Mapping[str, int]:
         return self.neighbours.steps
 
@@ -273,10 +263,6 @@ class LinkedTables:
     def synthesis(self) -> SynthesizeTable:
         """Settings of the synthetic rows, which links require."""
         return self.job.synthesize
-
-    @property
-    def pair_tables(self) -> tuple[str, ...]:
-        return tuple(one.called for one in self.job.link if one.via)
 
     @cached_property
     def neighbours(self) -> NeighbourRelation:
@@ -329,17 +315,7 @@ def _layout(table: TableSection) -> Layout | None:
     return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)
 
 
-def _first_files(job: Job, digest: str, number: int) -> dict[str, bytes]:
-    """Return the initial files of a run, the manifest last."""
-    entries: dict[str, Any] = {}
-    if is_divided(job):
-        entries["divides"] = MEASURED if has_first_measurement(job) else UNMEASURED
-    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
-    manifest = first_manifest(job.engine.seed, digest, number, **entries)
-    domains = {f"{DOMAINS}/{table}/{name}": file for table, one in job.declared.items()
-               for name, file in one.to_files().items()}  # fmt: skip
-    return {
-        **domains,
-        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(manifest, indent=2).encode(),
-    }
+def _domain_files(job: Job) -> dict[str, bytes]:
+    """Return the domain files of all tables by their places in a run directory."""
+    return {f"{DOMAINS}/{table}/{name}": file for table, one in job.declared.items()
+            for name, file in one.to_files().items()}  # fmt: skip

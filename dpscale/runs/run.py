@@ -13,14 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import tomli_w
 
 from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
+from dpscale.domain import Domain
 from dpscale.domain.public_totals import condition_of
+from dpscale.job import Job
 from dpscale.job.data import place_entries
-from dpscale.job.digest import DIGEST_VERSION
+from dpscale.job.digest import DIGEST_VERSION, job_digest
 from dpscale.ledger.rows import JobEntry
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.attack_risk import AttackRisk
@@ -32,11 +37,13 @@ from dpscale.runs.manifest import (
     check_output,
     check_version,
     disk_errors,
+    first_manifest,
     output_digest,
     resolve_path,
     stage_output,
 )
 from dpscale.runs.stage import Stage
+from dpscale.runs.stored_job import JOB_FILE
 from dpscale.storage.files import (
     check_tree,
     is_local,
@@ -66,136 +73,166 @@ class NewRun:
 
     Attributes
     ----------
-    digest : str
-        Digest of the job.
+    job : Job
     files : callable
-        Maps the number of the run among those of the job to its first files, the manifest last. With a seed its
-        release id follows from version 1 of the digest, so that the draws stay.
+        Returns the first files beside the job and the manifest.
+    entries : mapping
+        Entries of the first manifest that follow from the job.
+    domain : Domain, optional
+        Domain of the only table.
     inputs : tuple
         Objects read from the job's files: arguments of the checks before creation, and known to the new run.
-    earlier : tuple of str
-        Digests of the job by earlier versions, whose runs are reopened.
     """
 
-    digest: str
-    files: Callable[[int], dict[str, bytes]]
+    job: Job
+    files: Callable[[], dict[str, bytes]]
+    entries: Mapping[str, Any]
+    domain: Domain | None = None
     inputs: tuple[Any, ...] = ()
-    earlier: tuple[str, ...] = ()
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Digests of the job by all versions, the current one first; runs of earlier ones are reopened."""
+        return tuple(job_digest(self.job, self.domain, version) for version in (DIGEST_VERSION, 1))
 
     @property
-    def digests(self) -> tuple[str, ...]:
-        """All digests of the job, the current one first."""
-        return (self.digest, *self.earlier)
+    def digest(self) -> str:
+        """Digest of the job."""
+        return self.digests[0]
 
-    def first_files(self, number: int, job: Any, where: Path, fresh: bool) -> dict[str, bytes]:
-        """Return the first files of a run in a directory, the manifest last."""
-        files = self.files(number)
-        entries = {
-            "job_sha256": self.digest,
-            "job_version": DIGEST_VERSION,
-            **place_entries(job.folder, job.places, where),
+    def first_files(self, number: int, where: Path, fresh: bool) -> dict[str, bytes]:
+        """Return the first files of a run in a directory, the manifest last.
+
+        With a seed its release id follows from version 1 of the digest and its number, so that the draws stay.
+        """
+        manifest = first_manifest(self.job.engine.seed, self.digests[1], number, **self.entries)
+        manifest |= {"job_sha256": self.digest, "job_version": DIGEST_VERSION}
+        manifest |= place_entries(self.job.folder, self.job.places, where) | ({"fresh": True} if fresh else {})
+        return {
+            **self.files(),
+            JOB_FILE: tomli_w.dumps(self.job.to_dict()).encode(),
+            MANIFEST: json.dumps(manifest, indent=2).encode(),
         }
-        manifest = json.loads(files[MANIFEST]) | entries | ({"fresh": True} if fresh else {})
-        return {**files, MANIFEST: json.dumps(manifest, indent=2).encode()}
 
 
-class Content(Protocol):
-    """Tables of a run: its job, the parts that draw, and the files that they read. It writes no manifest."""
+class Content:
+    """Tables of a run: its job, the parts that draw, and the files that they read. It writes no manifest.
+
+    These are the members of a run of one table, the part "data", whose files are in the run directory itself.
+    """
 
     stages: Mapping[str, Stage]
-    job: Any
+    job: Job
+    table: Any
+    periods: Sequence[str] = ()  # labels of those that the release reads; every period if empty
+    is_complete = True  # whether nothing remains to be drawn after the measure stage
 
     @classmethod
-    def prepare(cls, job: Any) -> NewRun:
+    def prepare(cls, job: Job) -> NewRun:
         """Return the content of a new directory for a job; raise JobError for a job that cannot run."""
+        raise NotImplementedError
 
     @classmethod
-    def preflight(cls, job: Any, inputs: tuple[Any, ...]) -> None:
+    def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
         """Raise an error for a job that would be refused later for known reasons; `inputs` are `NewRun.inputs`."""
 
-    def reopen(self, job: Any) -> None:
+    def reopen(self, job: Job) -> None:
         """Take over settings of the job that may change without cost."""
+
+    def begin(self) -> None:
+        """Decide, before a first stage, what the job leaves open: nothing in a job of one table."""
+
+    def file_stamps(self) -> list[Any]:
+        """Return sizes and times of the files that several tables share; empty for a table that checks its own."""
+        return []
 
     @property
     def data_paths(self) -> list[str]:
         """Paths of the data of all tables, as the job gives them."""
+        return [one.path for one in self.job.tables.values()] + [one.via for one in self.job.link if one.via]
 
     def changed_data(self) -> dict[str, list[str]]:
         """Return what changed since measuring, by the key of the job: size, time or number of files, or the version.
 
         The result is empty if the data no longer exist or the run did not record them.
         """
+        found: dict[str, list[str]] = self.table.changed_data()
+        return found
 
     def open_data(self) -> Mapping[str, Any]:
         """Return the tables of files that the run reads, by the key of the job; empty if they are not compared."""
-
-    def begin(self) -> None:
-        """Decide, before a first stage, what the job leaves open."""
-
-    def file_stamps(self) -> list[Any]:
-        """Return sizes and times of the files that several tables share; empty for a table that checks its own."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing remains to be drawn after the measure stage."""
-
-    @property
-    def amount(self) -> float:
-        """Budget of the measurements, squared μ or ε."""
-
-    @property
-    def periods(self) -> Sequence[str]:
-        """Labels of the periods that the release reads; every period if empty."""
-
-    @property
-    def declared_domains(self) -> Sequence[Any]:
-        """Domains of the private tables as the job states them."""
-
-    @property
-    def domain_file(self) -> str | None:
-        """Domain file of the only table in the run directory; None of several tables."""
+        found: Mapping[str, Any] = self.table.open_data()
+        return found
 
     @property
     def uses_footers(self) -> bool:
         """Whether the content of a file is that of its footer."""
+        return all(one.snapshot == "footers" for one in self.job.tables.values())
+
+    @property
+    def amount(self) -> float:
+        """Budget of the measurements, squared μ or ε."""
+        return float(self.table.job.row_budget(self.table.declared).amount)
+
+    @property
+    def declared_domains(self) -> Sequence[Domain]:
+        """Domains of the private tables as the job states them."""
+        return [self.table.declared]
+
+    @property
+    def domain_file(self) -> str | None:
+        """Domain file of the only table in the run directory; None of several tables."""
+        found: str = self.table.domain_file
+        return found
 
     @property
     def tables(self) -> Mapping[str, Any]:
         """Parts of the private tables by name; the only table has the name "data"."""
+        return {"data": self.table}
 
     @property
     def joins(self) -> Mapping[str, Any]:
         """Parts of the joins of several tables, by name."""
+        return {}
 
     @property
     def links(self) -> Sequence[Any]:
         """Links between the tables, each with its share of the budget."""
+        return ()
 
     @property
     def parts(self) -> Mapping[str, Any]:
         """All parts by name, each after those that it depends on."""
+        return {self.table.name: self.table}
 
     def part_at(self, folder: str) -> Any:
         """Return the part with a folder of the run directory; None if there is none."""
+        return None if folder else self.table
 
     @property
     def protects(self) -> Protection:
         """Privacy unit of the job."""
+        found: Protection = self.table.protects
+        return found
 
     @property
     def steps(self) -> Mapping[str, int]:
         """By private table, the number of neighbours of the table that connect two neighbours of the job."""
+        return {"data": 1}
 
     @property
-    def public_domains(self) -> Mapping[str, Any]:
+    def public_domains(self) -> Mapping[str, Domain]:
         """Domains of the public tables by name."""
+        return {name: self.job.domains[name] for name, one in self.job.tables.items() if one.public}
 
     @property
     def pair_tables(self) -> tuple[str, ...]:
         """Names of the tables of pairs."""
+        return tuple(one.called for one in self.job.link if one.via)
 
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
         """Return the synthetic rows; `read` maps the files of a table, and a reader of their columns, to its rows."""
+        return self.table.read_synthetic(read)
 
 
 class StageRecords:
@@ -595,6 +632,29 @@ class Part(StageRecords):
             in words. Empty if the part has no draws.
         """
         return {}
+
+    @property
+    def tables(self) -> Mapping[str, Any]:
+        """The part itself, by the name of an only table."""
+        return {"data": self}
+
+    @property
+    def joins(self) -> Mapping[str, Any]:
+        """No joins: a part answers for itself."""
+        return {}
+
+    @property
+    def table(self) -> Any:
+        return self
+
+    @property
+    def pair_tables(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def attack_risk(self) -> AttackRisk:
+        """Attack risk of the answers of the run."""
+        return self.run.attack_risk
 
     @property
     def journaled(self) -> list[Journaled]:

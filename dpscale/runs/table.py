@@ -33,7 +33,6 @@ from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.frames import FRAME
@@ -132,24 +131,6 @@ class TablePart(Part):
             with self.run.locked():
                 self.request_rows(rows)
 
-    @property
-    def tables(self) -> Mapping[str, TablePart]:
-        """The table itself, by the name of an only table."""
-        return {"data": self}
-
-    @property
-    def joins(self) -> Mapping[str, Any]:
-        """No joins: a table answers for itself."""
-        return {}
-
-    @property
-    def table(self) -> TablePart:
-        return self
-
-    @property
-    def pair_tables(self) -> tuple[str, ...]:
-        return ()
-
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
         """Return the synthetic rows; `read` maps their files and a reader of their columns to rows."""
         folder = self.path / "synthetic"
@@ -165,11 +146,6 @@ class TablePart(Part):
     def protects(self) -> Protection:
         """Privacy unit of the table."""
         return self.job.data.protects
-
-    @property
-    def attack_risk(self) -> AttackRisk:
-        """Attack risk of the answers of the run."""
-        return self.run.attack_risk
 
     def changed_data(self) -> dict[str, list[str]]:
         known, found = self.manifest.get("data"), _layout(self.job.data)

@@ -206,6 +206,7 @@ def test_every_job_key_is_documented():
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("reference/job-file.md", "databases.md"))
     models = [Privacy, WorkloadSection, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection,
               JoinWorkload, JoinSection, TableShares]  # fmt: skip
+    # the first is of the jobs of several tables, the other a section of the short form
     keys = {key for model in models for key in model.model_fields} - {
         "unit_through",
         "time",

@@ -111,4 +111,4 @@ def test_numbers_of_links_and_other_bounds_are_refused(tmp_path: Path) -> None:
     ):
         job = write_job(tmp_path / str(number), data, workload=workload)
         with pytest.raises(JobError, match=message):
-            join_job(job, neighbour_relation(job), next(iter(job.joined)), tmp_path)
+            join_job(job, neighbour_relation(job), next(iter(job.joined)))

@@ -19,7 +19,7 @@ from dpscale.job.neighbours import neighbour_relation
 from dpscale.ledger import Ledger
 from dpscale.records import ndjson, table as tables
 from dpscale.records.origin import Origin
-from dpscale.runs import one_table, source
+from dpscale.runs import one_table, run, source
 from dpscale.runs.links.link_data import read_links
 from tests.links.small import make_frames, make_job, write_job as write_link_job
 from tests.runs.small import DOMAIN, table, write_job
@@ -61,7 +61,8 @@ def released(folder):
 def equal_keys(monkeypatch):
     """Give releases of one seed the same keys: those of one snapshot and one job."""
     monkeypatch.setattr(source, "joint_digest", lambda *_, **__: "the same snapshot")
-    monkeypatch.setattr(one_table, "job_digest", lambda *_, **__: "the same job")
+    for module in (one_table, run):
+        monkeypatch.setattr(module, "job_digest", lambda *_, **__: "the same job")
 
 
 HOP = {"key": "person", "unit": "home", "where": "area != 'far'"}

@@ -15,7 +15,7 @@ from dpscale.__main__ import main
 from dpscale.engine import LocalEngine
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.runs import one_table, source
+from dpscale.runs import one_table, run, source
 from dpscale.runs.runner import run_stage
 from dpscale.runs.stage import STAGES
 from tests.running import begin_table
@@ -120,7 +120,8 @@ def test_partitions_and_row_order_change_only_the_snapshot(tmp_path, monkeypatch
         settings = {"path": "data", "domain": "domain.toml", **data}
         # one run directory name and job: the release id of a seeded run follows the job
         path = write_job(place, engine=SEEDED, data=settings, privacy={"rho": 0.1, "dataset": "small"})
-        monkeypatch.setattr(one_table, "job_digest", lambda *_, **__: "the same job, elsewhere")
+        for module in (one_table, run):
+            monkeypatch.setattr(module, "job_digest", lambda *_, **__: "the same job, elsewhere")
         dp.run(path, place / "run", scheduler="threads")
         found.append(measurement_bytes(place / "run"))
     assert found[0] == found[1] == found[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
@@ -12,32 +11,26 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from dpscale.base.errors import JobError
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import first_day, read_period
 from dpscale.job import Job, TableJob
-from dpscale.job.digest import job_digest
 from dpscale.job.periods import check_rows, promise, read_period_file
 from dpscale.job.sections import SynthesizeTable
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.time_plan import TimePlan
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret
 from dpscale.runs.kinds import PERIOD_PARTS, load_kind
-from dpscale.runs.manifest import MANIFEST, first_manifest, versions
 from dpscale.runs.one_table import OneTable
 from dpscale.runs.opening import open_run
 from dpscale.runs.periods.continuation import earlier_files
 from dpscale.runs.preflight import check_cap, check_columns
 from dpscale.runs.run import NewRun, Part, Run
 from dpscale.runs.stage import Stage, stages_of_run
-from dpscale.runs.stored_job import read_stored
-from dpscale.runs.table import TablePart, mechanism_entry
+from dpscale.runs.table import TablePart, job_entries
 from dpscale.runs.table_facts import table_facts
 from dpscale.storage.files import present
 from dpscale.workload import Workload
@@ -84,23 +77,6 @@ class GrowingPart(Part):
         return self.run.stages
 
     @property
-    def tables(self) -> Mapping[str, GrowingPart]:
-        """The table itself, by the name of an only table."""
-        return {"data": self}
-
-    @property
-    def joins(self) -> Mapping[str, Any]:
-        return {}
-
-    @property
-    def table(self) -> GrowingPart:
-        return self
-
-    @property
-    def pair_tables(self) -> tuple[str, ...]:
-        return ()
-
-    @property
     def protects(self) -> Protection:
         """Privacy unit of the job."""
         return promise(self.job.data, self.job.periods, self.period)
@@ -109,11 +85,6 @@ class GrowingPart(Part):
     def spent(self) -> Cost:
         """Cost that was charged for the horizon."""
         return self.run.spent
-
-    @property
-    def attack_risk(self) -> AttackRisk:
-        """Attack risk of the answers of the run."""
-        return self.run.attack_risk
 
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
         raise self.unnamed()
@@ -344,51 +315,32 @@ class GrowingPart(Part):
         self.run.require(stage)
 
 
-def _first_files(job: Job, domain: Domain, period: Attribute, digest: str, number: int) -> dict[str, bytes]:
-    """Return the initial files of a run, the manifest last."""
-    entries: dict[str, Any] = {"mechanism": mechanism_entry(job.table)}
-    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
-    manifest = first_manifest(job.engine.seed, digest, number, **entries)
-    after = job.table.periods.after
-    return {
-        **(earlier_files(open_run(after), domain, period.low) if after else {}),
-        **domain.to_files(),
-        PERIOD_FILE: Domain([period]).to_files()["domain.toml"],
-        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(manifest, indent=2).encode(),
-    }
-
-
 class GrowingTable(OneTable):
     """Content of the run of a growing table: the part "data", and parts of each period in folders."""
 
     stages = STAGES  # type: ignore[assignment]
     table: Any
 
-    def __init__(self, run: Run, inputs: tuple[Any, ...] = ()) -> None:
-        if inputs:
-            job, declared, period = inputs
-        else:
-            job = read_stored(run.path, run.manifest)
-            declared = Domain.read(run.path / "domain.toml")
-            period = read_period_file(Domain.read(run.path / PERIOD_FILE))
-        self.job = job
-        if run.manifest["job_sha256"] != job_digest(job, declared, run.manifest.get("job_version", 1)):
-            raise JobError("run directory", f"job.toml or domain.toml in {run.path} was edited",
-                           "the files as the run wrote them (memory and scheduler may change)",
-                           "restore them, or start a new run with your job")  # fmt: skip
-        self.table = load_kind(PERIOD_PARTS["table"])(run, job.table, declared, period)
+    def open_table(self, run: Run, declared: Domain, period: Attribute | None) -> Any:  # type: ignore[override]
+        """Return the part of the table, with its periods."""
+        period = period or read_period_file(Domain.read(run.path / PERIOD_FILE))
+        return load_kind(PERIOD_PARTS["table"])(run, self.job.table, declared, period)
 
     @classmethod
     def prepare(cls, job: Job) -> NewRun:
-        domain, period = job.table.read_domain(), job.table.read_period()
+        table = job.table
+        domain, period = table.read_domain(), table.read_period()
         if domain.totals:
             raise JobError("numbers", f"{domain.totals[0].name} with per_unit = \"total\" and data.period",
                            "numbers whose bounds hold for each record", "leave per_unit out")  # fmt: skip
-        job.table.build_workload(domain)
-        digest, earlier = job_digest(job, domain), job_digest(job, domain, 1)
-        return NewRun(digest, lambda number: _first_files(job, domain, period, earlier, number), (domain, period),
-                      (earlier,))  # fmt: skip
+        table.build_workload(domain)
+
+        def files() -> dict[str, bytes]:
+            after = table.periods.after
+            earlier = earlier_files(open_run(after), domain, period.low) if after else {}
+            return {**earlier, **domain.to_files(), PERIOD_FILE: Domain([period]).to_files()["domain.toml"]}
+
+        return NewRun(job, files, job_entries(table, domain), domain, (domain, period))
 
     @classmethod
     def preflight(cls, job: Job, inputs: tuple[Any, ...]) -> None:
