@@ -16,11 +16,12 @@ from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, message_of
 from dpscale.job.data import Hop, UnitSettings
-from dpscale.job.joins import JoinSection, JoinWorkload
 from dpscale.job.sections import (
     BudgetTable,
     EngineSettings,
+    JoinSection,
     JoinShare,
+    JoinWorkload,
     LinkSection,
     LinkShare,
     MechanismTable,
@@ -119,7 +120,7 @@ def _former_shares(shares: Mapping[str, Any]) -> dict[str, Any]:
 def with_budget(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a stored job with its shares in [budget], where earlier versions had other sections."""
     stored: dict[str, Any] = copy.deepcopy(dict(content))
-    if "data" in stored:
+    if "tables" not in stored:
         budget = _take_shares(stored)
     else:
         division = stored.pop("allocation", {})

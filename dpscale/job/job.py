@@ -21,13 +21,15 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job.data import Places, below, default_dataset, files_of, key_columns, places_of
 from dpscale.job.forms import ONLY, SEVERAL, check_sections, from_short, job_sentence, to_short, with_budget
-from dpscale.job.joins import Join, JoinSection, JoinWorkload, resolve_joins
+from dpscale.job.joins import Join, resolve_joins
 from dpscale.job.linked_rules import LinkedRule, linked_rules
 from dpscale.job.protected_unit import check_columns, check_distinct, check_keys
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     BudgetTable,
     EngineSettings,
+    JoinSection,
+    JoinWorkload,
     LinkSection,
     LinkShare,
     Privacy,

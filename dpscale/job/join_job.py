@@ -24,9 +24,18 @@ from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
 from dpscale.job.data import Filed, Hop, Key, plain_key
 from dpscale.job.job import Job
-from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinSection, ascents, split_name
+from dpscale.job.joins import COUNT, Edge, Join, ascents, split_name
 from dpscale.job.neighbours import NeighbourRelation, part_job, unit_hops, unit_settings
-from dpscale.job.sections import PREDICATES, JoinShare, LinkSection, MechanismTable, TableSection, TableShares
+from dpscale.job.sections import (
+    CUT,
+    PREDICATES,
+    JoinSection,
+    JoinShare,
+    LinkSection,
+    MechanismTable,
+    TableSection,
+    TableShares,
+)
 from dpscale.job.table_job import TableJob
 from dpscale.workload import MARGINAL, family_named
 from dpscale.workload.sums import SUM

@@ -11,78 +11,16 @@ to which the job gives the same name, over all their links.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Protocol
-
-from pydantic import Field, model_validator
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.base.settings import Settings
-from dpscale.job.sections import LinkSection, MechanismTable, Output, ReconstructTable, TablesOfJob, WorkloadSection
+from dpscale.job.sections import CUT, JoinWorkload, LinkSection, TablesOfJob
 from dpscale.workload.sums import SUM
 
-COUNT, CUT = "count", "cut"  # pseudo-attributes of a child: the number of children of a row, and whether it is cut
-OWN = ("per", "through", "max_rows_per_unit", "name")  # keys of a part that the family does not have
+COUNT = "count"  # pseudo-attribute of a child: the number of children of a row
 FIELD = "workload.attributes"
-
-
-class JoinWorkload(WorkloadSection):
-    """Family of queries over attributes of several tables."""
-
-    attributes: list[list[str]] | None = None
-    per: str | None = None
-    through: list[str] | None = None
-    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
-    name: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")] | None = None
-
-    @model_validator(mode="after")
-    def _over_tables(self) -> JoinWorkload:
-        if self.degree is not None or self.attributes is None:
-            raise ValueError("a workload over several tables lists its attribute sets: set attributes, without degree")
-        if self.count == "units":
-            raise ValueError('count = "units" is for the workload of one table: remove it')
-        if self.name == CUT:
-            raise ValueError('the name "cut" is that of the numbers of rows beyond bounds: choose another')
-        if self.per is not None and self.max_rows_per_unit is not None:
-            raise ValueError("max_rows_per_unit with per: a parent is one row; remove it")
-        return self
-
-    @property
-    def requested(self) -> list[str]:
-        """Names of all attributes, numbers included."""
-        named = [name for own in self.attributes or [] for name in own]
-        numbers = [self.given.get("of"), self.record_weight]
-        return list(dict.fromkeys([*named, *(one for one in numbers if isinstance(one, str))]))
-
-    @property
-    def number(self) -> str | None:
-        """Number that the part sums."""
-        found = self.given.get("of") or self.record_weight
-        return found if isinstance(found, str) else None
-
-    @property
-    def content(self) -> dict[str, object]:
-        """The part as a job of one table contains it."""
-        return self.model_dump(exclude_none=True, exclude=set(OWN))
-
-
-class JoinSection(Settings):
-    """Section [joins.NAME]: mechanism and answers of a join."""
-
-    mechanism: MechanismTable | None = None
-    reconstruct: ReconstructTable | None = None
-    output: Output | None = None
-
-
-class JoinedTables(TablesOfJob, Protocol):
-    """Tables of a job with a workload over several of them."""
-
-    @property
-    def workload(self) -> Sequence[JoinWorkload] | None: ...
-    @property
-    def joins(self) -> Mapping[str, JoinSection] | None: ...
 
 
 @dataclass(frozen=True)
@@ -150,7 +88,7 @@ def split_name(name: str) -> tuple[str, str]:
     return table, attribute
 
 
-def resolve_joins(job: JoinedTables) -> dict[str, Join]:
+def resolve_joins(job: TablesOfJob) -> dict[str, Join]:
     """Return the joins of a job by name. Raises JobError for a part without exactly one join."""
     joins: dict[str, Join] = {}
     for part in job.workload or []:

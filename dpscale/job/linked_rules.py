@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
@@ -22,15 +22,6 @@ from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.sections import LinkSection, TablesOfJob
 
 Rule = Mapping[str, Any]
-
-
-class RuledTables(TablesOfJob, Protocol):
-    """Tables of a job with rules across tables."""
-
-    @property
-    def impossible(self) -> Sequence[Rule] | None: ...
-    @property
-    def determined(self) -> Sequence[Rule] | None: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,7 @@ class LinkedRule:
     child: tuple[str, ...]
 
 
-def linked_rules(job: RuledTables) -> dict[str, list[LinkedRule]]:
+def linked_rules(job: TablesOfJob) -> dict[str, list[LinkedRule]]:
     """Return the rules of every link that has some.
 
     Raises
@@ -80,7 +71,7 @@ def linked_rules(job: RuledTables) -> dict[str, list[LinkedRule]]:
 class _Find:
     """Attributes by TABLE.ATTRIBUTE, under that name."""
 
-    job: RuledTables
+    job: TablesOfJob
 
     def __call__(self, name: str) -> Attribute:
         table, _, attribute = str(name).partition(".")
@@ -97,7 +88,7 @@ class _Find:
         return replace(domain[attribute], name=name)
 
 
-def _with_map(job: RuledTables, rule: Rule) -> dict[str, Any]:
+def _with_map(job: TablesOfJob, rule: Rule) -> dict[str, Any]:
     """Return a rule with its map; by default equal values correspond."""
     if "map" in rule or not {"attribute", "by"} <= set(rule):
         return dict(rule)
@@ -110,7 +101,7 @@ def _with_map(job: RuledTables, rule: Rule) -> dict[str, Any]:
     return {**rule, "map": found}
 
 
-def _check_column(job: RuledTables, link: LinkSection, name: str) -> None:
+def _check_column(job: TablesOfJob, link: LinkSection, name: str) -> None:
     """Raise JobError for an attribute of a child that shares its column: its value could not change alone."""
     domain = job.declared[link.child]
     if domain.is_shared(domain[name].column):
@@ -118,7 +109,7 @@ def _check_column(job: RuledTables, link: LinkSection, name: str) -> None:
                        "an attribute with a column of its own", "name another attribute")  # fmt: skip
 
 
-def _check_bounds(job: RuledTables, rules: Mapping[str, Sequence[LinkedRule]]) -> None:
+def _check_bounds(job: TablesOfJob, rules: Mapping[str, Sequence[LinkedRule]]) -> None:
     """Raise JobError for an attribute in rules of several links, of which one bounds the children of a parent.
 
     Where no place is left at a parent that fits, the attribute must change alone.

@@ -58,7 +58,7 @@ def search_budget(
         raise JobError("privacy.delta", f"missing, but the cells of {searches[0].name} are not public",
                        "Gaussian noise for the search", "add a delta, for example 1e-9")  # fmt: skip
     listed = [one for one in searches if one.search is not None and one.search.uses_delta]
-    delta = _additive_delta(privacy, stated_delta) if listed else 0.0
+    delta = sum(table_deltas(privacy, {listed[0].name: stated_delta}).values()) if listed else 0.0
     total = budget_with_delta(privacy, delta)
     each = Fraction(total.amount) * Fraction(share) / len(searches)
     remaining = replace(total, amount=total.amount * (1 - share) * BELOW_ONE)
@@ -83,7 +83,7 @@ def budget_with_delta(privacy: Privacy, delta: float) -> Budget:
 
 
 def table_deltas(privacy: Privacy, stated: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the additive delta of the searches of each of several tables, to a unit of the job.
+    """Return the additive delta of the searches of each table, to a unit of the job.
 
     Parameters
     ----------
@@ -98,13 +98,13 @@ def table_deltas(privacy: Privacy, stated: Mapping[str, float | None]) -> dict[s
         If the job has no delta and a table states none, or if the sum is not below that of the job.
     """
     if missing := next((name for name, one in stated.items() if one is None and privacy.delta is None), None):
-        raise JobError(f"budget.tables.{missing}.discover_delta", "missing, but values are searched", "an additive"
-                       " delta, because the job has none",
-                       "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
+        raise JobError("budget.discover_delta", f"missing, but values of {missing} are searched", "an additive delta,"
+                       " because the job has none", "add it, for example 1e-9, or state epsilon and"
+                       " delta")  # fmt: skip
     usual = (privacy.delta or 0.0) / 2 / max(sum(one is None for one in stated.values()), 1)
     deltas = {name: usual if one is None else one for name, one in stated.items()}
     if privacy.delta is not None and stated and (total := sum(deltas.values())) >= privacy.delta:
-        raise JobError("budget.discover_delta", f"{total:g} in total of all tables", f"less than privacy.delta ="
+        raise JobError("budget.discover_delta", f"{total:g} in total", f"less than privacy.delta ="
                        f" {privacy.delta:g}", "lower it, or leave it out")  # fmt: skip
     return deltas
 
@@ -131,19 +131,6 @@ def step_delta(delta: float, squared_mu: float, steps: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(math.exp(middle)) else (low, middle)
     return math.exp(low) if fits(math.exp(low)) else LEAST_DELTA
-
-
-def _additive_delta(privacy: Privacy, stated: float | None) -> float:
-    """Return the additive delta of all searches for values."""
-    if stated is None:
-        if privacy.delta is None:
-            raise JobError("budget.discover_delta", "missing, but values are searched", "an additive delta, because the"
-                           " job has none", "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
-        return privacy.delta / 2
-    if privacy.delta is not None and stated >= privacy.delta:
-        raise JobError("budget.discover_delta", f"{stated:g}", f"less than privacy.delta = {privacy.delta:g}",
-                       "lower it, or leave it out")  # fmt: skip
-    return stated
 
 
 def check_unit_needed(domain: Domain, has_unit: bool) -> None:

@@ -165,6 +165,7 @@ class Privacy(Settings):
         return Budget(GAUSSIAN, 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0))
 
 
+CUT = "cut"  # name of the numbers of rows beyond bounds, and pseudo-attribute: whether children are cut
 PREDICATES = "predicates"  # family of the queries in an array file
 
 
@@ -450,16 +451,12 @@ def _add_conditions(workload: Workload, part: WorkloadSection) -> None:
     workload.add_conditions(part.conditions or [], part.weight, part.label)
 
 
-def _both() -> list[Kind]:
-    return ["period", "cumulative"]
-
-
 class PeriodSettings(Settings):
     """Periods of a growing table and the answers over them."""
 
     horizon: Annotated[int, Field(ge=2, le=MOST_PERIODS)] | None = None
     start: str | int | None = None
-    answers: Annotated[list[Kind], Field(min_length=1)] = Field(default_factory=_both)
+    answers: list[Kind] = Field(default=["period", "cumulative"], min_length=1)
     window: Annotated[int, Field(ge=2)] | None = None
     max_periods_per_unit: Annotated[int, Field(ge=1)] | None = None
     changed: Literal["refuse", "accept"] = "refuse"
@@ -629,6 +626,54 @@ class LinkSection(Settings):
         return Rounds(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
+class JoinWorkload(WorkloadSection):
+    """Family of queries over attributes of several tables."""
+
+    attributes: list[list[str]] | None = None
+    per: str | None = None
+    through: list[str] | None = None
+    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
+    name: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _over_tables(self) -> JoinWorkload:
+        if self.degree is not None or self.attributes is None:
+            raise ValueError("a workload over several tables lists its attribute sets: set attributes, without degree")
+        if self.count == "units":
+            raise ValueError('count = "units" is for the workload of one table: remove it')
+        if self.name == CUT:
+            raise ValueError('the name "cut" is that of the numbers of rows beyond bounds: choose another')
+        if self.per is not None and self.max_rows_per_unit is not None:
+            raise ValueError("max_rows_per_unit with per: a parent is one row; remove it")
+        return self
+
+    @property
+    def requested(self) -> list[str]:
+        """Names of all attributes, numbers included."""
+        named = [name for own in self.attributes or [] for name in own]
+        numbers = [self.given.get("of"), self.record_weight]
+        return list(dict.fromkeys([*named, *(one for one in numbers if isinstance(one, str))]))
+
+    @property
+    def number(self) -> str | None:
+        """Number that the part sums."""
+        found = self.given.get("of") or self.record_weight
+        return found if isinstance(found, str) else None
+
+    @property
+    def content(self) -> dict[str, object]:
+        """The part as a job of one table contains it."""
+        return self.model_dump(exclude_none=True, exclude={"per", "through", "max_rows_per_unit", "name"})
+
+
+class JoinSection(Settings):
+    """Section [joins.NAME]: mechanism and answers of a join."""
+
+    mechanism: MechanismTable | None = None
+    reconstruct: ReconstructTable | None = None
+    output: Output | None = None
+
+
 class TablesOfJob(Protocol):
     """Tables and links of a job, as the checks of their sections read them."""
 
@@ -638,6 +683,14 @@ class TablesOfJob(Protocol):
     def link(self) -> Sequence[LinkSection]: ...
     @property
     def foreign_keys(self) -> Sequence[LinkSection]: ...
+    @property
+    def workload(self) -> Sequence[JoinWorkload] | None: ...
+    @property
+    def joins(self) -> Mapping[str, JoinSection] | None: ...
+    @property
+    def impossible(self) -> Sequence[Mapping[str, Any]] | None: ...
+    @property
+    def determined(self) -> Sequence[Mapping[str, Any]] | None: ...
     @property
     def declared(self) -> Mapping[str, Domain]: ...
     @property

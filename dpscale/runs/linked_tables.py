@@ -40,7 +40,6 @@ from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_
 from dpscale.job.sections import SynthesizeTable, TableSection
 from dpscale.job.table_checks import check_whole_rows
 from dpscale.privacy.protection import Protection
-from dpscale.privacy.secret import SecretFile
 from dpscale.records import Table
 from dpscale.records.origin import Layout, Stamps, differing, layout, stamps
 from dpscale.runs.kinds import PARTS, load_kind
@@ -130,15 +129,6 @@ class LinkedTables(Content):
         """A copy of the manifest of the run."""
         return self.run.manifest
 
-    def update(self, **changes: object) -> None:
-        """Change entries of the manifest of the run."""
-        self.run.update(**changes)
-
-    @property
-    def secret(self) -> SecretFile:
-        """Path and public tag of the noise key."""
-        return self.run.secret
-
     @classmethod
     def prepare(cls, job: Job) -> NewRun:
         check_open_bounds(job)
@@ -170,7 +160,7 @@ class LinkedTables(Content):
     def pin_versions(self) -> None:
         """Record the latest version of versioned tables, so that later reads use it."""
         if "at" not in self.manifest and (found := latest_versions(self.job)):
-            self.update(at=found)
+            self.run.update(at=found)
             self.job = at_versions(self.job, found)
 
     @property
@@ -218,7 +208,7 @@ class LinkedTables(Content):
                 raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others",
                                f"run `dpscale run {self.path} --only allocate` first")  # fmt: skip
             self.record_allocation(Divisible(self.job, self.neighbours).divide_by_usual_sizes().to_dict())
-            self.update(divides=UNMEASURED)
+            self.run.update(divides=UNMEASURED)
 
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
         folder = self.path / "synthetic"

@@ -657,6 +657,11 @@ class Part(StageRecords):
         return self.run.attack_risk
 
     @property
+    def spent(self) -> Cost:
+        """Cost of its draws; for a table alone, all that was charged."""
+        return self.run.spent
+
+    @property
     def journaled(self) -> list[Journaled]:
         """Folders of `StoredDraws` with the draws of the part."""
         return []

@@ -108,7 +108,7 @@ class TablePart(Part):
     def spent(self) -> Cost:
         """Cost of the measurements, the searches and the numbers of units."""
         if not self.folder:
-            return self.run.spent
+            return super().spent
         others = [self.stages[name].function("terms")(self)[0] for name in ("discover", "units")
                   if name in self.stages and self.stages[name].is_enabled(self)]  # fmt: skip
         return sum(others, self.measurements.spent)

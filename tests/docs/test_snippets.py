@@ -20,9 +20,10 @@ import dpscale as dp
 from dpscale import mechanisms, reconstruction
 from dpscale.__main__ import main
 from dpscale.job import Job
-from dpscale.job.joins import JoinSection, JoinWorkload
 from dpscale.job.sections import (
     EngineSettings,
+    JoinSection,
+    JoinWorkload,
     LinkSection,
     Output,
     Privacy,

@@ -77,7 +77,7 @@ def test_deleted_period_is_not_drawn_again(tmp_path):
     write(tmp_path, frames(60))
     job = make_job(tmp_path, engine={"scheduler": "synchronous"})
     run = release(job, tmp_path / "run", MONTHS[:1])
-    shutil.rmtree(run.period_path(0))
+    shutil.rmtree(run.path / "periods" / run.labels[0])
     run.update(released={}, contents={}, parts={})
     with pytest.raises(BudgetError, match="another decision"):
         release(job, run.path, [MONTHS[0]])
@@ -128,7 +128,8 @@ def test_kill_before_the_snapshot_lets_records_be_corrected(first, tmp_path, mon
 
 def test_end_of_a_period_is_refused(first):
     _, run = first
-    for path in (run.period_path(0), run.period_path(0) / "cumulative"):
+    period = run.path / "periods" / run.labels[0]
+    for path in (period, period / "cumulative"):
         from dpscale.runs.opening import open_run
 
         with pytest.raises(JobError, match="is part of the run in"):

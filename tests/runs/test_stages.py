@@ -78,7 +78,7 @@ def test_worker_count_does_not_change_bytes(seeded_run, workers):
     run = begin_table(Job.read(seeded_run / "job.toml"), seeded_run / f"workers-{workers}")
     engine = LocalEngine("threads", workers=workers)
     for name in ("plan", "measure"):
-        run_stage(STAGES[name], run, engine)
+        run_stage(run.run.stages[name], run.run, engine)
     assert measurement_bytes(seeded_run / "one") == measurement_bytes(run.path)
 
 

@@ -14,11 +14,10 @@ from dpscale.audit.evidence.envelope import ENVELOPE, Signer, sealed
 from dpscale.audit.evidence.records import Records
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.domain.public_totals import is_condition
-from dpscale.job.neighbours import describe_sides
+from dpscale.job.neighbours import describe_sides, neighbour_relation
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import Cost, float_above
 from dpscale.privacy.attack_risk import rates_text, total_bounds
-from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.periods.growing import FOLDER as ROWS_FOLDER, ROWS, GrowingPart
 from dpscale.runs.run import ENTRIES, Run, now
@@ -172,7 +171,7 @@ def _texts(run: Run) -> dict[str, bytes]:
     """Return the readable files and the scripts."""
     scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in SCRIPTS}
     readme = README
-    if isinstance(run.content, LinkedTables) and (sides := describe_sides(run.content.neighbours)):
+    if not run.job.is_short and (sides := describe_sides(neighbour_relation(run.job))):
         readme += f"\n## Rows of no unit\n\n{sides.strip()}\n"
     return scripts | {"README.md": readme.encode(), "job.toml": stated_job(run)} | stated_domains(run)
 

@@ -11,7 +11,8 @@ import numpy as np
 from dpscale.answers.statistics import Estimate, TooFewRecords
 from dpscale.answers.unit_counts import CUT_JOIN, excess_of, share_beyond
 from dpscale.job.join_job import cut_share
-from dpscale.job.joins import CUT, split_name
+from dpscale.job.joins import split_name
+from dpscale.job.sections import CUT
 from dpscale.runs.estimates import estimates_of, number_of_rows
 
 if TYPE_CHECKING:

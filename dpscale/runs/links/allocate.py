@@ -57,7 +57,7 @@ def _measure_and_divide(first: FirstMeasurement, engine: Engine) -> None:
         close_all(read_all(whole.job, whole.neighbours, engine))
     with ExitStack() as ending:
         exact = _read(first, engine, before, ending)
-        whole.update(divides=STARTED)
+        whole.run.update(divides=STARTED)
         if first.open_bounds:
             first = first.with_private_bounds(engine, lambda: check_unchanged(run, before))
             ending.close()

@@ -354,7 +354,7 @@ class FirstMeasurement:
         manifest = self.run.manifest
 
         def content(exact: Callable[[], Integers]) -> dict[str, Any]:
-            tag = snapshot_tag(self.run.secret.read(), hashlib.sha256(exact().tobytes()).hexdigest())
+            tag = snapshot_tag(self.run.run.secret.read(), hashlib.sha256(exact().tobytes()).hexdigest())
             return {"snapshot": manifest["snapshot"], "key": manifest["secret_tag"], "name": draws.name, "sums": tag,
                     "draw": name, "multiplier": str(draw.multiplier), "variance": str(draw.variance)}  # fmt: skip
 

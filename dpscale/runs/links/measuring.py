@@ -275,7 +275,7 @@ class LinkMeasurement:
         if self.exact is None:
             raise self._missing("draws")
         if "tag" not in self.stored:
-            self.stored["tag"] = snapshot_tag(self.run.secret.read(), self.exact.digest())
+            self.stored["tag"] = snapshot_tag(self.run.run.secret.read(), self.exact.digest())
         return str(self.stored["tag"])
 
     def _sign(self, records: list[str]) -> dict[str, Any]:
@@ -351,10 +351,10 @@ def snapshot_of(run: LinkedTables, engine: Engine) -> str:
     each, recorded = engine.each("snapshot"), run.manifest["snapshot"]
     prints = {name: (table, fingerprints(table, False, each)) for name, table in run.open_data().items()}
     content = json.dumps([joint_digest(table, own) for table, own in prints.values()])
-    tag = snapshot_tag(run.secret.read(), hashlib.sha256(content.encode()).hexdigest())
+    tag = snapshot_tag(run.run.secret.read(), hashlib.sha256(content.encode()).hexdigest())
     if recorded not in (None, tag):
         check_same_files(run, prints, is_charged(run.run))
         tag = str(recorded)
     record_tags(run, prints)
-    run.update(snapshot=tag, data=run.layouts())
+    run.run.update(snapshot=tag, data=run.layouts())
     return tag

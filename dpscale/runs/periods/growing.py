@@ -81,11 +81,6 @@ class GrowingPart(Part):
         """Privacy unit of the job."""
         return promise(self.job.data, self.job.periods, self.period)
 
-    @property
-    def spent(self) -> Cost:
-        """Cost that was charged for the horizon."""
-        return self.run.spent
-
     def read_synthetic(self, read: Callable[..., Any]) -> Any:
         raise self.unnamed()
 
@@ -117,9 +112,6 @@ class GrowingPart(Part):
     def end_of(self, number: int) -> date:
         """Return the first day after a period."""
         return first_day(self.period.by, self.period.low + number + 1)
-
-    def period_path(self, number: int) -> Path:
-        return self.path / FOLDER / self.labels[number]
 
     @property
     def released(self) -> list[str]:
