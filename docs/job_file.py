@@ -14,7 +14,7 @@ from typing import Any
 
 from dpscale.cli.schema import options_table, short_form
 from dpscale.job.forms import SHORT_KEYS
-from dpscale.job.sections import LinkSection, TableSection
+from dpscale.job.sections import BudgetTable, JoinShare, LinkSection, LinkShare, TableSection, TableShares
 
 DOCS = Path(__file__).parent
 PAGE, MEANINGS = DOCS / "reference" / "job-file.md", DOCS / "job_keys.toml"
@@ -26,7 +26,10 @@ the keys of several tables. `dpscale job schema` prints the same as JSON Schema,
 KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
          "object": "a table", "array": "a list"}  # fmt: skip
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-OWN = {"unit_through", *SHORT_KEYS}  # what a job of several tables says to those of its tables, or cannot say
+SEVERAL_TABLES = {"[tables.NAME]": TableSection, "[[link]]": LinkSection, "[budget] of several tables": BudgetTable,
+                  "[budget.tables.NAME]": TableShares, "[budget.links.NAME]": LinkShare,
+                  "[budget.joins.NAME]": JoinShare}  # fmt: skip
+OWN = {"unit_through"}  # what a job of several tables says to those of its tables
 
 
 def reference() -> str:
@@ -36,8 +39,11 @@ def reference() -> str:
     for name, described in schema["properties"].items():
         model, many = _resolve_model(described, schema["$defs"])
         lines += _section(f"[[{name}]]" if many else f"[{name}]", model, meanings[name])
-    for title, section in (("[tables.NAME]", TableSection), ("[[link]]", LinkSection)):
-        lines += _section(title, section.model_json_schema(), {})
+    for title, section in SEVERAL_TABLES.items():
+        model = section.model_json_schema()
+        if section is TableSection:
+            model["properties"] = {key: one for key, one in model["properties"].items() if key not in SHORT_KEYS}
+        lines += _section(title, model, {})
     return "\n".join([*lines, "", "## Options of mechanisms and reconstructions", "", options_table(), ""])
 
 
