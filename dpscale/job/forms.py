@@ -125,7 +125,7 @@ def with_budget(content: Mapping[str, Any]) -> dict[str, Any]:
     else:
         division = stored.pop("allocation", {})
         budget = {name: division[key] for name, key in (("method", "method"), ("first", "share")) if key in division}
-        tables = {name: _take_shares(table) for name, table in stored["tables"].items()}
+        tables = {name: _take_shares(table) for name, table in _items(stored["tables"]) if isinstance(table, dict)}
         links = {_name_of(link): {"share": link.pop("share")} for link in stored.get("link", ()) if "share" in link}
         joins = {name: {key: join.pop(key) for key in ("share", "cut") if key in join}
                  for name, join in stored.get("joins", {}).items()}  # fmt: skip

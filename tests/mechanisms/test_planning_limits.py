@@ -66,7 +66,9 @@ def test_many_sets_of_a_job_are_refused(tmp_path):
     large = [{"family": "marginal", "attributes": [[f"a{one}" for one in range(23)]]}]
     job = write_job(tmp_path, large, 40)
     assert "1 set with 8,388,608 subsets" in refused(tmp_path, "plan", job)
-    assert len(read_job(job).build_workload(read_job(job).read_domain()).sets) == 1  # a finished run is opened
+    assert (
+        len(read_job(job).table.build_workload(read_job(job).table.read_domain()).sets) == 1
+    )  # a finished run is opened
 
 
 @pytest.mark.parametrize("degree", range(5))
@@ -86,8 +88,9 @@ def test_subsets_of_lists_are_at_most_the_limit_that_is_counted():
 
 
 def plan_of(job):
-    problem = job.planning_problem(job.build_workload(job.read_domain()))
-    return make_plan(job, problem, resolve(scheduler="synchronous"))
+    table = job.table
+    problem = table.planning_problem(table.build_workload(table.read_domain()))
+    return make_plan(table, problem, resolve(scheduler="synchronous"))
 
 
 def test_an_adaptive_mechanism_has_no_subsets(tmp_path):
