@@ -34,7 +34,7 @@ def frame_of(rows=20_000, seed=0):
 
 
 def job_of(folder, **changes):
-    changes = {"privacy": {"epsilon": 1.0}, "workload": ONE, "discover": None, **changes}
+    changes = {"privacy": {"epsilon": 1.0}, "workload": ONE, "budget": None, **changes}
     job = write_job(folder, frame_of(), CITY, **changes)
     return {name: content for name, content in job.items() if content is not None}
 

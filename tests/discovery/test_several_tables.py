@@ -566,7 +566,7 @@ def public_units(job):
 
 def without_key(job):
     job["tables"] = {"orders": {**job["tables"]["orders"]}}
-    job["link"] = []
+    job["link"], job["budget"] = [], {}
 
 
 def without_delta(job):
@@ -601,7 +601,7 @@ def no_units(job):
 
 REFUSED = {
     "public table": (public_orders, "tables.orders.domain: cells of item that are not public, in a public table"),
-    "units of a public table": (public_units, "budget.tables.orders: no part of the job that has a budget"),
+    "units of a public table": (public_units, "tables.orders.domain: cells of item that are not public"),
     "units of rows": (without_key, "tables.orders.workload: count = 'units', but the unit is a row"),
     "rho": (without_delta, "budget.discover_delta: missing, but values of persons"),
     "pure": (pure, "privacy.delta: epsilon without delta for several tables"),
@@ -642,7 +642,8 @@ def test_one_table_with_units_of_its_own(tmp_path):
     """A table without links has a column of units, and the same cells as in the short form."""
     frame = make_frames()["orders"]
     section = make_job(tmp_path)["tables"]["orders"] | {"privacy_unit": "person", "max_rows_per_unit": 2}
-    release = dp.run(write_tables(tmp_path, make_job(tmp_path, tables={"orders": section}, link=[])), tmp_path / "run")
+    job = make_job(tmp_path, tables={"orders": section}, link=[], budget={"tables": {"orders": {"units": 0.4}}})
+    release = dp.run(write_tables(tmp_path, job), tmp_path / "run")
     orders = release.tables["orders"]
     assert orders.found("item").cell.tolist() == sorted(ITEMS)
     found = orders.units(["item", "month"]).estimate.sum()
@@ -686,7 +687,7 @@ def test_totals_and_votes_of_a_linked_table(tmp_path):
     job["privacy"]["epsilon"] = 18.0
     job["tables"]["orders"]["workload"] = [{"family": "sum", "of": "price", "attributes": [["month"], []]},
                                            {"family": "marginal", "degree": 2}]  # fmt: skip
-    del job["tables"]["orders"]["units"]
+    del job["budget"]["tables"]["orders"]["units"]
     path = write_tables(tmp_path, job, frames)
     attributes = DOMAINS["orders"] | {"item": {"kind": "discover", "count": "units"}}
     numbers = {"price": {"high": 50, "per_unit": "total"}}

@@ -81,6 +81,13 @@ REFUSED = {
     "growing table": (several(tables={"people": TABLE | {"period": "a"}}), r"^tables\.people\.period: unknown key"),
     "table": (several(tables={"people": {"domain": "domain.toml"}}), r"^tables\.people\.path: missing"),
     "rows": (several(synthesize={"rows": 5}), r"^synthesize\.rows: unknown key"),
+    "public table": (
+        several(
+            tables={"people": TABLE | {"key": "id"}, "visits": TABLE | {"public": True}},
+            budget={"tables": {"visits": {"share": 0.1}}},
+        ),
+        r"^budget\.tables\.visits: no part",
+    ),
     "part": (several(budget={"links": {"visit": {"share": 0.1}}}), r"^budget\.links\.visit: .*links\.visits"),
     "cut of a link": (several(budget={"links": {"visits": {"cut": 0.1}}}), r"^budget\.links\.visits\.cut: unknown key"),
 }

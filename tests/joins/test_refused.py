@@ -79,6 +79,8 @@ def test_two_ends_in_one_table_are_refused(tmp_path: Path) -> None:
 def test_sections_and_names_of_joins_are_checked(tmp_path: Path) -> None:
     part = {"attributes": [["persons.sex", "orders.month"]]}
     with pytest.raises(JobError, match=r"joins\.orders: no join of the workload; expected orders-persons"):
+        jobs_of(tmp_path, part, joins={"orders": {"output": {"level": 0.9}}})
+    with pytest.raises(JobError, match=r"budget\.joins\.orders: no part of the job"):
         jobs_of(tmp_path, part, budget={"method": "equal", "joins": {"orders": {"share": 0.1}}})
     other = {"attributes": [["persons.sex", "products.kind"]], "name": "orders-persons"}
     with pytest.raises(JobError, match=r"the join 'orders-persons' over different links"):

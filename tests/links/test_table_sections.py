@@ -172,7 +172,7 @@ def test_evidence_states_unit_of_table(tmp_path):
 @pytest.mark.parametrize(("section", "message"), [
     ({"privacy_unit": "household", "max_rows_per_unit": 2}, "a key identifies a row"),
     ({"key": None, "privacy_unit": "household"}, "privacy_unit and max_rows_per_unit require each other"),
-    ({"public": True, "key": None, "privacy_unit": "household", "max_rows_per_unit": 2}, "remove share"),
+    ({"public": True, "key": None, "privacy_unit": "household", "max_rows_per_unit": 2}, "remove rows, privacy_unit"),
 ])  # fmt: skip
 def test_wrong_unit_is_refused(tmp_path, section, message):
     content = make_job()
