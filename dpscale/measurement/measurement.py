@@ -60,7 +60,7 @@ def measure_block(
     Proof: docs/privacy.md, The charge of discrete noise; tests/measurement/test_block.py.
     """
     exact, stream = project(marginal, block), open_stream(secret, "noise", record)
-    counts, (multiplier, left) = exact.counts, divmod(draw.multiplier, exact.denominator)
+    counts, (multiplier, left) = block.coarsened(exact.counts), divmod(draw.multiplier, exact.denominator)
     if left:  # the counts would be rounded
         raise JobError("run directory", f"noise of {', '.join(block.attributes)} that is not for its numbers",
                        "the original plan", "start a new run")  # fmt: skip

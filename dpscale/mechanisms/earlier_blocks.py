@@ -132,7 +132,8 @@ def pool_residual_plans(
 def with_precisions(blocks: Blocks, variances: Floats) -> Blocks:
     """Return blocks whose shares are proportional to the privacy costs of their noise variances."""
     costs = blocks.unit_variances * blocks.share / variances
-    return Blocks(blocks.sets, blocks.strategies, blocks.which, costs / costs.sum(), blocks.whole, blocks.noise)
+    shares = costs / costs.sum()
+    return Blocks(blocks.sets, blocks.strategies, blocks.which, shares, blocks.whole, blocks.noise, blocks.merged)
 
 
 def check_poolable(earlier: Blocks, new: Blocks) -> None:
@@ -230,7 +231,7 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     places = np.flatnonzero(amounts > LEAST * budget)
     taken = blocks.take(places)
     shares = amounts[places] / amounts[places].sum()
-    measured = Blocks(taken.sets, taken.strategies, taken.which, shares, taken.whole, taken.noise)
+    measured = Blocks(taken.sets, taken.strategies, taken.which, shares, taken.whole, taken.noise, taken.merged)
     made = Plan(target.workload, target.mechanism, measured, target.error, 0.0, target.notes)
     new = plan_draws(made, budget, problem.rows_per_unit).variances
     pool = pool_residual_plans(earlier.plan, earlier.variances, made, new)

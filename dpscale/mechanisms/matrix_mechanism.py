@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan, read_plan
 from dpscale.privacy.draws import variance_factor
 from dpscale.workload import Workload
+from dpscale.workload.merging import MergedCells, merge_cells
 
 
 def next_plan(
@@ -69,15 +71,35 @@ def matrix_mechanism(
     return Mechanism(
         name,
         options,
-        lambda problem, given, tools: FixedPlan(plan(problem, given, tools), problem),
+        lambda problem, given, tools: FixedPlan(_plan_classes(plan, problem, given, tools), problem),
         lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
         lambda given: FORMS,
         version=version,
         resumes=resumes,
         aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
-        seconds=seconds,
+        seconds=lambda problem, given: seconds(_on_classes(problem)[0], given),
         pooling=POOLING,
     )
+
+
+def _on_classes(problem: PlanningProblem) -> tuple[PlanningProblem, MergedCells | None]:
+    """Return a problem on the classes of cells that its queries distinguish, with the classes; None if not merged."""
+    merged = merge_cells(problem.workload)
+    if merged is None:
+        return problem, None
+    return replace(problem, workload=merged.workload(problem.workload)), merged
+
+
+def _plan_classes(
+    plan: Callable[[PlanningProblem, Any, Tools], Plan], problem: PlanningProblem, given: Any, tools: Tools
+) -> Plan:
+    """Return the plan of a problem, made on the classes of cells that its queries distinguish."""
+    merged_problem, merged = _on_classes(problem)
+    made = plan(merged_problem, given, tools)
+    if merged is None:
+        return made
+    blocks, notes = made.blocks.merging(merged), (*made.notes, merged.note)
+    return replace(made, workload=problem.workload, blocks=blocks, notes=notes)
 
 
 def marginal_plan(

@@ -172,4 +172,4 @@ def accuracy_of(domain: Domain, blocks: Sequence[Block], variances: Sequence[flo
     columns = Blocks.of(domain.axis_names, blocks)
     drawn = columns.unit_variances.tolist() if variances is None else variances
     kind: type[Accuracy] = IndependentResiduals if columns.commutes else CoupledResiduals
-    return (TreeAccuracy if columns.has_trees else kind)(domain, columns, drawn)
+    return (TreeAccuracy if columns.has_trees else kind)(columns.domain_of(domain), columns, drawn)

@@ -91,6 +91,7 @@ class Accuracy(ABC):
     Attributes
     ----------
     domain : Domain
+        Domain of the strategies: where cells are merged, its cells are the classes.
     blocks : Blocks
     variances : sequence of float, shape (blocks,)
         Noise variance of each block in lattice units, planned or drawn.
@@ -108,7 +109,9 @@ class Accuracy(ABC):
 
     def complete_sets(self) -> Iterator[AttributeSet]:
         """Yield the residuals of which every cell can be estimated."""
-        return (subset for subset, residual in self.residuals.items() if residual.spans_all)
+        merged = () if self.blocks.merged is None else self.blocks.merged.classes
+        return (subset for subset, residual in self.residuals.items()
+                if residual.spans_all and not any(name in merged for name in subset))  # fmt: skip
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
@@ -133,6 +136,7 @@ class Accuracy(ABC):
             If the shape of the query does not match the attributes, or a piece was not measured.
         """
         ordered, values = self._aligned(attributes, query)
+        values = self._merged(ordered, values)
         profiles, least = self.axis_profiles(ordered), NOTHING * np.abs(values).max()
         pieces = [
             (residual_set, piece(values[0], [ordered.index(name) for name in residual_set], profiles=profiles))
@@ -165,6 +169,7 @@ class Accuracy(ABC):
 
         The array has one axis per attribute for products, else one axis.
         """
+        part = self.blocks.part(part)
         if part.factorizes:
             return self._product_variances(dict(zip(attributes, part.families(attributes), strict=True)))
         return self._array_variances(part, attributes)
@@ -172,6 +177,7 @@ class Accuracy(ABC):
     def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
         """Return the sum of weight · variance over a part's queries on one set, without the weight of the set."""
         check_planning_time()
+        part = self.blocks.part(part)
         if part.factorizes:
             return self._product_error(dict(zip(attributes, part.families(attributes), strict=True)))
         return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())
@@ -180,7 +186,7 @@ class Accuracy(ABC):
         """Return the sum of the variances of a part's queries on one set, without weights."""
         if part.factorizes:  # the sum does not need every variance
             return self.part_error(part, attributes)
-        return float(self._array_variances(part, attributes).sum())
+        return float(self._array_variances(self.blocks.part(part), attributes).sum())
 
     @abstractmethod
     def _product_variances(self, families: Mapping[str, Family]) -> Floats:
@@ -217,11 +223,21 @@ class Accuracy(ABC):
     def _aligned(self, attributes: Sequence[str], query: ArrayLike) -> tuple[AttributeSet, Floats]:
         """Return the attributes in domain order and the query as a batch of one with its axes in that order."""
         values = as_query(query)
-        if values.shape != self.domain.shape(attributes):
-            takes = f"an array of shape {self.domain.shape(attributes)}"
+        domain = self.domain if self.blocks.merged is None else self.blocks.merged.whole
+        if values.shape != domain.shape(attributes):
+            takes = f"an array of shape {domain.shape(attributes)}"
             raise PlanError("query", f"shape {values.shape}", takes, "use one axis per attribute")
         ordered = self.domain.ordered(attributes)
         return ordered, values.transpose([list(attributes).index(name) for name in ordered])[None]
+
+    def _merged(self, attributes: AttributeSet, values: Floats) -> Floats:
+        """Return queries, shape (m, sizes…), over the classes of cells. Raises PlanError if they distinguish more."""
+        if self.blocks.merged is None:
+            return values
+        merged = self.blocks.merged.query(("", *attributes), values)
+        if merged is None:
+            raise out_of_span(attributes)
+        return merged
 
     def _check_span(self, pieces: Sequence[tuple[AttributeSet, Floats]]) -> None:
         for residual_set, part in pieces:
@@ -302,6 +318,7 @@ class CoupledResiduals(Accuracy):
         """Return the attributes along which the queries of a part vary; the others are summed by all of them."""
         if not self._separate:
             return set()
+        part = self.blocks.part(part)
         if not part.factorizes:
             return _varying_axes(attributes, part.queries(attributes))
         grams = zip(attributes, part.families(attributes), strict=True)

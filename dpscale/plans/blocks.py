@@ -21,11 +21,13 @@ from typing import Any, overload
 import numpy as np
 
 from dpscale.base.deadline import check_planning_time
-from dpscale.base.numerics import AttributeSet, Floats, NDArray
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
+from dpscale.domain import Domain
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE
-from dpscale.workload import Family
+from dpscale.workload import Family, WorkloadPart
+from dpscale.workload.merging import MergedCells
 from dpscale.workload.residual import Profiles, Weights, piece, profile_of as profile_of_weights, subsets
 
 
@@ -45,6 +47,8 @@ class Block:
         residual of exactly `attributes`, or those of a joint factor's `spaces`.
     noise : str
         "gaussian", or "laplace" for pure ε.
+    merged : MergedCells, optional
+        Classes over which counts are summed before the strategy is applied.
     """
 
     attributes: AttributeSet
@@ -52,6 +56,17 @@ class Block:
     share: float
     whole: bool = False
     noise: str = GAUSSIAN
+    merged: MergedCells | None = None
+
+    def coarsened(self, counts: Integers) -> Integers:
+        """Return the counts that the strategy is applied to, from those of all cells of the attributes."""
+        return counts if self.merged is None else self.merged.counts(self.attributes, counts)
+
+    def whole_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the numbers of cells of the axes of the strategy, from those of its classes."""
+        if self.merged is None:
+            return shape
+        return tuple(self.merged.whole[name].size for name in self.attributes)
 
     @property
     def joint(self) -> bool:
@@ -125,9 +140,22 @@ class Blocks(Sequence[Block]):
         share: NDArray[np.float64],
         whole: NDArray[np.bool_],
         noise: NDArray[np.int8],
+        merged: MergedCells | None = None,
     ) -> None:
         self.sets, self.strategies, self.which = sets, strategies, which
-        self.share, self.whole, self.noise = share, whole, noise
+        self.share, self.whole, self.noise, self.merged = share, whole, noise, merged
+
+    def merging(self, merged: MergedCells | None) -> Blocks:
+        """Return the blocks with counts that are summed over classes of cells."""
+        return Blocks(self.sets, self.strategies, self.which, self.share, self.whole, self.noise, merged)
+
+    def domain_of(self, whole: Domain) -> Domain:
+        """Return the domain of the strategies: that of the classes, or the whole domain."""
+        return whole if self.merged is None else self.merged.domain
+
+    def part(self, part: WorkloadPart) -> WorkloadPart:
+        """Return a part of the workload on the domain of the strategies."""
+        return part if self.merged is None else self.merged.part(part)
 
     @classmethod
     def of(cls, names: tuple[str, ...], blocks: Iterable[Block]) -> Blocks:
@@ -165,14 +193,14 @@ class Blocks(Sequence[Block]):
 
     def _block(self, attributes: AttributeSet, index: int) -> Block:
         share, whole, noise = float(self.share[index]), bool(self.whole[index]), NOISES[self.noise[index]]
-        return Block(attributes, self.strategies[self.which[index]], share, whole, noise)
+        return Block(attributes, self.strategies[self.which[index]], share, whole, noise, self.merged)
 
     def take(self, wanted: NDArray[np.int64]) -> Blocks:
         """Return the blocks at the positions `wanted`, with only the strategies that they use."""
         used, which = np.unique(self.which[wanted], return_inverse=True)
         strategies = tuple(self.strategies[i] for i in used.tolist())
         share, whole, noise = self.share[wanted], self.whole[wanted], self.noise[wanted]
-        return Blocks(self.sets.take(wanted), strategies, which.astype(np.int32), share, whole, noise)
+        return Blocks(self.sets.take(wanted), strategies, which.astype(np.int32), share, whole, noise, self.merged)
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
@@ -233,6 +261,7 @@ class Blocks(Sequence[Block]):
         sets, digest = self.sets, hashlib.sha256()
         for column in (sets.members, sets.ends, self.which, self.share, self.whole, self.noise):
             digest.update(f"{column.dtype.str}{column.shape}".encode() + np.ascontiguousarray(column).tobytes())
+        digest.update(b"" if self.merged is None else self.merged.digest.encode())
         return digest.hexdigest()
 
 

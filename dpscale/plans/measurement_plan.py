@@ -449,8 +449,8 @@ class BlockRequest:
         return measured / self.draw.multiplier
 
     def coarsened(self, counts: Integers) -> Integers:
-        """Return the counts that the block is applied to: those of the cells."""
-        return counts
+        """Return the counts that the block is applied to: those of the cells, or of classes of cells."""
+        return self.block.coarsened(counts)
 
 
 class BlockRequests(MeasurementRequests):

@@ -39,6 +39,7 @@ from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
+from dpscale.workload.merging import merge_cells
 from dpscale.workload.residual import kron
 from dpscale.workload.wide import last_cell
 
@@ -295,8 +296,12 @@ class Plan:
                 "use another set",
             )
 
-        stacked = [factor.explicit().astype(np.float64) for factor in matching[0].factors]
-        return kron(stacked) / math.sqrt(matching[0].squared_l2_sensitivity)
+        block = matching[0]
+        rows = kron([factor.explicit().astype(np.float64) for factor in block.factors])
+        if block.merged is not None:
+            shape = block.merged.domain.shape(ordered)
+            rows = block.merged.spread(ordered, rows.reshape(-1, *shape)).reshape(len(rows), -1)
+        return rows / math.sqrt(block.squared_l2_sensitivity)
 
     @cached_property
     def sources(self) -> CountSources:
@@ -378,8 +383,10 @@ PLAN, FACTORS, BLOCKS = "plan.json", "factors.npz", "blocks.npz"
 def content_of(plan: Plan) -> dict[str, Any]:
     """Return the content of plan.json; equal for a written plan and for the same plan read back."""
     factors = _numbered(plan.blocks)
-    flat = {} if plan.stationary is None else {"stationary": plan.stationary}
+    flat: dict[str, Any] = {} if plan.stationary is None else {"stationary": plan.stationary}
     flat |= {"floor": plan.floor} if flat or plan.floor > 0 else {}
+    merged = plan.blocks.merged
+    flat |= {} if merged is None else {"merged": {"classes": merged.sizes, "sha256": merged.digest}}
     strategies = [[factors[id(factor)][0] for factor in strategy] for strategy in plan.blocks.strategies]
     return flat | {
         "mechanism": plan.mechanism,
@@ -468,6 +475,7 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
             factors = {key: _factor(key, value, matrices) for key, value in content["factors"].items()}
         with reading(folder / BLOCKS) as file, np.load(file, allow_pickle=False) as columns:
             blocks, sources = _blocks(workload.domain, content["strategies"], factors, dict(columns))
+            blocks = blocks.merging(merge_cells(workload)) if "merged" in content else blocks
     except (FileNotFoundError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
         raise JobError(
             "run directory", f"no complete plan in {folder}", "a planned run", "run `dpscale run` again"
@@ -490,7 +498,7 @@ def _blocks(
 ) -> tuple[Blocks, CountSources]:
     sets = AttributeSets(domain.axis_names, columns["members"], columns["ends"])
     made = tuple(tuple(factors[key] for key in keys) for keys in strategies)
-    blocks = Blocks(sets, made, *(columns[name] for name in ("strategy", "share", "whole", "noise")))
+    blocks = Blocks(sets, made, columns["strategy"], columns["share"], columns["whole"], columns["noise"])
     counted = AttributeSets(domain.axis_names, columns["counted"], columns["counted_ends"])
     return blocks, CountSources(counted, columns["source"])
 
@@ -501,7 +509,7 @@ def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Cou
     if not same or not is_consistent(blocks.sets, axes) or not has_sources(sources, len(blocks), axes):
         raise JobError("run directory", f"the plan in {folder} has other blocks than its plan.json says",
                        "the original plan", "start a new run")  # fmt: skip
-    if not fits_domain(blocks, domain):
+    if not fits_domain(blocks, blocks.domain_of(domain)):
         raise JobError("run directory", f"the plan in {folder} has a block that does not fit its attributes or noise",
                        "the original plan", "start a new run")  # fmt: skip
     if not bool(((blocks.share > 0) & (blocks.share <= 1)).all()):

@@ -111,11 +111,8 @@ class PlanEvidence:
         of other strategies it is an average.
         """
         estimates, domain = self._estimates, self.plan.domain
-        variances = {
-            names: estimator.mean_variance
-            for names, estimator in estimates.accuracy.residuals.items()
-            if estimator.spans_all
-        }
+        residuals = estimates.accuracy.residuals
+        variances = {names: residuals[names].mean_variance for names in estimates.accuracy.complete_sets()}
         known = {names: variance for names, variance in variances.items() if variance > 0}
         return Residuals(
             {name: domain[name].size for name in domain.names},
@@ -132,13 +129,22 @@ def _observed(block: Block, variance: float, values: Floats) -> Observed:
 
     Every operator and the values are divided by the operator's largest entry: strategies have entries up to 2^60.
     """
-    shape = block.factors[0].shape if block.joint else tuple(factor.cells for factor in block.factors)
     scale = math.prod(factor.largest for factor in block.factors)
-    operators = tuple(
-        None if factor.kind == "identity" else factor.explicit() / factor.largest for factor in block.factors
-    )
-    groups = tuple(every_cell(size) for size in shape)
+    operators = tuple(_operator(block, axis) for axis in range(len(block.factors)))
+    shape = block.factors[0].shape if block.joint else tuple(factor.cells for factor in block.factors)
+    groups = tuple(every_cell(size) for size in block.whole_shape(shape))
     return Observed(block.attributes, groups, operators, np.asarray(values) / scale, variance / scale**2)
+
+
+def _operator(block: Block, axis: int) -> Floats | None:
+    """Return a factor of a block as an operator on cells, over its largest entry; None for the identity."""
+    factor = block.factors[axis]
+    if block.merged is None:
+        return None if factor.kind == "identity" else factor.explicit() / factor.largest
+
+    rows = factor.explicit().reshape(-1, *factor.shape) / factor.largest
+    names = block.attributes if block.joint else block.attributes[axis : axis + 1]
+    return block.merged.spread(names, rows).reshape(len(rows), -1)
 
 
 class Estimates(Protocol):

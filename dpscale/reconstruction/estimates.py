@@ -13,6 +13,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
+from dpscale.domain import Domain
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.blocks import Block, Blocks, Strategy
 from dpscale.plans.factor import Factor
@@ -221,6 +222,11 @@ class LeastSquaresEstimates:
         """Accuracy under the noise variances of the release."""
         return accuracy_of(self.plan.domain, self.plan.blocks, self.variances)
 
+    @property
+    def domain(self) -> Domain:
+        """Domain of the strategies, whose cells are classes where cells are merged."""
+        return self.plan.blocks.domain_of(self.plan.domain)
+
     @cached_property
     def complete(self) -> frozenset[AttributeSet]:
         """Residuals of which every cell is estimated."""
@@ -252,7 +258,7 @@ class LeastSquaresEstimates:
         shape = self.plan.domain.shape(ordered)
         total = np.zeros(shape)
         for subset in subsets(ordered):
-            if subset not in self.accuracy.residuals or not self.accuracy.residuals[subset].spans_all:
+            if subset not in self.complete:
                 raise PlanError(
                     "attributes",
                     f"{', '.join(ordered)} was not measured",
@@ -283,7 +289,8 @@ class LeastSquaresEstimates:
     def iter_part_answers(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
         """Yield `part_answers` for each of several sets, in batches if the plan allows it."""
         together = self._batched if part.factorizes else None
-        found = (None for _ in sets) if together is None else together.answers(part, sets)  # type: ignore[arg-type]
+        merged = self.plan.blocks.part(part)
+        found = (None for _ in sets) if together is None else together.answers(merged, sets)  # type: ignore[arg-type]
         return (self.part_answers(part, names) if one is None else one for names, one in zip(sets, found, strict=True))
 
     @cached_property
@@ -315,7 +322,7 @@ class LeastSquaresEstimates:
 
     def _expand(self, subset: AttributeSet, attributes: AttributeSet) -> Floats:
         """Return a residual expanded to the cells of a larger set."""
-        axes, shape = [attributes.index(name) for name in subset], self.plan.domain.shape(attributes)
+        axes, shape = [attributes.index(name) for name in subset], self.domain.shape(attributes)
         return smear(self.residual(subset), axes, shape, self.accuracy.axis_profiles(attributes))
 
     def _block_residual(self, index: int, subset: AttributeSet) -> Floats:
@@ -327,7 +334,7 @@ class LeastSquaresEstimates:
 
         values = self._read(index)
         if block.joint:
-            return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(subset))
+            return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.domain.shape(subset))
 
         for factor in block.factors:  # each axis moves to the end, so finally the order is the same
             values = factor.estimate(values)
@@ -363,12 +370,12 @@ class LeastSquaresEstimates:
         if (source := self.source(part, attributes)) is not self:
             return source.span_answers(part, attributes)
 
-        shape = self.plan.domain.shape(attributes)
+        shape = self.domain.shape(attributes)
         total = np.zeros(shape)
         for subset in subsets(attributes):
             if subset in self.accuracy.residuals:
                 total += self._expand(subset, attributes)
-        return part.answers(attributes, total)
+        return self.plan.blocks.part(part).answers(attributes, total)
 
     def _cache(self, subset: AttributeSet, value: Floats) -> None:
         self._residuals[subset] = value

@@ -53,9 +53,9 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
                         f"{', '.join(weighted[:3])}", "a plan of plain means",
                         "use maxent, or mechanism residual-planner or query-smasher")  # fmt: skip
 
-    residuals = plan.accuracy.residuals
+    complete = set(plan.accuracy.complete_sets())
     for names in requested:
-        if any(subset not in residuals or not residuals[subset].spans_all for subset in subsets(names)):
+        if not complete.issuperset(subsets(names)):
             raise PlanError("reconstruct.non_negative", f"true, but {', '.join(names)} is not measured completely",
                             "a workload whose sets have every cell in the span of their queries",
                             "add a marginal over these attributes, or use least-squares")  # fmt: skip

@@ -96,7 +96,7 @@ class _Noise:
         self._noise: dict[int, Floats] = {}
 
     def answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
-        shape = self.plan.domain.shape(names)
+        shape, part = self.estimates.domain.shape(names), self.plan.blocks.part(part)
         if self.plan.blocks.has_trees:
             return self._tree_answers(part, names)
 
@@ -129,7 +129,7 @@ class _Noise:
             return residual_of(self._marginal(block, values), axes, profiles, lead=1)
 
         if block.joint:
-            return self._joint(block, values, self.plan.domain.shape(subset))
+            return self._joint(block, values, self.estimates.domain.shape(subset))
 
         for factor in block.factors:  # each axis moves to the end, so that finally the draws come first
             values = factor.estimate(values)

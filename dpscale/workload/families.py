@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -161,6 +161,13 @@ class ProductQueries(ProductFamily):
 
     def label_axis(self, attribute: str) -> Family:
         return self._named[attribute]
+
+    def mapped(self, change: Callable[[str, Family], Family]) -> ProductQueries:
+        """Return the products of other queries of the attributes, with the same names."""
+        made = ProductQueries(predicates=self.predicates, label=self.label)
+        made._by = {name: change(name, family) for name, family in self._by.items()}
+        made._named = self._named
+        return made
 
     @property
     def ends(self) -> tuple[End, ...]:
