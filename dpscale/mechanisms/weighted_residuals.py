@@ -89,10 +89,25 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         return _plan_cumulative(problem, tools, solve, cumulative)
 
     listed = None if separate else _listed(problem, tools)
-    whole = None if listed is None else _plan_listed(problem, solve, listed)
+    whole, least = (None, 0.0) if listed is None else _plan_listed(problem, solve, listed)
     if whole is not None and whole.optimality_gap <= NEARLY:
         return whole
 
+    split = _plan_split(problem, options, tools, solve, demands, cumulative)
+    best = split if whole is None or split.error <= whole.error else whole
+    return best if least <= best.floor else replace(best, floor=min(least, best.error))
+
+
+def _plan_split(
+    problem: PlanningProblem,
+    options: Options,
+    tools: Tools,
+    solve: Solve,
+    demands: Demands,
+    cumulative: Mapping[str, Weights],
+) -> Plan:
+    """Return the plan of residual spaces, some of them measured together."""
+    separate = _bounded(problem) or problem.workload.domain.public_totals
     sets = [] if separate else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
         return _plan_unweighted(problem, tools, solve, sets, options.seconds)
@@ -121,22 +136,30 @@ def _listed(problem: PlanningProblem, tools: Tools) -> ListedQueries | None:
     if problem.noise == LAPLACE or all(part.factorizes for part in workload.parts):
         return None
     names = workload.domain.ordered({name for names in workload.sets for name in names})
-    many = workload.domain.cells(names) > LISTED_CELLS
+    fits = len(names) > 1 and LISTED_CELLS < workload.domain.cells(names) <= tools.most_cells
     countable = math.prod(workload.domain[name].largest_part for name in names) <= MOST_PARTS
-    return ListedQueries.of(workload, tools.most_cells) if many and countable else None
+    return ListedQueries.of(workload) if fits and countable else None
 
 
-def _plan_listed(problem: PlanningProblem, solve: Solve, listed: ListedQueries) -> Plan | None:
-    """Return the plan of one strategy for all queries, whose bound is one over all mechanisms; None if it has none."""
+def _plan_listed(problem: PlanningProblem, solve: Solve, listed: ListedQueries) -> tuple[Plan | None, float]:
+    """Return the plan of one strategy for all queries, and a bound over all mechanisms.
+
+    The plan is None if the queries are no multiples of integers, or a weight is too small to have an effect.
+    """
     optimum = listed.optimum(solve)
-    factor = listed.rounded(optimum)
+    least = optimum.dual * listed.scale
+    try:
+        factor = listed.rounded(optimum)
+    except PlanError:
+        factor = None
     if factor is None:
-        return None
+        return None, least
 
     error = error_coefficient(factor, listed.rows)
-    bound = min(optimum.dual * listed.scale, error)
-    blocks = Blocks.of(problem.workload.domain.axis_names, [Block(listed.attributes, (factor,), BELOW_ONE)])
-    return Plan(problem.workload, NAME, blocks, error, bound, (_note("optimum", bound, problem.noise),), 0.0, bound)
+    bound, names = min(least, error), problem.workload.domain.axis_names
+    blocks = Blocks.of(names, [Block(listed.attributes, (factor,), BELOW_ONE)])
+    notes = (_note("optimum", bound, problem.noise),)
+    return Plan(problem.workload, NAME, blocks, error, bound, notes, 0.0, bound), least
 
 
 def _cumulative(workload: Workload) -> dict[str, Weights]:

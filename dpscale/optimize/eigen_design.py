@@ -201,7 +201,7 @@ def choose_queries(gram: Floats, designs: Mapping[str, Floats], gap: float = LAP
     """
     full = eigen_design(gram, gap=gap, noise="laplace")
     tried = {FULL: full} | {name: eigen_design(gram, queries, gap, "laplace") for name, queries in designs.items()}
-    name = min(tried, key=lambda label: tried[label].error)
+    name = min(tried, key=lambda label: tried[label].error * (1 - GAIN * (label == FULL)))
     return DesignChoice(full, tried[name], name, {label: made.error / full.error for label, made in tried.items()})
 
 

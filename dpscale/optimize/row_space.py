@@ -7,8 +7,8 @@ limits it, not that of cells:
     max over μ of (tr (F diag(μ) Fᵀ)^½)² = min over strategies of sensitivity 1 of the error.
 
 The strategy has as many rows as the queries have dimensions. It is measured on all cells at once, as integer
-combinations of independent integer queries, so that its span is exactly theirs. Queries that are not integers have the
-bound alone.
+combinations of independent integer queries, so that its span is exactly theirs: no ridge is added. Queries that are not
+multiples of integers have the bound alone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from dpscale.optimize.convex import Optimum, Solve
 from dpscale.optimize.integer_strategies import BASIS_BITS, round_strategy
 from dpscale.plans.factor import Factor
 from dpscale.workload import Workload, WorkloadPart
-from dpscale.workload.factors import compressed, weighted_queries
-from dpscale.workload.residual import subsets
+from dpscale.workload.factors import compressed
+from dpscale.workload.residual import piece, subsets
 
 MOST_QUERIES, MOST_ENTRIES = 2000, 10**8  # of one problem: queries, and queries times cells
 MOST_OF_PRODUCT = 2048  # cells of a set of products, whose errors need a matrix of cells × cells
 TOLERANCE, LOOSELY, MANY_ENTRIES = 1e-3, 4e-3, 1 << 22  # gap of a search; of a long one; entries of its rows
 WHOLE_NUMBER = 1e9  # of an entry of a basis
+SCALES, ROUNDED = (1.0, 2.0**10, 1e3, 2.0**20, 1e6), 1e-9  # of queries to integers, and the rounding of floats
+NOTHING = 1e-12  # of the largest entry of queries: smaller pieces are rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +75,32 @@ class ListedQueries:
     @cached_property
     def rows(self) -> Floats:
         """Rows of full row rank with the workload's Gram matrix, shape (r, cells)."""
-        weighted = [self._lifted(names, weighted_queries(part, names) * weight**0.5)
-                    for part, names, weight in _sets(self.workload)]  # fmt: skip
+        weighted = [self._lifted(names, queries * np.sqrt(weights).reshape(-1, *[1] * len(names)))
+                    for names, queries, weights in self._planned]  # fmt: skip
         return compressed(np.concatenate(weighted))
+
+    @cached_property
+    def spaces(self) -> tuple[tuple[int, ...], ...]:
+        """Residual spaces on which a query has a piece, each as the tuple of its axes."""
+        found = set[tuple[int, ...]]()
+        for names, queries, _ in self._planned:
+            axes = [self.attributes.index(name) for name in names]
+            for space in subsets(tuple(range(len(names)))):
+                pieces = np.abs(piece(queries, space, lead=1))
+                if pieces.max(initial=0) > NOTHING * np.abs(queries).max(initial=0):
+                    found.add(tuple(axes[axis] for axis in space))
+        return tuple(sorted(found, key=lambda space: (len(space), space)))
+
+    @cached_property
+    def _planned(self) -> list[tuple[AttributeSet, Floats, Floats]]:
+        """Queries of positive weight of each set, shape (m, sizes…), with their weights."""
+        found = list[tuple[AttributeSet, Floats, Floats]]()
+        for part, names, weight in _sets(self.workload):
+            weights = weight * part.query_weights(names)
+            queries = part.queries(names)[weights > 0]
+            if len(queries):
+                found.append((names, queries, weights[weights > 0]))
+        return found
 
     def optimum(self, solve: Solve) -> Optimum:
         """Return the optimum with its certificate, for a Gram matrix of trace 1."""
@@ -98,21 +123,34 @@ class ListedQueries:
         return float((self.rows**2).sum())
 
     def rounded(self, optimum: Optimum) -> Factor | None:
-        """Return the integer strategy near an optimum; None if the queries are not integers."""
-        queries = [part.queries(names) for part, names, _ in _sets(self.workload)]
-        if any((np.rint(own) != own).any() or np.abs(own).max(initial=0) > WHOLE_NUMBER for own in queries):
+        """Return the integer strategy near an optimum; None if the queries are no multiples of integers.
+
+        Raises PlanError if weights differ so much that a query has no effect.
+        """
+        integers = [(names, _integers(queries)) for names, queries, _ in self._planned]
+        if any(queries is None for _, queries in integers):
             return None
 
-        basis = np.concatenate([self._lifted(names, own) for (_, names, _), own
-                                in zip(_sets(self.workload), queries, strict=True)])  # fmt: skip
+        basis = np.concatenate([self._lifted(names, queries) for names, queries in integers if queries is not None])
         factor = round_strategy(self.rows / np.sqrt(self.scale), optimum.root, self.shape, BASIS_BITS, basis)
-        return Factor("matrix", self.shape, factor.matrix, None, tuple(subsets(tuple(range(len(self.shape))))))
+        return Factor("matrix", self.shape, factor.matrix, None, self.spaces)
 
     def _lifted(self, names: AttributeSet, queries: Floats) -> Floats:
         """Return queries of one set, shape (m, sizes…), on all cells, shape (m, cells)."""
         shape = [n if name in names else 1 for name, n in zip(self.attributes, self.shape, strict=True)]
         whole = np.broadcast_to(queries.reshape(len(queries), *shape), (len(queries), *self.shape))
         return np.asarray(whole.reshape(len(queries), -1))
+
+
+def _integers(queries: Floats) -> Floats | None:
+    """Return queries, each times a power of 2 or of 10, as integers; None if one is not such a multiple."""
+    for scale in SCALES:
+        scaled = queries * scale
+        if np.abs(scaled).max() > WHOLE_NUMBER:
+            return None
+        if np.abs(np.rint(scaled) - scaled).max() <= ROUNDED:
+            return np.asarray(np.rint(scaled))
+    return None
 
 
 def _sets(workload: Workload) -> Iterator[tuple[WorkloadPart, AttributeSet, float]]:

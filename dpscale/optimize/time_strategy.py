@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.deadline import check_planning_time
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, linalg, optimize
 from dpscale.optimize.convex import optimise
@@ -169,6 +170,7 @@ def _search(queries: Floats, cost: SmoothCost, start: Floats) -> Floats:
 
 def _objective(point: Floats, queries: Floats, smooth_cost: SmoothCost) -> tuple[float, Floats]:
     """Return log tr(W X⁻¹ Wᵀ) + log c_p(X) and its gradient at the entries of R."""
+    check_planning_time()
     size = queries.shape[1]
     lower = np.tril_indices(size)
     strategy = np.zeros((size, size))

@@ -48,7 +48,7 @@ from dpscale.plans.blocks import (
     combine_tables,
     gram_table,
     joint_quadratic,
-    joint_spreads,
+    joint_spread,
     mix_pieces,
     query_table,
     total_variance,
@@ -59,6 +59,7 @@ from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 
 NOTHING = 1e-12  # relative to the query's largest entry; smaller pieces count as zero
+GAIN = 1e-6  # share of the error by which one block alone must be better than the average
 SPANNED = 1e-11  # of the squared length of a piece: what may lie outside the row space
 MEASURED_LIMIT = 3e4  # times the variance of the best direction; directions with only the ridge are at 10^6
 Table = Callable[[Factor | None, Averaging, int, Family], Floats]
@@ -335,7 +336,7 @@ class CoupledResiduals(Accuracy):
 
         planned = replace(self, variances=self.blocks.unit_variances.tolist())
         best, least = min(((index, error(planned.alone(index))) for index in containing), key=itemgetter(1))
-        return best if least < error(planned) else None
+        return best if least < error(planned) * (1 - GAIN) else None
 
     @cached_property
     def _separate(self) -> range:
@@ -347,7 +348,14 @@ class CoupledResiduals(Accuracy):
 
     def alone(self, index: int) -> CoupledResiduals:
         """Return the accuracy of one block."""
-        return CoupledResiduals(self.domain, self.blocks.take(np.array([index])), [self.variances[index]])
+        if index not in self._single:
+            blocks = self.blocks.take(np.array([index]))
+            self._single[index] = CoupledResiduals(self.domain, blocks, [self.variances[index]])
+        return self._single[index]
+
+    @cached_property
+    def _single(self) -> dict[int, CoupledResiduals]:
+        return {}
 
     def _answering(self, source: int | None) -> CoupledResiduals:
         return self if source is None else self.alone(source)
@@ -384,9 +392,8 @@ class CoupledResiduals(Accuracy):
         """Return the mean variance of a residual's coordinates as estimated by a block, at unit noise variance."""
         value = 1.0
         if block.joint:
-            value = float(
-                joint_spreads(block.factors[0])[tuple(int(name in residual_set) for name in block.attributes)]
-            )
+            axes = tuple(axis for axis, name in enumerate(block.attributes) if name in residual_set)
+            value = joint_spread(block.factors[0], axes)
             return value / float(np.prod([self.domain[name].size - 1 for name in residual_set]))
 
         for name, factor in zip(block.attributes, block.factors, strict=True):
@@ -409,7 +416,7 @@ class CoupledResiduals(Accuracy):
             return all(factor.spans_all for factor in self._on(block, residual_set))
         if not block.factors[0].spans_all and not self._spans_residual(block, residual_set):
             return False
-        if block.factors[0].spaces is None or not residual_set:
+        if block.factors[0].spaces is None or not residual_set or not block.factors[0].spans_all:
             return True
 
         form, profiles = _marginal_covariance(block, residual_set), list(self.axis_profiles(residual_set).items())
@@ -434,7 +441,7 @@ class CoupledResiduals(Accuracy):
                 if block.joint and block.factors[0].spaces is not None:
                     lifted = self._lifted(block, residual_set, part)
                     together[source.block] = together.get(source.block, 0.0) + lifted
-                    if not self.residuals[residual_set].spans_all:
+                    if block.factors[0].spans_all and not self.residuals[residual_set].spans_all:
                         partial[source.block] = partial.get(source.block, 0.0) + lifted
                 elif not spans(self._on(block, residual_set), part):
                     raise out_of_span(residual_set)
@@ -555,7 +562,9 @@ class CoupledResiduals(Accuracy):
             weights = np.zeros((2,) * len(mine))
             for pattern in product((0, 1), repeat=len(mine)):
                 residual_set = tuple(name for name, inside in zip(mine, pattern, strict=True) if inside)
-                weights[pattern] = sum(s.weight for s in self.residuals[residual_set].sources if s.block == index)
+                estimator = self.residuals.get(residual_set)  # a residual that no query needs may not be measured
+                sources = () if estimator is None else estimator.sources
+                weights[pattern] = sum(source.weight for source in sources if source.block == index)
             if weights.any():
                 yield index, block, weights
 

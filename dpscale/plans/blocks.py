@@ -354,19 +354,14 @@ def combine_tables(tables: list[Floats], weights: Floats) -> Floats:
     return total
 
 
-@lru_cache(maxsize=64)
-def joint_spreads(factor: Factor) -> Floats:
-    """Return the trace of the covariance of every residual of a joint factor.
-
-    The shape is (2, …); along each axis index 0 is summed and index 1 is centred.
-    """
-    spreads = np.zeros((2,) * len(factor.shape))
-    for pattern in np.ndindex(spreads.shape):
-        rows = factor.inverse.reshape(*factor.shape, -1)
-        for axis, inside in enumerate(pattern):
-            rows = rows - rows.mean(axis=axis, keepdims=True) if inside else rows.sum(axis=axis, keepdims=True)
-        spreads[pattern] = float((rows**2).sum())
-    return spreads
+@lru_cache(maxsize=4096)
+def joint_spread(factor: Factor, axes: tuple[int, ...]) -> float:
+    """Return the trace of the covariance of a residual of a joint factor: centred along `axes`, summed over others."""
+    outside = tuple(axis for axis in range(len(factor.shape)) if axis not in axes)
+    rows = factor.inverse.reshape(*factor.shape, -1).sum(axis=outside)
+    for axis in range(len(axes)):
+        rows = rows - rows.mean(axis=axis, keepdims=True)
+    return float((rows**2).sum())
 
 
 @lru_cache(maxsize=4096)

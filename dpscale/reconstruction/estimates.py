@@ -216,6 +216,7 @@ class LeastSquaresEstimates:
         self._residuals: OrderedDict[AttributeSet, Floats] = OrderedDict()
         self._cached_bytes = 0
         self._marginal: tuple[int, Floats] | None = None
+        self._single: dict[int, LeastSquaresEstimates] = {}
 
     @cached_property
     def accuracy(self) -> Accuracy:
@@ -362,8 +363,10 @@ class LeastSquaresEstimates:
 
     def _alone(self, index: int) -> LeastSquaresEstimates:
         """Return the estimates from one block."""
-        plan = replace(self.plan, blocks=self.plan.blocks.take(np.array([index])))
-        return LeastSquaresEstimates(plan, [self.variances[index]], lambda _: self._read(index))
+        if index not in self._single:
+            plan = replace(self.plan, blocks=self.plan.blocks.take(np.array([index])))
+            self._single[index] = LeastSquaresEstimates(plan, [self.variances[index]], lambda _: self._read(index))
+        return self._single[index]
 
     def span_answers(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         """Return answers from the measured residuals; a residual that no query needs counts as zero."""

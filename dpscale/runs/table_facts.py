@@ -11,9 +11,11 @@ from typing import Any
 
 from dpscale.contributions.joins import REACH
 from dpscale.domain.number import TOTAL, Number
+from dpscale.plans.factor_fields import packed
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.runs.statement import Facts, bound_of, domain_name
+from dpscale.workload.merging import MergedCells
 
 ROWS, UNITS, CUT = "rows", "units", "cut"  # names of bounds; the last two are counts of draws of units
 SENSITIVITY = "largest column norms of integer matrices, exactly: strategies.json"
@@ -41,7 +43,7 @@ def table_facts(table: Any, plan: MeasurementPlan, rows: int) -> Facts:
     delta = {"delta": str(plan.cost.delta)} if plan.cost.delta else {}
     searches = _searches(table)
     return {
-        "axes": _axes(table.domain),
+        "axes": _axes(table.domain, None if plan.evidence_plan is None else plan.evidence_plan.blocks.merged),
         "bounds": {ROWS: bound_of((1, rows)), **_unit_bounds(table, rows), **_vote_bounds(searches)},
         "contribution": contribution + twice,
         "domain": domain_name(table.name, table.folder),
@@ -80,8 +82,11 @@ def _vote_bounds(searches: Sequence[dict[str, Any]]) -> dict[str, Facts]:
     return {votes_on(one["attribute"]): bound_of((1, int(one["vote"]))) for one in searches if "vote" in one}
 
 
-def _axes(domain: Any) -> dict[str, Facts]:
-    """Return the cells of attributes and numbers, the parts of a record, and the rows over which a total is bounded."""
+def _axes(domain: Any, merged: MergedCells | None) -> dict[str, Facts]:
+    """Return the cells of attributes and numbers, the parts of a record, and the rows over which a total is bounded.
+
+    An attribute whose cells are summed over classes before they are measured has the class of each cell.
+    """
     found = dict[str, Facts]()
     for name in domain.axis_names:
         axis = domain[name]
@@ -90,4 +95,6 @@ def _axes(domain: Any) -> dict[str, Facts]:
             found[name]["parts"] = axis.denominator
             if axis.per_unit == TOTAL:
                 found[name]["total_of"] = axis.rows_per_unit
+        if merged is not None and name in merged.classes:
+            found[name]["classes"] = packed(merged.classes[name])
     return found

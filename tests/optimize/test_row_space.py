@@ -103,6 +103,73 @@ def test_queries_that_are_not_integers_have_the_bound_alone():
     assert optimum.dual * listed.scale == pytest.approx(exact_floor(workload), rel=2e-3)
 
 
+@pytest.mark.usefixtures("on_few_cells")
+def test_bound_of_queries_that_are_not_integers_is_stated():
+    workload = Workload(Domain(SIZES)).add_queries(("a", "b"), np.random.default_rng(0).normal(size=(3, 5, 4)))
+    plan, optimum = dp.plan(workload), exact_floor(workload)
+    assert optimum * 0.99 <= plan.floor <= optimum * (1 + 1e-6)
+
+
+@pytest.mark.usefixtures("on_few_cells")
+@pytest.mark.parametrize("factor", [0.5, 0.1, 3.0])
+def test_multiples_of_integers_are_planned_as_integers(factor):
+    signs = np.random.default_rng(1).choice([-1, 1], (6, 5, 4))
+    whole = dp.plan(Workload(Domain(SIZES)).add_queries(("a", "b"), signs))
+    scaled = dp.plan(Workload(Domain(SIZES)).add_queries(("a", "b"), factor * signs))
+    assert scaled.error == pytest.approx(factor**2 * whole.error, rel=1e-4)
+
+
+@pytest.mark.usefixtures("on_few_cells")
+def test_queries_of_weight_zero_are_not_planned():
+    queries = np.random.default_rng(0).choice([-1, 1], (6, 5, 4))
+    weights = [1.0, 1, 1, 0, 0, 0]
+    plan = dp.plan(Workload(Domain(SIZES)).add_queries(("a", "b"), queries, weights))
+    assert len(plan.blocks[0].factors[0].explicit()) == 3
+    fewer = dp.plan(Workload(Domain(SIZES)).add_queries(("a", "b"), queries[:3]))
+    assert plan.error == pytest.approx(fewer.error, rel=1e-4)
+
+
+HALF = np.zeros((1, 5, 4))
+HALF[0, :2] = 1
+
+
+@pytest.mark.usefixtures("on_few_cells")
+@pytest.mark.parametrize("queries", [HALF, np.ones((1, 5, 4)), HALF - HALF.mean()])
+def test_queries_without_pieces_on_some_residuals_are_planned(queries):
+    """The rows of the strategy are zero on residuals that no query needs."""
+    workload = Workload(Domain(SIZES)).add_queries(("a", "b"), queries).add_queries(("b", "c"), np.ones((1, 4, 6)))
+    plan = dp.plan(workload)
+    assert plan.accuracy.total_error(workload) == pytest.approx(plan.error, rel=1e-9)
+    assert plan.variance(("a", "b"), queries[0]) > 0
+
+
+@pytest.mark.usefixtures("on_few_cells")
+def test_large_queries_beside_small_ones_are_answered():
+    """Sums have larger entries than counts: no direction of the queries counts as not measured."""
+    queries = np.zeros((3, 5, 4))
+    queries[0], queries[1], queries[2] = np.arange(5)[:, None] * 25_000, np.arange(4) < 2, np.eye(5, 4)
+    plan = dp.plan(Workload(Domain(SIZES)).add_queries(("a", "b"), queries))
+    for query in queries:
+        assert plan.variance(("a", "b"), query) > 0
+
+
+def test_arrays_on_a_single_attribute_are_planned():
+    queries = np.random.default_rng(0).integers(0, 2, (5, 1500))
+    workload = Workload(Domain(a=1500)).add_queries(("a",), queries)
+    plan = dp.plan(workload)
+    assert plan.accuracy.total_error(workload) == pytest.approx(plan.error, rel=1e-9)
+
+
+def test_chain_of_many_attributes_has_few_spaces():
+    rng = np.random.default_rng(0)
+    workload = Workload(Domain({f"x{i}": 2 for i in range(11)}))
+    for number in range(1, 11):
+        workload.add_queries((f"x{number - 1}", f"x{number}"), rng.integers(0, 2, (2, 2, 2)))
+    plan = dp.plan(workload)
+    assert len(plan.blocks[0].factors[0].spaces) <= 22
+    assert plan.accuracy.total_error(workload) == pytest.approx(plan.error, rel=1e-9)
+
+
 def test_affine_pairs_on_8_000_cells_are_near_the_certified_optimum():
     """The optimum is 2.943 to 2.944 by an independent solver; residuals measured apart have 3.183."""
     plan = dp.plan(Workload(Domain(a=20, b=20, c=20)).add("affine", degree=2))

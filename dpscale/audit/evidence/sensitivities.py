@@ -547,12 +547,29 @@ def shape_faults(record: Fields, part: Fields, factors: Mapping[str, Fields]) ->
         yield f"records.json measures {unknown[0]!r}, which is no attribute of {record['part']}"
         return
     where = f"({', '.join(names)})"
-    if shape_of(record, factors) != [axes[name]["cells"] for name in names] and not is_grouped(record, part, factors):
+    if wrong := next((name for name in names if not has_classes(axes[name])), ""):
+        yield f"the classes of the cells of {wrong} are not one class for each cell"
+    elif shape_of(record, factors) != [measured(axes[name]) for name in names] and not is_grouped(
+        record, part, factors
+    ):
         yield f"the strategy of {where} does not have the shape of its attributes"
     elif int(record["multiplier"]) % math.prod(axes[name].get("parts", 1) for name in names):
         yield f"the measurement of {where} rounds its numbers"
     else:
         yield from _total_faults(record, part, factors)
+
+
+def has_classes(axis: Fields) -> bool:
+    """Return whether each cell of an attribute is in one class of 0 … k − 1, so that a record changes one sum by 1."""
+    if "classes" not in axis:
+        return True
+    labels = unpacked(axis["classes"])
+    return len(labels) == axis["cells"] and set(labels) == set(range(len(set(labels))))
+
+
+def measured(axis: Fields) -> int:
+    """Return the number of cells of an attribute, or of the classes over which its cells are summed."""
+    return len(set(unpacked(axis["classes"]))) if "classes" in axis else int(axis["cells"])
 
 
 def _total_faults(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> Iterator[str]:
@@ -578,7 +595,7 @@ def is_grouped(record: Fields, part: Fields, factors: Mapping[str, Fields]) -> b
     """Return whether a draw of a later decision is over groups of cells, each cell in one: the shape is smaller."""
     if "attributes" not in record:
         return False
-    shape, full = shape_of(record, factors), [part["axes"][name]["cells"] for name in record["attributes"]]
+    shape, full = shape_of(record, factors), [measured(part["axes"][name]) for name in record["attributes"]]
     smaller = len(shape) == len(full) and all(one <= most for one, most in zip(shape, full, strict=True))
     return smaller and shape != full and int(record["decision"]) > 0
 
