@@ -59,7 +59,27 @@ NAMED = {
     "affine + abs [10,10,10]": made((10, 10, 10), ("affine", 2), ("abs", 2)),
     "90 signs [10,10,10]": signs((10, 10, 10), 90),
 }
+
+
+def predicates(size: int) -> dp.Workload:
+    """Return five ranges of an attribute."""
+    fifth = size // 5
+    ranges = [f"x0 in 0..{fifth - 1}", f"x0 in {fifth // 2}..{fifth + fifth // 2 - 1}", f"x0 >= {4 * fifth}", "total",
+              f"x0 in {2 * fifth}..{3 * fifth - 1}"]  # fmt: skip
+    return made((size,)).add_product({"x0": ranges})
+
+
+def groups(size: int, number: int) -> dp.Workload:
+    """Return the counts of groups of the values of an attribute, drawn at random, by another attribute."""
+    group = np.random.default_rng(3).integers(0, number, size)
+    matrix = (group[None] == np.arange(number)[:, None]).astype(float)
+    return made((size, 2)).add_product({"x0": matrix, "x1": "identity"})
+
+
 LARGE = {
+    "5 ranges [5000]": predicates(5000),
+    "x < 20 or y >= 150 [200,200]": made((200, 200)).add_conditions(["x0 < 20 or x1 >= 150", "total"]),
+    "300 groups of 70,000 codes": groups(70_000, 300),
     "abs [40,40]": made((40, 40), ("abs", 2)),
     "affine + abs [12,12,13]": made((12, 12, 13), ("affine", 2), ("abs", 2)),
     "90 signs [12,12,13]": signs((12, 12, 13), 90),

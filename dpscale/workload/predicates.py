@@ -34,7 +34,7 @@ from dpscale.domain.attribute import Attribute, read_period
 
 FIELD = "workload.predicates"
 WORDS = ("and", "or", "not", "in", "between", "is", "null", "total")
-MOST_CELLS = 1 << 22  # of a predicate over several attributes
+MOST_CELLS = 1 << 20  # of a predicate over several attributes
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,7 +171,7 @@ class Workload:
         conditions : sequence of str
             Predicates (`dpscale.workload.predicates`). Conditions on single attributes that are joined by `and` may
             have any number of attributes, and are factored into products with one table for every attribute set;
-            others have at most 10,000 cells.
+            others have at most 1,048,576 cells.
         weight : float
             Weight of every count.
         label : str, optional
