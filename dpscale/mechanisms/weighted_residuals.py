@@ -290,7 +290,8 @@ def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
         return "some"
     if joint:
         return "groups"
-    return "either" if cells <= EXACT_CELLS else "products"
+    wide = any(is_wide(problem.workload.domain[name].size) for name in demands.kind_of)
+    return "either" if cells <= EXACT_CELLS and not wide else "products"
 
 
 def _has_large_sum(demands: Demands) -> bool:
