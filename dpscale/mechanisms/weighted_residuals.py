@@ -47,7 +47,7 @@ from dpscale.optimize.lower_bounds import (
 )
 from dpscale.optimize.residual_grams import Demands, demands_of
 from dpscale.optimize.residual_problems import JOINT_CELLS
-from dpscale.optimize.row_space import ListedQueries
+from dpscale.optimize.row_space import RowSpaceProblem
 from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan
@@ -130,7 +130,7 @@ def _plan_split(
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
-def _listed(problem: PlanningProblem, tools: Tools) -> ListedQueries | None:
+def _listed(problem: PlanningProblem, tools: Tools) -> RowSpaceProblem | None:
     """Return the queries of a workload with joint families on many cells, if they are few enough for one problem."""
     workload = problem.workload
     if problem.noise == LAPLACE or all(part.factorizes for part in workload.parts):
@@ -138,10 +138,10 @@ def _listed(problem: PlanningProblem, tools: Tools) -> ListedQueries | None:
     names = workload.domain.ordered({name for names in workload.sets for name in names})
     fits = len(names) > 1 and LISTED_CELLS < workload.domain.cells(names) <= tools.most_cells
     countable = math.prod(workload.domain[name].largest_part for name in names) <= MOST_PARTS
-    return ListedQueries.of(workload) if fits and countable else None
+    return RowSpaceProblem.of(workload) if fits and countable else None
 
 
-def _plan_listed(problem: PlanningProblem, solve: Solve, listed: ListedQueries) -> tuple[Plan | None, float]:
+def _plan_listed(problem: PlanningProblem, solve: Solve, listed: RowSpaceProblem) -> tuple[Plan | None, float]:
     """Return the plan of one strategy for all queries, and a bound over all mechanisms.
 
     The plan is None if the queries are no multiples of integers, or a weight is too small to have an effect.

@@ -37,7 +37,7 @@ NOTHING = 1e-12  # of the largest entry of queries: smaller pieces are rounding
 
 
 @dataclass(frozen=True, eq=False)
-class ListedQueries:
+class RowSpaceProblem:
     """All queries of a workload on all cells of its attributes.
 
     Attributes
@@ -53,7 +53,7 @@ class ListedQueries:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, workload: Workload, most: int = MOST_ENTRIES) -> ListedQueries | None:
+    def of(cls, workload: Workload, most: int = MOST_ENTRIES) -> RowSpaceProblem | None:
         """Return the queries of a workload; None if they are too many.
 
         Parameters

@@ -12,7 +12,7 @@ from dpscale.mechanisms import weighted_residuals
 from dpscale.mechanisms.query_smasher import solve_optimally
 from dpscale.optimize import row_space
 from dpscale.optimize.lower_bounds import exact_floor
-from dpscale.optimize.row_space import ListedQueries
+from dpscale.optimize.row_space import RowSpaceProblem
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
@@ -89,14 +89,14 @@ def test_complete_residuals_are_those_whose_cells_are_spanned():
 
 def test_too_many_queries_or_cells_are_no_single_problem():
     workload = Workload(Domain(a=40, b=40, c=40)).add("affine", degree=2)
-    assert ListedQueries.of(workload) is not None
-    assert ListedQueries.of(workload, most=10**6) is None
-    assert ListedQueries.of(Workload(Domain(a=60, b=60)).add("prefix", degree=2)) is None
+    assert RowSpaceProblem.of(workload) is not None
+    assert RowSpaceProblem.of(workload, most=10**6) is None
+    assert RowSpaceProblem.of(Workload(Domain(a=60, b=60)).add("prefix", degree=2)) is None
 
 
 def test_queries_that_are_not_integers_have_the_bound_alone():
     workload = Workload(Domain(SIZES)).add_queries(("a", "b"), np.random.default_rng(0).normal(size=(3, 5, 4)))
-    listed = ListedQueries.of(workload)
+    listed = RowSpaceProblem.of(workload)
     assert listed is not None
     optimum = listed.optimum(partial(solve_optimally, 1e-6, np.inf, None))
     assert listed.rounded(optimum) is None
