@@ -244,7 +244,8 @@ def _floor(
     if kind == "optimum":
         return exact_floor(workload, seconds=seconds)
     if kind == "values":
-        return whole_bound(workload)
+        least = whole_bound(workload)
+        return exact_floor(workload, seconds=seconds) if least <= 0 and _has_few_cells(workload) else least
     if kind == "some":
         fewer = demands_of(fewer_sets(workload, MOST_DEMANDS))
         return floor(fewer_sets(workload, MOST_DEMANDS), along_curve(fewer)) if fewer.counts else 0.0
@@ -258,7 +259,7 @@ def _floor(
 FLOORS = {
     "known": "not known beside public totals or bounded totals of numbers",
     "optimum": "dual of one strategy on all cells",
-    "values": "product of the bounds of the axes of each set, loose for several sets",
+    "values": "product of the bounds of the axes of each set, loose for several sets, or the dual of all cells",
     "some": "products of the axes, for some of the sets, loose",
     "products": "products of the axes",
     "either": "products of the axes, or the dual of one strategy on all cells if that is larger",
@@ -290,8 +291,14 @@ def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
         return "some"
     if joint:
         return "groups"
-    wide = any(is_wide(problem.workload.domain[name].size) for name in demands.kind_of)
-    return "either" if cells <= EXACT_CELLS and not wide else "products"
+    return "either" if _has_few_cells(problem.workload) else "products"
+
+
+def _has_few_cells(workload: Workload) -> bool:
+    """Return whether the bound of all cells can be computed."""
+    names = workload.domain.ordered({name for names in workload.sets for name in names})
+    wide = any(is_wide(workload.domain[name].size) for name in names)
+    return not wide and workload.domain.cells(names) <= EXACT_CELLS
 
 
 def _has_large_sum(demands: Demands) -> bool:

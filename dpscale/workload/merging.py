@@ -104,6 +104,17 @@ class MergedCells:
 
     def part(self, part: WorkloadPart) -> WorkloadPart:
         """Return a part of the workload on the classes."""
+        known, merged = self._parts.get(id(part), (None, None))
+        if known is not part or merged is None:
+            merged = self._merged(part)
+            self._parts[id(part)] = part, merged  # the part is kept, so that no other one has its identity
+        return merged
+
+    @cached_property
+    def _parts(self) -> dict[int, tuple[WorkloadPart, WorkloadPart]]:
+        return {}
+
+    def _merged(self, part: WorkloadPart) -> WorkloadPart:
         if isinstance(part, ExplicitPart):
             array = self.query(("", *part.attributes), part.array)
             assert array is not None
@@ -132,11 +143,11 @@ def merge_cells(workload: Workload) -> MergedCells | None:
     workload : Workload
     """
     domain = workload.domain
-    listed = {name for names in workload.sets for name in names if name in domain.names and _is_plain(domain, name)}
-    if domain.public_totals or domain.rules or domain.hierarchies or not _is_large(workload, listed):
+    if domain.public_totals or domain.rules or domain.hierarchies or not _is_large(workload):
         return None
 
-    labels = {name: _labels(workload, name) for name in domain.ordered(listed)}
+    named = {name for names in workload.sets for name in names if name in domain.names and _is_plain(domain, name)}
+    labels = {name: _labels(workload, name) for name in domain.ordered(named)}
     classes = {name: own for name, own in labels.items() if own is not None and own.max() + 1 < len(own)}
     return MergedCells(domain, classes) if classes else None
 
@@ -145,11 +156,12 @@ def _is_plain(domain: Domain, name: str) -> bool:
     return name not in domain.number_names and domain[name].search is None
 
 
-def _is_large(workload: Workload, names: set[str]) -> bool:
-    """Return whether an attribute with listed queries is long, or an array has many cells."""
-    arrays = [part for part in workload.parts if isinstance(part, ExplicitPart) and part.origin is None]
-    wide = any(workload.domain[name].size > LONG for name in names)
-    return wide or any(workload.domain.cells(part.attributes) > MOST_PLANNED for part in arrays)
+def _is_large(workload: Workload) -> bool:
+    """Return whether queries are listed on a long attribute, or an array of them has many cells."""
+    listing = [part for part in workload.parts if part.lists_queries]
+    sizes = [workload.domain[name].size for part in listing for names in part.sets for name in names]
+    arrays = [part.attributes for part in listing if isinstance(part, ExplicitPart)]
+    return max(sizes, default=0) > LONG or any(workload.domain.cells(names) > MOST_PLANNED for names in arrays)
 
 
 def _labels(workload: Workload, name: str) -> Integers | None:

@@ -155,6 +155,21 @@ def test_groups_over_70_000_codes_and_areas_are_planned():
     assert plan.optimality_gap < 1e-3
 
 
+def test_bound_over_all_mechanisms_is_told_for_listed_groups_beside_others():
+    group = np.arange(900) // 3
+    workload = Workload(Domain(code=900, sex=2)).add_product({"code": np.eye(300)[group].T, "sex": "identity"})
+    plan = dp.plan(workload)
+    assert plan.blocks.merged.sizes == {"code": 300}
+    assert plan.bound_all == pytest.approx(plan.rmse(), rel=1e-3)
+
+
+def test_merged_parts_are_made_once():
+    workload = Workload(Domain(zip=5000, sex=2)).add_product({"zip": ZIPS})
+    merged = merge_cells(workload)
+    part = merged.part(workload.parts[0])
+    assert merged.part(workload.parts[0]) is part
+
+
 def test_condition_over_two_attributes_of_200_cells_has_two_classes_each():
     workload = Workload(Domain(x=200, y=200)).add_conditions(["x < 20 or y >= 150", "x >= 20", "total"])
     plan = dp.plan(workload)
