@@ -4,7 +4,10 @@ The first workloads are named; the others are drawn: two to six attributes of 2 
 with one or two families of marginals, prefix or range queries of degree 1 to 3. `auto` is the least error of all
 mechanisms that it compares, `ratio` the error of the default over the least of the other mechanisms.
 
-    python benchmarks/pure_budgets.py [--workloads 40] [--seed 0] [--save]
+The last table is of one wide attribute: the default beside the best hierarchy with equal weights (HB) and, for at most
+8,192 cells and with `--opt0`, OPT0 on the matrix of all cells (p-Identity with n/16 rows from one start: an hour).
+
+    python benchmarks/pure_budgets.py [--workloads 40] [--seed 0] [--opt0] [--save]
 """
 
 from __future__ import annotations
@@ -17,6 +20,10 @@ import numpy as np
 
 import dpscale as dp
 from dpscale.mechanisms import auto
+from dpscale.optimize.long_axis import chain_of_family
+from dpscale.optimize.opt_explicit import descend
+from dpscale.plans.layered import LayeredFactor
+from dpscale.workload import Family, one_way_family
 
 NAMED: dict[str, tuple[tuple[int, ...], tuple[tuple[str, int], ...]]] = {
     "[2,3,5,16,40,8], marginals 1 to 3": ((2, 3, 5, 16, 40, 8), (("marginal", 1), ("marginal", 2), ("marginal", 3))),
@@ -26,6 +33,7 @@ NAMED: dict[str, tuple[tuple[int, ...], tuple[tuple[str, int], ...]]] = {
     "[2]^10, 2-way marginals": ((2,) * 10, (("marginal", 2),)),
 }
 FAMILIES, SIZES = ("marginal", "marginal", "prefix", "range"), (2, 3, 4, 5, 8, 12, 20)
+WIDE_SIZES = (4096, 8192, 100_000, 1_000_000)
 OTHERS = tuple(tried.NAME for tried in auto.TRIED if tried.NAME != "weighted-residuals")
 
 
@@ -71,10 +79,51 @@ def compare(label: str, workload: dp.Workload) -> dict[str, float]:
             "identity": found["identity"][0], "ratio": default / best, "seconds": seconds}  # fmt: skip
 
 
+def hierarchy(size: int, branching: int) -> LayeredFactor:
+    """Return the sums of the nodes of a tree below its root, all with the same weight."""
+    widths = [1]
+    while widths[0] * branching < size:
+        widths.insert(0, widths[0] * branching)
+    blocks = -(-size // widths[0])
+    top, ones = np.zeros((0, blocks), np.int64), np.ones((len(widths), blocks), np.int64)
+    return LayeredFactor("layered", (size,), top=top, multipliers=ones, widths=tuple(widths))
+
+
+def least_hierarchy(family: Family, size: int) -> float:
+    """Return the RMSE of the hierarchy with the best branching factor up to 32."""
+    trees = [hierarchy(size, branching) for branching in range(2, 33)]
+    return min(rmse(family, size, tree.trace(family) * tree.l1_sensitivity**2) for tree in trees)
+
+
+def dense_opt0(family: Family, size: int) -> float:
+    """Return the RMSE of p-Identity on all cells, from one start."""
+    start = np.random.default_rng(0).random((size // 16, size))
+    chain = chain_of_family(family, size)
+    return rmse(family, size, descend(family.gram(size), start, 300, None if chain is None else chain.times).error)
+
+
+def rmse(family: Family, size: int, error: float) -> float:
+    return float(np.sqrt(2 * error / family.count(size)))
+
+
+def compare_wide(name: str, size: int, opt0: bool) -> dict[str, float]:
+    """Print and return the figures of one family on one wide attribute."""
+    family, label = one_way_family(name), f"wide, {name} on {size:,} cells"
+    default, seconds = run_plan(dp.Workload(dp.Domain({"a": size})).add(name, degree=1), "weighted-residuals")
+    found = {"default": default, "hierarchy": least_hierarchy(family, size), "seconds": seconds}
+    if opt0 and size <= 8192:
+        found["OPT0"] = dense_opt0(family, size)
+    print(
+        f"{label:58}{default:9.3f}{found['hierarchy']:9.3f}{found.get('OPT0', np.nan):9.3f}{seconds:7.1f}", flush=True
+    )
+    return {f"{label}, {key}": value for key, value in found.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--opt0", action="store_true")
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     dp.plan(named_workload((3, 3), (("prefix", 1),)), noise="laplace")  # loops are compiled before the clock starts
@@ -96,6 +145,10 @@ def main() -> None:
         below = figures["drawn, at least 3 % below"]
         print(f"drawn: default over the best of all others {ratios.min():.5f} to {ratios.max():.7f}, geometric mean "
               f"{figures['drawn, mean ratio']:.4f}, at least 3 % below in {below}")  # fmt: skip
+    print(f"{'one wide attribute':58}{'default':>9}{'HB':>9}{'OPT0':>9}{'s':>7}")
+    for size in WIDE_SIZES:
+        for name in ("range", "prefix"):
+            figures |= compare_wide(name, size, given.opt0)
     if given.save:
         base.save("pure_budgets", figures)
 

@@ -18,6 +18,7 @@ from numba import uint64
 from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Integers, Integers32, NDArray
 from dpscale.plans.factor import Factor
+from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
@@ -26,6 +27,7 @@ Term = Callable[[Floats], Floats]
 
 EXACT, WORDS = 1 << 53, 1 << 62  # of sums of absolute products in float64 and in int64
 WIDTHS = range(30, 11, -1)
+ON_WORDS = (TreeFactor, ToeplitzFactor, LayeredFactor)  # applied to whole limbs as int64, without digits
 CHUNK = 1 << 16
 ONE_THREAD = 1 << 18
 FEW_COLUMNS = 24
@@ -77,9 +79,9 @@ def has_width(factors: Sequence[Factor]) -> bool:
 def digit_count(factor: Factor, bits: int) -> float:
     """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices.
 
-    A tree and a Toeplitz strategy are not split.
+    A tree, a Toeplitz and a layered strategy are not split.
     """
-    if isinstance(factor, TreeFactor | ToeplitzFactor):  # applied to whole limbs as int64
+    if isinstance(factor, ON_WORDS):
         return 1 if factor.largest_row_sum << bits <= WORDS else math.inf
     if factor.largest_row_sum << bits <= EXACT:
         return 1
@@ -103,7 +105,7 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
         return [lambda part: part.T]
     if factor.kind == "center":
         return [lambda part: (part * factor.cells - part.sum(axis=0)).T]
-    if isinstance(factor, TreeFactor | ToeplitzFactor):
+    if isinstance(factor, ON_WORDS):
         assert digit_count(factor, bits) == 1
         return [lambda part: factor.apply(part.astype(np.int64)).T]
     number = int(digit_count(factor, bits))

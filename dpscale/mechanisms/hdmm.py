@@ -1,7 +1,8 @@
 """HDMM (McKenna, Miklau, Hay, Machanavajjhala, 2018 and 2023): the best of several strategy searches.
 
 `explicit` is OPT0 on all cells of the workload's attributes, if they are few; `product` is OPT⊗; `union` is OPT+;
-`marginals` is OPT_M, with the identity or with one strategy per attribute. The plan lists the marginals to count before
+`marginals` is OPT_M, with the identity or with one strategy per attribute. Under pure ε, OPT0 of one wide attribute is
+`optimize.layered_strategy`. The plan lists the marginals to count before
 any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has its
 own least squares. Estimates from several blocks are averaged residual by residual, or come from the one block that
 answers a set of queries better (`plans.accuracy_base`). The error of the plan is that of these estimates.
@@ -24,15 +25,17 @@ from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matr
 from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
 from dpscale.optimize.integer_strategies import joint_block, product_block
+from dpscale.optimize.layered_strategy import optimise_layers
+from dpscale.optimize.long_axis import whole_bound
 from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
 from dpscale.optimize.opt_explicit import Noise, TimesGram, optimise_explicit
 from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
 from dpscale.optimize.opt_marginals import MarginalStrategy, attribute_strategies, optimise_marginals
 from dpscale.plans.blocks import Block
 from dpscale.plans.plan import Plan
-from dpscale.privacy.draws import LAPLACE
-from dpscale.workload import Workload
-from dpscale.workload.wide import DENSE
+from dpscale.privacy.draws import BELOW_ONE, LAPLACE
+from dpscale.workload import Family, Workload
+from dpscale.workload.wide import DENSE, is_wide
 
 NAME = "hdmm"
 WAYS = ("explicit", "product", "union", "marginals")
@@ -55,7 +58,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Return the plan with the smallest error among those of all searches that support the workload."""
     plans: dict[str, Plan] = {}
     refused: list[PlanError] = []
-    for name in [options.way] if options.way else _ways(problem.workload):
+    for name in [options.way] if options.way else _ways(problem):
         try:
             for label, blocks, bound in _TRIES[name](problem, options, tools):
                 check_cells(blocks, tools, label)
@@ -68,16 +71,18 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     return _best(problem.workload, plans)
 
 
-DENSE_SECONDS = 4.0  # of a search on 1,024 cells
+DENSE_SECONDS, LAYERED_SECONDS = 4.0, 5.0  # of a search on 1,024 cells, and on any number of cells of a wide axis
 
 
 def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     """Return the predicted seconds of the searches on all cells and by attribute, and of the error of a union."""
-    workload, ways = problem.workload, [options.way] if options.way else _ways(problem.workload)
+    workload, ways = problem.workload, [options.way] if options.way else _ways(problem)
     names = workload.domain.ordered({name for names in workload.sets for name in names})
     cells, sizes = workload.domain.cells(names), workload.domain.shape(names)
     most = MOST_EXPLICIT if options.way == "explicit" else EXPLICIT_CELLS
     dense = (cells / 1024) ** 3 if "explicit" in ways and cells <= most else 0.0
+    if _wide_axis(problem) is not None:
+        return LAYERED_SECONDS
     if max(sizes, default=0) > DENSE:
         return DENSE_SECONDS * dense  # the other searches are refused at once
 
@@ -87,12 +92,22 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     return DENSE_SECONDS * dense + union
 
 
-def _ways(workload: Workload) -> Sequence[str]:
+def _ways(problem: PlanningProblem) -> Sequence[str]:
     """Return the searches of a workload; on one attribute of many cells all of them are OPT0."""
+    workload = problem.workload
     names = {name for names in workload.sets for name in names}
-    if len(names) == 1 and MANY_CELLS <= workload.domain.cells(sorted(names)) <= DENSE:
-        return WAYS[:1]
-    return WAYS
+    dense = len(names) == 1 and MANY_CELLS <= workload.domain.cells(sorted(names)) <= DENSE
+    return WAYS[:1] if dense or _wide_axis(problem) is not None else WAYS
+
+
+def _wide_axis(problem: PlanningProblem) -> str | None:
+    """Return the only attribute of a workload under pure ε if it is wide and has one-way families; else None."""
+    workload = problem.workload
+    names = {name for names in workload.sets for name in names}
+    if problem.noise != LAPLACE or len(names) != 1 or not all(part.factorizes for part in workload.parts):
+        return None
+    [name] = names
+    return name if is_wide(workload.domain[name].size) else None
 
 
 def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
@@ -114,7 +129,11 @@ def _noise(problem: PlanningProblem) -> Noise:
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
     workload, noise = problem.workload, problem.noise
-    most = MOST_EXPLICIT if options.way == "explicit" else max(EXPLICIT_CELLS, DENSE * (_ways(workload) == WAYS[:1]))
+    if (name := _wide_axis(problem)) is not None:
+        yield "explicit", *_layered(workload, name)
+        return
+
+    most = MOST_EXPLICIT if options.way == "explicit" else max(EXPLICIT_CELLS, DENSE * (_ways(problem) == WAYS[:1]))
     names, gram = explicit_gram(workload, most)
     search = partial(optimise_explicit, noise=_noise(problem), times=_times_gram(workload, names))
     strategy = next(iter(tools.each(search, [gram])))
@@ -126,6 +145,21 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
 
     certified = strategy.error <= strategy.bound * (1 + CERTIFIED)
     yield "explicit", [block], strategy.bound if certified else max(strategy.bound, svd_of_gram(gram))
+
+
+def _layered(workload: Workload, name: str) -> tuple[list[Block], float]:
+    """Return the block of a strategy for pure ε on a wide attribute, and a bound over all strategies; 0 if unknown."""
+    size, asked, total = workload.domain[name].size, list[tuple[Family, float]](), 0.0
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True):
+            if names:
+                asked.append((part.families(names)[0], weight))
+            else:
+                total += weight
+
+    factor = optimise_layers(size, asked, total)
+    bound = max((weight * (whole_bound(family, size) or 0.0) for family, weight in asked), default=0.0)
+    return [Block((name,), (factor,), BELOW_ONE, True, LAPLACE)], bound
 
 
 def _times_gram(workload: Workload, names: AttributeSet) -> TimesGram | None:

@@ -36,6 +36,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.toeplitz import ToeplitzFactor, root_quadrature, toeplitz_factor
 from dpscale.privacy.draws import GAUSSIAN
 from dpscale.workload import PREFIX, Family, GramFactor
+from dpscale.workload.node_grams import generators
 from dpscale.workload.residual import Weights, profile_of
 from dpscale.workload.wide import LONG, last_cell, weighted_piece
 
@@ -164,14 +165,6 @@ class LinearPoint:
     @property
     def ratio(self) -> float:
         return float(self.leverage.max()) / self.trace
-
-
-def generators(family: Family, size: int) -> tuple[Floats, Floats]:
-    """Return a and b of the Gram matrix G_ij = a_i b_j, i ≤ j, of a family with a tridiagonal inverse."""
-    ends = np.zeros((size, 2))
-    ends[0, 0] = ends[-1, 1] = 1.0
-    first, last = family.times_gram(ends).T
-    return last / first[-1], first
 
 
 def long_family(factor: GramFactor, shape: tuple[int, ...], weights: tuple[Weights | None, ...]) -> Family | None:

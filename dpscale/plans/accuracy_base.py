@@ -607,7 +607,11 @@ def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Float
             scale *= total_variance(factor)
         elif factor.kind != "identity":
             axis = attributes.index(name) + 1
-            turned = np.moveaxis(np.tensordot(turned, factor.covariance, axes=(axis, 0)), -1, axis)
+            if factor.is_long:
+                moved = factor.apply_covariance(np.moveaxis(turned, axis, 1))
+            else:
+                moved = np.tensordot(turned, factor.covariance, axes=(axis, 0))
+            turned = np.moveaxis(moved, -1, axis)
 
     return np.asarray(scale * (queries * turned).reshape(len(queries), -1).sum(axis=1))
 

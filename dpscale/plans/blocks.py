@@ -279,24 +279,37 @@ def whole_covariance(factor: Factor) -> Floats:
     return np.eye(factor.cells) if factor.kind == "identity" else factor.covariance
 
 
+def _is_implicit(factor: Factor) -> bool:
+    """Return whether the covariance of a marginal along an axis is too large for a matrix."""
+    return factor.is_long and factor.kind != "identity"
+
+
+def _summed_covariance(factor: Factor) -> Floats:
+    """Return S1 of an axis."""
+    if _is_implicit(factor):
+        return factor.apply_covariance(np.ones((1, factor.cells)))[0]
+    return np.asarray(whole_covariance(factor).sum(axis=1))
+
+
 def profile_of(factor: Factor) -> Floats:
     """Return S1 / 1ᵀS1: the distribution of the total over the cells that is independent of the centred part."""
-    sums = whole_covariance(factor).sum(axis=1)
+    sums = _summed_covariance(factor)
     return np.asarray(sums / sums.sum())
 
 
 @lru_cache(maxsize=4096)
 def total_variance(factor: Factor) -> float:
     """Return 1ᵀS1 of an axis."""
-    return float(whole_covariance(factor).sum())
+    return float(_summed_covariance(factor).sum())
 
 
 @lru_cache(maxsize=4096)
 def centred_variance(factor: Factor, profiled: bool) -> float:
     """Return the trace of the covariance after the total, spread uniformly or by the profile, is subtracted."""
-    covariance = whole_covariance(factor)
+    sums = _summed_covariance(factor)
+    trace = factor.cells * factor.mean_variance if _is_implicit(factor) else np.trace(whole_covariance(factor))
     profile = profile_of(factor) if profiled else np.full(factor.cells, 1 / factor.cells)
-    return float(np.trace(covariance) - 2 * profile @ covariance.sum(axis=1) + covariance.sum() * (profile @ profile))
+    return float(trace - 2 * profile @ sums + sums.sum() * (profile @ profile))
 
 
 @lru_cache(maxsize=4096)
@@ -305,15 +318,21 @@ def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: F
 
     On an axis that the block lacks, only the averaged entry is nonzero.
     """
-    gram, profile = family.gram(size), averaging_profile(averaging, size)
-    if factor is None:
-        return np.array([[[profile @ gram @ profile], [0.0]], [[0.0], [0.0]]])
+    profile = averaging_profile(averaging, size)
+    if factor is not None and _is_implicit(factor):
+        means, trace = family.times_gram(profile), factor.trace(family)
+    else:
+        gram = family.gram(size)
+        means, trace = gram @ profile, 0.0 if factor is None else (gram * whole_covariance(factor)).sum()
 
-    covariance, means = whole_covariance(factor), gram @ profile
-    sums, square = covariance.sum(axis=1), profile @ means
+    square = profile @ means
+    if factor is None:
+        return np.array([[[square], [0.0]], [[0.0], [0.0]]])
+
+    sums = _summed_covariance(factor)
     averaged = square * sums.sum()
     cross = means @ sums - averaged
-    centred = (gram * covariance).sum() - 2 * (means @ sums) + averaged
+    centred = trace - 2 * (means @ sums) + averaged
 
     return np.array([[[averaged], [cross]], [[cross], [centred]]])
 
@@ -329,6 +348,12 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
     zero = np.zeros_like(means)
     if factor is None:
         return np.array([[means**2, zero], [zero, zero]])
+
+    if _is_implicit(factor):
+        sums = _summed_covariance(factor)
+        averaged, mixed = means**2 * sums.sum(), means * family.answers(sums, 0)
+        cross, centred = mixed - averaged, factor.quadratics(family) - 2 * mixed + averaged
+        return np.array([[averaged, cross], [cross, centred]])
 
     covariance = whole_covariance(factor)
     rows = covariance - np.outer(profile, covariance.sum(axis=0))

@@ -20,7 +20,7 @@ from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, profile_of
 from dpscale.workload.wide import LONG
 
-KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz")
+KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz", "layered")
 LIMB = 21
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
@@ -35,7 +35,7 @@ class Factor:
     kind : str
         "center": K = n I − 11ᵀ. "identity": K = I. "matrix": K has linearly independent rows, each centred exactly
         along every axis of `shape`. "full": K has linearly independent columns, for measurements of a marginal itself.
-        "nested", "tree" and "toeplitz": see `NestedFactor`, `TreeFactor` and `ToeplitzFactor`.
+        "nested", "tree", "toeplitz" and "layered": see `NestedFactor`, `TreeFactor`, `ToeplitzFactor`, `LayeredFactor`.
     shape : tuple of int
     matrix : ndarray of int64, shape (rows, cells), or None
     weights : tuple of Weights or None
@@ -212,7 +212,8 @@ class Factor:
         """Return the sum of qᵀ (KᵀK)⁺ q over the queries of a one-way family."""
         if self._flat is None:
             return float((family.gram(self.cells) * self.covariance).sum())
-        return float(self.quadratics(family).sum())
+        sums = family.times_gram(np.ones(self.cells)).sum()
+        return self._flat * float(family.trace(self.cells) - sums / self.cells)
 
     @property
     def mean_variance(self) -> float:

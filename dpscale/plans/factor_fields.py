@@ -13,6 +13,7 @@ import numpy as np
 
 from dpscale.base.numerics import Integers
 from dpscale.plans.factor import Factor
+from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
@@ -36,6 +37,12 @@ def factor_fields(factor: Factor) -> Fields:
             "multipliers": [packed(own) for own in factor.multipliers],
             "spread": None if factor.spread is None else packed(factor.spread),
             "known": factor.known,
+        }
+    if isinstance(factor, LayeredFactor):
+        return fields | {
+            "widths": list(factor.widths),
+            "top": packed(factor.top),
+            "multipliers": packed(factor.multipliers),
         }
     if isinstance(factor, ToeplitzFactor):
         return fields | {"packed": packed(np.concatenate([factor.coefficients, factor.multipliers]))}

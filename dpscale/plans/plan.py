@@ -34,6 +34,7 @@ from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.attribute_sets import AttributeSets, CountSources, count_sources
 from dpscale.plans.blocks import NOISES, Blocks, Strategy
 from dpscale.plans.factor import Factor
+from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
@@ -529,6 +530,9 @@ def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
         yield from ((f"{key}.{level}", multiplier) for level, multiplier in enumerate(factor.multipliers))
         if factor.spread is not None:
             yield f"{key}.spread", factor.spread
+    elif isinstance(factor, LayeredFactor):
+        yield f"{key}.top", factor.top
+        yield f"{key}.multipliers", factor.multipliers
     elif isinstance(factor, ToeplitzFactor):
         yield f"{key}.coefficients", factor.coefficients
         yield f"{key}.multipliers", factor.multipliers
@@ -545,6 +549,8 @@ def _describe(factor: Factor) -> dict[str, Any]:
         described |= {"known": factor.known} if factor.known >= 0 else {}
         described["sha256"] = factor.digest
 
+    if isinstance(factor, LayeredFactor):
+        return described | {"widths": list(factor.widths), "sha256": factor.digest}
     if isinstance(factor, ToeplitzFactor):
         return described | {"sha256": factor.digest}  # its weights follow from its shape
 
@@ -570,6 +576,9 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     elif described["kind"] == "toeplitz":
         integers = (matrices[f"{key}.coefficients"], matrices[f"{key}.multipliers"])
         factor = ToeplitzFactor("toeplitz", shape, None, (last_cell(*shape),), None, *integers)
+    elif described["kind"] == "layered":
+        top, multipliers, widths = matrices[f"{key}.top"], matrices[f"{key}.multipliers"], tuple(described["widths"])
+        factor = LayeredFactor("layered", shape, top=top, multipliers=multipliers, widths=widths)
     elif levels is None:
         factor = Factor(described["kind"], shape, matrices.get(key), own, axes_of)
     else:

@@ -354,6 +354,8 @@ class LeastSquaresEstimates:
         for axis, factor in enumerate(block.factors):
             if factor.kind == "full":
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
+            elif factor.kind != "identity":
+                values = np.moveaxis(factor.estimate(values, axis), -1, axis)
         return values
 
     def source(self, part: WorkloadPart, attributes: AttributeSet) -> LeastSquaresEstimates:

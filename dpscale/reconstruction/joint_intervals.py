@@ -145,6 +145,8 @@ class _Noise:
         for axis, factor in enumerate(block.factors):
             if factor.kind == "full":
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
+            elif factor.kind != "identity":
+                values = np.moveaxis(factor.estimate(values, axis), -1, axis)
         return np.moveaxis(values, -1, 0)
 
     def _read(self, index: int) -> Floats:

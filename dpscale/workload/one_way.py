@@ -60,6 +60,9 @@ class Marginal(Family):
     def means(self, size: int) -> Floats:
         return np.full(size, 1 / size)
 
+    def times_gram(self, values: Floats) -> Floats:
+        return values
+
     def bounds(self, size: int) -> tuple[Integers, ...]:
         return (_cells(size),)
 

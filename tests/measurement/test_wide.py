@@ -14,6 +14,7 @@ from dpscale.measurement import measure_block, measurement as block_module, wide
 from dpscale.measurement.wide import digits, limb_bits, limb_count, limb_product, nearest_float, noisy_floats
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, center_factor, identity_factor
+from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.toeplitz import toeplitz_factor
 from dpscale.privacy.draws import GaussianDraw
@@ -261,17 +262,26 @@ def test_two_level_strategy_in_limbs_is_exact(largest, monkeypatch):
     assert join_limbs(limbs, bits) == python_product(chosen, counts)
 
 
+def layered_factor(cells: int) -> LayeredFactor:
+    """Return a strategy of random integers on blocks of 8 cells."""
+    rng, blocks = np.random.default_rng(4), -(-cells // 8)
+    top, multipliers = rng.integers(0, 2**20, (3, blocks)), rng.integers(1, 2**22, (3, blocks))
+    return LayeredFactor("layered", (cells,), top=top, multipliers=multipliers, widths=(8, 2, 1))
+
+
+@pytest.mark.parametrize("make", [toeplitz_factor, layered_factor])
 @pytest.mark.parametrize("largest", [10, 2**30, 2**45])
-def test_toeplitz_strategy_in_limbs_is_exact(largest):
-    chosen = (toeplitz_factor(50), random_factor(3, 2, 2**10, 5))
+def test_implicit_strategy_in_limbs_is_exact(make, largest):
+    chosen = (make(50), random_factor(3, 2, 2**10, 5))
     counts = np.random.default_rng(2).integers(0, largest, (50, 3))
     limbs, bits = limb_product(chosen, counts)
     assert join_limbs(limbs, bits) == python_product(chosen, counts)
 
 
+@pytest.mark.parametrize("make", [toeplitz_factor, layered_factor])
 @pytest.mark.parametrize("largest", [3, 2**40])
-def test_toeplitz_measurement_is_exact_in_words_limbs_and_unbounded(largest, monkeypatch):
-    block = Block(("a",), (toeplitz_factor(40),), 1.0)
+def test_implicit_measurement_is_exact_in_words_limbs_and_unbounded(make, largest, monkeypatch):
+    block = Block(("a",), (make(40),), 1.0)
     counts = np.random.default_rng(3).integers(0, largest, 40)
     draw = GaussianDraw(1, block.squared_l2_sensitivity, Fraction(1))
     values = measure_block(block, draw, ExactMarginal(block.attributes, counts), SECRET, {})

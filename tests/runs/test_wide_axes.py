@@ -101,6 +101,21 @@ def test_pure_noise_errors(tmp_path):
         assert low < float((found**2).mean()) < high
 
 
+def test_pure_noise_on_one_wide_attribute_has_reported_errors(tmp_path):
+    alone = [{"family": family, "attributes": [["code"]]} for family in ("prefix", "marginal")]
+    release = run_job(tmp_path, "hdmm", {"epsilon": 1.0}, alone, seed=7)
+    (factor,) = (factor for block in release.plan.blocks for factor in block.factors)
+    assert factor.kind == "layered"
+    for name, found in standardized_errors(release):
+        low, high = (0.8, 1.25) if name == "marginal" else (0.1, 4)
+        assert low < float((found**2).mean()) < high
+
+    write_plan(tmp_path, release.plan)
+    again = read_plan(tmp_path, release.plan.workload)
+    assert content_of(again) == content_of(release.plan)
+    assert again.accuracy.total_error(release.plan.workload) == pytest.approx(release.plan.error, rel=1e-12)
+
+
 def test_prefix_alone_has_reported_errors(cumulative):
     (_, found), *_ = standardized_errors(cumulative)
     assert [factor.kind for block in cumulative.plan.blocks for factor in block.factors] == ["toeplitz"]

@@ -34,7 +34,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate, combinations
+from itertools import accumulate, combinations, pairwise
 from operator import mul
 from statistics import NormalDist
 from typing import Any
@@ -89,6 +89,8 @@ def norms(factor: Fields) -> tuple[int, int]:
 def of_columns(factor: Fields) -> list[tuple[int, int]]:
     if factor["kind"] == "toeplitz":
         return of_toeplitz(factor)
+    if factor["kind"] == "layered":
+        return of_layers(factor)
     if "columns" in factor:  # too large for a bundle, which contains the digest and the column norms
         return list(zip(map(int, factor["columns"]["squared"]), map(int, factor["columns"]["absolute"]), strict=True))
     return [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
@@ -101,6 +103,22 @@ def of_toeplitz(factor: Fields) -> list[tuple[int, int]]:
         raise ValueError("a Toeplitz strategy has other entries than coefficients, and multipliers of at least 1")
     sums = zip(accumulate(t * t for t in own[: cells - 1]), accumulate(own[: cells - 1]), strict=True)
     return [(d * d * squared, d * one) for d, (squared, one) in zip(own[: cells - 2 : -1], sums, strict=True)]
+
+
+def of_layers(factor: Fields) -> list[tuple[int, int]]:
+    """Return norms by block for rows over blocks and a multiplier for each level: a cell is in one node of a level."""
+    values = layers_by_block(factor)
+    return [(sum(value * value for value in block), sum(map(abs, block))) for block in values]
+
+
+def layers_by_block(factor: Fields) -> list[tuple[int, ...]]:
+    """Return for each block its entries in the rows over blocks, and its multipliers."""
+    own, (cells,) = [unpacked(factor["top"]), unpacked(factor["multipliers"])], factor["shape"]
+    blocks = -(-cells // factor["widths"][0])
+    if any(len(values) % blocks for values in own):
+        raise ValueError("a layered strategy has rows that do not have a number for each block")
+    layers = [values[start : start + blocks] for values in own for start in range(0, len(values), blocks)]
+    return list(zip(*layers, strict=True))
 
 
 def of_levels(factor: Fields) -> list[tuple[int, int]]:
@@ -153,6 +171,11 @@ def digest(factor: Fields) -> str:
     """Return the SHA-256 of a strategy in the records of measurements: of its kind, its shape and its integers."""
     if factor["kind"] == "tree":
         return digest_of_tree(factor)
+    if factor["kind"] == "layered":
+        integers = b"".join(zlib.decompress(base64.b64decode(factor[name])) for name in ("top", "multipliers"))
+        return hashlib.sha256(
+            f"layered{tuple(factor['shape'])}{tuple(factor['widths'])}".encode() + integers
+        ).hexdigest()
     if "columns" in factor:
         return factor["columns"]["sha256"]
     if "levels" in factor:
@@ -176,6 +199,8 @@ def misshapen(factor: Fields) -> str:
         return "has no cells"
     if factor["kind"] == "tree":
         return _misshapen_tree(factor)
+    if factor["kind"] == "layered":
+        return _misshapen_layers(factor)
     if "columns" in factor:
         squared, absolute = (list(map(int, factor["columns"][name])) for name in ("squared", "absolute"))
         if len(squared) != count or len(absolute) != count:
@@ -206,6 +231,19 @@ def _misshapen_tree(factor: Fields) -> str:
     if (factor["spread"] and (values[0][0] or sum(spread) >= MOST_SPREAD)) or any(map(any, values[: known + 1])):
         return "measures nodes of a tree that are known, or spreads a total by too large weights"
     return "" if -1 <= known < len(parents) and (known < 0 or not factor["spread"]) else "knows no level of its tree"
+
+
+def _misshapen_layers(factor: Fields) -> str:
+    """Return the fault of a layered strategy whose levels are no division of its cells, from blocks to cells."""
+    widths, shape = factor["widths"], factor["shape"]
+    if len(shape) != 1 or not widths or min(widths) < 1 or widths[-1] != 1:
+        return "has no levels from blocks to cells on one axis"
+    if any(above <= below or above % below for above, below in pairwise(widths)):
+        return "has nodes of a level that do not divide those of the level above"
+    values, blocks = unpacked(factor["multipliers"]), -(-shape[0] // widths[0])
+    if len(values) != len(widths) * blocks or len(unpacked(factor["top"])) % blocks:
+        return "has rows that do not have a number for each block"
+    return "has multipliers below 0, or of a cell below 1" if min(values) < 0 or min(values[-blocks:]) < 1 else ""
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
