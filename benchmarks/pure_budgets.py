@@ -20,9 +20,9 @@ import numpy as np
 
 import dpscale as dp
 from dpscale.mechanisms import auto
+from dpscale.optimize.baselines import layered_tree
 from dpscale.optimize.long_axis import chain_of_family
 from dpscale.optimize.opt_explicit import descend
-from dpscale.plans.layered import LayeredFactor
 from dpscale.workload import Family, one_way_family
 
 NAMED: dict[str, tuple[tuple[int, ...], tuple[tuple[str, int], ...]]] = {
@@ -79,19 +79,9 @@ def compare(label: str, workload: dp.Workload) -> dict[str, float]:
             "identity": found["identity"][0], "ratio": default / best, "seconds": seconds}  # fmt: skip
 
 
-def hierarchy(size: int, branching: int) -> LayeredFactor:
-    """Return the sums of the nodes of a tree below its root, all with the same weight."""
-    widths = [1]
-    while widths[0] * branching < size:
-        widths.insert(0, widths[0] * branching)
-    blocks = -(-size // widths[0])
-    top, ones = np.zeros((0, blocks), np.int64), np.ones((len(widths), blocks), np.int64)
-    return LayeredFactor("layered", (size,), top=top, multipliers=ones, widths=tuple(widths))
-
-
 def least_hierarchy(family: Family, size: int) -> float:
     """Return the RMSE of the hierarchy with the best branching factor up to 32."""
-    trees = [hierarchy(size, branching) for branching in range(2, 33)]
+    trees = [layered_tree(size, branching, root=False) for branching in range(2, 33)]
     return min(rmse(family, size, tree.trace(family) * tree.l1_sensitivity**2) for tree in trees)
 
 

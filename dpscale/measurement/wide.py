@@ -20,6 +20,7 @@ from dpscale.base.numerics import Floats, Integers, Integers32, NDArray
 from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
+from dpscale.plans.spectral import SpectralFactor
 from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
 
@@ -27,7 +28,12 @@ Term = Callable[[Floats], Floats]
 
 EXACT, WORDS = 1 << 53, 1 << 62  # of sums of absolute products in float64 and in int64
 WIDTHS = range(30, 11, -1)
-ON_WORDS = (TreeFactor, ToeplitzFactor, LayeredFactor)  # applied to whole limbs as int64, without digits
+ON_WORDS = (
+    TreeFactor,
+    ToeplitzFactor,
+    LayeredFactor,
+    SpectralFactor,
+)  # applied to whole limbs as int64, without digits
 CHUNK = 1 << 16
 ONE_THREAD = 1 << 18
 FEW_COLUMNS = 24
@@ -79,7 +85,7 @@ def has_width(factors: Sequence[Factor]) -> bool:
 def digit_count(factor: Factor, bits: int) -> float:
     """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices.
 
-    A tree, a Toeplitz and a layered strategy are not split.
+    A factor of `ON_WORDS` is not split.
     """
     if isinstance(factor, ON_WORDS):
         return 1 if factor.largest_row_sum << bits <= WORDS else math.inf

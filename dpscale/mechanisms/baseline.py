@@ -2,7 +2,8 @@
 
 Strategies: workload (the Gram of the queries), identity, wavelet, hierarchical (H2), hb, greedy-h, fourier, walsh; or
 data-cube, the equally weighted marginals that minimise the largest error of a marginal of the workload. Each set is
-measured by the product of its attributes' strategies. Shares are optimal if each set answers only its own queries.
+measured by the product of its attributes' strategies. Shares are optimal if each set answers only its own queries. On
+one wide attribute the wavelet and the hierarchies have no matrix (`plans.layered`).
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism, wide_attribute
 from dpscale.optimize import baselines
 from dpscale.optimize.implicit_workload import AxisGram, Implicit, implicit
 from dpscale.optimize.integer_strategies import product_block
-from dpscale.optimize.lower_bounds import svd_bound
+from dpscale.optimize.lower_bounds import svd_bound, whole_bound
 from dpscale.optimize.opt_explicit import Noise, error_of
 from dpscale.plans.blocks import Block
+from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.plan import Plan
-from dpscale.privacy.draws import LAPLACE, allocate
+from dpscale.privacy.draws import BELOW_ONE, LAPLACE, allocate
+from dpscale.workload.wide import DENSE
 
 NAME = "baseline"
 AXIS: dict[str, Callable[[AxisGram, Noise], Floats]] = {
@@ -36,6 +40,11 @@ AXIS: dict[str, Callable[[AxisGram, Noise], Floats]] = {
     "walsh": lambda axis, noise: baselines.walsh(len(axis.gram)),
 }
 CUBE = "data-cube"
+WIDE: dict[str, Callable[[int], LayeredFactor]] = {
+    "wavelet": baselines.layered_wavelet,
+    "hierarchical": baselines.layered_tree,
+    "hb": lambda size: baselines.layered_tree(size, baselines.hb_branching(size), root=False),
+}
 
 
 class Options(Settings):
@@ -48,11 +57,24 @@ class Options(Settings):
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan a named strategy."""
-    strategy, union = options.strategy, implicit(problem.workload)
+    strategy, workload, notes = options.strategy, problem.workload, (f"strategy {options.strategy}",)
+    if strategy in WIDE and (name := wide_attribute(workload)) is not None:
+        blocks = [_wide_block(name, workload.domain[name].size, strategy, problem.noise)]
+        return marginal_plan(workload, NAME, blocks, whole_bound(workload), notes)
+
+    union = implicit(workload)
     noise: Noise = "laplace" if problem.noise == LAPLACE else "gaussian"
     blocks = _cube(union, noise) if strategy == CUBE else _products(union, AXIS[strategy], noise)
     check_cells(blocks, tools, strategy)
-    return marginal_plan(problem.workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
+    return marginal_plan(workload, NAME, blocks, svd_bound(union).value, notes)
+
+
+def _wide_block(name: str, size: int, strategy: str, noise: str) -> Block:
+    """Return the block of a strategy on all cells of a wide attribute."""
+    if strategy == "wavelet" and noise == LAPLACE:
+        raise PlanError("mechanism.strategy", f"a wavelet on {size} cells under pure epsilon",
+                        f"at most {DENSE} cells", "use hierarchical or hb")  # fmt: skip
+    return Block((name,), (WIDE[strategy](size),), BELOW_ONE, True, noise)
 
 
 def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise: Noise) -> list[Block]:

@@ -1,8 +1,9 @@
 """HDMM (McKenna, Miklau, Hay, Machanavajjhala, 2018 and 2023): the best of several strategy searches.
 
 `explicit` is OPT0 on all cells of the workload's attributes, if they are few; `product` is OPT⊗; `union` is OPT+;
-`marginals` is OPT_M, with the identity or with one strategy per attribute. Under pure ε, OPT0 of one wide attribute is
-`optimize.layered_strategy`. The plan lists the marginals to count before
+`marginals` is OPT_M, with the identity or with one strategy per attribute. OPT0 of one wide attribute is a strategy
+without a matrix of cells × cells: `optimize.layered_strategy` under pure ε, and the root of its range or circular
+queries (`plans.spectral`) under Gaussian noise. The plan lists the marginals to count before
 any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has its
 own least squares. Estimates from several blocks are averaged residual by residual, or come from the one block that
 answers a set of queries better (`plans.accuracy_base`). The error of the plan is that of these estimates.
@@ -21,21 +22,22 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools, seconds_of_products
-from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism, wide_attribute
 from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
 from dpscale.optimize.integer_strategies import joint_block, product_block
 from dpscale.optimize.layered_strategy import optimise_layers
-from dpscale.optimize.long_axis import whole_bound
-from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
+from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram, whole_bound
 from dpscale.optimize.opt_explicit import Noise, TimesGram, optimise_explicit
 from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
 from dpscale.optimize.opt_marginals import MarginalStrategy, attribute_strategies, optimise_marginals
 from dpscale.plans.blocks import Block
+from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
+from dpscale.plans.spectral import spectral_factor
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE
-from dpscale.workload import Family, Workload
-from dpscale.workload.wide import DENSE, is_wide
+from dpscale.workload import CIRCULAR, RANGE, Family, Workload
+from dpscale.workload.wide import DENSE
 
 NAME = "hdmm"
 WAYS = ("explicit", "product", "union", "marginals")
@@ -71,7 +73,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     return _best(problem.workload, plans)
 
 
-DENSE_SECONDS, LAYERED_SECONDS = 4.0, 5.0  # of a search on 1,024 cells, and on any number of cells of a wide axis
+DENSE_SECONDS, WIDE_SECONDS = 4.0, 5.0  # of a search on 1,024 cells, and on any number of cells of a wide axis
 
 
 def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
@@ -81,8 +83,8 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     cells, sizes = workload.domain.cells(names), workload.domain.shape(names)
     most = MOST_EXPLICIT if options.way == "explicit" else EXPLICIT_CELLS
     dense = (cells / 1024) ** 3 if "explicit" in ways and cells <= most else 0.0
-    if _wide_axis(problem) is not None:
-        return LAYERED_SECONDS
+    if wide_axis(problem) is not None:
+        return WIDE_SECONDS
     if max(sizes, default=0) > DENSE:
         return DENSE_SECONDS * dense  # the other searches are refused at once
 
@@ -97,17 +99,23 @@ def _ways(problem: PlanningProblem) -> Sequence[str]:
     workload = problem.workload
     names = {name for names in workload.sets for name in names}
     dense = len(names) == 1 and MANY_CELLS <= workload.domain.cells(sorted(names)) <= DENSE
-    return WAYS[:1] if dense or _wide_axis(problem) is not None else WAYS
+    return WAYS[:1] if dense or wide_axis(problem) is not None else WAYS
 
 
-def _wide_axis(problem: PlanningProblem) -> str | None:
-    """Return the only attribute of a workload under pure ε if it is wide and has one-way families; else None."""
-    workload = problem.workload
-    names = {name for names in workload.sets for name in names}
-    if problem.noise != LAPLACE or len(names) != 1 or not all(part.factorizes for part in workload.parts):
-        return None
-    [name] = names
-    return name if is_wide(workload.domain[name].size) else None
+def wide_axis(problem: PlanningProblem) -> str | None:
+    """Return the only attribute of a workload if it is wide and its queries have one strategy for all cells; else None.
+
+    Under Gaussian noise these are workloads with range or circular queries.
+    """
+    name = wide_attribute(problem.workload)
+    possible = name is not None and (problem.noise == LAPLACE or bool(_rooted(problem.workload)))
+    return name if possible else None
+
+
+def _rooted(workload: Workload) -> list[Family]:
+    """Return the families of the sets of one attribute whose Gram matrix has a root in closed form."""
+    families = {part.families(names)[0] for part in workload.parts for names in part.sets if names}
+    return [family for family in (RANGE, CIRCULAR) if family in families]
 
 
 def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
@@ -129,8 +137,8 @@ def _noise(problem: PlanningProblem) -> Noise:
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
     workload, noise = problem.workload, problem.noise
-    if (name := _wide_axis(problem)) is not None:
-        yield "explicit", *_layered(workload, name)
+    if (name := wide_axis(problem)) is not None:
+        yield from _whole_axis(workload, name, noise)
         return
 
     most = MOST_EXPLICIT if options.way == "explicit" else max(EXPLICIT_CELLS, DENSE * (_ways(problem) == WAYS[:1]))
@@ -147,8 +155,19 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
     yield "explicit", [block], strategy.bound if certified else max(strategy.bound, svd_of_gram(gram))
 
 
-def _layered(workload: Workload, name: str) -> tuple[list[Block], float]:
-    """Return the block of a strategy for pure ε on a wide attribute, and a bound over all strategies; 0 if unknown."""
+def _whole_axis(workload: Workload, name: str, noise: str) -> Tried:
+    """Yield strategies for all cells of a wide attribute, with a bound over all strategies; 0 if unknown."""
+    bound = whole_bound(workload)
+    if noise == LAPLACE:
+        yield "explicit", [Block((name,), (_layered(workload, name),), BELOW_ONE, True, noise)], bound
+        return
+    for family in _rooted(workload):
+        factor = spectral_factor(family, workload.domain[name].size)
+        yield f"explicit, root of {family.name}", [Block((name,), (factor,), BELOW_ONE, True, noise)], bound
+
+
+def _layered(workload: Workload, name: str) -> Factor:
+    """Return the strategy for pure ε on a wide attribute."""
     size, asked, total = workload.domain[name].size, list[tuple[Family, float]](), 0.0
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True):
@@ -157,9 +176,7 @@ def _layered(workload: Workload, name: str) -> tuple[list[Block], float]:
             else:
                 total += weight
 
-    factor = optimise_layers(size, asked, total)
-    bound = max((weight * (whole_bound(family, size) or 0.0) for family, weight in asked), default=0.0)
-    return [Block((name,), (factor,), BELOW_ONE, True, LAPLACE)], bound
+    return optimise_layers(size, asked, total)
 
 
 def _times_gram(workload: Workload, names: AttributeSet) -> TimesGram | None:

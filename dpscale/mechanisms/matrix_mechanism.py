@@ -33,6 +33,7 @@ from dpscale.plans.plan import Plan, read_plan
 from dpscale.privacy.draws import variance_factor
 from dpscale.workload import Workload
 from dpscale.workload.merging import MergedCells, merge_cells
+from dpscale.workload.wide import is_wide
 
 
 def next_plan(
@@ -121,6 +122,15 @@ def marginal_plan(
     given = Blocks.of(workload.domain.axis_names, blocks)
     error = accuracy_of(workload.domain, given).total_error(workload)
     return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
+
+
+def wide_attribute(workload: Workload) -> str | None:
+    """Return the only attribute of a workload of one-way families if it is wide; else None."""
+    names = {name for names in workload.sets for name in names}
+    if len(names) != 1 or not all(part.factorizes for part in workload.parts):
+        return None
+    [name] = names
+    return name if is_wide(workload.domain[name].size) else None
 
 
 def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:

@@ -30,7 +30,6 @@ from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE
-from dpscale.workload.wide import is_wide
 
 NAME = "merged-marginals"  # of the candidates; the mechanism gives its own name to the chosen one
 MERGED_CELLS, MERGED_ATTRIBUTES = 1 << 20, 14  # of a marginal that is larger than every set of the workload
@@ -190,8 +189,9 @@ def _hdmm_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
     workload = problem.workload
     plain = all(part.factorizes and all(family.is_identity for family in part.axis_families) for part in workload.parts)
     attributes = sorted({name for names in workload.sets for name in names})
-    wide = len(attributes) == 1 and not plain and is_wide(workload.domain[attributes[0]].size)
-    if wide or workload.domain.cells(attributes) <= (FEW_CELLS if plain else hdmm.EXPLICIT_CELLS):
+    if (not plain and hdmm.wide_axis(problem)) or workload.domain.cells(attributes) <= (
+        FEW_CELLS if plain else hdmm.EXPLICIT_CELLS
+    ):
         with suppress(PlanError):
             yield "hdmm explicit", hdmm.plan(problem, hdmm.Options(way="explicit"), tools)
 

@@ -25,7 +25,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
 from dpscale.domain import MOST_PARTS
-from dpscale.mechanisms import query_smasher
+from dpscale.mechanisms import hdmm, query_smasher
 from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.pure_plans import best_of, whole_plans
@@ -88,8 +88,10 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     if cumulative and len(cumulative) == len(demands.kind_of) == 1:
         return _plan_cumulative(problem, tools, solve, cumulative)
 
-    listed = None if separate else _listed(problem, tools)
-    whole, least = (None, 0.0) if listed is None else _plan_listed(problem, solve, listed)
+    whole, least = None if separate else _plan_axis(problem, tools), 0.0
+    listed = None if separate or whole is not None else _listed(problem, tools)
+    if listed is not None:
+        whole, least = _plan_listed(problem, solve, listed)
     if whole is not None and whole.optimality_gap <= NEARLY:
         return whole
 
@@ -128,6 +130,17 @@ def _plan_split(
     notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor, problem.noise))
 
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
+
+
+def _plan_axis(problem: PlanningProblem, tools: Tools) -> Plan | None:
+    """Return the plan of one strategy for all cells of a wide attribute; None if there is none for its queries."""
+    if problem.noise == LAPLACE or hdmm.wide_axis(problem) is None:
+        return None
+    with suppress(PlanError):
+        made, least = hdmm.plan(problem, hdmm.Options(way="explicit"), tools), whole_bound(problem.workload)
+        notes = (*made.notes, _note("axis", least, problem.noise))
+        return replace(made, mechanism=NAME, floor=min(least, made.error), notes=notes)
+    return None
 
 
 def _listed(problem: PlanningProblem, tools: Tools) -> RowSpaceProblem | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,10 +17,12 @@ from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.marginal_algebra import requested_terms, residual_traces
 from dpscale.optimize.opt_explicit import Noise, sensitivity
 from dpscale.optimize.opt_marginals import marginal_error
+from dpscale.plans.layered import LayeredFactor
 from dpscale.workload import root_of
 
 Interval = tuple[int, int]
 BOUNDS = 16
+WAVELET_BITS = 20
 MANY = 3600
 
 
@@ -59,6 +62,37 @@ def hierarchical(size: int, branching: int = 2, root: bool = True) -> Floats:
 def hb(size: int) -> Floats:
     """Return the hierarchy without its root with the best branching factor for range queries (Qardaji et al., 2013)."""
     return hierarchical(size, hb_branching(size), root=False)
+
+
+def layered_tree(size: int, branching: int = 2, root: bool = True) -> LayeredFactor:
+    """Return the sums of the nodes of a regular tree over a wide axis (`hierarchical`), without a matrix.
+
+    The nodes of a level have equal numbers of cells, so the last ones reach beyond the axis.
+
+    Parameters
+    ----------
+    size, branching : int
+    root : bool
+        Whether the sum of all cells is measured.
+    """
+    widths = [1]
+    while widths[0] * branching < size:
+        widths.insert(0, widths[0] * branching)
+    blocks = -(-size // widths[0])
+    top, ones = np.ones((int(root), blocks), np.int64), np.ones((len(widths), blocks), np.int64)
+    return LayeredFactor("layered", (size,), top=top, multipliers=ones, widths=tuple(widths))
+
+
+def layered_wavelet(size: int) -> LayeredFactor:
+    """Return sums of the nodes of a binary tree with the Gram matrix of the Haar wavelet, for Gaussian noise alone.
+
+    With the multiplier 2^½ of the cells and 1 of the other nodes below the root, the eigenvalue of the differences
+    between the halves of a node of w cells is w, as for the rows of `wavelet`.
+    """
+    tree = layered_tree(size)
+    multipliers = np.ldexp(np.ones(tree.multipliers.shape), WAVELET_BITS)
+    multipliers[-1] *= math.sqrt(2)
+    return replace(tree, top=np.zeros((0, tree.blocks), np.int64), multipliers=np.rint(multipliers).astype(np.int64))
 
 
 def hb_branching(size: int) -> int:

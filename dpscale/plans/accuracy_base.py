@@ -371,7 +371,7 @@ class CoupledResiduals(Accuracy):
         return Accuracy.part_error(self._answering(self.source(part, attributes)), part, attributes)
 
     def summed_variance(self, part: WorkloadPart, attributes: AttributeSet) -> float:
-        return float(self.part_variances(part, attributes).sum())
+        return Accuracy.summed_variance(self._answering(self.source(part, attributes)), part, attributes)
 
     def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         return self._variances(attributes, part.queries(attributes))

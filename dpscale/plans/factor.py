@@ -20,7 +20,7 @@ from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, profile_of
 from dpscale.workload.wide import LONG
 
-KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz", "layered")
+KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz", "layered", "spectral")
 LIMB = 21
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
@@ -35,7 +35,7 @@ class Factor:
     kind : str
         "center": K = n I − 11ᵀ. "identity": K = I. "matrix": K has linearly independent rows, each centred exactly
         along every axis of `shape`. "full": K has linearly independent columns, for measurements of a marginal itself.
-        "nested", "tree", "toeplitz" and "layered": see `NestedFactor`, `TreeFactor`, `ToeplitzFactor`, `LayeredFactor`.
+        "nested", "tree", "toeplitz", "layered" and "spectral": see the classes of these names.
     shape : tuple of int
     matrix : ndarray of int64, shape (rows, cells), or None
     weights : tuple of Weights or None

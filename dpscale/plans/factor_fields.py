@@ -15,6 +15,7 @@ from dpscale.base.numerics import Integers
 from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
+from dpscale.plans.spectral import SpectralFactor
 from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
 
@@ -44,6 +45,9 @@ def factor_fields(factor: Factor) -> Fields:
             "top": packed(factor.top),
             "multipliers": packed(factor.multipliers),
         }
+    if isinstance(factor, SpectralFactor):
+        integers = {"coefficients": packed(factor.coefficients), "multipliers": packed(factor.multipliers)}
+        return fields | {"circle": factor.circle} | integers
     if isinstance(factor, ToeplitzFactor):
         return fields | {"packed": packed(np.concatenate([factor.coefficients, factor.multipliers]))}
     if factor.matrix is None:

@@ -36,6 +36,7 @@ from dpscale.plans.blocks import NOISES, Blocks, Strategy
 from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
+from dpscale.plans.spectral import SpectralFactor
 from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
@@ -533,7 +534,7 @@ def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
     elif isinstance(factor, LayeredFactor):
         yield f"{key}.top", factor.top
         yield f"{key}.multipliers", factor.multipliers
-    elif isinstance(factor, ToeplitzFactor):
+    elif isinstance(factor, ToeplitzFactor | SpectralFactor):
         yield f"{key}.coefficients", factor.coefficients
         yield f"{key}.multipliers", factor.multipliers
     elif factor.matrix is not None:
@@ -551,6 +552,8 @@ def _describe(factor: Factor) -> dict[str, Any]:
 
     if isinstance(factor, LayeredFactor):
         return described | {"widths": list(factor.widths), "sha256": factor.digest}
+    if isinstance(factor, SpectralFactor):
+        return described | {"circle": factor.circle, "sha256": factor.digest}
     if isinstance(factor, ToeplitzFactor):
         return described | {"sha256": factor.digest}  # its weights follow from its shape
 
@@ -576,6 +579,13 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     elif described["kind"] == "toeplitz":
         integers = (matrices[f"{key}.coefficients"], matrices[f"{key}.multipliers"])
         factor = ToeplitzFactor("toeplitz", shape, None, (last_cell(*shape),), None, *integers)
+    elif described["kind"] == "spectral":
+        known, multipliers, circle = (
+            matrices[f"{key}.coefficients"],
+            matrices[f"{key}.multipliers"],
+            described["circle"],
+        )
+        factor = SpectralFactor("spectral", shape, coefficients=known, multipliers=multipliers, circle=circle)
     elif described["kind"] == "layered":
         top, multipliers, widths = matrices[f"{key}.top"], matrices[f"{key}.multipliers"], tuple(described["widths"])
         factor = LayeredFactor("layered", shape, top=top, multipliers=multipliers, widths=widths)

@@ -114,23 +114,10 @@ class ToeplitzFactor(ImplicitFactor):
         return int(self.apply(np.ones(self.cells, np.int64)).max())
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return K applied along the leading axis of integers, exact.
-
-        The values and T are divided into digits of so few bits that the error of a convolution by the fast Fourier
-        transform is below 1/4. Results beyond 64 bits need an array of Python integers.
-        """
+        """Return K applied along the leading axis of integers, exact; see `exact_convolution`."""
         rest = values.shape[1:]
         columns = values[:-1].reshape(self.rows, -1).T * self.multipliers
-        length, bits = _padded(self.rows), _digit_bits(self.rows)
-        spectra = [np.fft.rfft(digit, length) for digit in _digits(self.coefficients, bits)]
-        total = np.zeros_like(columns)
-
-        for place, digit in enumerate(_digits(columns, bits)):
-            spectrum = np.fft.rfft(digit, length)
-            for index, known in enumerate(spectra):
-                product = np.rint(np.fft.irfft(known * spectrum, length)[:, : self.rows]).astype(np.int64)
-                total += product.astype(total.dtype) << bits * (place + index)
-
+        total = exact_convolution(self.coefficients, columns)[:, : self.rows]
         return np.ascontiguousarray(total.T).reshape(self.rows, *rest)
 
     def estimate(self, values: Floats, axis: int = 0) -> Floats:
@@ -301,6 +288,34 @@ def _elliptic(places: Floats, complement: float) -> tuple[Floats, Floats]:
         last = ratio / own
 
     return ratio, delta
+
+
+def exact_convolution(known: Integers, columns: NDArray[Any]) -> NDArray[Any]:
+    """Return the convolution of a sequence of m integers with others, exact.
+
+    Both are divided into digits of so few bits that the error of a convolution by the fast Fourier transform is below
+    1/4. Results beyond 64 bits need an array of Python integers.
+
+    Parameters
+    ----------
+    known : ndarray of int64, shape (m,)
+    columns : ndarray, shape (k, m)
+
+    Returns
+    -------
+    ndarray, shape (k, 2m)
+    """
+    count = len(known)
+    length, bits = _padded(count), _digit_bits(count)
+    spectra = [np.fft.rfft(digit, length) for digit in _digits(known, bits)]
+    total = np.zeros((len(columns), 2 * count), columns.dtype)
+
+    for place, digit in enumerate(_digits(columns, bits)):
+        spectrum = np.fft.rfft(digit, length)
+        for index, transformed in enumerate(spectra):
+            product = np.rint(np.fft.irfft(transformed * spectrum, length)[:, : 2 * count]).astype(np.int64)
+            total += product.astype(total.dtype) << bits * (place + index)
+    return total
 
 
 def _padded(rows: int) -> int:

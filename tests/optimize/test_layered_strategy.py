@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import dpscale as dp
+from dpscale.optimize.baselines import layered_tree
 from dpscale.optimize.layered_strategy import LayeredProblem, divisions, optimise_layers
 from dpscale.optimize.opt_explicit import p_identity_error
-from dpscale.plans.layered import LayeredFactor
 from dpscale.workload import CIRCULAR, PREFIX, RANGE
 
 WIDE = 2100
@@ -67,21 +67,11 @@ def test_divisions_cover_every_wide_axis(size):
     assert all(widths[-1] == 1 and 160 <= -(-size // widths[0]) <= 640 for widths in found)
 
 
-def hierarchy(size, branching):
-    """Return the sums of all nodes of a tree below its root, each with the same weight (HB)."""
-    widths = [1]
-    while widths[0] * branching < size:
-        widths.insert(0, widths[0] * branching)
-    blocks = -(-size // widths[0])
-    top, ones = np.zeros((0, blocks), np.int64), np.ones((len(widths), blocks), np.int64)
-    return LayeredFactor("layered", (size,), top=top, multipliers=ones, widths=tuple(widths))
-
-
 @pytest.mark.parametrize("family", [RANGE, PREFIX, CIRCULAR])
 def test_strategy_is_below_every_uniform_hierarchy(family):
     found = optimise_layers(WIDE, [(family, 1.0)])
     error = found.trace(family) * found.l1_sensitivity**2
-    trees = [hierarchy(WIDE, branching) for branching in range(2, 33)]
+    trees = [layered_tree(WIDE, branching, root=False) for branching in range(2, 33)]
     assert error < 0.9 * min(tree.trace(family) * tree.l1_sensitivity**2 for tree in trees)
 
 

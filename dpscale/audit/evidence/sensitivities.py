@@ -33,6 +33,7 @@ import zlib
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import MAX_EMAX, Decimal, localcontext
 from fractions import Fraction
 from itertools import accumulate, combinations, pairwise
 from operator import mul
@@ -91,6 +92,8 @@ def of_columns(factor: Fields) -> list[tuple[int, int]]:
         return of_toeplitz(factor)
     if factor["kind"] == "layered":
         return of_layers(factor)
+    if factor["kind"] == "spectral":
+        return of_spectrum(factor)
     if "columns" in factor:  # too large for a bundle, which contains the digest and the column norms
         return list(zip(map(int, factor["columns"]["squared"]), map(int, factor["columns"]["absolute"]), strict=True))
     return [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
@@ -103,6 +106,39 @@ def of_toeplitz(factor: Fields) -> list[tuple[int, int]]:
         raise ValueError("a Toeplitz strategy has other entries than coefficients, and multipliers of at least 1")
     sums = zip(accumulate(t * t for t in own[: cells - 1]), accumulate(own[: cells - 1]), strict=True)
     return [(d * d * squared, d * one) for d, (squared, one) in zip(own[: cells - 2 : -1], sums, strict=True)]
+
+
+def of_spectrum(factor: Fields) -> list[tuple[int, int]]:
+    """Return norms for entries (t_(i−j) − t_(i+j+2)) d_j, on a circle t_(i−j) d_j, of integers t of an even period.
+
+    The squared norm of column j without d_j is a_0 − a_(2j+2), on a circle a_0, for the autocorrelation a of t. If t
+    does not increase over half its period, no entry is negative, and the L1 norm is a difference of running sums.
+    """
+    known, own, (cells,) = list(unpacked(factor["coefficients"])), unpacked(factor["multipliers"]), factor["shape"]
+    period = cells if factor["circle"] else 2 * cells + 2
+    series = known + known[1 : (period + 1) // 2][::-1]
+    products = autocorrelation(series)
+    if factor["circle"]:
+        return [(d * d * products[0], d * sum(series)) for d in own]
+    before = list(accumulate(series * 2, initial=0))
+    pairs = list[tuple[int, int]]()
+    for j, d in enumerate(own):
+        squared = products[0] - products[2 * j + 2]
+        near = before[period - j + cells] - before[period - j]
+        far = before[min(j + 2 + cells, 2 * period)] - before[j + 2]
+        pairs.append((d * d * squared, d * (near - far)))
+    return pairs
+
+
+def autocorrelation(series: Sequence[int]) -> list[int]:
+    """Return the cyclic autocorrelation of an even sequence of integers of at least 0: the digits of a square."""
+    width, count = len(str(len(series) * max(series) ** 2)), len(series)
+    with localcontext() as context:
+        context.prec, context.Emax = 2 * count * width + 2, MAX_EMAX
+        number = Decimal("".join(str(value).zfill(width) for value in reversed(series)))
+        text = format(number * number, "f").zfill(2 * count * width)
+    sums = [int(text[end - width : end]) for end in range(len(text), 0, -width)]
+    return [first + second for first, second in zip(sums[:count], sums[count : 2 * count], strict=True)]
 
 
 def of_layers(factor: Fields) -> list[tuple[int, int]]:
@@ -171,11 +207,11 @@ def digest(factor: Fields) -> str:
     """Return the SHA-256 of a strategy in the records of measurements: of its kind, its shape and its integers."""
     if factor["kind"] == "tree":
         return digest_of_tree(factor)
-    if factor["kind"] == "layered":
-        integers = b"".join(zlib.decompress(base64.b64decode(factor[name])) for name in ("top", "multipliers"))
-        return hashlib.sha256(
-            f"layered{tuple(factor['shape'])}{tuple(factor['widths'])}".encode() + integers
-        ).hexdigest()
+    if factor["kind"] in ("layered", "spectral"):
+        names, form = ("top", "widths") if factor["kind"] == "layered" else ("coefficients", "circle")
+        head = f"{factor['kind']}{tuple(factor['shape'])}{tuple(factor[form]) if form == 'widths' else factor[form]}"
+        integers = b"".join(zlib.decompress(base64.b64decode(factor[name])) for name in (names, "multipliers"))
+        return hashlib.sha256(head.encode() + integers).hexdigest()
     if "columns" in factor:
         return factor["columns"]["sha256"]
     if "levels" in factor:
@@ -201,6 +237,8 @@ def misshapen(factor: Fields) -> str:
         return _misshapen_tree(factor)
     if factor["kind"] == "layered":
         return _misshapen_layers(factor)
+    if factor["kind"] == "spectral":
+        return _misshapen_spectrum(factor)
     if "columns" in factor:
         squared, absolute = (list(map(int, factor["columns"][name])) for name in ("squared", "absolute"))
         if len(squared) != count or len(absolute) != count:
@@ -231,6 +269,20 @@ def _misshapen_tree(factor: Fields) -> str:
     if (factor["spread"] and (values[0][0] or sum(spread) >= MOST_SPREAD)) or any(map(any, values[: known + 1])):
         return "measures nodes of a tree that are known, or spreads a total by too large weights"
     return "" if -1 <= known < len(parents) and (known < 0 or not factor["spread"]) else "knows no level of its tree"
+
+
+def _misshapen_spectrum(factor: Fields) -> str:
+    """Return the fault of a spectral strategy whose integers are not those of its axis."""
+    known, own, shape = unpacked(factor["coefficients"]), unpacked(factor["multipliers"]), factor["shape"]
+    if (
+        len(shape) != 1
+        or len(own) != shape[0]
+        or len(known) != (shape[0] if factor["circle"] else 2 * shape[0] + 2) // 2 + 1
+    ):
+        return "has not a coefficient for each distance and a multiplier for each cell"
+    if min(own) < 1 or known[-1] < 0 or any(after > before for before, after in pairwise(known)):
+        return "has coefficients that increase or are negative, or multipliers below 1"
+    return ""
 
 
 def _misshapen_layers(factor: Fields) -> str:
