@@ -21,6 +21,7 @@ sums over pairs i < j with a given i + j, by halves of ever shorter runs of cell
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -32,8 +33,9 @@ from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.plans.factor import ImplicitFactor
 from dpscale.plans.toeplitz import COEFFICIENT_BITS, LARGEST_MULTIPLIER, MULTIPLIER_BITS, exact_convolution
 from dpscale.workload import Family
-from dpscale.workload.family import MOST_LISTED
 from dpscale.workload.node_grams import generators
+
+MOST_PAIRS = 1 << 30  # of cells, of which covariances are computed for errors of listed intervals
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,10 +227,53 @@ class SpectralFactor(ImplicitFactor):
     def quadratics(self, family: Family) -> Floats:
         if family.is_identity:
             return self._variances
-        if family.count(self.cells) > MOST_LISTED:
-            raise PlanError("workload", f"errors of {family.count(self.cells)} queries of family {family.name}",
-                            f"at most {MOST_LISTED}", "coarsen the attribute")  # fmt: skip
-        return family.quadratic(self.covariance)
+        if not family.has_intervals:
+            queries = family.matrix(self.cells)
+            return np.asarray((queries * self.apply_covariance(queries)).sum(axis=1))
+
+        low, high = family.intervals(self.cells)
+        of_sums = self._sum_variances
+        variances = (
+            of_sums[low] + of_sums[high] - 2 * self._sum_covariances(np.minimum(low, high), np.maximum(low, high))
+        )
+        around = high <= low
+        if around.any():  # the total with the sums up to both ends
+            of_total = np.pad(np.cumsum(self.apply_covariance(np.ones((1, self.cells)))[0]), (1, 0))
+            variances[around] += of_sums[-1] + 2 * (of_total[high[around]] - of_total[low[around]])
+        return np.asarray(variances)
+
+    @cached_property
+    def _sum_variances(self) -> Floats:
+        """Variance of the sum of the first i cells, i = 0 … n: cell i adds its own and twice those with the cells before."""
+        length, scales = 1 << (2 * self.cells - 1).bit_length(), 1 / self.multipliers
+        kernel = np.concatenate([[0.0], self._kernel[1 : self.cells]])
+        before = np.fft.irfft(np.fft.rfft(scales, length) * np.fft.rfft(kernel, length), length)[: self.cells]
+        if not self.circle:
+            before = before - ordered_sums(scales, self._kernel[(np.arange(2 * self.cells) + 2) % self.period])
+        return np.pad(np.cumsum(self._variances + 2 * scales * before), (1, 0))
+
+    def _sum_covariances(self, first: Integers, last: Integers) -> Floats:
+        """Return the covariance of the sums of the first `first` and of the first `last` ≥ `first` cells.
+
+        Raises PlanError if the cells are too many for the covariance of each with all others, one after the other.
+        """
+        found, steps = np.zeros(len(first)), int(first.max())
+        if steps * self.cells > MOST_PAIRS:
+            raise PlanError("workload", f"errors of {len(first)} intervals of {self.cells} cells",
+                            f"at most {math.isqrt(MOST_PAIRS)} cells, or prefix queries", "coarsen the attribute")  # fmt: skip
+
+        order = None if (np.diff(first) >= 0).all() else np.argsort(first, kind="stable")
+        ends = np.searchsorted(first if order is None else first[order], np.arange(1, steps + 2))
+        cells, running, scales = np.arange(self.cells), np.zeros(self.cells), 1 / self.multipliers
+        for cell in range(steps):
+            column = self._kernel[np.abs(cells - cell)]
+            if not self.circle:
+                column = column - self._kernel[(cells + cell + 2) % self.period]
+            running += column * (scales[cell] * scales)
+            sums = np.cumsum(running)
+            some = slice(ends[cell], ends[cell + 1]) if order is None else order[ends[cell] : ends[cell + 1]]
+            found[some] = sums[last[some] - 1]
+        return found
 
     def sums_covariance(self, ends: Integers) -> Floats:
         cells = np.arange(self.cells)
@@ -265,6 +310,25 @@ def ordered_products(left: Floats, right: Floats) -> Floats:
         total.reshape(-1, 4 * width)[:, width : 3 * width] += products
         width *= 2
     return total
+
+
+def ordered_sums(values: Floats, kernel: Floats) -> Floats:
+    """Return Σ values_j kernel_(i+j) over the cells j < i, for every cell i; see `ordered_products`.
+
+    Parameters
+    ----------
+    values : ndarray, shape (n,)
+    kernel : ndarray, shape (2n,)
+    """
+    count, size = len(values), 1 << max(len(values) - 1, 1).bit_length()
+    values, kernel = np.pad(values, (0, size - count)), np.pad(kernel, (0, 2 * size - len(kernel)))
+    total, width = np.zeros(size), 1
+    while width < size:
+        spectrum = np.fft.rfft(values.reshape(-1, 2 * width)[:, :width], 2 * width).conj()
+        windows = np.fft.rfft(kernel.reshape(-1, 4 * width)[:, width : 3 * width])
+        total.reshape(-1, 2 * width)[:, width:] += np.fft.irfft(spectrum * windows, 2 * width)[:, :width]
+        width *= 2
+    return total[:count]
 
 
 def spectral_factor(family: Family, size: int) -> SpectralFactor:

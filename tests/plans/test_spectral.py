@@ -12,7 +12,7 @@ from dpscale.base.errors import PlanError
 from dpscale.optimize.baselines import hierarchical, layered_tree, layered_wavelet, wavelet
 from dpscale.optimize.long_axis import whole_bound
 from dpscale.plans.factor_fields import factor_fields, packed
-from dpscale.plans.spectral import ordered_products, spectral_factor
+from dpscale.plans.spectral import ordered_products, ordered_sums, spectral_factor
 from dpscale.workload import CIRCULAR, FAMILIES, MARGINAL, PREFIX, RANGE
 
 CASES = [(family, size) for family in (RANGE, CIRCULAR) for size in (2, 3, 7, 20, 21)]
@@ -73,6 +73,20 @@ def test_ordered_products_equal_double_sum(size):
     found = ordered_products(left, right)
     np.testing.assert_allclose(found[: 2 * size], known, atol=1e-12)
     np.testing.assert_allclose(found[2 * size :], 0, atol=1e-12)
+
+
+def test_variances_of_many_sums_equal_products_with_the_covariance():
+    factor, ends = spectral_factor(RANGE, 20_000), np.array([1, 2, 77, 9000, 19_999, 20_000])
+    sums = (np.arange(20_000) < ends[:, None]).astype(float)
+    known = (factor.apply_covariance(sums) * sums).sum(axis=1)
+    np.testing.assert_allclose(factor.quadratics(PREFIX)[ends - 1], known, rtol=1e-8)
+
+
+def test_ordered_sums_equal_double_sum():
+    rng = np.random.default_rng(5)
+    values, kernel = rng.random(21), rng.random(42)
+    known = [sum(values[j] * kernel[i + j] for j in range(i)) for i in range(21)]
+    np.testing.assert_allclose(ordered_sums(values, kernel), known, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [3000, 20_000])
