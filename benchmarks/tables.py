@@ -141,7 +141,8 @@ def wide(found: Figures) -> str:
         if f"{name} {size}, gap" not in found:
             return ""
         gap = found[f"{name} {size}, gap"]
-        return f"{found[f'{name} {size}, seconds']:.2f} s, {'below 10⁻⁶' if gap < 1e-6 else f'{100 * gap:.1f} %'}"
+        shown = "below 10⁻⁶" if gap < 1e-6 else f"{100 * gap:.{1 if gap > 1e-3 else 3}f} %"
+        return f"{found[f'{name} {size}, seconds']:.2f} s, {shown}"
 
     names = {"hdmm prefix": "prefix, `hdmm`"}
     lines = [[names.get(one, one), *(cell(one, size) for size in sizes)]

@@ -244,7 +244,7 @@ class SpectralFactor(ImplicitFactor):
 
     @cached_property
     def _sum_variances(self) -> Floats:
-        """Variance of the sum of the first i cells, i = 0 … n: cell i adds its own and twice those with the cells before."""
+        """Variance of the sum of the first i cells, i = 0 … n: a cell adds its own and twice those before."""
         length, scales = 1 << (2 * self.cells - 1).bit_length(), 1 / self.multipliers
         kernel = np.concatenate([[0.0], self._kernel[1 : self.cells]])
         before = np.fft.irfft(np.fft.rfft(scales, length) * np.fft.rfft(kernel, length), length)[: self.cells]
@@ -260,7 +260,8 @@ class SpectralFactor(ImplicitFactor):
         found, steps = np.zeros(len(first)), int(first.max())
         if steps * self.cells > MOST_PAIRS:
             raise PlanError("workload", f"errors of {len(first)} intervals of {self.cells} cells",
-                            f"at most {math.isqrt(MOST_PAIRS)} cells, or prefix queries", "coarsen the attribute")  # fmt: skip
+                            f"at most {math.isqrt(MOST_PAIRS)} cells, or prefix queries",
+                            "coarsen the attribute")  # fmt: skip
 
         order = None if (np.diff(first) >= 0).all() else np.argsort(first, kind="stable")
         ends = np.searchsorted(first if order is None else first[order], np.arange(1, steps + 2))
