@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpscale.base.display import figure, glance, safe_repr
-from dpscale.base.errors import JobError
+from dpscale.base.errors import JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.job import Job, TableJob, job_content
 from dpscale.mechanisms import DEFAULT, plan as plan_workload
@@ -113,6 +113,37 @@ class ReleasePlan:
 
         columns = ["family", "sets", "queries", "error", "unit"]
         return pd.DataFrame([{name: one[name] for name in columns} for one in self._families], columns=columns)
+
+    def certify(self) -> DataFrame:
+        """Solve the small residual spaces of the plan again by cvxpy with Clarabel (pip install 'dpscale[certify]').
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each distinct residual space: its attributes, the number of such spaces, the squared error of the
+            plan at the whole budget (`planned`), the value of the convex program (`optimum`) and their `ratio`. Spaces
+            that are too large for the program have no values.
+
+        Raises
+        ------
+        PlanError
+            If cvxpy is missing, the noise is Laplace, or the plan does not measure residual spaces.
+
+        Examples
+        --------
+        >>> made = dp.plan([["borough", "day"]], domain, epsilon=1, delta=1e-9, mechanism="query-smasher")
+        >>> bool((made.certify()["ratio"] < 1.00001).all())
+        True
+        """
+        import pandas as pd
+
+        from dpscale.optimize.certificate import certify
+
+        made = self.measurements.evidence_plan
+        if made is None:
+            raise PlanError("certify", f"the adaptive mechanism {self.measurements.mechanism}",
+                            "a mechanism with a fixed plan", "use weighted-residuals or query-smasher")  # fmt: skip
+        return pd.DataFrame([one.to_dict() for one in certify(made)])
 
     @property
     def protects(self) -> str:

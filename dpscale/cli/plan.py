@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
 create, kinds = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.kinds")
 planning = LazyModule("dpscale.runs.stages.plan")
-LATER = ("families", "levels", "time", "curve", "needed", "compared", "advice", "attack_risk")
+LATER = ("families", "levels", "time", "curve", "needed", "compared", "certificate", "advice", "attack_risk")
+SHOWN_SPACES = 20  # that are too large, in text
 FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
 
 
@@ -30,6 +31,7 @@ FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "st
 @click.option("--run-dir", metavar="DIR", help="Store the plan here, for later stages.")
 @click.option("--compare", is_flag=True, help="Plan with every mechanism and print their errors.")
 @click.option("--error", type=float, metavar="RECORDS", help="Print the epsilon at which the error is RECORDS.")
+@click.option("--certify", is_flag=True, help="Solve small residual spaces again by cvxpy; print both errors.")
 @fresh_option
 @scheduler_option
 @quiet_option
@@ -39,6 +41,7 @@ def plan(
     run_dir: str | None,
     compare: bool,
     error: float | None,
+    certify: bool,
     fresh: bool,
     scheduler: str | None,
     quiet: bool,
@@ -58,6 +61,8 @@ def plan(
         try:
             plans = _make_plans(read, jobs, run_dir, fresh, engine)
             summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
+            for name in jobs if certify else ():
+                summaries[name]["certificate"] = _certificate(plans[name])
             if not overview:
                 summaries["data"]["attack_risk"] = planned_risk(read.table).describe()
         finally:
@@ -149,6 +154,17 @@ def _plan_summary(
     }
 
 
+def _certificate(measurement_plan: MeasurementPlan) -> dict[str, Any]:
+    """Return the errors of the residual spaces of a fixed plan beside those of the convex programs."""
+    from dpscale.base.errors import JobError
+    from dpscale.optimize.certificate import certify, summarize
+
+    if measurement_plan.evidence_plan is None:
+        raise JobError("--certify", f"given for the adaptive mechanism {measurement_plan.mechanism}",
+                       "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
+    return summarize(certify(measurement_plan.evidence_plan))
+
+
 def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> dict[str, Any]:
     """Return the tasks, passes, memory and time that counting needs, and predictions for planning and answers."""
     from dpscale.engine.counting import counting_cost
@@ -235,8 +251,38 @@ def plan_text(summary: dict[str, Any]) -> str:
         sums = any(one["unit"] != "records" for one in summary["families"])
         unit = "in records" + ", of sums relative to half their range" * sums
         lines += ["", f"mechanisms, with the error of an answer {unit}", *map(_mechanism, summary["compared"])]
+    lines += ["", *certificate_text(summary["certificate"])] if "certificate" in summary else []
     risk = [summary["attack_risk"]["sentence"]] if "attack_risk" in summary else []
     return "\n".join([*lines, "", *summary["advice"], *risk])
+
+
+def certificate_text(certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a certificate: planned error, value of the convex program and their ratio by residual space.
+
+    Parameters
+    ----------
+    certificate : mapping
+        Result of `dpscale.optimize.certificate.summarize`.
+
+    Yields
+    ------
+    str
+    """
+    yield "squared error of a residual space at the whole budget: of the plan, by cvxpy and Clarabel, ratio"
+    for one in certificate["spaces"]:
+        names = ", ".join(one["attributes"]) or "the total"
+        several = f" ({one['spaces']:,} such spaces)" if one["spaces"] > 1 else ""
+        if one["ratio"] is not None:
+            yield f"{one['planned']:>14.8g} {one['optimum']:>14.8g} {one['ratio']:>12.9f}  {names}{several}"
+
+    large = [one for one in certificate["spaces"] if one["ratio"] is None]
+    named = [", ".join(one["attributes"]) for one in large[:SHOWN_SPACES]]
+    if large:
+        rest = " and others" if len(large) > SHOWN_SPACES else ""
+        number = f"{certificate['too_large']:,} space{'s' * (certificate['too_large'] > 1)}"
+        yield f"too large for {certificate['limit']}: {number}, {'; '.join(named)}{rest}"
+    if certificate["ratio"] is not None:
+        yield f"together, of the {certificate['solved']:,} that were solved: ratio {certificate['ratio']:.9f}"
 
 
 GAPS = ("above_all_mechanisms", "above_plans_of_its_kind", "optimality_gap")
