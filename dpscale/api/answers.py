@@ -491,10 +491,10 @@ def read_csv_rows(file: str, read_column: Callable[[str, Any], Any] | None = Non
     columns = {name: table.column(name).combine_chunks() for name in names}
     if read_column is not None:
         columns = {name: read_column(name, column) for name, column in columns.items()}
-    return pa.table(columns).to_pandas(types_mapper=_frame_type)
+    return pa.table(columns).to_pandas(types_mapper=frame_type)
 
 
-def _frame_type(kind: pa.DataType) -> object | None:
+def frame_type(kind: pa.DataType) -> object | None:
     """Return the type of a column of a Dask data frame that is read from Parquet; None for that of NumPy."""
     import pandas as pd
 

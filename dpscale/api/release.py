@@ -7,8 +7,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpscale.answers.conditionals import conditional
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import Answered
+from dpscale.answers.tables import Answered, checked_names
 from dpscale.answers.unit_counts import in_order
 from dpscale.api.answers import (
     GrowingRelease,
@@ -25,7 +26,7 @@ from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
-from dpscale.runs.estimates import counted_words, estimates_of, graphical_model_of, share_cut
+from dpscale.runs.estimates import counted_words, estimates_of, graphical_model_of, joint_distribution, share_cut
 from dpscale.runs.opening import open_readable
 from dpscale.runs.run import Run
 from dpscale.runs.searches import summarize_searches
@@ -336,6 +337,53 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         """
         model, labels = graphical_model_of(self._run.table)
         return model.to_pgmpy(kind, labels)
+
+    def conditional(
+        self,
+        attributes: str | Sequence[str],
+        *,
+        given: Mapping[str, Any] | None = None,
+        period: str | int | None = None,
+        kind: str = "period",
+    ) -> DataFrame:
+        """Return the distribution of some attributes among the records with given values of others.
+
+        It follows from the estimates of the release. A graphical model answers for any sets; estimates of least squares
+        for sets whose marginal is estimated, where negative counts are taken as 0.
+
+        Parameters
+        ----------
+        attributes : str or sequence of str
+        given : mapping of str to object or list of objects, optional
+            Label of a cell, or several, by attribute.
+        period : str or int, optional
+            Period of a growing table; see `at`.
+        kind : {"period", "cumulative", "window"}
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each cell, with a column of labels for each attribute, and `probability`, of sum 1.
+
+        Raises
+        ------
+        PlanError
+            If some cells lie outside the row space of the measurements, are too many, or no estimated record has the
+            given values.
+        DomainError, JobError
+            If an attribute is unknown, occurs twice, or has no such value.
+
+        Examples
+        --------
+        >>> release.conditional("borough", given={"fare": "[0, 25)"}).columns.tolist()
+        ['borough', 'probability']
+        """
+        names, fixed = checked_names(attributes), dict(given or {})
+        if period is not None:
+            return self.at(period, kind).conditional(names, given=fixed)
+        if (own := self.over(names, tuple(fixed))) is not self:
+            return own.conditional(names, given=fixed)
+        return conditional(self.answered, names, fixed, joint_distribution(self._run.table)).to_pandas()
 
     def __repr__(self) -> str:
         queries = sum(one.workload.query_count for one in self._run.tables.values())

@@ -6,19 +6,23 @@ charged once; samples cost nothing, and samples of one number of rows are the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from dpscale.answers.conditionals import evidence_of
+from dpscale.api.answers import frame_type
 from dpscale.api.planning import ReleasePlan, plan
 from dpscale.api.public import run
 from dpscale.api.release import Release
+from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.mechanisms import DEFAULT_OF_ROWS
 from dpscale.runs.opening import open_run
 from dpscale.runs.runner import run_stages
+from dpscale.runs.stages.conditional_rows import conditional_rows
 from dpscale.runs.stages.synthesize import request_rows
 from dpscale.workload import MARGINAL, Workload
 
@@ -184,13 +188,22 @@ class Synthesizer:
         self.release_ = run(self.plan(), data=X)
         return self
 
-    def sample(self, n: int | None = None) -> DataFrame:
+    def sample(
+        self, n: int | None = None, given: Mapping[str, Any] | None = None, random_state: int | None = None
+    ) -> DataFrame:
         """Return synthetic rows; costs nothing.
+
+        Rows of one number, one condition and one state are the same rows. With the mechanisms `aim-pgm` and `mst` rows
+        are drawn from their distribution given the values; those of other mechanisms are selected from a larger table.
 
         Parameters
         ----------
         n : int, optional
-            Number of rows. Default: about the number of records, as released.
+            Number of rows. Default: about the number of records, as released, with the given values.
+        given : mapping of str to object or list of objects, optional
+            Label of a cell, or several, that all rows have, by attribute.
+        random_state : int, optional
+            Number of another draw.
 
         Returns
         -------
@@ -199,16 +212,27 @@ class Synthesizer:
         Raises
         ------
         JobError
-            If there was no fit, or the number is invalid.
+            If there was no fit, or an argument is invalid.
+        PlanError
+            If no estimated record has the given values, or too few for rows to be selected.
 
         Examples
         --------
-        >>> len(dp.Synthesizer(domain, epsilon=1.0, degree=2).fit(trips).sample(100))
+        >>> fitted = dp.Synthesizer(domain, epsilon=1.0, degree=2).fit(trips)
+        >>> len(fitted.sample(100))
         100
+        >>> set(fitted.sample(100, given={"borough": "Bronx"})["borough"])
+        {'Bronx'}
         """
         if not hasattr(self, "release_"):
             raise JobError("Synthesizer.sample", "no release", "a fitted synthesizer", "call fit first")
+        if random_state is not None and (isinstance(random_state, bool) or not isinstance(random_state, int)):
+            raise JobError("Synthesizer.sample.random_state", safe_repr(random_state), "a whole number", "leave it out")
         opened = open_run(self.release_.path)
+        if given or random_state is not None:
+            cells = evidence_of(opened.table.domain, given or {})
+            drawn = conditional_rows(opened.table, n, cells, random_state)
+            return drawn.to_pandas(types_mapper=frame_type)
         request_rows(opened.table, max(1, round(self.release_.total().estimate)) if n is None else n)
         run_stages(opened, only="synthesize")
         rows = Release(opened).synthetic()

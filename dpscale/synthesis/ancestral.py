@@ -142,9 +142,9 @@ def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ..
 
 
 def _within(model: GraphicalModel, name: str) -> Integers:
-    """Return cumulative shares of all cells; those of group g end in (g, g + 1]."""
+    """Return cumulative shares of all cells; those of group g end in (g, g + 1]. Impossible groups are uniform."""
     groups, shares = model.groups[name], model.calibrated.within[name]
-    parts = np.split(shares, groups.starts[1:])
+    parts = [part if part.any() else np.ones(len(part)) for part in np.split(shares, groups.starts[1:])]
     return np.concatenate([_to_steps((np.cumsum(part) / part.sum())[None]) + g * STEPS for g, part in enumerate(parts)])
 
 

@@ -73,3 +73,47 @@ def test_wrong_calls_get_one_sentence(call, says):
     with pytest.raises(dp.DpscaleError) as error:
         call()
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("mechanism", ["aim-grem", "mst"])
+def test_rows_given_values_have_the_distribution_of_the_release(mechanism):
+    frame = correlated_frame()
+    fitted = synthesizer(mechanism=mechanism).fit(frame)
+    rows = fitted.sample(2000, given={"a": "y"})
+    assert len(rows) == 2000
+    assert set(rows["a"]) == {"y"}
+    assert rows.dtypes.equals(fitted.sample(10).dtypes)
+    told = fitted.release_.conditional("b", given={"a": "y"})
+    expected = dict(zip(told["b"].astype(str).str.lower(), told["probability"], strict=True))["true"]
+    share = (rows["b"].astype(str).str.lower() == "true").mean()
+    exact = (frame["b"][frame["a"] == "y"]).mean()
+    assert share == pytest.approx(exact, abs=0.06)
+    assert share == pytest.approx(expected, abs=0.03)
+    assert set(fitted.sample(500, given={"a": "y", "c": [1, 2]})["c"]) == {1, 2}
+    assert len(fitted.sample(given={"a": "y"})) == pytest.approx((frame["a"] == "y").sum(), rel=0.1)
+
+
+@pytest.mark.parametrize("mechanism", ["aim-grem", "mst"])
+def test_random_state_names_another_draw(mechanism):
+    fitted = synthesizer(mechanism=mechanism).fit(correlated_frame())
+    first, again, other = (fitted.sample(300, random_state=state) for state in (1, 1, 2))
+    assert first.equals(again)
+    assert not first.equals(other)
+    given = [fitted.sample(300, given={"a": "x"}, random_state=state) for state in (None, None, 4)]
+    assert given[0].equals(given[1])
+    assert not given[0].equals(given[2])
+
+
+def test_rare_and_unknown_values_are_refused(monkeypatch):
+    from dpscale.runs.stages import conditional_rows
+
+    fitted = synthesizer().fit(correlated_frame())
+    with pytest.raises(dp.JobError, match=r"value: 'z' of a; expected labels of its cells"):
+        fitted.sample(3, given={"a": "z"})
+    with pytest.raises(dp.JobError, match=r"random_state: 'one'; expected a whole number"):
+        fitted.sample(3, random_state="one")
+    with pytest.raises(dp.JobError, match=r"synthesize\.rows"):
+        fitted.sample(-3, given={"a": "x"})
+    monkeypatch.setattr(conditional_rows, "MOST_DRAWN", 10)
+    with pytest.raises(dp.PlanError, match=r"given: values of 0\.\d+ of the rows, for which over 10 rows .*aim-pgm or"):
+        fitted.sample(9, given={"a": "y"})

@@ -139,14 +139,16 @@ class GraphicalModel:
             table = table * within.reshape([-1 if i == axis else 1 for i in range(len(ordered))])
         return table.transpose([ordered.index(name) for name in names])
 
-    def given(self, **cells: int) -> GraphicalModel:
-        """Return the model of the records with these cells; its `total` is approximately their number."""
+    def given(self, **cells: int | Sequence[int]) -> GraphicalModel:
+        """Return the model of the records with a cell, or one of several; its `total` is approximately their number."""
         known = dict(self.cells)
-        for name, cell in cells.items():
+        for name, own in cells.items():
             self._ordered([name])
-            if not 0 <= cell < len(known[name]):
-                raise JobError("given", f"{name} = {cell}", f"a cell from 0 to {len(known[name]) - 1}", "correct it")
-            known[name] = np.where(np.arange(len(known[name])) == cell, known[name], IMPOSSIBLE)
+            for cell in own if isinstance(own, Sequence) else [own]:
+                if not 0 <= cell < len(known[name]):
+                    last = len(known[name]) - 1
+                    raise JobError("given", f"{name} = {cell}", f"a cell from 0 to {last}", "correct it")
+            known[name] = np.where(np.isin(np.arange(len(known[name])), own), known[name], IMPOSSIBLE)
 
         conditioned = replace(self, cells=known)
         vars(conditioned)["tree"] = self.tree

@@ -54,11 +54,17 @@ INDEX = "_rows.json"  # readers of a folder skip names that begin with an unders
 Counts = list[np.ndarray]
 
 
-def request_rows(run: TablePart, rows: int) -> None:
-    """Request another number of synthetic rows after checking that it is possible."""
+def checked_rows(run: TablePart, rows: int) -> SynthesizeTable:
+    """Return the settings of a number of synthetic rows after checking that it is possible."""
     before = run.synthesis or SynthesizeTable()
     request = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
     check_rows(request, rows, len(run.domain), run.job.engine.bytes)
+    return request
+
+
+def request_rows(run: TablePart, rows: int) -> None:
+    """Request another number of synthetic rows after checking that it is possible."""
+    request = checked_rows(run, rows)
     with disk_errors(run.path), run.run.locked():
         run.request_rows(request)
 
@@ -163,7 +169,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
         inside = slice(start, start + file.count)
         stream = PublicStream(run.manifest["release"], "values", file.rows, file.parts, file.number)
         steps = {number: own[inside] for number, own in numbers.items()}
-        table = _decoded(run, sampler, rows[inside], steps, None if weights is None else weights[inside], stream)
+        table = decoded(run, sampler, rows[inside], steps, None if weights is None else weights[inside], stream)
         _write(run.path / "synthetic" / _file_name(settings, file.number), table)
         start += file.count
     sums = row_sums(run, Path(folder), sampler, rows, numbers, weights) if numbers else []
@@ -172,16 +178,20 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     return [*count_sampled_sets(rows, attribute_sizes(sampler), weights), *sums]
 
 
-def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart) -> Integers32:
-    """Return the cells of a part's rows; rows that the domain's rules exclude are repaired."""
-    rows = sampler.rows(part, run.manifest["release"])
+def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart, key: str | None = None) -> Integers32:
+    """Return the cells of a part's rows; rows that the domain's rules exclude are repaired.
+
+    `key` names the random streams; by default it is the public name of the release.
+    """
+    key = key or run.manifest["release"]
+    rows = sampler.rows(part, key)
     if not run.domain.rules:
         return rows
-    stream = PublicStream(run.manifest["release"], "possible", *part.key)
+    stream = PublicStream(key, "possible", *part.key)
     return RuleRepair(run.domain.rules, sampler.names, sampler.ones).repair(rows, stream)
 
 
-def _decoded(
+def decoded(
     run: TablePart,
     sampler: RowSampler,
     cells: Integers32,
