@@ -29,7 +29,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import combinations
@@ -46,7 +45,7 @@ from dpscale.counting import ExactMarginal
 from dpscale.measurement.adaptive import run
 from dpscale.measurement.measurement import measure_block
 from dpscale.mechanisms import aim_grem
-from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
+from dpscale.mechanisms.aim.estimators import EntropyEstimator
 from dpscale.mechanisms.aim.setting import BatchedSchedule
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
@@ -118,25 +117,16 @@ def varied_answers(table: Table, epsilon: float, seed: int, settings: Mapping[st
         return run_adaptive(table, epsilon, seed, options).marginal
 
 
-def run_adaptive(
-    table: Table, epsilon: float, seed: int, options: Options, alone: bool = False, lazy: bool = False
-) -> AimState:
-    """Run the selection loop and return its last state.
-
-    `alone` measures the 1-way marginals only; `lazy` updates the marginals of the published mechanism by changes.
-    """
-    return run_at_cost(table, cost_of(epsilon), seed, options, alone, lazy)
+def run_adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> AimState:
+    """Run the selection loop and return its last state; `alone` measures the 1-way marginals only."""
+    return run_at_cost(table, cost_of(epsilon), seed, options, alone)
 
 
-def run_at_cost(
-    table: Table, cost: float, seed: int, options: Options, alone: bool = False, lazy: bool = False
-) -> AimState:
+def run_at_cost(table: Table, cost: float, seed: int, options: Options, alone: bool = False) -> AimState:
     """Run the selection loop at a squared μ of `cost`; the other arguments are those of `run_adaptive`."""
     targets = tuple((name,) for name in table.names) if alone else table.targets
     workload = Workload(Domain(dict(table.sizes))).add("marginal", attributes=targets)
     made = plan_adaptively(PlanningProblem(workload, Budget(GAUSSIAN, cost)), options)
-    if lazy:
-        made = replace(made, setting=replace(made.setting, estimator=GremEstimator(lazy=True)))
     state: AimState = run(made, table.counts, seeded_secret(seed))
     return state
 

@@ -12,10 +12,11 @@ counting is excluded.
         --save           save the figures in results/
 
 - *table2*: a fixed sequence of all 3-way marginals, half of the budget for the 1-ways, ε = 1; seeds 0 and 1. CRP and
-  IID are the values `conditional` and `iid` of `mechanism.allocation`. Lazy adds the change of each residual; touched,
-  our default, sums the residuals of the marginals that a round changed; full sums those of all marginals. The updates
-  of TIMED rounds are measured, evenly spaced, and scaled to all rounds; noise is measured in all of them.
-- *loop*: the selection loop of `published = true` with touched and with lazy updates, same secrets, in turn.
+  IID are the values `conditional` and `iid` of `mechanism.allocation`. Lazy, our default, adds the change of each
+  residual; touched sums the residuals of the marginals that a round changed; full sums those of all marginals. The
+  updates of TIMED rounds are measured, evenly spaced, and scaled to all rounds; noise is measured in all of them.
+- *loop*: the selection loop of `published = true` with touched and with lazy updates, same secrets, in turn. A
+  reconstruction (Recon) spreads one residual over one marginal; their number is per round after the first.
 - *transforms* (figures 3 and 5): Decomp and Recon along axes and by dense Kronecker factors.
 - *errors* (figures 4 and 6 to 10): errors and seconds by mechanism; seeds 0 and 1, aim-pgm seed 0, models of 1 MB.
 - *sizes* (figure 11): published aim-pgm on Adult at ε = 1 with models of 10 and 50 MB; seed 0.
@@ -36,6 +37,7 @@ from itertools import combinations, product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import base
 import numpy as np
@@ -51,7 +53,7 @@ from dpscale.mechanisms.aim.estimators import GremEstimator
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.consistency import NoisyCounts
-from dpscale.workload.residual import subsets
+from dpscale.workload.residual import grem, subsets
 from dpscale.workload.residual.axes import decompose, every_cell, reconstruct
 from dpscale.workload.residual.grem import LazyMarginals, Residuals
 
@@ -103,6 +105,19 @@ class Clock:
         self.seconds[name] += time.process_time() - began
 
 
+@contextmanager
+def counting() -> Iterator[list[int]]:
+    """Count the calls of Recon, in the only entry of a list."""
+    calls, spread = [0], grem.spread
+
+    def counted(*arguments: Any) -> np.ndarray:
+        calls[0] += 1
+        return spread(*arguments)
+
+    with mock.patch.object(grem, "spread", counted):
+        yield calls
+
+
 # --- table 2 ---
 
 
@@ -131,7 +146,8 @@ def run_sequence(name: str, allocation: str, seed: int, timed: int) -> Figures:
             _time_updates(clock, before, residuals, targets, touched)
     scale = len(targets) / len(wanted)
     found = {kind: clock.seconds["measured"] + scale * clock.seconds[kind] for kind in ("lazy", "touched", "full")}
-    return {**found, "measured": clock.seconds["measured"], "error": table.error(residuals.marginal)}
+    counted = {f"{kind}, Recon": clock.seconds[f"{kind}, Recon"] / len(wanted) for kind in found}
+    return {**found, **counted, "measured": clock.seconds["measured"], "error": table.error(residuals.marginal)}
 
 
 def _time_updates(
@@ -139,17 +155,17 @@ def _time_updates(
 ) -> None:
     """Measure the three kinds of update of one round; a caller that needs all marginals has them after each."""
     known = {names: (0, before.marginal(names)) for names in targets}
-    with clock("lazy"):
+    with counting() as calls, clock("lazy"):
         lazy = LazyMarginals(before, (), known).updated(before, after)
         for names in touched:
             lazy.marginal(names)
+    clock.seconds["lazy, Recon"] += calls[0]
     known.clear()
-    with clock("touched"):
-        for names in touched:
-            after.marginal(names)
-    with clock("full"):
-        for names in targets:
-            after.marginal(names)
+    for kind, sets in (("touched", touched), ("full", targets)):
+        with counting() as calls, clock(kind):
+            for names in sets:
+                after.marginal(names)
+        clock.seconds[f"{kind}, Recon"] += calls[0]
 
 
 def _measured(table: Table, order: ResidualRequest, secret: bytes) -> tuple[Names, np.ndarray, float]:
@@ -173,6 +189,8 @@ def print_table2(table: Table, found: Mapping[str, Figures]) -> Figures:
     crp, iid = found["conditional"], found["iid"]
     ours = {f"{kind}, {short}": own[kind] for short, own in (("CRP", crp), ("IID", iid))
             for kind in ("lazy", "touched", "full", "error")}  # fmt: skip
+    recons = {f"{kind}, {short}, Recon": own[f"{kind}, Recon"] for short, own in (("CRP", crp), ("IID", iid))
+              for kind in ("lazy", "touched", "full")}  # fmt: skip
     paper = dict(zip(COLUMNS, PRINTED[table.name], strict=True))
     cells = sum(int(np.prod([table.sizes[name] for name in names])) for names in table.targets)
     print(f"table 2, {table.name}: {len(table.targets):,} marginals, {cells:,} cells", end=", ")
@@ -185,23 +203,31 @@ def print_table2(table: Table, found: Mapping[str, Figures]) -> Figures:
               "full IID over lazy CRP": ("full, IID", "lazy, CRP")}  # fmt: skip
     for key, (one, other) in ratios.items():
         print(f"  {key:22} {ours[one] / ours[other]:9.3f} times; paper {paper[one] / paper[other]:.3f}")
+    shown = ", ".join(f"{key.removesuffix(', Recon')} {value:,.0f}" for key, value in recons.items())
+    print(f"  reconstructions a round: {shown}")
     print(f"  touched over lazy: CRP {crp['touched'] / crp['lazy']:.3f}, IID {iid['touched'] / iid['lazy']:.3f}")
-    return {f"table 2, {table.name}, {key}": value for key, value in ours.items() if key != "full, CRP"}
+    return {f"table 2, {table.name}, {key}": value for key, value in (ours | recons).items() if key != "full, CRP"}
 
 
 # --- the selection loop ---
 
 
 def run_loop(name: str, allocation: str, seed: int) -> Figures:
-    """Return CPU seconds of the loop with touched and with lazy updates, and whether they select the same sets."""
+    """Return CPU seconds and reconstructions of the loop with both updates, and whether they select the same sets."""
     table = load(name)
     assert table is not None
-    clock, chosen = Clock(), {}
-    for lazy in (False, True):
-        with clock("lazy" if lazy else "touched"):
-            state = run_adaptive(table, 1.0, seed, Options(published=True, allocation=allocation), lazy=lazy)
-        chosen[lazy] = [note.chosen for note in state.rounds]
-    return {**clock.seconds, "rounds": float(len(chosen[True])), "same": float(chosen[False] == chosen[True])}
+    clock, chosen, counted = Clock(), {}, {}
+    for kind in ("touched", "lazy"):
+        options = Options(published=True, allocation=allocation, updates=kind)
+        with counting() as calls, clock(kind):
+            state = run_adaptive(table, 1.0, seed, options)
+        chosen[kind] = [note.chosen for note in state.rounds]
+        first = sum(
+            1 + len(names) for names in state.setting.candidates
+        )  # of the total and the 1-ways, before the rounds
+        counted[f"{kind}, Recon"] = (calls[0] - first) / len(chosen[kind])
+    same = chosen["touched"] == chosen["lazy"]
+    return {**clock.seconds, **counted, "rounds": float(len(chosen["lazy"])), "same": float(same)}
 
 
 # --- transforms ---
@@ -388,9 +414,11 @@ def run_loops(tasks: Tasks, tables: Sequence[str], seeds: int) -> Figures:
     figures: Figures = {}
     for (name, how), own in tasks.means(run_loop, runs).items():
         print(f"selection loop, {name}, {how}: touched {own['touched']:.2f} s, lazy {own['lazy']:.2f} s, "
-              f"{own['rounds']:.0f} rounds, same selections: {100 * own['same']:.0f} %", flush=True)  # fmt: skip
+              f"{own['rounds']:.0f} rounds, same selections: {100 * own['same']:.0f} %, reconstructions a round: "
+              f"touched {own['touched, Recon']:.1f}, lazy {own['lazy, Recon']:.1f}", flush=True)  # fmt: skip
         assert own["same"] == 1, "docs/benchmarks.md states that lazy updates select the same sets"
-        figures |= {f"loop, {name}, {how}, {kind}": own[kind] for kind in ("touched", "lazy")}
+        kinds = [one for kind in ("touched", "lazy") for one in (kind, f"{kind}, Recon")]
+        figures |= {f"loop, {name}, {how}, {kind}": own[kind] for kind in kinds}
     return figures
 
 

@@ -54,10 +54,11 @@ class Options(AdaptiveOptions):
         "conditional, iid",
         "of the published mechanism: divide a round by conditional ResidualPlanner, or equal noise in every cell",
     )
-    updates: Literal["touched", "lazy"] = setting(
-        "touched",
-        "touched, lazy",
-        "of the published mechanism: compute marginals with a changed residual again, or retain all and add changes",
+    updates: Literal["lazy", "touched"] = setting(
+        "lazy",
+        "lazy, touched",
+        "of the published mechanism: retain all marginals, up to 1 GiB, and add changes, or compute those with a "
+        "changed residual again",
     )
     with_published: ClassVar[tuple[str, ...]] = ("published", "allocation", "updates")
     omitted: ClassVar[tuple[str, ...]] = ("allocation", "updates")
@@ -91,11 +92,13 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     rules = problem.workload.domain.rules
     setting_of = make_setting(problem, options.schedule(), options.estimator(rules), cumulated=not options.published,
                               coarser=not options.published)  # fmt: skip
-    if options.updates == "lazy":
+    if options.published and options.updates == "lazy":
         needed = BYTES * sum(problem.workload.domain.cells_each(setting_of.candidates))
-        if needed > LAZY_BYTES:
+        if needed > LAZY_BYTES and "updates" in options.model_fields_set:
             raise PlanError("mechanism.updates", f'"lazy" for candidates of {format_bytes(needed)}',
                             f"at most {format_bytes(LAZY_BYTES)}", 'use updates = "touched"')  # fmt: skip
+        if needed > LAZY_BYTES:
+            setting_of = replace(setting_of, estimator=GremEstimator())
 
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = EntropyEstimator(rules=rules)

@@ -109,7 +109,7 @@ def test_plan_file_states_allocation_only_if_it_is_not_the_default(tmp_path):
     assert not aim_grem.MECHANISM.follows(read, problem, aim_grem.Options(published=True))
 
 
-@pytest.mark.parametrize("changed", [{"allocation": "iid"}, {"updates": "lazy"}], ids=str)
+@pytest.mark.parametrize("changed", [{"allocation": "iid"}, {"updates": "touched"}], ids=str)
 def test_read_plan_repeats_its_run(tmp_path, changed):
     problem, made = make_plan(published=True, **changed)
     assert made.to_dict()["options"].items() >= changed.items()
@@ -127,6 +127,20 @@ def test_allocation_of_default_mechanism_is_refused():
         checked(aim_grem.Options, {"published": True, "allocation": "even"}, "mechanism", "aim-grem")
 
 
+def test_lazy_updates_are_the_default_and_plans_that_name_them_are_followed(tmp_path):
+    """Plans named lazy updates before they were the default; their files do not depend on the kind of update."""
+    problem, made = make_plan(published=True)
+    assert made.setting.estimator.lazy
+    assert not make_plan(published=True, updates="touched")[1].setting.estimator.lazy
+    content = made.to_dict()
+    assert "updates" not in content["options"]
+    (tmp_path / "plan.json").write_text(json.dumps(content | {"options": content["options"] | {"updates": "lazy"}}))
+    read = aim_grem.MECHANISM.read(tmp_path, problem, aim_grem.Options(published=True))
+    assert read.setting.estimator.lazy
+    assert aim_grem.MECHANISM.follows(read, problem, aim_grem.Options(published=True))
+    assert not aim_grem.MECHANISM.follows(read, problem, aim_grem.Options(published=True, updates="touched"))
+
+
 def test_lazy_updates_of_large_candidates_are_refused():
     """The driver would retain 5 GiB of marginals; the sums of residuals are planned."""
     wide = Workload(Domain({name: 200 for name in "abcdefghi"})).add("marginal", degree=3)
@@ -134,6 +148,6 @@ def test_lazy_updates_of_large_candidates_are_refused():
     message = r'^mechanism\.updates: "lazy" for candidates of .*; expected at most 1 GiB; use updates = "touched"'
     with pytest.raises(PlanError, match=message):
         aim_grem.plan(problem, aim_grem.Options(published=True, updates="lazy"))
-    assert aim_grem.plan(problem, aim_grem.Options(published=True)).candidates
+    assert not aim_grem.plan(problem, aim_grem.Options(published=True)).setting.estimator.lazy
     with pytest.raises(JobError, match=r"^mechanism\.updates: given without published = true"):
         checked(aim_grem.Options, {"updates": "lazy"}, "mechanism", "aim-grem")
