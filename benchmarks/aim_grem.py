@@ -9,14 +9,15 @@ counting is excluded.
         --quick          Adult and Loans with one seed, without aim-pgm
         --long           also aim-pgm at every ε on every table (about an hour more)
         --processes N    tasks at a time (2)
-        --save           save the figures in results/
+        --save           save the figures in results/; those of other parts than --only remain
 
 - *table2*: a fixed sequence of all 3-way marginals, half of the budget for the 1-ways, ε = 1; seeds 0 and 1. CRP and
   IID are the values `conditional` and `iid` of `mechanism.allocation`. Lazy, our default, adds the change of each
   residual; touched sums the residuals of the marginals that a round changed; full sums those of all marginals. The
   updates of TIMED rounds are measured, evenly spaced, and scaled to all rounds; noise is measured in all of them.
 - *loop*: the selection loop of `published = true` with touched and with lazy updates, same secrets, in turn. A
-  reconstruction (Recon) spreads one residual over one marginal; their number is per round after the first.
+  reconstruction (Recon) spreads one residual over one marginal; their number is per round after the first. Of the
+  default aim-grem: the residuals that a round averages and the tables that it fits again.
 - *transforms* (figures 3 and 5): Decomp and Recon along axes and by dense Kronecker factors.
 - *errors* (figures 4 and 6 to 10): errors and seconds by mechanism; seeds 0 and 1, aim-pgm seed 0, models of 1 MB.
 - *sizes* (figure 11): published aim-pgm on Adult at ε = 1 with models of 10 and 50 MB; seed 0.
@@ -49,7 +50,7 @@ from dpscale.base.numerics import one_thread
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.measurement import measure_block
 from dpscale.mechanisms.aim.decision import ResidualRequest, one_way_request, residual_requests
-from dpscale.mechanisms.aim.estimators import GremEstimator
+from dpscale.mechanisms.aim.estimators import EntropyEstimates, GremEstimator
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.consistency import NoisyCounts
@@ -228,6 +229,27 @@ def run_loop(name: str, allocation: str, seed: int) -> Figures:
         counted[f"{kind}, Recon"] = (calls[0] - first) / len(chosen[kind])
     same = chosen["touched"] == chosen["lazy"]
     return {**clock.seconds, **counted, "rounds": float(len(chosen["lazy"])), "same": float(same)}
+
+
+def count_refits(name: str, seed: int) -> Figures:
+    """Return what the default `aim-grem` averages with new measurements, and what it fits again, per round."""
+    table, updated, of = load(name), Residuals.updated, EntropyEstimates.of
+    assert table is not None
+    found = {"residuals averaged": 0, "tables fitted": 0}
+
+    def averaged(residuals: Residuals, measured: Any) -> Residuals:
+        listed = list(measured)
+        found["residuals averaged"] += len(listed)
+        return updated(residuals, listed)
+
+    def fitted(estimates: EntropyEstimates, sets: Sequence[Names]) -> Any:
+        found["tables fitted"] += len(sets)
+        return of(estimates, sets)
+
+    with mock.patch.object(Residuals, "updated", averaged), mock.patch.object(EntropyEstimates, "of", fitted):
+        state = run_adaptive(table, 1.0, seed, Options())
+    each = {key: value / len(state.rounds) for key, value in found.items()}
+    return {**each, "rounds": float(len(state.rounds)), "candidates": float(len(state.offered))}
 
 
 # --- transforms ---
@@ -419,6 +441,11 @@ def run_loops(tasks: Tasks, tables: Sequence[str], seeds: int) -> Figures:
         assert own["same"] == 1, "docs/benchmarks.md states that lazy updates select the same sets"
         kinds = [one for kind in ("touched", "lazy") for one in (kind, f"{kind}, Recon")]
         figures |= {f"loop, {name}, {how}, {kind}": own[kind] for kind in kinds}
+    for name, own in tasks.means(count_refits, {name: [(name, 0)] for name in tables}).items():
+        averaged, fitted = own["residuals averaged"], own["tables fitted"]
+        print(f"default aim-grem, {name}: {own['candidates']:.0f} candidates, {own['rounds']:.0f} rounds, "
+              f"per round {averaged:.1f} residuals averaged, {fitted:.1f} tables fitted")  # fmt: skip
+        figures |= {f"default, {name}, {key}": value for key, value in own.items()}
     return figures
 
 
@@ -472,7 +499,7 @@ def main(given: Sequence[str] | None = None) -> None:
         figures |= run_errors(tasks, tables, quick, chosen.long)
     print(REASONS)
     if chosen.save:
-        base.save("aim_grem", figures)
+        base.save("aim_grem", (base.load("aim_grem") if set(chosen.only) < set(parts) else {}) | figures)
 
 
 if __name__ == "__main__":

@@ -437,6 +437,17 @@ def _grem_notes(found: Figures) -> str:
         for key, value in found.items()
         if key.startswith("loop, ") and key.endswith(", touched")
     )
+    recons = "; ".join(
+        f"{key.removeprefix('loop, ').removesuffix(', touched, Recon')} {significant(value, 3)} against "
+        f"{significant(found[key.replace('touched', 'lazy')], 3)}"
+        for key, value in found.items()
+        if key.startswith("loop, ") and key.endswith(", touched, Recon")
+    )
+    refits = "; ".join(
+        f"{name} {found[f'default, {name}, residuals averaged']:.1f} residuals averaged, "
+        f"{found[f'default, {name}, tables fitted']:.1f} tables of candidates fitted again"
+        for name in GREM_TABLES
+    )
     speedups = ", ".join(
         f"{name} {significant(found[f'{name}, {setting}'], 3)} ({setting})"
         for setting in ("fixed size", "fixed degree")
@@ -448,6 +459,8 @@ def _grem_notes(found: Figures) -> str:
     )
     return (
         f"(Selection loop of `published = true`, ε = 1, touched against lazy updates, same selections: {loops}. "
+        f"Reconstructions of a residual in a marginal, per round, touched against lazy: {recons}. "
+        f"Default `aim-grem`, per round: {refits}. "
         f"Mean speedup of in-axis over dense Kronecker transforms: {speedups}; the paper: Decomp 3.14 and 3.75. "
         f"Published `aim-pgm` on Adult at ε = 1 by the size of the model, 1 MB in the tables: {sizes}. "
         "Two seeds, `aim-pgm` one; ACS is NIST's excerpt of 24 attributes, Loans is generated from the schema of 12; "

@@ -37,6 +37,7 @@ from dpscale.job.sections import (
     TableSection,
     TableShares,
 )
+from dpscale.job.structure import with_structures
 from dpscale.job.table_checks import check_counts, check_history, check_references, check_searches
 from dpscale.job.table_job import TableJob
 from dpscale.ledger.location import resolved
@@ -79,6 +80,7 @@ class Job(Settings):
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
         """Validate the content of a job file; relative paths start at `folder`."""
         check_texts(content, "")
+        content = with_structures(content, folder)
         is_short = not SEVERAL & content.keys()
         check_sections(content, is_short)
         try:

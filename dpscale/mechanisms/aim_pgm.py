@@ -30,6 +30,7 @@ from pydantic import model_validator
 
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
+from dpscale.mechanisms.aim import structure
 from dpscale.mechanisms.aim.adaptive_plan import (
     GRAIN,
     ONES,
@@ -66,9 +67,10 @@ class Options(AdaptiveOptions):
     most_cells: int = setting(1 << 16, "a whole number from 1 to 10^9", "how many cells the model's cliques may have "
                               "together, once all is spent; 6553600 (50 MB) with published = true",
                               ge=1, le=10**9)  # fmt: skip
+    prior: list[list[str]] | str = setting([], structure.TAKES, structure.MEANS)
     published: bool = setting(False, "true or false", "true: AIM+PGM as in the paper, with the option most_cells only")
     with_published: ClassVar[tuple[str, ...]] = ("published", "most_cells")
-    omitted: ClassVar[tuple[str, ...]] = ("published",)
+    omitted: ClassVar[tuple[str, ...]] = ("published", "prior")
     fixed: ClassVar[Mapping[str, str]] = {**AdaptiveOptions.fixed, "measured": "48", "batch": "2"}
 
     @model_validator(mode="before")
@@ -161,11 +163,20 @@ class ModelState(AimState):
     most_cells: int
 
     @cached_property
-    def selection(self) -> ModelSelection | None:
+    def due(self) -> tuple[AttributeSet, ...]:
+        """Sets of the public structure, in order, without those for which the model has no room."""
+        sizes, found = {name: group.count for name, group in self.groups.items()}, list[AttributeSet]()
+        for names in super().due:
+            if model_cells(sizes, [*found, names]) <= self.most_cells:
+                found.append(names)
+        return tuple(found)
+
+    @cached_property
+    def selection(self) -> AimSelection | None:
         """Selection restricted by the size of the model; single attributes are always offered."""
         whole = super().selection
-        if whole is None:
-            return None
+        if whole is None or whole.is_empty:
+            return whole
 
         sizes = {name: group.count for name, group in self.groups.items()}
         measured_sets = tuple(dict.fromkeys(names for note in self.rounds for names in note.chosen))
@@ -184,11 +195,12 @@ class ModelState(AimState):
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
-    setting = make_setting(problem, options.schedule(), GraphicalEstimator(GRAIN, by_cell=options.published))
-    setting = replace(setting, state=partial(ModelState, most_cells=options.most_cells))
-    estimating = replace(setting, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
+    made = make_setting(problem, options.schedule(), GraphicalEstimator(GRAIN, by_cell=options.published))
+    made = replace(made, state=partial(ModelState, most_cells=options.most_cells))
+    made = replace(made, prior=structure.sets_of(options.prior, made))
+    estimating = replace(made, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
     kind = "AIM+PGM as published" if options.published else "graphical models"
-    return AdaptivePlan(problem.workload, NAME, setting, estimating, kind, options.exact())
+    return AdaptivePlan(problem.workload, NAME, made, estimating, kind, options.exact())
 
 
 def forms(options: Options) -> tuple[str, ...]:

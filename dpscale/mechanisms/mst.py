@@ -17,10 +17,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, NDArray
+from dpscale.base.settings import setting
+from dpscale.mechanisms.aim import structure
 from dpscale.mechanisms.aim.adaptive_plan import (
     GRAIN,
     AdaptiveOptions,
@@ -38,7 +41,10 @@ NAME = "mst"
 
 
 class Options(AdaptiveOptions):
-    """No options; all selections are one round."""
+    """Public structure; all selections are one round."""
+
+    prior: list[list[str]] | str = setting([], structure.TAKES, structure.MEANS)
+    omitted: ClassVar[tuple[str, ...]] = ("prior",)
 
 
 def component_roots(pairs: Sequence[AttributeSet]) -> dict[str, str]:
@@ -61,15 +67,32 @@ def edges(pairs: Sequence[AttributeSet]) -> int:
     return len(roots) - len(set(roots.values()))
 
 
+def forest(pairs: Sequence[AttributeSet]) -> tuple[AttributeSet, ...]:
+    """Return the pairs, in order, without those that close a cycle."""
+    found = list[AttributeSet]()
+    for pair in pairs:
+        if edges([*found, pair]) > len(found):
+            found.append(pair)
+    return tuple(found)
+
+
 @dataclass(frozen=True, eq=False)
 class TreeSelection(AimSelection):
-    """Selection among pairs that close no cycle; the score is the distance and all weights are equal."""
+    """Selection among pairs that close no cycle; the score is the distance and all weights are equal.
+
+    Attributes
+    ----------
+    taken : tuple of AttributeSet
+        Pairs that an earlier round measured.
+    """
+
+    taken: tuple[AttributeSet, ...] = ()
 
     def excluded(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
         """Return the positions of pairs whose attributes are already connected."""
         numbers, ends = self._ends
         parts = np.arange(len(numbers))
-        for name, head in component_roots(chosen).items():
+        for name, head in component_roots([*self.taken, *chosen]).items():
             parts[numbers[name]] = numbers[head]
         return np.flatnonzero(parts[ends[:, 0]] == parts[ends[:, 1]])
 
@@ -98,29 +121,33 @@ class TreeSchedule(BatchedSchedule):
 
 
 class TreeState(AimState):
-    """State whose single round selects the whole tree and spends the remaining budget."""
+    """State whose single round selects the whole tree, or what a public structure leaves of it, and spends the rest."""
 
     @cached_property
     def selection(self) -> AimSelection | None:
         if self.done:
             return None
 
-        setting = self.setting
-        count = edges(setting.candidates)
+        setting, taken = self.setting, tuple(names for note in self.rounds for names in note.chosen)
+        count = edges(setting.candidates) - len(taken)
         step = self.left / count
-        cost = setting.schedule.selecting * step
+        if self.due:
+            return self.measuring(step)
 
-        return TreeSelection(self.measured + 1, setting.candidates, dict.fromkeys(setting.candidates, 1), self.groups,
-                             count, cost, step - cost, 0.0, setting.rows_per_unit)  # fmt: skip
+        cost, roots = setting.schedule.selecting * step, component_roots(taken)
+        open_pairs = tuple(pair for pair in setting.candidates if len({roots.get(name, name) for name in pair}) == 2)
+        return TreeSelection(self.measured + 1, open_pairs, dict.fromkeys(open_pairs, 1), self.groups,
+                             count, cost, step - cost, 0.0, setting.rows_per_unit, taken=taken)  # fmt: skip
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates of the tree and their cost; PlanError or JobError for unsupported workloads."""
     schedule = TreeSchedule(rounds=1, degree=2)
-    setting = make_setting(problem, schedule, GraphicalEstimator(GRAIN), weighted=False)
-    setting = replace(setting, schedule=replace(schedule, edges=edges(setting.candidates)), state=TreeState)
-    estimating = replace(setting, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
-    return AdaptivePlan(problem.workload, NAME, setting, estimating, "a spanning tree of pairs", options.exact())
+    made = make_setting(problem, schedule, GraphicalEstimator(GRAIN), weighted=False)
+    made = replace(made, schedule=replace(schedule, edges=edges(made.candidates)), state=TreeState)
+    made = replace(made, prior=forest(structure.sets_of(options.prior, made)))
+    estimating = replace(made, estimator=EntropyEstimator(rules=problem.workload.domain.rules))
+    return AdaptivePlan(problem.workload, NAME, made, estimating, "a spanning tree of pairs", options.exact())
 
 
 def forms(options: Options) -> tuple[str, ...]:

@@ -231,7 +231,8 @@ class AdaptiveOptions(Settings):
 
     def exact(self) -> dict[str, str]:
         """Return the options as written to plan.json."""
-        return {name: str(value) for name, value in self.model_dump().items()
+        return {name: json.dumps(value) if isinstance(value, list) else str(value)
+                for name, value in self.model_dump().items()
                 if name not in self.omitted or value != type(self).model_fields[name].default}  # fmt: skip
 
     @classmethod
@@ -252,7 +253,9 @@ class AdaptiveOptions(Settings):
         return self
 
 
-def _parse_exact(text: str) -> int | bool | str:
+def _parse_exact(text: str) -> int | bool | str | list[Any]:
+    if text.startswith("["):
+        return list(json.loads(text))
     return text if text.isalpha() and text not in ("True", "False") else json.loads(text.lower())
 
 

@@ -367,7 +367,7 @@ class AimSelection:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the round measures the 1-ways again and selects nothing."""
+        """Whether the round selects nothing: it measures the 1-ways again, or the sets of a public structure."""
         return not self.candidates
 
     @cached_property

@@ -315,6 +315,8 @@ class Setting:
         Whether a set follows from a public total, so that it is no candidate.
     state : callable or None
         Makes the states of the rounds, a subclass of `AimState`; None for `AimState` itself.
+    prior : tuple of AttributeSet
+        Candidates of a public structure, which the first round measures without a selection.
     """
 
     sizes: Mapping[str, int]
@@ -329,6 +331,7 @@ class Setting:
     above: Mapping[str, AttributeSet] = field(default_factory=dict)
     is_known: Callable[[AttributeSet], bool] = _never
     state: Callable[..., Any] | None = None
+    prior: tuple[AttributeSet, ...] = ()
 
     def __post_init__(self) -> None:
         small = next((name for name in self.names if self.sizes[name] < 2), None)

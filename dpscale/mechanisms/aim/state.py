@@ -124,11 +124,24 @@ class AimState:
     def done(self) -> bool:
         return self.left == 0 or not self.setting.candidates
 
+    @property
+    def due(self) -> tuple[AttributeSet, ...]:
+        """Sets of a public structure, which the first round measures without a selection."""
+        return () if self.rounds or self.done else self.setting.prior
+
+    def measuring(self, step: Fraction) -> AimSelection:
+        """Return the selection of a round that selects nothing and spends at most β `step` on each measurement."""
+        step = min(step, self.left / max(len(self.due), 1))
+        return AimSelection(self.measured + 1, (), self.setting.weights, self.groups, 0, Fraction(0), step, 0.0,
+                            self.setting.rows_per_unit)  # fmt: skip
+
     @cached_property
     def selection(self) -> AimSelection | None:
         """Selection of the next round; None if the budget is spent."""
         if self.done:
             return None
+        if self.due:
+            return self.measuring(self.step)
 
         setting, schedule, back = self.setting, self.setting.schedule, _one_way_share(self)
         count, step = (0, self.left * back / len(setting.names)) if back else _round_size(self)
@@ -141,9 +154,10 @@ class AimState:
     def decide(self, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
         """Return the measurements of a round from its selected sets."""
         setting = self.setting
-        if selection.is_empty:
+        if selection.is_empty and not self.due:
             return _one_way_decision(setting, selection.round, selection.step, self.groups)
 
+        chosen = self.due or chosen
         precisions = setting.estimator.precisions(self.counts, self.groups, self.residuals)
         requests: list[ResidualRequest] = []
         costs = _costs_of(self, chosen, selection.step)
