@@ -116,9 +116,10 @@ def _heads(ledger: str) -> dict[str, int]:
 
 def _check(folder: str, public_key: str | None, ledger: str | None, as_json: bool) -> None:
     from dpscale.audit.evidence.check import check_bundle
+    from dpscale.audit.evidence.optimality import check_optimality
 
     key, heads = Path(public_key) if public_key else None, _heads(ledger) if ledger else None
-    found = check_bundle(Path(folder), key, heads)
+    found = check_bundle(Path(folder), key, heads) | {"optimality": check_optimality(Path(folder))}
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -144,8 +145,19 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"its ledger entries match the chain with the head {found['head']}{later}"
     if not found["own_scripts"]:
         yield "its scripts differ from those of every known version of dpscale: read them before you run them"
+    yield _optimality_line(found["optimality"])
     for one in found["unverified"]:
         yield f"CANNOT BE VERIFIED: {one}"
+
+
+def _optimality_line(found: dict[str, Any]) -> str:
+    """Return the result of the convex programs, or why none was solved, as a sentence."""
+    if not found["solved"]:
+        return f"optimality of strategies not checked: {found['why']}"
+    left = found["left_out"], found["too_large"]
+    others = f"; {left[0]} programs left out and {left[1]} spaces too large" if any(left) else ""
+    return (f"{found['solved']} convex programs of the Gram matrices in the bundle solved by cvxpy: the squared error "
+            f"of a strategy is at most {found['ratio']:.9f} times the least{others}")  # fmt: skip
 
 
 @main.command()

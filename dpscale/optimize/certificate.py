@@ -37,11 +37,16 @@ LIMIT = f"at most {MOST_DIMENSIONS} dimensions and {MOST_CELLS:,} cells in one p
 
 @dataclass(frozen=True, eq=False)
 class SpaceProgram:
-    """Rows F of a Gram matrix FᵀF of trace 1, its key, and the integer strategy K of the plan on the same cells."""
+    """Rows F of a Gram matrix FᵀF of trace 1, its key, and the factors of the plan's strategy K on the same cells."""
 
     key: str
     rows: Floats
-    strategy: Floats
+    factors: tuple[Factor, ...]
+
+    @property
+    def planned(self) -> float:
+        """Squared error of the strategy at the whole privacy budget."""
+        return strategy_error(self.rows, kron([factor.explicit().astype(np.float64) for factor in self.factors]))
 
     @property
     def fits(self) -> bool:
@@ -121,9 +126,9 @@ def certify(plan: Plan) -> list[CertifiedSpace]:
     PlanError
         If cvxpy is missing, the noise is Laplace, or the plan does not measure residual spaces.
     """
-    _check(plan)
+    check_certifiable(plan)
     solve, known, certified = solver(), dict[str, float](), list[CertifiedSpace]()
-    for attributes, spaces, trace, programs in _cases(plan):
+    for attributes, spaces, trace, programs in spaces_of(plan):
         if programs is None:
             certified.append(CertifiedSpace(attributes, spaces))
             continue
@@ -131,7 +136,7 @@ def certify(plan: Plan) -> list[CertifiedSpace]:
         for program in programs:
             if program.key not in known:
                 known[program.key] = solve(program.rows)
-        planned = trace * math.prod(strategy_error(program.rows, program.strategy) for program in programs)
+        planned = trace * math.prod(program.planned for program in programs)
         optimum = trace * math.prod(known[program.key] for program in programs)
         certified.append(CertifiedSpace(attributes, spaces, planned, optimum))
 
@@ -168,18 +173,23 @@ def strategy_error(rows: Floats, strategy: Floats) -> float:
     return float((np.linalg.lstsq(strategy.T, rows.T, rcond=None)[0] ** 2).sum() * (strategy**2).sum(axis=0).max())
 
 
-def _check(plan: Plan) -> None:
+def is_certifiable(plan: Plan) -> bool:
+    """Return whether a plan measures residual spaces under Gaussian noise."""
+    return plan.noise != LAPLACE and not plan.blocks.whole.any() and not plan.blocks.has_trees
+
+
+def check_certifiable(plan: Plan) -> None:
     """Raise PlanError for a plan without Gaussian residual spaces."""
     if plan.noise == LAPLACE:
         raise PlanError("certify", "pure epsilon, whose least error is no convex program",
                         "epsilon with delta, rho or privacy_cost", "add delta, or leave it out")  # fmt: skip
-    if plan.blocks.whole.any() or plan.blocks.has_trees:
+    if not is_certifiable(plan):
         got = "levels of a hierarchy together" if plan.blocks.has_trees else "whole marginals"
         raise PlanError("certify", f"a plan by {plan.mechanism}, which measures {got}",
                         "a plan of residual spaces", "use weighted-residuals or query-smasher")  # fmt: skip
 
 
-def _cases(plan: Plan) -> Iterator[tuple[AttributeSet, int, float, list[SpaceProgram] | None]]:
+def spaces_of(plan: Plan) -> Iterator[tuple[AttributeSet, int, float, list[SpaceProgram] | None]]:
     """Yield a set, its number of spaces, the trace of G, and the programs of its factors; None if one is too large."""
     merged, weights = plan.blocks.merged, dict(plan.blocks.weights())
     workload = plan.workload if merged is None else merged.workload(plan.workload)
@@ -207,7 +217,7 @@ def _together(
     others = set(subsets(block.attributes)).difference(block.residual_sets)
     spaces = joint_spaces(workload, block.attributes, others, weights)
     trace = float((spaces.rows**2).sum())
-    return trace, _fitting([SpaceProgram(spaces.key, spaces.rows / math.sqrt(trace), _explicit(block.factors))])
+    return trace, _fitting([SpaceProgram(spaces.key, spaces.rows / math.sqrt(trace), block.factors)])
 
 
 def _programs(sub: Subworkload, factors: Sequence[Factor]) -> list[SpaceProgram] | None:
@@ -220,15 +230,11 @@ def _programs(sub: Subworkload, factors: Sequence[Factor]) -> list[SpaceProgram]
         if max(sub.sizes, default=1) > MOST_CELLS:
             return None
         pairs = zip(axes, factors, strict=True)
-        return _fitting([SpaceProgram(axis.key, axis.rows, _explicit([factor])) for axis, factor in pairs])
+        return _fitting([SpaceProgram(axis.key, axis.rows, (factor,)) for axis, factor in pairs])
     if sub.cells > MOST_CELLS:
         return None
-    return _fitting([SpaceProgram(sub.signature(), sub.rows() / math.sqrt(sub.scale), _explicit(factors))])
+    return _fitting([SpaceProgram(sub.signature(), sub.rows() / math.sqrt(sub.scale), tuple(factors))])
 
 
 def _fitting(programs: list[SpaceProgram]) -> list[SpaceProgram] | None:
     return programs if all(program.fits for program in programs) else None
-
-
-def _explicit(factors: Sequence[Factor]) -> Floats:
-    return kron([factor.explicit().astype(np.float64) for factor in factors])

@@ -11,11 +11,13 @@ from typing import Any
 
 from dpscale.audit.evidence.checklist import answers
 from dpscale.audit.evidence.envelope import ENVELOPE, Signer, sealed
+from dpscale.audit.evidence.optimality import stated_programs
 from dpscale.audit.evidence.records import Records
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.domain.public_totals import is_condition
 from dpscale.job.neighbours import describe_sides, neighbour_relation
 from dpscale.ledger.chain import Link
+from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost, float_above
 from dpscale.privacy.attack_risk import rates_text, total_bounds
 from dpscale.runs.manifest import check_output, disk_errors, versions
@@ -106,6 +108,7 @@ def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
     files: Fields = {
         "records": {"release": run.manifest["release"], "records": records.all()},
         "strategies": {"factors": dict(records.factors.values())},
+        "optimality": stated_programs(_fixed_plans(run), {key: name for key, (name, _) in records.factors.items()}),
         "parts": parts,
         "claims": _claims(run, ledger),
         "ledger": ledger,
@@ -120,6 +123,14 @@ def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
         },
     }
     return files | {"checklist": answers(files)}
+
+
+def _fixed_plans(run: Run) -> dict[str, Plan]:
+    """Return the plan of each table that a matrix mechanism planned; none of a growing table."""
+    made = (
+        {} if growing_table(run) else {name: part.measurement_plan.evidence_plan for name, part in run.tables.items()}
+    )
+    return {name: plan for name, plan in made.items() if plan is not None}
 
 
 def _secret_state(run: Run) -> str:
@@ -225,6 +236,7 @@ The claims in this folder can be checked without the data and without dpscale:
 | `records.json` | every draw and selection: factors, sensitivity, noise, cost, and the value file |
 | `parts.json` | the parts of the release: bounds of the effect of one unit, cells of attributes, and charged costs |
 | `strategies.json` | the distinct integer strategies |
+| `optimality.json` | convex programs of small residual spaces, which `dpscale evidence --check` solves by cvxpy |
 | `claims.json` | the claimed ε at δ of this release and of all releases of its dataset |
 | `ledger.json` | the ledger's entries of the dataset, with their hash chain |
 | `checklist.json` | questions after NIST SP 800-226, answered from the other files |

@@ -140,7 +140,7 @@ def _hashes(folder: Path, expected: str | None) -> tuple[dict[str, str], str | N
             raise _wrong(folder, f"contains {name!r} with a hash other than in {ENVELOPE}")
     if recompute.read(folder, "versions.json")["format"] != FORMAT:
         raise _wrong(folder, "has a format that this version cannot read")
-    known = {*NEEDED, "README.md"}
+    known = {*NEEDED, "README.md", "optimality.json"}
     others = set(hashes) - known
     if unknown := sorted(name for name in others if not (name.startswith("domain.") and name.endswith(".toml"))):
         raise _wrong(folder, f"contains {unknown[0]!r}, which is no file of a bundle")
