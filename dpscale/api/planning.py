@@ -25,6 +25,7 @@ from dpscale.base.display import figure, glance, safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.job import Job, TableJob, job_content
+from dpscale.job.structure import with_structures
 from dpscale.mechanisms import DEFAULT, plan as plan_workload
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
@@ -321,7 +322,7 @@ def plan(
     }
     if cut is not None:
         content["budget"] = {"cut": cut}
-    made = ReleasePlan(content, Path.cwd())
+    made = ReleasePlan(with_structures(content, Path.cwd()), Path.cwd())
     _check_same(made, queries)
     return made
 

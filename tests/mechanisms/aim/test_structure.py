@@ -144,6 +144,16 @@ def test_file_is_read_as_families(tmp_path):
     assert read.table.mechanism.given["prior"] == [["a"], ["b", "a"], ["c", "a", "b"]]
 
 
+def test_plan_from_python_has_the_families_of_the_file(tmp_path, monkeypatch):
+    pytest.importorskip("pgmpy", reason="pgmpy is not installed")
+    monkeypatch.setenv("DPSCALE_DATA", str(tmp_path / "user"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.bif").write_text(bif({"a": [], "b": ["a"]}))
+    made = dp.plan([["a", "b"]], dp.Domain(a=4, b=3), "mst", epsilon=1.0, delta=1e-9, prior="net.bif")
+    assert made.content["mechanism"]["prior"] == [["a"], ["b", "a"]]
+    assert made.measurements.setting.prior == (("a", "b"),)
+
+
 def test_digest_of_a_job_follows_the_structure_and_not_the_file(tmp_path):
     pytest.importorskip("pgmpy", reason="pgmpy is not installed")
     first = job_digest(Job.read(write_job(tmp_path)))
