@@ -60,7 +60,7 @@ class CertifiedSpace:
     Attributes
     ----------
     attributes : AttributeSet
-        Set of the space, or of spaces that one strategy measures.
+        Set of the space, or of several spaces that one strategy measures, which count as one.
     spaces : int
         Number of spaces with the same Gram matrix and strategy.
     planned : float or None
@@ -197,7 +197,7 @@ def spaces_of(plan: Plan) -> Iterator[tuple[AttributeSet, int, float, list[Space
     for block in [] if plan.blocks.measures_one_residual else plan.blocks:
         if len(block.residual_sets) > 1:
             together.update(block.residual_sets)
-            yield block.attributes, len(block.residual_sets), *_together(workload, block, weights)
+            yield block.attributes, 1, *_together(workload, block, weights)
 
     subs = decompose(workload, weights)
     counts = np.bincount(subs.which, minlength=len(subs.classes)).tolist()

@@ -48,9 +48,25 @@ def test_spaces_add_up_to_the_error_of_the_plan_and_are_optimal(mechanism, famil
 def test_spaces_that_are_measured_together_are_one_program():
     plan = plan_of("weighted-residuals", "affine", dp.Domain(a=3, b=4))
     (one,) = certify(plan)
-    assert one.spaces == 4
+    assert one.spaces == 1
     assert one.planned == pytest.approx(plan.error, rel=1e-9)
     assert one.ratio == pytest.approx(1, abs=1e-4)
+
+
+def test_spaces_beside_those_measured_together_add_up_to_the_error():
+    plan = dp.plan(dp.Workload(dp.Domain(a=3, b=4, c=5)).add("affine", attributes=[["a", "b"]]).add("prefix", degree=1))
+    certified = certify(plan)
+    assert len(plan.blocks) == len(certified)
+    assert sum(one.spaces * one.planned**0.5 for one in certified) ** 2 == pytest.approx(plan.error, rel=1e-9)
+
+
+def test_merged_cells_are_certified_on_their_classes():
+    groups = ["z in 0..999", "z in 0..2999", "z in 4000..4999"]
+    plan = dp.plan(dp.Workload(dp.Domain(z=5000, s=3)).add_product({"z": groups, "s": "identity"}))
+    certified = certify(plan)
+    assert plan.blocks.merged is not None
+    assert sum(one.spaces * one.planned**0.5 for one in certified) ** 2 == pytest.approx(plan.error, rel=1e-9)
+    assert all(one.ratio == pytest.approx(1, abs=1e-5) for one in certified)
 
 
 def test_planted_worse_strategy_has_a_ratio_above_one():
