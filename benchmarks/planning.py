@@ -4,6 +4,7 @@ python benchmarks/planning.py small_domains          # errors of default plans a
 python benchmarks/planning.py product_tasks [--workers 1 8 16 24 64] [--size 64]
 python benchmarks/planning.py selection [--candidates 20000 100000 1000000] [--draws 2000] [--codes 1000000]
 python benchmarks/planning.py query_candidates [--tables adult salary] [--epsilons 0.1 1 10] [--seeds 3]
+python benchmarks/planning.py census_products [--products 300] [--mechanisms weighted-residuals hdmm]
 """
 
 from __future__ import annotations
@@ -325,11 +326,58 @@ def print_query_candidates() -> None:
                 print(f"{name:8} {mechanism} ε = {epsilon:g}: {found['classes']:.5f}; {ratios}", flush=True)
 
 
+CENSUS = {"sex": 2, "hispanic": 2, "race": 64, "relation": 17, "age": 115}
+
+
+def draw_census_products(number: int, seed: int = 0) -> Workload:
+    """Return products on the shape of the census file SF1.
+
+    Each has a random group of races and of relations, 1 to 23 random ranges of age, and each of the other attributes or
+    its total.
+    """
+    rng, workload, ages = np.random.default_rng(seed), Workload(Domain(CENSUS)), np.arange(CENSUS["age"])
+    for _ in range(number):
+        queries: dict[str, Any] = {name: "identity" for name in ("sex", "hispanic") if rng.random() < 0.5}
+        for name in ("race", "relation"):
+            group = rng.random((1, CENSUS[name])) < 0.5
+            group[0, rng.integers(CENSUS[name])] = True
+            queries[name] = group.astype(float)
+        first, last = np.sort(rng.integers(0, len(ages), (2, rng.integers(1, 24), 1)), axis=0)
+        workload.add_product(queries | {"age": ((ages >= first) & (ages <= last)).astype(float)})
+    return workload
+
+
+def print_census_products() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--products", type=int, default=300)
+    parser.add_argument("--mechanisms", nargs="*", default=["weighted-residuals", "hdmm"])
+    given = parser.parse_args()
+    os.environ["DPSCALE_STORE"] = "off"
+    with one_thread():
+        symmetric = np.random.default_rng(0).normal(size=(1000, 1000))
+        symmetric += symmetric.T
+        unit = min(cpu_seconds(lambda: np.linalg.eigh(symmetric)) for _ in range(3))
+    print(f"eigenvectors of a symmetric matrix of 1,000 x 1,000: {unit:.3f} CPU-s")
+    for mechanism in given.mechanisms:
+        workload, start = draw_census_products(given.products), time.process_time()
+        plan = dp.plan(workload, mechanism)
+        seconds = time.process_time() - start
+        print(f"{given.products} products by {mechanism}: {seconds:.1f} CPU-s ({seconds / unit:.0f} times), RMSE "
+              f"{plan.rmse():.8g}, bound {plan.bound:.8g}, over all mechanisms {plan.floor:.8g}")  # fmt: skip
+
+
+def cpu_seconds(act: Callable[[], object]) -> float:
+    start = time.process_time()
+    act()
+    return time.process_time() - start
+
+
 COMMANDS = {
     "small_domains": print_small_domains,
     "product_tasks": print_product_tasks,
     "selection": print_selection,
     "query_candidates": print_query_candidates,
+    "census_products": print_census_products,
 }
 
 if __name__ == "__main__":

@@ -16,15 +16,16 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, NDArray, named_task, one_thread
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.convex import Solution, Solve
-from dpscale.optimize.opt_kronecker import solve_product
+from dpscale.optimize.opt_kronecker import solve_product, with_product_bound
 from dpscale.optimize.residual_problems import AnyOptimum, AnyProblem, Rounded, assemble_solution, bits_of, problems_of
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import NOISES, Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import GAUSSIAN, allocate
-from dpscale.workload import Subworkload, Subworkloads, decompose
+from dpscale.workload import GramFactor, Subworkload, Subworkloads, decompose
 from dpscale.workload.residual import Weights
+from dpscale.workload.wide import WideGram
 
 
 class ResidualSolutions:
@@ -110,13 +111,17 @@ def solve_residuals(
     single: dict[str, AnyProblem] = {}
     problems = {key: problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
+    factors = {key: factor for sub in rest.values() for key, factor in sub.factors.items()}
     tasks = [
         *(partial(part.solved, solve) for part in single.values()),
         *(partial(solve_product, sub, solve, problem.noise) for sub in rest.values()),
+        *(partial(_dual, factor, solve) for factor in factors.values()),
     ]
     results = list(tools.each(_run, tasks))
     optima = dict(zip(single, results, strict=False))
-    solved = dict(zip(rest, results[len(single) :], strict=True))
+    products = dict(zip(rest, results[len(single) :], strict=False))
+    duals = dict(zip(factors, results[len(single) + len(rest) :], strict=True))
+    solved = {key: with_product_bound(found, rest[key], duals) for key, found in products.items()}
     rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, problem.noise, tools)
 
     for key, parts in problems.items():
@@ -126,6 +131,11 @@ def solve_residuals(
     solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs.classes, strict=True)]
     sets = AttributeSets(subs.names, subs.members, subs.ends)
     return ResidualSolutions(sets, subs.which, solutions), _remarks(list(optima.values()))
+
+
+def _dual(factor: GramFactor | WideGram, solve: Solve) -> float:
+    """Return the lower bound of the error of one factor of Kronecker terms."""
+    return solve(factor.key, factor.rows, factor.rows.shape[1:]).dual
 
 
 def _distinct(subs: Subworkloads, signatures: Sequence[str]) -> dict[str, Subworkload]:

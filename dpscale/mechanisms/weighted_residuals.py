@@ -45,7 +45,7 @@ from dpscale.optimize.lower_bounds import (
     grouped_floor,
     whole_bound,
 )
-from dpscale.optimize.residual_grams import Demands, demands_of
+from dpscale.optimize.residual_grams import Demands, demands_of, pooled
 from dpscale.optimize.residual_problems import JOINT_CELLS
 from dpscale.optimize.row_space import RowSpaceProblem
 from dpscale.optimize.weight_objective import ObjectivePoint
@@ -233,8 +233,9 @@ def _search_weights(
     if known is not None:
         return known
 
-    curve = along_curve(demands, problem.noise)
-    found = search(demands, problem.noise, curve, seconds)
+    few = pooled(demands)
+    curve = along_curve(few, problem.noise)
+    found = search(few, problem.noise, curve, seconds)
     searched = replace(found, floor=_floor(problem, demands, curve, seconds, found.value**2))
     if store and seconds == math.inf:  # a search ended by time is not reproducible
         store.put(searched.pack(), *key)
@@ -253,7 +254,8 @@ def _floor(
     if kind == "known":
         return 0.0
     if problem.noise == LAPLACE:
-        return variance_factor(LAPLACE) * _floor(PlanningProblem(workload), demands, along_curve(demands), seconds)
+        few = along_curve(pooled(demands))
+        return variance_factor(LAPLACE) * _floor(PlanningProblem(workload), demands, few, seconds)
     if kind == "optimum":
         return exact_floor(workload, seconds=seconds)
     if kind == "values":

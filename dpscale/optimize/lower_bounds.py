@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,18 @@ from dpscale.base.deadline import check_planning_time
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize import long_axis
 from dpscale.optimize.axis_weights import added_total, along_curve
-from dpscale.optimize.convex import cell_weights, optimise, optimise_roughly
+from dpscale.optimize.convex import cell_weights, optimise, optimise_blocks, optimise_roughly
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
 from dpscale.optimize.symmetry import split
 from dpscale.optimize.weight_objective import ObjectivePoint
-from dpscale.workload import Workload, WorkloadPart, root_of
+from dpscale.workload import Family, Workload, WorkloadPart, root_of
+from dpscale.workload.wide import is_wide
 
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
 GROUP_CELLS, MOST_GROUPS = 512, 64  # cells of a group of sets of joint families, and groups
+NEARLY = 1e-5  # gap of the dual of one axis
 LOOSELY = 1e-3  # gap of the dual on more cells than that of a group
 ALPHAS = [1.0, 0.6, 0.2]
 
@@ -108,29 +111,49 @@ def _only(part: Any, sets: Sequence[AttributeSet]) -> Any:
 def floor(workload: Workload, curve: ObjectivePoint) -> float:
     """Return a lower bound of the sum of weight · variance at unit cost; 0 if the workload has no product family.
 
-    `curve` is the end of the fixed point for the workload's weights (`along_curve`).
+    `curve` is the end of the fixed point for the workload's weights (`along_curve`), perhaps of `pooled` families.
     """
     products = [part for part in workload.parts if part.factorizes]
-    if len(products) == len(workload.parts) and _one_family_an_axis(curve.weighed.demands):
+    if len(products) == len(workload.parts) and _one_family_an_axis(products, curve.weighed.demands):
         return _floor(curve)
     families = dict.fromkeys(part.axis_families for part in products)
-    by_family = [
-        _demands(workload, [product for product in products if product.axis_families == family]) for family in families
-    ]
-    return math.fsum(_floor(along_curve(demands)) for demands in by_family if demands)
+    by_family = [[product for product in products if product.axis_families == family] for family in families]
+    known: dict[tuple[Family, int], float] = {}
+    return math.fsum(_floor_of_family(workload, parts, known) for parts in by_family)
 
 
-def _demands(workload: Workload, parts: Sequence[WorkloadPart]) -> Demands | None:
-    """Return the demands of some parts; None if they have no queries."""
+def _floor_of_family(
+    workload: Workload, parts: Sequence[WorkloadPart], known: dict[tuple[Family, int], float]
+) -> float:
+    """Return the bound of parts with the same families; of one set it is the product of the optima of its axes."""
     some = Workload(workload.domain)
     some.parts = list(parts)
-    return demands_of(some) if parts and some.weighs else None
+    if not some.weighs:
+        return 0.0
+    part, names = parts[0], parts[0].sets[0]
+    if len(parts) > 1 or len(part.sets) > 1 or any(is_wide(workload.domain[name].size) for name in names):
+        return _floor(along_curve(demands_of(some)))
+
+    check_planning_time()
+    axes = [(family, workload.domain[name].size) for name, family in zip(names, part.families(names), strict=True)]
+    for family, size in axes:
+        if (family, size) not in known:
+            known[family, size] = _optimum_of(family.gram(size))
+    return part.weights[0] * math.prod(known[axis] for axis in axes)
 
 
-def _one_family_an_axis(demands: Demands) -> bool:
+def _optimum_of(gram: Floats) -> float:
+    """Return the dual of the optimum of one Gram matrix."""
+    rows = root_of(gram)
+    return optimise_blocks(split(rows, (len(gram),)), NEARLY).dual if len(rows) else 0.0
+
+
+def _one_family_an_axis(products: Sequence[WorkloadPart], demands: Demands) -> bool:
+    """Return whether every kind of attribute has one family, in the workload and not as a mean of several."""
     tokens = {token for demand in demands.counts for term, _ in demand if isinstance(term, Products)
               for token in (*term.centred, *term.outside)}  # fmt: skip
-    return len({kind for kind, _ in tokens}) == len(tokens)
+    families = {family.key for part in products for family in part.axis_families}
+    return len({kind for kind, _ in tokens}) == len(tokens) and {family for _, family in tokens} <= families
 
 
 def _floor(point: ObjectivePoint) -> float:
@@ -236,6 +259,7 @@ def svd_of_gram(gram: Floats) -> float:
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum() ** 2 / len(gram))
 
 
+@lru_cache(maxsize=8)
 def svd_bound(union: Implicit) -> SvdBound:
     """Return the SVD bound of a union of products, exact if all its Gram matrices commute."""
     groups = commuting_groups(union)

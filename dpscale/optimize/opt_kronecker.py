@@ -305,7 +305,7 @@ AxisCosts = dict[tuple[str, ...], list[float]]
 
 
 def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
-    """Return a product strategy for a large sum of Kronecker terms, with coefficient and bound for trace 1."""
+    """Return a product strategy for a large sum of Kronecker terms, with its coefficient for trace 1, and no bound."""
     if any(sub.is_joint(key) for key in sub.terms):
         names = ", ".join(sub.attributes)
         raise PlanError(
@@ -330,8 +330,13 @@ def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
             break
 
     rows = [root_of(_product_surrogate(sub, terms, cost, axis)) for axis in range(len(roots))]
-    duals = {name: solve(name, factor.rows, factor.rows.shape[1:]).dual for name, factor in sub.factors.items()}
-    return _rounded_product(sub, terms, rows, roots, duals, noise)
+    return _rounded_product(sub, terms, rows, roots, noise)
+
+
+def with_product_bound(solution: Solution, sub: Subworkload, duals: Mapping[str, float]) -> Solution:
+    """Return the solution of a sum of Kronecker terms with the sum of their bounds, from those of the factors."""
+    bound = sum(weight / sub.scale * math.prod(duals[axis] for axis in key) for key, weight in sub.terms.items())
+    return replace(solution, bound=min(bound, solution.coefficient))
 
 
 def _product_surrogate(sub: Subworkload, terms: Terms, cost: AxisCosts, axis: int) -> Floats:
@@ -348,9 +353,7 @@ def _product_price(sub: Subworkload, terms: Terms, cost: AxisCosts, axis: int, r
         cost[key][axis] = float((sub.factors[key[axis]].gram * inverse).sum())
 
 
-def _rounded_product(
-    sub: Subworkload, terms: Terms, rows: list[Floats], roots: list[Floats], duals: dict[str, float], noise: str
-) -> Solution:
+def _rounded_product(sub: Subworkload, terms: Terms, rows: list[Floats], roots: list[Floats], noise: str) -> Solution:
     bits = bits_for(len(roots))
     factors = tuple(
         round_strategy(r, root, (n,), bits, weights=(own,))
@@ -363,9 +366,7 @@ def _rounded_product(
         )
         for key, weight in terms
     )
-    bound = sum(weight * math.prod(duals[axis] for axis in key) for key, weight in terms)
-
-    return Solution(factors, coefficient, min(bound, coefficient))
+    return Solution(factors, coefficient, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

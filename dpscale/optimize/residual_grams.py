@@ -18,8 +18,9 @@ from itertools import chain
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
-from dpscale.workload import PREFIX, Family, Workload, WorkloadPart
+from dpscale.workload import PREFIX, Family, Workload, WorkloadPart, root_of
 from dpscale.workload.factors import weighted_queries
+from dpscale.workload.listed import ListedQueries
 from dpscale.workload.residual import subsets
 from dpscale.workload.subworkloads import Left, RequestedResiduals
 from dpscale.workload.wide import even_cut
@@ -346,6 +347,63 @@ def _demand(terms: Mapping[Term, float]) -> Demand:
         return frozenset(positive.items())
     return frozenset((Products(tuple(sorted(term.centred)), term.outside), weight)
                      for term, weight in positive.items() if isinstance(term, Products))  # fmt: skip
+
+
+MOST_FAMILIES = 48  # of one kind of attribute, above which a search for weights has their mean
+
+
+def pooled(demands: Demands) -> Demands:
+    """Return the demands with one family, the mean of all, on each axis that has many, for a search of weights.
+
+    Sums of many products are then one product, of which the optimum is known. Families count by the traces of their
+    terms.
+    """
+    totals: dict[int, Counter[str]] = defaultdict(Counter)
+    for demand, number in demands.counts.items():
+        for term, weight in demand:
+            tokens = (*term.centred, *term.outside) if isinstance(term, Products) else ()
+            share = number * weight * math.prod(_trace(demands, token) for token in tokens)
+            for kind, family in tokens:
+                totals[kind][family] += share  # type: ignore[assignment]
+
+    many = {kind: shares for kind, shares in totals.items()
+            if len(shares) > MOST_FAMILIES and demands.sizes[kind] == demands.cells[kind]}  # fmt: skip
+    if not many:
+        return demands
+    means = {kind: _mean_family(demands, kind, shares) for kind, shares in many.items()}
+    families = {**demands.families, **{family.key: family for family in means.values()}}
+    counts: Counter[Demand] = Counter()
+    for demand, number in demands.counts.items():
+        counts[_with_means(demands, demand, means)] += number
+    return replace(demands, families=families, counts=counts)
+
+
+def _trace(demands: Demands, token: Token) -> float:
+    return float(np.trace(demands.axis(token).gram))
+
+
+def _mean_family(demands: Demands, kind: int, shares: Mapping[str, float]) -> Family:
+    """Return queries whose Gram matrix, of trace 1, is the mean of those of families with these shares."""
+    whole = math.fsum(shares.values())
+    grams = [share / whole * demands.axis((kind, key)).gram / _trace(demands, (kind, key))
+             for key, share in shares.items()]  # fmt: skip
+    return ListedQueries.of(root_of(np.sum(grams, axis=0)))
+
+
+def _with_means(demands: Demands, demand: Demand, means: Mapping[int, Family]) -> Demand:
+    """Return a demand with the means instead of the families of their kinds; equal terms are added."""
+    found: dict[Term, float] = {}
+    for term, weight in demand:
+        if isinstance(term, Products):
+            own = [token for token in (*term.centred, *term.outside) if token[0] in means]
+            weight *= math.prod(_trace(demands, token) for token in own)
+            centred, outside = (
+                tuple((kind, means[kind].key if kind in means else family) for kind, family in tokens)
+                for tokens in (term.centred, term.outside)
+            )
+            term = Products(centred, tuple(sorted(outside)))
+        found[term] = found.get(term, 0.0) + weight
+    return _demand(found)
 
 
 def is_product(terms: Iterable[Term]) -> bool:

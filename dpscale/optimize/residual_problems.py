@@ -80,21 +80,32 @@ class Problem:
         gram = self.rows.T @ self.rows
         return bool(np.allclose(gram * (n - 1), np.eye(n) - 1 / n, rtol=0, atol=1e-10))
 
+    @property
+    def rounds_basis(self) -> bool:
+        """Whether the strategy has a rounded basis: it must lie in the span of rows without an integer basis."""
+        return self.based and self.basis is None and len(self.rows) < math.prod(n - 1 for n in self.shape)
+
+    @property
+    def basis_bits(self) -> int:
+        """Bits of a rounded basis."""
+        return ENTRY_BITS - ROUNDED_BITS - (len(self.rows).bit_length() + 1) // 2 - weight_bits(self.weights)
+
+    def check_basis(self) -> None:
+        """Raise PlanError if a rounded basis has too few bits."""
+        if self.basis_bits < LEAST_BITS:
+            raise PlanError("workload", f"queries with non-integer values over {self.rows.shape[1]} cells of axes "
+                            "with weights", "integer values", "use query-smasher")  # fmt: skip
+
     @cached_property
     def rounded_basis(self) -> Floats | None:
         """Integer rows near an orthonormal basis of the rows, with negligible rounding error.
 
         None if the rows span the whole space or have exact integer rows.
         """
-        if not self.based or self.basis is not None or len(self.rows) >= math.prod(n - 1 for n in self.shape):
+        if not self.rounds_basis:
             return None
-
         directions = np.linalg.svd(self.rows, full_matrices=False)[2]
-        bits = ENTRY_BITS - ROUNDED_BITS - (len(directions).bit_length() + 1) // 2 - weight_bits(self.weights)
-        if bits < LEAST_BITS:
-            raise PlanError("workload", f"queries with non-integer values over {self.rows.shape[1]} cells of axes "
-                            "with weights", "integer values", "use query-smasher")  # fmt: skip
-
+        bits = self.basis_bits
         scaled = np.ldexp(directions / np.abs(directions).max(), bits)
         return centring_rounder(self.shape, self.weights)(scaled).explicit().astype(np.float64)
 
@@ -146,7 +157,10 @@ def problem_of(
         centring = kron([_orthogonal(weight, n) for weight, n in zip(weights, shape, strict=True)])
         rows = root_of(gram + RIDGE * float(np.linalg.eigvalsh(gram)[-1]) * centring)
 
-    return Problem(key, shape, rows, None, weights, based)
+    found = Problem(key, shape, rows, None, weights, based)
+    if found.rounds_basis:
+        found.check_basis()  # before it is solved
+    return found
 
 
 def _orthogonal(weights: Weights | None, size: int) -> Floats:

@@ -4,6 +4,9 @@ Reversing every axis, or exchanging two axes of one size, often leaves a Gram ma
 abs and their sums). The problem is convex, so its weights μ can then be chosen constant on the orbits of the cells, and
 D^½ G D^½ splits into one block per character (combination of signs) of the commuting symmetries. A block's rows are
 stored on one cell of each orbit; on the other cells they are equal up to the sign.
+
+Cells whose columns of F are equal up to the sign, as those that no query distinguishes, form one orbit too:
+F diag(μ) Fᵀ depends on the sum of their weights alone.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 from dpscale.base.numerics import Floats, Integers
 from dpscale.workload.factors import compressed, root_of
 
-TOLERANCE = 1e-10
+TOLERANCE, EQUAL = 1e-10, 1e-9  # of the largest entry: of probes, and of equal columns
 PROBES = 3
 
 
@@ -80,7 +83,28 @@ def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
         blocks = [_block_of_gram(gram, orbits, sign) for sign in orbits.signs]
     else:
         blocks = [_block(rows, orbits, sign) for sign in orbits.signs]
-    return SymmetryBlocks(tuple(block for block in blocks if block is not None), orbits.orbit)
+    return _merged(SymmetryBlocks(tuple(block for block in blocks if block is not None), orbits.orbit))
+
+
+def _merged(found: SymmetryBlocks) -> SymmetryBlocks:
+    """Return blocks on fewer orbits: those with equal columns in all blocks, up to a common sign, are one."""
+    columns = np.concatenate([block.rows for block in found.blocks]) if found.blocks else np.zeros((0, 0))
+    largest = np.abs(columns).max(initial=0.0)
+    probes = np.random.default_rng(0).normal(size=len(columns)) @ columns
+    order = np.argsort(np.abs(probes), kind="stable")
+    near = np.diff(np.abs(probes)[order]) <= TOLERANCE * largest
+    if not near.any():
+        return found
+
+    signs = np.where(probes < 0, -1.0, 1.0)
+    left, right = order[:-1][near], order[1:][near]
+    near[near] = np.abs(columns[:, left] * signs[left] - columns[:, right] * signs[right]).max(0) <= EQUAL * largest
+    same = np.empty(len(order), np.int64)
+    same[order] = np.cumsum(np.concatenate([[True], ~near])) - 1
+    _, first, orbit = np.unique(same, return_index=True, return_inverse=True)
+    sign = (signs * signs[first][orbit])[found.orbit]
+    blocks = tuple(SymmetryBlock(block.rows[:, first], block.sign * sign) for block in found.blocks)
+    return SymmetryBlocks(blocks, np.asarray(orbit[found.orbit], np.int64))
 
 
 @lru_cache(maxsize=32)

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from dpscale.base.numerics import Floats
-from dpscale.optimize.convex import Optimum, optimise_blocks, optimise_roughly, slope
+from dpscale.optimize.convex import Optimum, cell_weights, optimise_blocks, optimise_roughly, slope
 from dpscale.optimize.residual_grams import (
     SEARCHED_BLOCKS,
     Demand,
@@ -118,10 +118,11 @@ class WeightObjective:
         """Return the optimum of a problem, started from the last optimum of the same key or of its curve."""
         solve = optimise_blocks if self.tolerance <= FINE else optimise_roughly
         start = self.starts.get(key)
-        if isinstance(key, tuple) and (start is None or len(start) < len(blocks.orbit)):
-            start = self.starts.get((*key, "curve"), start)
+        if start is None and isinstance(key, tuple):
+            start = self.starts.get((*key, "curve"))
         optimum = solve(blocks, self.tolerance, self.seconds, start)
-        self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
+        cells = cell_weights(blocks, optimum)
+        self.starts[key] = np.maximum(cells, cells.max() * LEAST_START)
         return optimum
 
 

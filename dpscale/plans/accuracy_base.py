@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,6 +55,7 @@ from dpscale.plans.blocks import (
     total_variance,
 )
 from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.product_errors import product_errors
 from dpscale.plans.residual_estimators import KnownResiduals, ResidualEstimator, residual_estimators, spans
 from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
@@ -375,6 +377,57 @@ class CoupledResiduals(Accuracy):
 
     def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         return self._variances(attributes, part.queries(attributes))
+
+    def total_error(self, workload: Workload) -> float:
+        if self._can_stack:
+            return self._stacked_error(workload)
+        return super().total_error(workload)
+
+    @property
+    def _can_stack(self) -> bool:
+        """Whether all blocks are products over whole marginals, so that many sets of products are evaluated at once."""
+        plain = self.blocks.whole.all() and not any(block.joint for block in self.blocks)
+        return bool(plain) and not self.domain.public_totals
+
+    def _stacked_error(self, workload: Workload) -> float:
+        """Return the sum of weight · variance, the sets of products with equal attributes together."""
+        total, products = 0.0, defaultdict[AttributeSet, list[tuple[float, WorkloadPart]]](list)
+        for part in workload.parts:
+            for attributes, weight in zip(part.sets, part.weights, strict=True):
+                if weight > 0 and part.factorizes:
+                    products[attributes].append((weight, part))
+                elif weight > 0:
+                    total += weight * self.part_error(part, attributes)
+
+        return total + math.fsum(self._error_of_products(*group) for group in products.items())
+
+    def _error_of_products(self, attributes: AttributeSet, given: Sequence[tuple[float, WorkloadPart]]) -> float:
+        """Return the sum of weight · variance of sets of products with the same attributes."""
+        sizes = self.domain.shape(attributes)
+        axes = [zip(self.blocks.part(part).families(attributes), sizes, strict=True) for _, part in given]
+        asked = [dict(zip(attributes, own, strict=True)) for own in axes]
+        average, alone = product_errors(self.blocks, asked, self._block_weights(attributes), self.averagings)
+        found, planned = average @ np.asarray(self.variances), average @ self.blocks.unit_variances
+
+        if self._separate:
+            varying = [self._varying(part, attributes) for _, part in given]
+            inside = [[names <= set(block.attributes) for block in self.blocks] for names in varying]
+            least = np.where(inside, alone * self.blocks.unit_variances, np.inf)
+            best = least.argmin(axis=1)
+            rows = np.arange(len(best))
+            better = least[rows, best] < planned * (1 - GAIN)
+            found = np.where(better, alone[rows, best] * np.asarray(self.variances)[best], found)
+        return float(np.array([weight for weight, _ in given]) @ found)
+
+    def _block_weights(self, attributes: AttributeSet) -> Floats:
+        """Return w_bτ for the residuals inside a set, shape (blocks, 2, 2, …)."""
+        weights = np.zeros((len(self.blocks), *[2] * len(attributes)))
+        for pattern in product((0, 1), repeat=len(attributes)):
+            residual_set = tuple(name for name, inside in zip(attributes, pattern, strict=True) if inside)
+            estimator = self.residuals.get(residual_set)  # a residual that no query needs may not be measured
+            for source in () if estimator is None else estimator.sources:
+                weights[(source.block, *pattern)] += source.weight
+        return weights
 
     def _product_variances(self, families: Mapping[str, Family]) -> Floats:
         total: Floats = np.zeros(())

@@ -102,3 +102,16 @@ def test_exact_counts_are_answered_exactly():
             answer, error = estimates.answer(names, query)
             assert answer == pytest.approx(float((query * counts.sum(axis=axes)).sum()), abs=1e-3)
             assert error <= estimates.part_answers(part, names)[1].max() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_error_of_all_products_is_that_of_the_single_ones(seed):
+    """Products on the same attributes are evaluated at once; the variances of the answers of each are exact."""
+    workload = random_union(seed).add("prefix", degree=1, weight=0.5)
+    accuracy = dp.plan(workload, mechanism="hdmm", way="union").accuracy
+    single = sum(
+        weight * accuracy.part_variances(part, names).sum()
+        for part in workload.parts
+        for names, weight in zip(part.sets, part.weights, strict=True)
+    )
+    assert accuracy.total_error(workload) == pytest.approx(single, rel=1e-7)  # directions that no query needs

@@ -8,7 +8,8 @@ import pytest
 from dpscale import Domain, Workload, plan
 from dpscale.optimize.axis_weights import along_curve, search
 from dpscale.optimize.implicit_workload import merged
-from dpscale.optimize.residual_grams import demands_of
+from dpscale.optimize.lower_bounds import exact_floor, floor
+from dpscale.optimize.residual_grams import MOST_FAMILIES, demands_of, pooled
 from dpscale.optimize.weight_objective import WeightObjective
 
 MANY = Domain({f"x{i}": 4 for i in range(36)})  # above the limit of kinds: all attributes are of one kind
@@ -86,3 +87,37 @@ def test_unsplit_queries_have_no_weights_to_search():
     built = plan(Workload(Domain({"a": 500})).add("random", degree=1))
     assert built.optimality_gap < 1e-5
     assert built.stationary == 0
+
+
+def predicates_on_one_axis(number: int) -> tuple[Workload, np.ndarray]:
+    """Return products of two attributes, each with different ranges of the first, and the Gram matrix of these."""
+    rng, workload = np.random.default_rng(2), Workload(Domain({"a": 9, "b": 3}))
+    grams = np.zeros((27, 27))
+    for _ in range(number):
+        low, high = np.sort(rng.integers(0, 9, (2, rng.integers(1, 4), 1)), axis=0)
+        ranges = ((np.arange(9) >= low) & (np.arange(9) <= high)).astype(float)
+        workload.add_product({"a": ranges, "b": "identity"})
+        grams += np.kron(ranges.T @ ranges, np.eye(3))
+    return workload, grams
+
+
+def test_pooled_families_have_the_gram_matrix_of_all():
+    workload, grams = predicates_on_one_axis(MOST_FAMILIES + 10)
+    demands = pooled(demands_of(workload))
+    (whole,) = [demand for demand in demands.counts if len(next(iter(demand))[0].centred) == 2]
+    ((term, weight),) = whole
+    axes = [demands.axis(token).gram for token in sorted(term.centred)]
+    assert weight * np.kron(*axes) == pytest.approx(grams)
+    assert pooled(demands_of(predicates_on_one_axis(5)[0])).families.keys() == {
+        *demands_of(predicates_on_one_axis(5)[0]).families
+    }
+
+
+def test_bound_of_products_of_different_families_is_below_the_optimum():
+    """That of one product is the optimum; those of several add."""
+    for number in (1, 4, MOST_FAMILIES + 10):
+        workload, _ = predicates_on_one_axis(number)
+        demands = demands_of(workload)
+        bound, optimum = floor(workload, along_curve(pooled(demands))), exact_floor(workload)
+        assert bound <= optimum * (1 + 1e-9)
+        assert number > 1 or bound == pytest.approx(optimum, rel=1e-4)

@@ -49,3 +49,31 @@ def test_symmetries_are_found():
     assert len(split(*CASES["product"]).blocks) == 4
     assert len(split(*CASES["prefix"]).blocks) == 2
     assert len(split(*CASES["nothing"]).blocks) == 1
+
+
+def test_cells_with_equal_columns_are_one_orbit():
+    """Also with opposite signs: the Gram matrix and the optimum are those of the distinct columns."""
+    rng = np.random.default_rng(1)
+    distinct = rng.normal(size=(5, 6))
+    of, sign = rng.integers(0, 6, 30), rng.choice([-1.0, 1.0], 30)
+    of[:6] = range(6)
+    rows = distinct[:, of] * sign
+    blocks = split(rows, (30,))
+    (block,) = blocks.blocks
+    np.testing.assert_array_equal(blocks.orbit[:, None] == blocks.orbit, of[:, None] == of)
+    whole = blocks.expand(block, block.rows)
+    np.testing.assert_allclose(whole.T @ whole, rows.T @ rows, atol=1e-12)
+
+    merged = convex.optimise(rows, (30,))
+    plain = convex.optimise_blocks(single_block(distinct, (6,)), 1e-9)
+    assert merged.dual == pytest.approx(plain.dual, rel=1e-8)
+    strategy = merged.root.T @ merged.root
+    assert np.trace(rows @ np.linalg.pinv(strategy, hermitian=True) @ rows.T) == pytest.approx(merged.primal)
+
+
+def test_one_query_has_the_square_of_its_largest_entry():
+    """The strategy is the query itself, at the scale at which its largest entry is 1."""
+    query = np.array([[0.3, -0.9, 0.2, 0.25]])
+    found = convex.optimise(query, (4,))
+    assert (found.primal, found.dual) == pytest.approx((0.81, 0.81))
+    np.testing.assert_allclose(np.abs(found.root), np.abs(query) / 0.9)
