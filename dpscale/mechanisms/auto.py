@@ -19,7 +19,7 @@ from dpscale.mechanisms import (
     weighted_fourier as fourier,
     weighted_residuals,
 )
-from dpscale.mechanisms.contract import Mechanism, NoOptions, PlanningProblem, Tools
+from dpscale.mechanisms.contract import Mechanism, ObjectiveOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.plans.plan import Plan
@@ -37,7 +37,7 @@ TRIED = (
 )
 
 
-def plan(problem: PlanningProblem, options: NoOptions, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> Plan:
     """Return the plan with the least error among all mechanisms; PlanError if none supports the workload."""
     return best_plan({tried.NAME: tried.MECHANISM for tried in TRIED}, problem, tools)
 
@@ -67,9 +67,9 @@ def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, too
     return replace(best, notes=(*best.notes, note), floor=min(floor, best.error))
 
 
-def predicted_seconds(problem: PlanningProblem, options: NoOptions) -> float:
+def predicted_seconds(problem: PlanningProblem, options: ObjectiveOptions) -> float:
     """Return the predicted seconds of all mechanisms together."""
     return sum(tried.MECHANISM.seconds(problem, tried.MECHANISM.Options()) for tried in TRIED)
 
 
-MECHANISM = matrix_mechanism(NAME, NoOptions, plan, "4", frozenset({"1", "2", "3"}), predicted_seconds)
+MECHANISM = matrix_mechanism(NAME, ObjectiveOptions, plan, "4", frozenset({"1", "2", "3"}), predicted_seconds)

@@ -15,7 +15,7 @@ from typing import Literal
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import PlanningProblem, Tools
+from dpscale.mechanisms.contract import Objective, PlanningProblem, Tools, objective
 from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism, wide_attribute
 from dpscale.optimize import baselines
 from dpscale.optimize.implicit_workload import AxisGram, Implicit, implicit
@@ -53,6 +53,7 @@ class Options(Settings):
     strategy: Literal[
         "workload", "identity", "wavelet", "hierarchical", "hb", "greedy-h", "fourier", "walsh", "data-cube"
     ] = setting("identity", ", ".join([*AXIS, CUBE]), "strategy of every set in the workload")
+    objective: Objective = objective()
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:

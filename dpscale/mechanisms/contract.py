@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from dpscale.base.display import figure
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, ParallelMap, serial_map
-from dpscale.base.settings import Settings
+from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
@@ -118,6 +118,20 @@ class Tools:
 
 class NoOptions(Settings):
     """Options of a mechanism without settings."""
+
+
+Objective = Literal["sum", "max"]
+
+
+def objective() -> Any:
+    """Return the setting of what a matrix mechanism minimises."""
+    return setting("sum", "sum or max", "what is minimised: the weighted sum of the variances, or the largest one")
+
+
+class ObjectiveOptions(Settings):
+    """Options of a matrix mechanism with no other settings."""
+
+    objective: Objective = objective()
 
 
 SET_SECONDS, PAIR_SECONDS, CELL_SECONDS = 5e-5, 4e-6, 5e-9  # of a set, of a product of tables, and of its cells

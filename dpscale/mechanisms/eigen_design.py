@@ -21,7 +21,7 @@ from pydantic import model_validator
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import PlanningProblem, Tools, seconds_of_products
+from dpscale.mechanisms.contract import Objective, PlanningProblem, Tools, objective, seconds_of_products
 from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism
 from dpscale.optimize import baselines
 from dpscale.optimize.eigen_design import (
@@ -86,6 +86,8 @@ class Options(Settings):
             raise ValueError(JobError("mechanism.design", "given together with separate or principal", "one of them",
                                       "remove the others"))  # fmt: skip
         return self
+
+    objective: Objective = objective()
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:

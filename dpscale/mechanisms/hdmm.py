@@ -21,7 +21,7 @@ from typing import Literal
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import PlanningProblem, Tools, seconds_of_products
+from dpscale.mechanisms.contract import Objective, PlanningProblem, Tools, objective, seconds_of_products
 from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism, wide_attribute
 from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
@@ -54,6 +54,7 @@ class Options(Settings):
     way: Literal["explicit", "product", "union", "marginals"] | None = setting(
         None, ", ".join(WAYS), "search to run; all by default"
     )
+    objective: Objective = objective()
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
@@ -69,8 +70,26 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
             refused.append(error)
 
     if not plans:
-        raise refused[0]
+        raise _joint_refusal(problem.workload, options) or refused[0]
     return _best(problem.workload, plans)
+
+
+def _joint_refusal(workload: Workload, options: Options) -> PlanError | None:
+    """Return the refusal of queries over several attributes that are no products; None if there are none."""
+    sets = ((part, names) for part in workload.parts if not part.factorizes for names in part.sets if len(names) > 1)
+    part, names = next(sets, (None, ()))
+    if part is None:
+        return None
+
+    cells = workload.domain.cells(workload.domain.ordered({name for names in workload.sets for name in names}))
+    most = MOST_EXPLICIT if options.way == "explicit" else 0 if options.way else EXPLICIT_CELLS
+    explicit = 'set way = "explicit", or ' if most < cells <= MOST_EXPLICIT else ""
+    return PlanError(
+        "workload",
+        f"{part.name} over {', '.join(names)}, which is no product, on {cells:,} cells of all attributes",
+        "products" + (f", or at most {most:,} cells for a strategy on all of them" if most else f" for {options.way}"),
+        f"{explicit}use weighted-residuals, which plans each residual space of joint queries",
+    )
 
 
 DENSE_SECONDS, WIDE_SECONDS = 4.0, 5.0  # of a search on 1,024 cells, and on any number of cells of a wide axis

@@ -8,7 +8,7 @@ only its own queries.
 from __future__ import annotations
 
 from dpscale.base.numerics import AttributeSet
-from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
+from dpscale.mechanisms.contract import ObjectiveOptions, PlanningProblem, Tools
 from dpscale.mechanisms.matrix_mechanism import marginal_plan, matrix_mechanism
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
@@ -19,7 +19,7 @@ from dpscale.workload import Workload
 NAME = "identity"
 
 
-def plan(problem: PlanningProblem, options: NoOptions, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> Plan:
     """Plan the identity strategy on every set of the workload."""
     workload, noise = problem.workload, problem.noise
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
@@ -41,4 +41,4 @@ def _energies(workload: Workload) -> dict[AttributeSet, float]:
     return energies
 
 
-MECHANISM = matrix_mechanism(NAME, NoOptions, plan)
+MECHANISM = matrix_mechanism(NAME, ObjectiveOptions, plan)

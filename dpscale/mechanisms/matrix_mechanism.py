@@ -27,6 +27,7 @@ from dpscale.mechanisms.earlier_blocks import (
     read_target,
 )
 from dpscale.mechanisms.fixed_plan import FixedPlan
+from dpscale.mechanisms.largest_error import least_largest
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan, read_plan
@@ -67,12 +68,25 @@ def matrix_mechanism(
     version: str = "1",
     resumes: frozenset[str] = frozenset(),
     seconds: Callable[[PlanningProblem, Any], float] = seconds_of_sets,
+    minimises_largest: Callable[[Workload], bool] = lambda workload: False,
 ) -> Mechanism:
-    """Return the mechanism of a function that plans blocks; see `Mechanism` for version, resumes and seconds."""
+    """Return the mechanism of a function that plans blocks; see `Mechanism` for version, resumes and seconds.
+
+    Where `minimises_largest` is not true of the workload, the plan of least largest error is found by weights of the
+    queries (`largest_error`).
+    """
+
+    def planned(problem: PlanningProblem, given: Any, tools: Tools) -> Plan:
+        if getattr(given, "objective", "sum") == "sum" or minimises_largest(problem.workload):
+            return _plan_classes(plan, problem, given, tools)
+        summed = given.model_copy(update={"objective": "sum"})
+        unstored = replace(tools, store=None)  # the weights of a round do not occur again
+        return least_largest(problem, lambda weighted: _plan_classes(plan, weighted, summed, unstored))
+
     return Mechanism(
         name,
         options,
-        lambda problem, given, tools: FixedPlan(_plan_classes(plan, problem, given, tools), problem),
+        lambda problem, given, tools: FixedPlan(planned(problem, given, tools), problem),
         lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
         lambda given: FORMS,
         version=version,

@@ -19,7 +19,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
 from dpscale.domain import MOST_PARTS
 from dpscale.mechanisms import hdmm, identity
-from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
+from dpscale.mechanisms.contract import ObjectiveOptions, PlanningProblem, Tools
 from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan
 from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.integer_strategies import product_block
@@ -73,7 +73,7 @@ def whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
         With Laplace noise.
     tools : Tools
     """
-    yield "marginals of the sets", identity.plan(problem, NoOptions(), tools)
+    yield "marginals of the sets", identity.plan(problem, ObjectiveOptions(), tools)
     found = list[WeightedSets]()
     with suppress(PlanError):  # an unsupported workload has the other plans
         for label, made, sets in _marginal_plans(problem, tools):

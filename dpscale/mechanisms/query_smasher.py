@@ -7,7 +7,7 @@ from functools import partial
 
 from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
+from dpscale.mechanisms.contract import Objective, PlanningProblem, PlanStore, Tools, objective
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
@@ -27,6 +27,7 @@ class Options(Settings):
         "time limit of a search; the notes of the plan list the searches that it ended",
         gt=0,
     )
+    objective: Objective = objective()
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:

@@ -9,13 +9,11 @@ is valid because the dual function is superadditive. The largest variance of a c
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 
 from dpscale.base.errors import JobError
-from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import PlanningProblem, Tools
+from dpscale.mechanisms.contract import ObjectiveOptions, PlanningProblem, Tools
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import ResidualSolutions
 from dpscale.optimize.convex import Solution
@@ -24,23 +22,13 @@ from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import GAUSSIAN, allocate, total_error, variance_factor
-from dpscale.workload import GramFactor, Subworkload, Subworkloads, decompose
+from dpscale.workload import MARGINAL, GramFactor, Subworkload, Subworkloads, Workload, decompose
 from dpscale.workload.wide import WideGram
 
 NAME = "residual-planner"
 
 
-class Options(Settings):
-    """Objective of the plan."""
-
-    objective: Literal["sum", "max"] = setting(
-        "sum",
-        "sum or max",
-        "sum of the variances, or max: the largest variance of a cell of any marginal in the workload",
-    )
-
-
-def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> Plan:
     """Plan every residual with the centring strategy, and shares for the objective."""
     workload, noise = problem.workload, problem.noise
     subs = decompose(workload)
@@ -49,7 +37,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     shares, _ = allocate(coefficients, noise)
     notes: tuple[str, ...] = ()
 
-    if options.objective == "max":
+    if options.objective == "max" and marginals_alone(workload):
         if noise != GAUSSIAN:
             raise JobError("mechanism.objective", "max under Laplace noise", "sum", "give delta, or leave it out")
         shares, note = least_maximum(workload, list(sets))
@@ -59,6 +47,11 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     solutions = [Solution(tuple(map(center_factor, sub.sizes)), 0.0, 0.0) for sub in subs.classes]
     blocks = ResidualSolutions(sets, subs.which, solutions).blocks(shares, noise)
     return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise), notes)
+
+
+def marginals_alone(workload: Workload) -> bool:
+    """Return whether a workload has marginals alone, of which the shares minimise the largest error."""
+    return all(part.axis_families == (MARGINAL,) for part in workload.parts)
 
 
 def _coefficient(sub: Subworkload, noise: str) -> float:
@@ -90,4 +83,4 @@ def _root_trace(factor: GramFactor | WideGram) -> float:
     return float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan)
+MECHANISM = matrix_mechanism(NAME, ObjectiveOptions, plan, minimises_largest=marginals_alone)

@@ -18,7 +18,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
-from dpscale.mechanisms.contract import PlanningProblem, Tools
+from dpscale.mechanisms.contract import Objective, PlanningProblem, Tools, objective
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
 from dpscale.optimize import baselines
@@ -49,6 +49,7 @@ class Options(Settings):
         "a base strategy for some attributes: identity, prefix, wavelet, hierarchical, hb or a matrix of rows × cells; "
         "the best named one for the others",
     )
+    objective: Objective = objective()
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:

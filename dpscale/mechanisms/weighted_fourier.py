@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpscale.base.numerics import Floats
-from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
+from dpscale.mechanisms.contract import ObjectiveOptions, PlanningProblem, Tools
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import Optimum
@@ -21,7 +21,7 @@ from dpscale.workload import root_of
 NAME = "weighted-fourier"
 
 
-def plan(problem: PlanningProblem, options: NoOptions, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> Plan:
     """Plan every residual with its best circulant strategy."""
     return plan_residuals(problem, tools, NAME, solve_circulant, based=False)
 
@@ -50,4 +50,4 @@ def _circulant(spectrum: Floats) -> Floats:
     return np.asarray((matrix + matrix.T) / 2)
 
 
-MECHANISM = matrix_mechanism(NAME, NoOptions, plan)
+MECHANISM = matrix_mechanism(NAME, ObjectiveOptions, plan)

@@ -36,3 +36,14 @@ def test_unsuitable_mechanism_is_refused_with_alternative():
 def test_circulant_strategies_of_arbitrary_queries_are_accurate():
     workload = dp.Workload(dp.Domain({"a": 300})).add_queries(("a",), np.random.default_rng(0).random((5, 300)))
     assert dp.plan(workload, "weighted-fourier").rmse() < 5 * dp.plan(workload, "query-smasher").rmse()
+
+
+@pytest.mark.parametrize(
+    ("way", "takes"), [(None, "products, or at most 1,024 cells"), ("union", "products for union")]
+)
+def test_hdmm_refuses_joint_families_with_a_mechanism_that_plans_them(way, takes):
+    workload = dp.Workload(dp.Domain({"a": 60, "b": 60})).add("affine", degree=2)
+    with pytest.raises(dp.PlanError, match=rf"affine over a, b, which is no product.*{takes}") as caught:
+        dp.plan(workload, "hdmm", way=way)
+    assert 'set way = "explicit", or use weighted-residuals' in str(caught.value)
+    assert dp.plan(workload, "weighted-residuals").error > 0

@@ -38,7 +38,8 @@ def test_value_outside_domain_leaves_no_directory(job, tmp_path):
 
 def test_planning_error_leaves_no_directory(tmp_path):
     write_table(tmp_path / "data", table())
-    job = write_job(tmp_path, mechanism={"name": "residual-planner", "objective": "max"})
+    joint = [{"family": "affine", "degree": 2}]
+    job = write_job(tmp_path, workload=joint, mechanism={"name": "hdmm", "way": "product"})
     result = CliRunner().invoke(main, ["plan", str(job), "--run-dir", str(tmp_path / "run")])
     assert result.exit_code == 2
     assert not (tmp_path / "run").exists()
