@@ -21,7 +21,7 @@ from typing import Literal
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import Objective, PlanningProblem, Tools, objective, seconds_of_products
+from dpscale.mechanisms.contract import Objective, PlanningProblem, Tools, objective
 from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism, wide_attribute
 from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
@@ -93,6 +93,7 @@ def _joint_refusal(workload: Workload, options: Options) -> PlanError | None:
 
 
 DENSE_SECONDS, WIDE_SECONDS = 4.0, 5.0  # of a search on 1,024 cells, and on any number of cells of a wide axis
+PAIR_SECONDS, PART_SECONDS = 6e-5, 0.03  # of the error of a product under a block, and of a search for a part
 
 
 def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
@@ -108,9 +109,9 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
         return DENSE_SECONDS * dense  # the other searches are refused at once
 
     dense += sum((size / 1024) ** 3 for size in sizes)
-    products = len(workload.sets)
-    union = seconds_of_products(workload, products) if "union" in ways and products <= MOST_PRODUCTS else 0.0
-    return DENSE_SECONDS * dense + union
+    products = sum(len(part.sets) for part in workload.parts)
+    union = PAIR_SECONDS * products**2 + PART_SECONDS * len(workload.parts)
+    return DENSE_SECONDS * dense + (union if "union" in ways and products <= MOST_PRODUCTS else 0.0)
 
 
 def _ways(problem: PlanningProblem) -> Sequence[str]:

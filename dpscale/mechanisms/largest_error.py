@@ -38,6 +38,7 @@ from dpscale.workload.parts import ProductPart
 from dpscale.workload.wide import is_wide
 
 ROUNDS, ENOUGH, EARLY = 40, 1e-3, 8  # rounds, gap of the variance at which they end, rounds without gain that end them
+USUAL_ROUNDS = 15
 GAIN = 1e-4  # of the maximum or its bound
 MOST_QUERIES = 1 << 22  # whose variances are computed in each round
 LEAST = 1e-3  # of the largest factor; smaller weights may have no effect on integer strategies
@@ -84,6 +85,8 @@ def least_largest(problem: PlanningProblem, make: Callable[[PlanningProblem], Pl
         least = max(least, bound)
         if errors.largest < worst:
             best, worst = made, errors.largest
+        if np.abs(errors.changes).max(initial=0.0) <= FLAT:
+            break
         weights = weights.moved(mixing, errors)
 
     assert best is not None

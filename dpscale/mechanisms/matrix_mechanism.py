@@ -27,7 +27,7 @@ from dpscale.mechanisms.earlier_blocks import (
     read_target,
 )
 from dpscale.mechanisms.fixed_plan import FixedPlan
-from dpscale.mechanisms.largest_error import least_largest
+from dpscale.mechanisms.largest_error import USUAL_ROUNDS, least_largest
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan, read_plan
@@ -76,12 +76,18 @@ def matrix_mechanism(
     queries (`largest_error`).
     """
 
+    def iterates(problem: PlanningProblem, given: Any) -> bool:
+        return getattr(given, "objective", "sum") == "max" and not minimises_largest(problem.workload)
+
     def planned(problem: PlanningProblem, given: Any, tools: Tools) -> Plan:
-        if getattr(given, "objective", "sum") == "sum" or minimises_largest(problem.workload):
+        if not iterates(problem, given):
             return _plan_classes(plan, problem, given, tools)
         summed = given.model_copy(update={"objective": "sum"})
         unstored = replace(tools, store=None)  # the weights of a round do not occur again
         return least_largest(problem, lambda weighted: _plan_classes(plan, weighted, summed, unstored))
+
+    def predicted(problem: PlanningProblem, given: Any) -> float:
+        return (USUAL_ROUNDS if iterates(problem, given) else 1) * seconds(_on_classes(problem)[0], given)
 
     return Mechanism(
         name,
@@ -92,7 +98,7 @@ def matrix_mechanism(
         version=version,
         resumes=resumes,
         aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
-        seconds=lambda problem, given: seconds(_on_classes(problem)[0], given),
+        seconds=predicted,
         pooling=POOLING,
     )
 
