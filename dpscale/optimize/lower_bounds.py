@@ -259,7 +259,7 @@ def svd_of_gram(gram: Floats) -> float:
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum() ** 2 / len(gram))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1)
 def svd_bound(union: Implicit) -> SvdBound:
     """Return the SVD bound of a union of products, exact if all its Gram matrices commute."""
     groups = commuting_groups(union)
