@@ -75,7 +75,7 @@ def measure_block(
 
 def _has_limbs(block: Block) -> bool:
     """Return whether the product of a block can be computed in limbs; a centred tree of many leaves cannot."""
-    if all(factor.kind not in ("tree", "toeplitz", "layered", "spectral") for factor in block.factors):
+    if all(factor.kind not in ("tree", "toeplitz", "layered", "spectral", "circulant") for factor in block.factors):
         return True
     from dpscale.measurement import wide  # imports numba
 
@@ -151,7 +151,7 @@ def _axes(block: Block) -> list[tuple[int | None, Factor]]:
 def _apply(factor: Factor, values: Integers, axis: int | None) -> Integers:
     """Apply the factor along one axis, or to all cells if `axis` is None; in place if the shape does not change."""
     if axis is None:
-        return np.asarray(factor.explicit() @ values.reshape(-1))
+        return np.asarray(factor.apply(values.reshape(-1)))
     if factor.kind == "identity":
         return values
     if factor.kind == "center":

@@ -17,6 +17,7 @@ from numba import uint64
 
 from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Floats, Integers, Integers32, NDArray
+from dpscale.plans.circulant import CirculantFactor
 from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
@@ -33,6 +34,7 @@ ON_WORDS = (
     ToeplitzFactor,
     LayeredFactor,
     SpectralFactor,
+    CirculantFactor,
 )  # applied to whole limbs as int64, without digits
 CHUNK = 1 << 16
 ONE_THREAD = 1 << 18

@@ -18,11 +18,11 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.plans.accuracy_base import Accuracy, CoupledResiduals, ResidualEstimator, SpannedQuery
-from dpscale.plans.blocks import Block, Blocks, joint_quadratic
+from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.tree import TreeAccuracy
 from dpscale.workload import Family, WorkloadPart, axis_of
-from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
+from dpscale.workload.residual import Weights, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide
 
 Cache = dict[tuple[Hashable, ...], Any]
@@ -111,7 +111,7 @@ class IndependentResiduals(Accuracy):
         """Return qᵀ (KᵀK)⁺ q of every product query q; cached for sets with the same strategy."""
         key = ("quadratic", *families, factor)
         if key not in self._cache:
-            self._cache[key] = joint_quadratic(families, factor.covariance, factor.shape)
+            self._cache[key] = factor.product_quadratics(families)
         return np.asarray(self._cache[key])
 
     def _residual_error(self, families: Mapping[str, Family], estimator: ResidualEstimator) -> float:
@@ -133,8 +133,7 @@ class IndependentResiduals(Accuracy):
         factor = estimator.factors[0]
         key = ("trace", *families, factor)
         if key not in self._cache:
-            grams = [family.gram(n) for family, n in zip(families, factor.shape, strict=True)]
-            self._cache[key] = float((kron(grams) * factor.covariance).sum())
+            self._cache[key] = factor.product_trace(families)
         return float(self._cache[key])
 
 

@@ -48,13 +48,12 @@ from dpscale.plans.blocks import (
     centred_variance,
     combine_tables,
     gram_table,
-    joint_quadratic,
     joint_spread,
     mix_pieces,
     query_table,
     total_variance,
 )
-from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.factor import Factor, identity_factor, joint_quadratic
 from dpscale.plans.product_errors import product_errors
 from dpscale.plans.residual_estimators import KnownResiduals, ResidualEstimator, residual_estimators, spans
 from dpscale.workload import Family, Workload, WorkloadPart

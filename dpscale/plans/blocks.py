@@ -415,15 +415,3 @@ def mix_pieces(queries: Floats, weights: Floats, profiles: Profiles) -> Floats:
         shape = [n if inside else 1 for n, inside in zip(queries.shape[1:], pattern, strict=True)]
         total = total + weights[pattern] * part.reshape(-1, *shape)
     return total
-
-
-def joint_quadratic(families: tuple[Family, ...], covariance: Floats, shape: tuple[int, ...]) -> Floats:
-    """Return the diagonal of W S Wᵀ for a product W and a covariance S on all cells of `shape`."""
-    form = covariance.reshape(*shape, *shape)
-    for axis, (family, size) in enumerate(zip(families, shape, strict=True)):
-        # axes: finished queries, remaining rows of S, remaining columns of S; the first remaining pair becomes queries
-        form = np.moveaxis(form, (axis, len(families)), (-2, -1))
-        pairs = form.reshape(-1, size, size)
-        reduced = family.quadratic((pairs + pairs.swapaxes(1, 2)) / 2)
-        form = np.moveaxis(reduced.reshape(*form.shape[:-2], -1), -1, axis)
-    return form

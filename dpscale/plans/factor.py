@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray, linalg
 from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Family
-from dpscale.workload.residual import Weights, center, profile_of
+from dpscale.workload.residual import Weights, center, kron, profile_of
 from dpscale.workload.wide import LONG
 
-KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz", "layered", "spectral")
+KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz", "layered", "spectral", "circulant")
 LIMB = 21
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
+MOST_EXPLICIT = 10_000  # cells of a matrix of cells × cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class Factor:
     kind : str
         "center": K = n I − 11ᵀ. "identity": K = I. "matrix": K has linearly independent rows, each centred exactly
         along every axis of `shape`. "full": K has linearly independent columns, for measurements of a marginal itself.
-        "nested", "tree", "toeplitz", "layered" and "spectral": see the classes of these names.
+        "nested", "tree", "toeplitz", "layered", "spectral" and "circulant": see the classes of these names.
     shape : tuple of int
     matrix : ndarray of int64, shape (rows, cells), or None
     weights : tuple of Weights or None
@@ -195,6 +198,10 @@ class Factor:
             return np.moveaxis(center(values, (axis,)) / self.cells, axis, -1)
         return np.tensordot(values, self.inverse, axes=(axis, 1))
 
+    def joint_estimate(self, values: Floats) -> Floats:
+        """Return K⁺ applied along the leading axis, which has the rows of a joint strategy."""
+        return np.asarray(self.inverse @ values)
+
     def apply_covariance(self, values: Floats) -> Floats:
         """Return the covariance applied along the second axis; the axis is moved to the end."""
         if self._flat is None:
@@ -215,6 +222,20 @@ class Factor:
         sums = family.times_gram(np.ones(self.cells)).sum()
         return self._flat * float(family.trace(self.cells) - sums / self.cells)
 
+    def array_quadratics(self, queries: Floats) -> Floats:
+        """Return qᵀ (KᵀK)⁺ q of queries on all cells of the axes, shape (m, …)."""
+        turned = queries.reshape(len(queries), -1) @ self.inverse
+        return np.asarray((turned**2).sum(axis=1))
+
+    def product_quadratics(self, families: Sequence[Family]) -> Floats:
+        """Return qᵀ (KᵀK)⁺ q of every product query q, one axis for the queries of each one-way family."""
+        return joint_quadratic(families, self.covariance, self.shape)
+
+    def product_trace(self, families: Sequence[Family]) -> float:
+        """Return the sum of qᵀ (KᵀK)⁺ q over all product queries q."""
+        grams = [family.gram(size) for family, size in zip(families, self.shape, strict=True)]
+        return float((kron(grams) * self.covariance).sum())
+
     @property
     def mean_variance(self) -> float:
         """Mean of the diagonal of the covariance."""
@@ -222,7 +243,7 @@ class Factor:
 
     @property
     def is_long(self) -> bool:
-        """Whether the axis is too long for an explicit covariance of shape (cells, cells)."""
+        """Whether the axes have too many cells for an explicit covariance of shape (cells, cells)."""
         return self._flat is not None
 
     def sums_covariance(self, ends: Integers) -> Floats:
@@ -276,17 +297,37 @@ class ImplicitFactor(Factor):
 
     def explicit(self) -> Integers:
         """Return K as a matrix, shape (rows, cells)."""
+        self._check_matrix()
         return np.asarray(self.apply(np.eye(self.cells, dtype=np.int64)))
+
+    def _check_matrix(self) -> None:
+        """Raise PlanError if a matrix of cells × cells is too large."""
+        if self.cells > MOST_EXPLICIT:
+            raise PlanError("strategy", f"{self.cells} cells, as a matrix", f"at most {MOST_EXPLICIT} cells",
+                            "use least-squares estimates, or coarsen the attributes")  # fmt: skip
 
     @cached_property
     def inverse(self) -> Floats:
         """K⁺ as a matrix, shape (cells, rows)."""
+        self._check_matrix()
         return self.estimate(np.eye(self.rows)).T
 
     @cached_property
     def covariance(self) -> Floats:
         """Covariance of the estimated cells as a matrix, shape (cells, cells)."""
         return np.asarray(self.inverse @ self.inverse.T)
+
+
+def joint_quadratic(families: Sequence[Family], covariance: Floats, shape: tuple[int, ...]) -> Floats:
+    """Return the diagonal of W S Wᵀ for a product W and a covariance S on all cells of `shape`."""
+    form = covariance.reshape(*shape, *shape)
+    for axis, (family, size) in enumerate(zip(families, shape, strict=True)):
+        # axes: finished queries, remaining rows of S, remaining columns of S; the first remaining pair becomes queries
+        form = np.moveaxis(form, (axis, len(families)), (-2, -1))
+        pairs = form.reshape(-1, size, size)
+        reduced = family.quadratic((pairs + pairs.swapaxes(1, 2)) / 2)
+        form = np.moveaxis(reduced.reshape(*form.shape[:-2], -1), -1, axis)
+    return form
 
 
 def _square_inverse(matrix: Floats) -> Floats:

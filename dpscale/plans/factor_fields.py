@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Integers
+from dpscale.plans.circulant import CirculantFactor
 from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
@@ -48,6 +49,8 @@ def factor_fields(factor: Factor) -> Fields:
     if isinstance(factor, SpectralFactor):
         integers = {"coefficients": packed(factor.coefficients), "multipliers": packed(factor.multipliers)}
         return fields | {"circle": factor.circle} | integers
+    if isinstance(factor, CirculantFactor):
+        return fields | {"packed": packed(factor.kernel)}
     if isinstance(factor, ToeplitzFactor):
         return fields | {"packed": packed(np.concatenate([factor.coefficients, factor.multipliers]))}
     if factor.matrix is None:

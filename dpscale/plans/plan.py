@@ -33,6 +33,7 @@ from dpscale.domain.hierarchy import Tree
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.attribute_sets import AttributeSets, CountSources, count_sources
 from dpscale.plans.blocks import NOISES, Blocks, Strategy
+from dpscale.plans.circulant import CirculantFactor
 from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
@@ -537,6 +538,8 @@ def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
     elif isinstance(factor, ToeplitzFactor | SpectralFactor):
         yield f"{key}.coefficients", factor.coefficients
         yield f"{key}.multipliers", factor.multipliers
+    elif isinstance(factor, CirculantFactor):
+        yield f"{key}.kernel", factor.kernel
     elif factor.matrix is not None:
         yield key, factor.matrix
 
@@ -554,7 +557,7 @@ def _describe(factor: Factor) -> dict[str, Any]:
         return described | {"widths": list(factor.widths), "sha256": factor.digest}
     if isinstance(factor, SpectralFactor):
         return described | {"circle": factor.circle, "sha256": factor.digest}
-    if isinstance(factor, ToeplitzFactor):
+    if isinstance(factor, ToeplitzFactor | CirculantFactor):
         return described | {"sha256": factor.digest}  # its weights follow from its shape
 
     if factor.matrix is not None:
@@ -586,6 +589,8 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
             described["circle"],
         )
         factor = SpectralFactor("spectral", shape, coefficients=known, multipliers=multipliers, circle=circle)
+    elif described["kind"] == "circulant":
+        factor = CirculantFactor("circulant", shape, kernel=matrices[f"{key}.kernel"])
     elif described["kind"] == "layered":
         top, multipliers, widths = matrices[f"{key}.top"], matrices[f"{key}.multipliers"], tuple(described["widths"])
         factor = LayeredFactor("layered", shape, top=top, multipliers=multipliers, widths=widths)

@@ -59,8 +59,7 @@ class ResidualEstimator:
     def variances(self, pieces: Floats) -> Floats:
         """Return the variances of a batch of pieces, shape (m, sizes…)."""
         if self.joint:
-            turned = pieces.reshape(len(pieces), -1) @ self.factors[0].inverse
-            return np.asarray(self.scale * (turned**2).sum(axis=1))
+            return self.scale * self.factors[0].array_quadratics(pieces)
 
         turned = pieces
         for factor in self.factors:  # each axis moves to the end; after all of them the order is restored
@@ -72,9 +71,8 @@ class ResidualEstimator:
     def mean_variance(self) -> float:
         """Mean variance of the coordinates of the centred residual; 0 if an axis has a single cell."""
         if self.joint:
-            rows = self.factors[0].inverse.reshape(*self.factors[0].shape, -1)
             dimensions = math.prod(size - 1 for size in self.factors[0].shape)
-            spread = float((center(rows, range(rows.ndim - 1)) ** 2).sum())
+            spread = _centred_spread(self.factors[0])
             return self.scale * spread / dimensions if dimensions else 0.0
 
         value = self.scale
@@ -88,6 +86,14 @@ class ResidualEstimator:
     def spans(self, query_piece: Floats) -> bool:
         """Return whether a query's piece lies in the row space of the sources."""
         return spans(self.factors, query_piece)
+
+
+def _centred_spread(factor: Factor) -> float:
+    """Return the trace of the covariance of a joint factor's estimates, centred along all axes."""
+    if factor.is_long:  # rows without weights, so that estimates are centred
+        return factor.cells * factor.mean_variance
+    rows = factor.inverse.reshape(*factor.shape, -1)
+    return float((center(rows, range(rows.ndim - 1)) ** 2).sum())
 
 
 def spans(factors: Sequence[Factor], query_piece: Floats) -> bool:

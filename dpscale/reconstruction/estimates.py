@@ -335,7 +335,7 @@ class LeastSquaresEstimates:
 
         values = self._read(index)
         if block.joint:
-            return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.domain.shape(subset))
+            return block.factors[0].joint_estimate(values.reshape(-1)).reshape(self.domain.shape(subset))
 
         for factor in block.factors:  # each axis moves to the end, so finally the order is the same
             values = factor.estimate(values)
@@ -350,7 +350,7 @@ class LeastSquaresEstimates:
 
     def _marginal_of(self, block: Block, values: Floats) -> Floats:
         if block.joint:
-            return np.asarray((block.factors[0].inverse @ values.reshape(-1)).reshape(block.factors[0].shape))
+            return block.factors[0].joint_estimate(values.reshape(-1)).reshape(block.factors[0].shape)
         for axis, factor in enumerate(block.factors):
             if factor.kind == "full":
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)

@@ -136,7 +136,7 @@ class _Noise:
         return values
 
     def _joint(self, block: Block, values: Floats, shape: Sequence[int]) -> Floats:
-        return (block.factors[0].inverse @ values.reshape(-1, self.draws)).T.reshape(self.draws, *shape)
+        return block.factors[0].joint_estimate(values.reshape(-1, self.draws)).T.reshape(self.draws, *shape)
 
     def _marginal(self, block: Block, values: Floats) -> Floats:
         """Return the noise of the marginal of a whole block."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.plans.blocks import Block, joint_quadratic
+from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates

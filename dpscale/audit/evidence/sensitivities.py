@@ -94,6 +94,9 @@ def of_columns(factor: Fields) -> list[tuple[int, int]]:
         return of_layers(factor)
     if factor["kind"] == "spectral":
         return of_spectrum(factor)
+    if factor["kind"] == "circulant":  # all columns have the entries of the first
+        kernel = unpacked(factor["packed"])
+        return [(sum(map(mul, kernel, kernel)), sum(map(abs, kernel)))]
     if "columns" in factor:  # too large for a bundle, which contains the digest and the column norms
         return list(zip(map(int, factor["columns"]["squared"]), map(int, factor["columns"]["absolute"]), strict=True))
     return [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
@@ -239,6 +242,8 @@ def misshapen(factor: Fields) -> str:
         return _misshapen_layers(factor)
     if factor["kind"] == "spectral":
         return _misshapen_spectrum(factor)
+    if factor["kind"] == "circulant":
+        return _misshapen_kernel(factor)
     if "columns" in factor:
         squared, absolute = (list(map(int, factor["columns"][name])) for name in ("squared", "absolute"))
         if len(squared) != count or len(absolute) != count:
@@ -282,6 +287,19 @@ def _misshapen_spectrum(factor: Fields) -> str:
         return "has not a coefficient for each distance and a multiplier for each cell"
     if min(own) < 1 or known[-1] < 0 or any(after > before for before, after in pairwise(known)):
         return "has coefficients that increase or are negative, or multipliers below 1"
+    return ""
+
+
+def _misshapen_kernel(factor: Fields) -> str:
+    """Return the fault of a circulant strategy whose first column is not centred along every axis of its cells."""
+    kernel, step = unpacked(factor["packed"]), 1
+    if {"matrix", "columns", "levels"} & set(factor) or len(kernel) != math.prod(factor["shape"]) or not any(kernel):
+        return "has not an integer for each cell, or only 0"
+    for size in reversed(factor["shape"]):
+        starts = (first + place for first in range(0, len(kernel), size * step) for place in range(step))
+        if any(sum(kernel[start : start + (size - 1) * step + 1 : step]) for start in starts):
+            return "has entries that do not sum to 0 along an axis"
+        step *= size
     return ""
 
 
