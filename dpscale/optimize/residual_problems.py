@@ -18,6 +18,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solution, Solve
+from dpscale.optimize.fourier import MOST_CELLS, FourierProblem
 from dpscale.optimize.integer_strategies import (
     BASIS_BITS,
     ENTRY_BITS,
@@ -325,7 +326,7 @@ def _reduced(weights: Sequence[int]) -> Weights:
     return tuple(number // common for number in weights)
 
 
-AnyProblem = Problem | CellsAlone | Nested | WidePrefix | LinearAxis
+AnyProblem = Problem | CellsAlone | Nested | WidePrefix | LinearAxis | FourierProblem
 AnyOptimum = Optimum | TwoLevels
 Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
 
@@ -341,6 +342,8 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
     if only and not sub.is_joint(only):
         triples = zip(only, sub.sizes, sub.weights, strict=True)
         return tuple(_problem_of(sub.factors[key], (n,), (own,), based, known) for key, n, own in triples)
+    if not based and len(sub.attributes) > 1 and JOINT_CELLS < sub.cells <= MOST_CELLS:
+        return (known.setdefault(f"fourier/{sub.signature()}", FourierProblem(sub)),)
     if not sub.attributes or (sub.cells > JOINT_CELLS and len(sub.attributes) > 1 and not only):
         return ()
     if only:

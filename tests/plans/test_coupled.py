@@ -8,7 +8,7 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.plans.blocks import Block
-from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.factor import Factor, identity_factor, joint_quadratic
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
