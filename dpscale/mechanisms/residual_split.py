@@ -16,6 +16,7 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, NDArray, named_task, one_thread
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.convex import Solution, Solve
+from dpscale.optimize.fourier import MOST_ENTRIES
 from dpscale.optimize.opt_kronecker import solve_product, with_product_bound
 from dpscale.optimize.residual_problems import AnyOptimum, AnyProblem, Rounded, assemble_solution, bits_of, problems_of
 from dpscale.plans.attribute_sets import AttributeSets
@@ -105,7 +106,7 @@ def solve_residuals(
     weights : mapping of str to Weights, optional
         Weights of the attributes that are not averaged by the plain mean.
     """
-    subs = decompose(problem.workload, weights)
+    subs = decompose(problem.workload, weights, 0 if based else MOST_ENTRIES)
     signatures = [one.signature() for one in subs.classes]
     distinct = _distinct(subs, signatures)
     single: dict[str, AnyProblem] = {}

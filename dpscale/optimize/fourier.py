@@ -13,6 +13,7 @@ Gram matrix every rotation of the cells along an axis leaves unchanged. The boun
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -20,13 +21,18 @@ import numpy as np
 
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve
-from dpscale.plans.circulant import CHUNK, CirculantFactor, gram_power, rounded_kernel
+from dpscale.plans.circulant import CirculantFactor, gram_power, rounded_kernel
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family, GramFactor, Subworkload
+from dpscale.workload.factors import ArrayGram
+from dpscale.workload.family import in_chunks
 from dpscale.workload.residual import Weights
+from dpscale.workload.subworkloads import AnyGram
 from dpscale.workload.wide import WideGram
 
-MOST_CELLS = 1 << 20
+MOST_CELLS, MOST_ENTRIES = 1 << 20, 1 << 30  # of a subworkload, and of its queries that are no products
+MOST_BOUNDED = 1 << 26  # entries of queries that are no products and have a bound
+NEGLIGIBLE = 1e-12  # of the largest squared singular value
 LEAST = 1e-24  # of the largest c, so that no eigenvalue vanishes
 
 
@@ -59,7 +65,7 @@ class FourierProblem:
     def _term_power(self, key: tuple[str, ...]) -> Floats:
         factors = [self.sub.factors[name] for name in key]
         if self.sub.is_joint(key):
-            return array_power(factors[0].rows, self.sub.sizes)
+            return array_power(_chunks(factors[0]), self.sub.sizes)
         return reduce(np.multiply.outer, map(_axis_power, factors))
 
     def solved(self, solve: Solve) -> Optimum:
@@ -78,32 +84,37 @@ class FourierProblem:
         return factor, error * factor.squared_sensitivity(noise)
 
 
-def array_power(queries: Floats, shape: tuple[int, ...]) -> Floats:
-    """Return Σ |q̂|²/N over queries, shape (m, cells), by frequency."""
-    cells, axes, total = math.prod(shape), tuple(range(1, len(shape) + 1)), np.zeros(shape)
-    step = max(1, CHUNK // cells)
-    for start in range(0, len(queries), step):
-        spectra = np.fft.fftn(queries[start : start + step].reshape(-1, *shape), axes=axes)
-        total += (np.abs(spectra) ** 2).sum(axis=0)
-    return total / cells
+def array_power(chunks: Iterable[Floats], shape: tuple[int, ...]) -> Floats:
+    """Return Σ |q̂|²/N over queries, given in arrays of shape (m, cells), by frequency."""
+    axes, total = tuple(range(1, len(shape) + 1)), np.zeros(shape)
+    for queries in chunks:
+        total += (np.abs(np.fft.fftn(queries.reshape(-1, *shape), axes=axes)) ** 2).sum(axis=0)
+    return total / math.prod(shape)
 
 
-def _axis_power(factor: GramFactor | WideGram) -> Floats:
+def _chunks(factor: AnyGram) -> Iterator[Floats]:
+    """Yield rows F with FᵀF equal to a Gram matrix, in arrays of some rows."""
+    return factor.chunks() if isinstance(factor, ArrayGram) else in_chunks(factor.rows)
+
+
+def _axis_power(factor: AnyGram) -> Floats:
     """Return c of the Gram matrix of one axis; that of a wide one is not centred."""
     if isinstance(factor, WideGram):
         powers = [weight * gram_power(family, factor.size) for family, weight in factor.asked
                   if isinstance(family, Family)]  # fmt: skip
         return np.asarray(sum(powers))
-    return array_power(factor.rows, factor.rows.shape[1:])
+    assert isinstance(factor, GramFactor)
+    return array_power(in_chunks(factor.rows), factor.rows.shape[1:])
 
 
-def _bound(factor: GramFactor | WideGram) -> float:
-    """Return the bound (Σ singular values)²/n of the error of a Gram matrix over all strategies."""
+def _bound(factor: AnyGram) -> float:
+    """Return the bound (Σ singular values)²/n of the error of a Gram matrix over all strategies; 0 if not computed."""
     if isinstance(factor, WideGram):
         return factor.lower_bound
-    rows = factor.rows
-    if 2 * len(rows) < rows.shape[1]:
-        values = np.sqrt(np.maximum(np.linalg.eigvalsh(rows @ rows.T), 0))
-    else:
-        values = np.linalg.svd(rows, compute_uv=False)
-    return float(values.sum() ** 2 / rows.shape[1])
+    if isinstance(factor, ArrayGram) and math.prod(factor.shape) > MOST_BOUNDED:
+        return 0.0
+    rows = factor.rows if isinstance(factor, GramFactor) else np.concatenate(list(factor.chunks()))
+    if 2 * len(rows) >= rows.shape[1]:
+        return float(np.linalg.svd(rows, compute_uv=False).sum() ** 2 / rows.shape[1])
+    squares = np.linalg.eigvalsh(rows @ rows.T)
+    return float(np.sqrt(squares[squares > NEGLIGIBLE * squares[-1]]).sum() ** 2 / rows.shape[1])

@@ -78,8 +78,9 @@ class IndependentResiduals(Accuracy):
     def _of_pieces(
         self, part: WorkloadPart, attributes: AttributeSet, axes: list[int], estimator: ResidualEstimator
     ) -> Floats:
-        pieces = piece(part.queries(attributes), axes, lead=1, profiles=self.axis_profiles(attributes))
-        return replace(estimator, scale=1.0).variances(pieces)
+        unit, profiles = replace(estimator, scale=1.0), self.axis_profiles(attributes)
+        chunks = part.chunks(attributes)
+        return np.concatenate([unit.variances(piece(some, axes, lead=1, profiles=profiles)) for some in chunks])
 
     def _residual_variances(self, families: Mapping[str, Family], estimator: ResidualEstimator) -> Floats:
         """Return the contribution of one residual to every product query, one axis per attribute.

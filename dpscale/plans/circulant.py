@@ -28,11 +28,11 @@ from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.plans.factor import ImplicitFactor
 from dpscale.plans.toeplitz import exact_convolution
 from dpscale.workload import Family
+from dpscale.workload.family import in_chunks
 from dpscale.workload.node_grams import generators
 from dpscale.workload.wide import is_wide
 
 LARGEST_SUM = 1 << 50  # of the absolute entries of a row, so that limbs of 12 bits can be multiplied
-CHUNK = 1 << 22  # entries of queries that are transformed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,10 +139,8 @@ class CirculantFactor(ImplicitFactor):
         return self._filtered(np.moveaxis(values, 1, -1), 2)
 
     def array_quadratics(self, queries: Floats) -> Floats:
-        step = max(1, CHUNK // self.cells)
-        starts = range(0, len(queries), step)
-        found = [self._quadratics(queries[start : start + step].reshape(-1, *self.shape)) for start in starts]
-        return np.concatenate(found) if found else np.zeros(0)
+        chunks = in_chunks(queries.reshape(-1, *self.shape))
+        return np.concatenate([self._quadratics(some) for some in chunks])
 
     def _quadratics(self, queries: Floats) -> Floats:
         spectra = np.fft.fftn(queries, axes=range(1, queries.ndim))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 
@@ -13,11 +14,12 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.workload.family import Family
 from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, piece, profile_of
-from dpscale.workload.wide import LONG, WideGram, check_wide, is_wide, weighted_piece, wide_scale
+from dpscale.workload.wide import DENSE, LONG, WideGram, check_wide, is_wide, weighted_piece, wide_scale
 
 RANK_TOLERANCE = 1e-13
 NEGLIGIBLE = 1e-13
 MOST_ENTRIES = 1 << 22
+DENSE_CELLS = 10_000  # of a set above which an array of all queries is not built
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,25 @@ class GramFactor:
         if self.spanning is None or len(self.rows) >= self.rows.shape[1] - 1:
             return self.basis
         return self.spanning()
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayGram:
+    """Gram matrix of trace 1 of the pieces of queries over too many cells for rows F.
+
+    Attributes
+    ----------
+    key : str
+        Identifier of the factor.
+    shape : tuple of int
+        Number of pieces and of cells.
+    chunks : callable
+        Yields the pieces in arrays of some pieces, shape (m, cells), whose sum of squares is 1.
+    """
+
+    key: str
+    shape: tuple[int, int]
+    chunks: Callable[[], Iterator[Floats]]
 
 
 @dataclass(frozen=True)
@@ -159,12 +180,12 @@ def compressed(rows: Floats) -> Floats:
 
 
 AxisWeights = tuple[Weights | None, ...]
-_PIECES: dict[tuple[str, tuple[int, ...], AxisWeights], tuple[GramFactor | None, float]] = {}
+_PIECES: dict[tuple[str, tuple[int, ...], AxisWeights], tuple[GramFactor | ArrayGram | None, float]] = {}
 
 
 def piece_factor(
     part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
-) -> tuple[GramFactor | None, float]:
+) -> tuple[GramFactor | ArrayGram | None, float]:
     """Return the factor and weight of the pieces of a set's queries on the axes `keep`; (None, 0) if they vanish.
 
     Parameters
@@ -191,7 +212,10 @@ def weighted_queries(part: WorkloadPart, attributes: AttributeSet) -> Floats:
 
 def _make_piece(
     part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
-) -> tuple[GramFactor | None, float]:
+) -> tuple[GramFactor | ArrayGram | None, float]:
+    if part.domain.cells(attributes) > DENSE_CELLS:
+        return _piece_by_chunks(part, attributes, keep)
+
     weighted = weighted_queries(part, attributes)
     queries, pairs = weighted, enumerate(zip(weights, weighted.shape[1:], strict=True))
     profiles = {axis: profile_of(own, size) for axis, (own, size) in pairs if own is not None}
@@ -206,6 +230,36 @@ def _make_piece(
     key = _content_key(rows) + named(weights[keep[0]]) if len(keep) == 1 else name
 
     return GramFactor(key, lambda: rows, basis), weight
+
+
+def _piece_by_chunks(
+    part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...]
+) -> tuple[GramFactor | ArrayGram | None, float]:
+    """Return the factor and weight of pieces centred by the plain mean, without an array of all queries."""
+    weight = math.fsum(float((some**2).sum()) for some in _chunks(part, attributes, keep, 1.0))
+    if weight <= NEGLIGIBLE * part.squared_norm(attributes):
+        return None, 0.0
+
+    key = f"{part.key(attributes)}@{','.join(map(str, keep))}"
+    cells = math.prod(part.domain.shape(attributes)[axis] for axis in keep)
+    if cells > DENSE:
+        return ArrayGram(key, (part.count(attributes), cells), partial(_chunks, part, attributes, keep, weight)), weight
+    gram = np.zeros((cells, cells))
+    for some in _chunks(part, attributes, keep, weight):
+        gram += some.T @ some
+    rows = root_of(gram)
+    return GramFactor(_content_key(rows) if len(keep) == 1 else key, lambda: rows), weight
+
+
+def _chunks(
+    part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weight: float
+) -> Iterator[Floats]:
+    """Yield the pieces of a set's queries on some axes, times the roots of the queries' weights over `weight`."""
+    roots, start = np.sqrt(part.query_weights(attributes) / weight), 0
+    for some in part.chunks(attributes):
+        flat = piece(some, keep, lead=1).reshape(len(some), -1)
+        yield flat * roots[start : start + len(flat), None]
+        start += len(flat)
 
 
 def _content_key(rows: Floats) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import checked, setting
 from dpscale.domain import Domain
-from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Shape
+from dpscale.workload.family import CHUNK_ENTRIES, End, Family, JointFamily, ProductFamily, QueryFamily, Shape
 from dpscale.workload.listed import LABEL, PREDICATE, TOTAL, QueryTexts, axis_queries
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.predicates import FIELD
@@ -40,6 +40,14 @@ class Affine(JointFamily):
 
     def queries(self, shape: Shape) -> Floats:
         return _sublevels(self, shape)
+
+    def chunks(self, shape: Shape) -> Iterator[Floats]:
+        count, step = self.count(shape), max(1, CHUNK_ENTRIES // math.prod(shape))
+        if count <= step:
+            return iter([self.queries(shape)])
+        level = self.level(shape)
+        cuts = (np.arange(start, min(start + step, count)) for start in range(0, count, step))
+        return ((level <= cut[:, None, None]).astype(np.float64) for cut in cuts)
 
     def levels(self, shape: Shape) -> Floats:
         return _levels(self, shape)

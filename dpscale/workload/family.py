@@ -24,6 +24,7 @@ from dpscale.domain import Domain
 from dpscale.workload.wide import BlockRun, Cut, check_wide, is_wide, weighted_piece
 
 MOST_ENTRIES = 1 << 28  # of the queries of a joint family
+CHUNK_ENTRIES = 1 << 22  # of queries of which all are not in memory at once
 Shape = tuple[int, ...]
 
 
@@ -156,6 +157,10 @@ class JointFamily(QueryFamily):
     def queries(self, shape: Shape) -> Floats:
         """Return all queries on a shape, shape (m, *shape)."""
 
+    def chunks(self, shape: Shape) -> Iterator[Floats]:
+        """Yield the queries on a shape in order, in arrays of about `CHUNK_ENTRIES` entries or one query."""
+        return in_chunks(self.queries(shape))
+
     def levels(self, shape: Shape) -> Floats | None:
         """Return the level sets whose running sums are the queries: 0/1, shape (m, *shape); None if it has none."""
         return None
@@ -178,6 +183,12 @@ class JointFamily(QueryFamily):
             raise PlanError(
                 "workload", f"family {self.name} on {math.prod(shape)} cells", takes, "coarsen the attributes"
             )
+
+
+def in_chunks(queries: Floats) -> Iterator[Floats]:
+    """Yield queries, shape (m, sizes…), in arrays of at most `CHUNK_ENTRIES` entries or of one query."""
+    step = max(1, CHUNK_ENTRIES // max(1, math.prod(queries.shape[1:])))
+    return (queries[start : start + step] for start in range(0, max(1, len(queries)), step))
 
 
 MOST_LISTED, CHUNK = 1 << 22, 1 << 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import chain
@@ -18,7 +18,7 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Statistic
+from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Statistic, in_chunks
 from dpscale.workload.residual import kron
 
 
@@ -128,6 +128,9 @@ class WorkloadPart(Protocol):
 
     def queries(self, attributes: AttributeSet) -> Floats:
         """Return all queries over a set, shape (m, sizes…)."""
+
+    def chunks(self, attributes: AttributeSet) -> Iterator[Floats]:
+        """Yield all queries over a set in order, in arrays of some queries."""
 
     def query_weights(self, attributes: AttributeSet) -> Floats:
         """Return the weights of the queries, shape (m,)."""
@@ -309,6 +312,9 @@ class ProductPart(_FamilyPart):
         array = kron([family.matrix(size) for family, size in self._sized(attributes)])
         return array.reshape(-1, *self.domain.shape(attributes))
 
+    def chunks(self, attributes: AttributeSet) -> Iterator[Floats]:
+        return in_chunks(self.queries(attributes))
+
     def basis(self, attributes: AttributeSet) -> Floats | None:
         return None
 
@@ -352,6 +358,9 @@ class ArrayQueries:
     @abstractmethod
     def query_weights(self, attributes: AttributeSet) -> Floats: ...
 
+    def chunks(self, attributes: AttributeSet) -> Iterator[Floats]:
+        return in_chunks(self.queries(attributes))
+
     def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
         return ()
 
@@ -359,24 +368,23 @@ class ArrayQueries:
         return 0
 
     def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
-        queries = self.queries(attributes)
-        return np.asarray(queries.reshape(len(queries), -1) @ marginal.reshape(-1))
+        flat = marginal.reshape(-1)
+        return np.concatenate([some.reshape(len(some), -1) @ flat for some in self.chunks(attributes)])
 
     def batch_answers(self, attributes: AttributeSet, marginals: Floats) -> Floats:
         return np.stack([self.answers(attributes, marginal) for marginal in marginals])
 
     def squared_norm(self, attributes: AttributeSet) -> float:
-        queries = self.queries(attributes)
-        squares = queries.reshape(len(queries), -1) ** 2
-        return float((self.query_weights(attributes) * squares.sum(axis=1)).sum())
+        squares = [(some.reshape(len(some), -1) ** 2).sum(axis=1) for some in self.chunks(attributes)]
+        return float((self.query_weights(attributes) * np.concatenate(squares)).sum())
 
     def mean_entry(self, attributes: AttributeSet) -> float:
-        sizes = self.queries(attributes).shape[1:]
+        sizes = next(iter(self.chunks(attributes))).shape[1:]
         return float(np.abs(self.answers(attributes, np.full(sizes, 1 / math.prod(sizes)))).mean())
 
     def largest_entries(self, attributes: AttributeSet) -> Floats:
-        queries = np.abs(self.queries(attributes))
-        return np.maximum(queries.reshape(len(queries), -1).max(axis=1), LEAST_ENTRY)
+        largest = [np.abs(some).reshape(len(some), -1).max(axis=1) for some in self.chunks(attributes)]
+        return np.maximum(np.concatenate(largest), LEAST_ENTRY)
 
 
 @dataclass(frozen=True)
@@ -405,6 +413,9 @@ class JointPart(_FamilyPart, ArrayQueries):
 
     def queries(self, attributes: AttributeSet) -> Floats:
         return self.family.queries(self.domain.shape(attributes))
+
+    def chunks(self, attributes: AttributeSet) -> Iterator[Floats]:
+        return self.family.chunks(self.domain.shape(attributes))
 
     def basis(self, attributes: AttributeSet) -> Floats | None:
         return self.family.levels(self.domain.shape(attributes))

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
-from dpscale.workload.factors import GramFactor, axis_of, piece_factor
+from dpscale.workload.factors import DENSE_CELLS, ArrayGram, GramFactor, axis_of, piece_factor
 from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, kron, subsets
 from dpscale.workload.wide import WideGram
@@ -282,7 +282,7 @@ def alike(rows: Integers) -> tuple[Integers, Integers]:
     return first, which.reshape(-1)
 
 
-DENSE_CELLS = 10_000
+AnyGram = GramFactor | WideGram | ArrayGram
 
 
 @dataclass
@@ -299,7 +299,7 @@ class Subworkload:
     terms : dict of tuple of str to float
         Weight, including the traces, of each tuple of factor keys. A key of one factor over several axes is a joint
         term.
-    factors : dict of str to GramFactor or WideGram
+    factors : dict of str to GramFactor, WideGram or ArrayGram
         Factors by key.
     """
 
@@ -307,7 +307,7 @@ class Subworkload:
     sizes: tuple[int, ...]
     weights: tuple[Weights | None, ...]
     terms: dict[tuple[str, ...], float] = field(default_factory=dict)
-    factors: dict[str, GramFactor | WideGram] = field(default_factory=dict)
+    factors: dict[str, AnyGram] = field(default_factory=dict)
 
     @property
     def cells(self) -> int:
@@ -323,7 +323,7 @@ class Subworkload:
         """Dimension of the centred space."""
         return math.prod(n - 1 for n in self.sizes)
 
-    def add(self, factors: Sequence[GramFactor | WideGram], weight: float) -> None:
+    def add(self, factors: Sequence[AnyGram], weight: float) -> None:
         """Add a term; terms with equal factors are merged."""
         if weight > 0:
             key = tuple([factor.key for factor in factors])
@@ -352,7 +352,9 @@ class Subworkload:
         return hashlib.sha256(repr((self.sizes, terms)).encode()).hexdigest()
 
 
-def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) -> Subworkloads:
+def decompose(
+    workload: Workload, weights: Mapping[str, Weights] | None = None, most_entries: int = 0
+) -> Subworkloads:
     """Return the subworkloads with queries and without public totals, smaller attribute sets first.
 
     Parameters
@@ -360,8 +362,10 @@ def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) 
     workload : Workload
     weights : mapping of str to Weights, optional
         Weights of the attributes that are not averaged by the plain mean.
+    most_entries : int
+        Largest number of entries of the queries of a joint family or an array over more than `DENSE_CELLS` cells.
     """
-    split = _Split(workload.domain, weights or {})
+    split = _Split(workload.domain, weights or {}, most_entries)
     for part in workload.parts:
         split.add(part)
     found = split.subworkloads()
@@ -440,8 +444,9 @@ class _Split:
 
     domain: Domain
     weights: Mapping[str, Weights]
+    most_entries: int = 0
     terms: dict[tuple[str, ...], int] = field(default_factory=dict)
-    factors: dict[str, GramFactor | WideGram] = field(default_factory=dict)
+    factors: dict[str, AnyGram] = field(default_factory=dict)
     asked: RequestedResiduals = field(init=False)
 
     def __post_init__(self) -> None:
@@ -477,7 +482,7 @@ class _Split:
     def _weights_of(self, attributes: AttributeSet) -> tuple[Weights | None, ...]:
         return tuple([self.weights.get(name) for name in attributes])
 
-    def _term(self, factors: Sequence[GramFactor | WideGram]) -> int:
+    def _term(self, factors: Sequence[AnyGram]) -> int:
         self.factors.update({factor.key: factor for factor in factors})
         return self.terms.setdefault(tuple([factor.key for factor in factors]), len(self.terms))
 
@@ -491,12 +496,14 @@ class _Split:
 
     def _joint(self, part: WorkloadPart, attributes: AttributeSet) -> list[Left]:
         cells = part.domain.cells(attributes)
-        if cells > DENSE_CELLS:
+        if cells > DENSE_CELLS and cells * part.count(attributes) > self.most_entries:
+            entries = f", or {self.most_entries:,} entries of all queries" if self.most_entries else ""
+            remedy = "a product family" if entries else "weighted-fourier, or a product family"
             raise PlanError(
                 "workload",
                 f"family {part.name} over {cells} cells ({', '.join(attributes)})",
-                f"at most {DENSE_CELLS} cells",
-                "coarsen the attributes, or use a product family",
+                f"at most {DENSE_CELLS} cells{entries}",
+                f"coarsen the attributes, or use {remedy}",
             )
 
         own, left = self._weights_of(attributes), []

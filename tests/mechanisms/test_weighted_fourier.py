@@ -1,11 +1,16 @@
 """Weighted Fourier strategies against their closed form, and on families for which they are optimal."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import tomli_w
 
-from dpscale import Domain, Workload, plan
+from dpscale import Domain, PlanError, Workload, plan, run
 from dpscale.mechanisms.weighted_fourier import solve_circulant
-from dpscale.workload import FAMILIES, axis_of
+from dpscale.optimize import residual_problems
+from dpscale.workload import FAMILIES, axis_of, factors, families, family, subworkloads
+from tests.answered import answers_to, index_of
+from tests.hierarchies.small import check_evidence
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 15])
@@ -48,3 +53,134 @@ def test_table_4_is_reproduced(family, paper):
     one_way = "prefix" if family in ("affine", "abs") else family
     workload = Workload(Domain({f"x{i}": 10 for i in range(40)})).add(one_way, degree=1).add(family, degree=2)
     assert plan(workload, "weighted-fourier").rmse() == pytest.approx(paper, abs=0.02)
+
+
+CASES = [
+    ((12, 9), [("prefix", 2), ("range", 2)]),
+    ((10, 11), [("affine", 2)]),
+    ((10, 10), [("abs", 2), ("prefix", 2)]),
+    ((4, 5, 6), [("range", 3), ("prefix", 2)]),
+    ((8, 8), [("random", 2)]),
+]
+
+
+def workload_of(sizes, parts):
+    made = Workload(Domain({f"x{i}": size for i, size in enumerate(sizes)}))
+    for family, degree in parts:
+        made.add(family, degree=degree)
+    return made
+
+
+def by_kernels(monkeypatch, workload, most=1):
+    """Return the plan whose joint residuals of more than `most` cells have circulant factors."""
+    monkeypatch.setattr(residual_problems, "JOINT_CELLS", most)
+    return plan(workload, "weighted-fourier")
+
+
+@pytest.mark.parametrize(("sizes", "parts"), CASES)
+def test_kernels_have_the_error_and_covariance_of_dense_strategies(sizes, parts, monkeypatch):
+    workload = workload_of(sizes, parts)
+    dense = plan(workload, "weighted-fourier")
+    circulant = by_kernels(monkeypatch, workload)
+    assert circulant.error == pytest.approx(dense.error, rel=1e-6)
+    assert circulant.bound <= circulant.error
+    assert circulant.accuracy.total_error(workload) == pytest.approx(circulant.error)
+    known = dict(zip(dense.blocks.sets, dense.blocks, strict=True))
+    joint = [block for block in circulant.blocks if block.joint]
+    assert joint
+    for block in joint:
+        (factor,), (other,) = block.factors, known[block.attributes].factors
+        found = factor.covariance * factor.squared_l2_sensitivity
+        expected = other.covariance * other.squared_l2_sensitivity
+        np.testing.assert_allclose(found, expected, atol=1e-6 * expected.max())
+    for part in workload.parts:
+        for names in part.sets:
+            variances = circulant.accuracy.part_variances(part, names)
+            np.testing.assert_allclose(variances, dense.accuracy.part_variances(part, names), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("sizes", "parts"), CASES)
+def test_kernels_under_pure_noise_are_no_worse_than_dense_strategies(sizes, parts, monkeypatch):
+    """The symmetric root has a smaller L1 norm than a root of other rows: half the squared error."""
+    workload = workload_of(sizes, parts)
+    dense = plan(workload, "weighted-fourier", noise="laplace")
+    monkeypatch.setattr(residual_problems, "JOINT_CELLS", 1)
+    circulant = plan(workload, "weighted-fourier", noise="laplace")
+    assert circulant.error <= dense.error * (1 + 1e-6)
+    assert circulant.accuracy.total_error(workload) == pytest.approx(circulant.error)
+
+
+@pytest.mark.parametrize(("sizes", "parts"), CASES)
+def test_query_smasher_is_never_worse(sizes, parts, monkeypatch):
+    workload = workload_of(sizes, parts)
+    assert plan(workload, "query-smasher").error <= by_kernels(monkeypatch, workload).error * (1 + 1e-6)
+
+
+def test_chunks_of_queries_give_the_plan_of_an_array(monkeypatch):
+    workload = workload_of((12, 15), [("affine", 2), ("abs", 2), ("prefix", 1)])
+    known = by_kernels(monkeypatch, workload)
+    for module, name, value in ((factors, "DENSE_CELLS", 100), (factors, "DENSE", 100), (family, "CHUNK_ENTRIES", 500),
+                                (families, "CHUNK_ENTRIES", 500), (subworkloads, "DENSE_CELLS", 100)):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    factors._PIECES.clear()
+    found = plan(workload, "weighted-fourier")
+    factors._PIECES.clear()
+    assert found.error == pytest.approx(known.error, rel=1e-7)
+    assert found.bound == pytest.approx(known.bound, rel=1e-6)
+    for part in workload.parts:
+        for names in part.sets:
+            variances = found.accuracy.part_variances(part, names)
+            np.testing.assert_allclose(variances, known.accuracy.part_variances(part, names), rtol=1e-6)
+    with pytest.raises(PlanError, match="affine over 180 cells.*use weighted-fourier"):
+        plan(workload, "query-smasher")
+
+
+def test_joint_queries_on_too_many_cells_are_refused():
+    workload = workload_of((1200, 1100), [("affine", 2)])
+    with pytest.raises(PlanError, match=r"affine over 1320000 cells.*1,073,741,824 entries of all queries"):
+        plan(workload, "weighted-fourier")
+
+
+def test_wide_axes_beside_others_are_planned_by_kernels():
+    """Two families on a wide and a narrow axis; the power of the wide ones is that of their explicit Gram matrices."""
+    workload = workload_of((2100, 3), [("prefix", 2), ("range", 2)])
+    made = plan(workload, "weighted-fourier")
+    (factor,) = (block.factors[0] for block in made.blocks if block.joint)
+    kernel = np.fft.fft2(factor.kernel).real[1:, 1:]
+    powers = [[np.diag(np.fft.fft(np.fft.ifft(FAMILIES[name].gram(size), axis=0), axis=1)).real for size in (2100, 3)]
+              for name in ("prefix", "range")]  # fmt: skip
+    power = sum(np.multiply.outer(*own) for own in powers)[1:, 1:]
+    np.testing.assert_allclose(kernel**4 / power, np.full(power.shape, kernel[0, 0] ** 4 / power[0, 0]), rtol=1e-4)
+
+
+def test_run_on_many_joint_cells_has_told_errors_and_evidence(tmp_path):
+    """Cells of a table of 60 × 50 = 3,000 joint cells against exact counts, rows, and the evidence of the run."""
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"person": np.arange(20_000), "x": rng.integers(0, 60, 20_000) // 2 * 2,
+                          "y": np.minimum(rng.geometric(0.1, 20_000), 50) - 1})  # fmt: skip
+    frame.to_parquet(tmp_path / "data.parquet")
+    attributes = {"x": {"kind": "coded", "size": 60}, "y": {"kind": "coded", "size": 50}}
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+    content = {"data": {"path": "data.parquet", "domain": "domain.toml"},
+               "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "joint"},
+               "workload": [{"family": one, "attributes": [["x", "y"]]} for one in ("prefix", "affine")],
+               "mechanism": {"name": "weighted-fourier"}, "synthesize": {"rows": 1000},
+               "engine": {"scheduler": "synchronous", "memory": "1GiB"}}  # fmt: skip
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(content))
+    release = run(tmp_path / "job.toml", tmp_path / "run")
+    assert {factor.kind for block in release.plan.blocks for factor in block.factors} >= {"circulant"}
+
+    truth = np.zeros((60, 50))
+    np.add.at(truth, (frame.x, frame.y), 1)
+    one = np.zeros((60, 50))
+    one[7, 9] = 1
+    _, error = release.answer(("x", "y"), query=one)
+    square = np.mean((release.marginal(("x", "y")) - truth) ** 2)
+    assert 0.5 < square / error**2 < 1.5  # 3,000 cells of equal variance: at least 18 deviations, were they independent
+    (row,) = (row for row in index_of(tmp_path / "run") if row["family"] == "prefix")
+    prefix = answers_to(tmp_path / "run", row)
+    known = truth.cumsum(axis=0).cumsum(axis=1).reshape(-1)
+    assert len(prefix) == 3000
+    assert (np.abs(prefix.estimate - known) < 7 * prefix.std_error).all()
+    assert len(list((tmp_path / "run" / "synthetic").glob("*.parquet"))) >= 1
+    check_evidence(tmp_path / "run")
