@@ -28,12 +28,16 @@ class Options(Settings):
         gt=0,
     )
     objective: Objective = objective()
+    fourier: list[list[str]] = setting(
+        [], "a list of attribute sets", "residual spaces planned in the Fourier basis, as weighted-fourier plans all"
+    )
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan with the certified optimum of every subworkload."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
-    return plan_residuals(problem, tools, NAME, solve)
+    fourier = [problem.workload.domain.ordered(names) for names in options.fourier]
+    return plan_residuals(problem, tools, NAME, solve, fourier=fourier)
 
 
 def solve_optimally(

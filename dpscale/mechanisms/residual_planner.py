@@ -22,7 +22,7 @@ from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import GAUSSIAN, allocate, total_error, variance_factor
-from dpscale.workload import MARGINAL, GramFactor, Subworkload, Subworkloads, Workload, decompose
+from dpscale.workload import MARGINAL, AnyGram, Subworkload, Subworkloads, Workload, decompose
 from dpscale.workload.wide import WideGram
 
 NAME = "residual-planner"
@@ -76,7 +76,7 @@ def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
     return math.fsum(weight * math.prod(roots[factor] ** 2 for factor in key) for key, weight in sub.terms.items())
 
 
-def _root_trace(factor: GramFactor | WideGram) -> float:
+def _root_trace(factor: AnyGram) -> float:
     """Return tr (G/n)^½, from the singular values of the matrix of queries."""
     if isinstance(factor, WideGram):
         return math.sqrt(factor.lower_bound)

@@ -7,7 +7,7 @@ optimality (`query_smasher`) or within a restricted form (`weighted_fourier`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -24,9 +24,8 @@ from dpscale.plans.blocks import NOISES, Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import GAUSSIAN, allocate
-from dpscale.workload import GramFactor, Subworkload, Subworkloads, decompose
+from dpscale.workload import AnyGram, Subworkload, Subworkloads, decompose
 from dpscale.workload.residual import Weights
-from dpscale.workload.wide import WideGram
 
 
 class ResidualSolutions:
@@ -71,7 +70,14 @@ class ResidualSolutions:
                       np.full(number, NOISES.index(noise), np.int8))  # fmt: skip
 
 
-def plan_residuals(problem: PlanningProblem, tools: Tools, name: str, solve: Solve, based: bool = True) -> Plan:
+def plan_residuals(
+    problem: PlanningProblem,
+    tools: Tools,
+    name: str,
+    solve: Solve,
+    based: bool = True,
+    fourier: Collection[AttributeSet] = (),
+) -> Plan:
     """Return the plan of a mechanism that solves every subworkload by `solve`.
 
     Parameters
@@ -83,8 +89,10 @@ def plan_residuals(problem: PlanningProblem, tools: Tools, name: str, solve: Sol
     solve : Solve
     based : bool
         Whether the strategies stay in the span of the queries, so that an integer basis of that span can be used.
+    fourier : collection of AttributeSet
+        Residual spaces whose strategies are diagonal in the Fourier basis.
     """
-    return assemble_plan(problem, name, *solve_residuals(problem, tools, solve, based))
+    return assemble_plan(problem, name, *solve_residuals(problem, tools, solve, based, fourier=fourier))
 
 
 def solve_residuals(
@@ -93,6 +101,7 @@ def solve_residuals(
     solve: Solve,
     based: bool = True,
     weights: Mapping[str, Weights] | None = None,
+    fourier: Collection[AttributeSet] = (),
 ) -> tuple[ResidualSolutions, tuple[str, ...]]:
     """Return the solution of every subworkload, and remarks on solves that missed their tolerance.
 
@@ -105,8 +114,11 @@ def solve_residuals(
         Whether the strategies stay in the span of the queries.
     weights : mapping of str to Weights, optional
         Weights of the attributes that are not averaged by the plain mean.
+    fourier : collection of AttributeSet
+        Residual spaces whose strategies are diagonal in the Fourier basis.
     """
-    subs = decompose(problem.workload, weights, 0 if based else MOST_ENTRIES)
+    subs = decompose(problem.workload, weights, 0 if based and not fourier else MOST_ENTRIES)
+    subs = subs.in_fourier_basis(fourier) if fourier else subs
     signatures = [one.signature() for one in subs.classes]
     distinct = _distinct(subs, signatures)
     single: dict[str, AnyProblem] = {}
@@ -134,7 +146,7 @@ def solve_residuals(
     return ResidualSolutions(sets, subs.which, solutions), _remarks(list(optima.values()))
 
 
-def _dual(factor: GramFactor | WideGram, solve: Solve) -> float:
+def _dual(factor: AnyGram, solve: Solve) -> float:
     """Return the lower bound of the error of one factor of Kronecker terms."""
     return solve(factor.key, factor.rows, factor.rows.shape[1:]).dual
 

@@ -3,7 +3,9 @@
 X is restricted to be diagonal in the Fourier basis of the cells, that is, circulant along every axis. With U the
 unitary Fourier transform and c = diag(U G U*), the problem is min Σ c/x subject to Σ x = n, so x ∝ √c and L = (Σ
 √c)²/n: optimal for marginals and circular ranges, closed form for all. The bound is the dual at uniform weights, (tr
-(G/n)^½)², which applies to every strategy. Large sets with several terms use a product of circulants.
+(G/n)^½)², which applies to every strategy. Residuals of several attributes and more than 2,600 cells are planned
+and measured by FFT (`optimize.fourier`), except products of axes, and those of more than 1,048,576 cells with several
+terms, which use a product of circulants.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from __future__ import annotations
 import numpy as np
 
 from dpscale.base.numerics import Floats
-from dpscale.mechanisms.contract import ObjectiveOptions, PlanningProblem, Tools
+from dpscale.mechanisms.contract import ObjectiveOptions, PlanningProblem, Tools, seconds_of_sets
 from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import Optimum
+from dpscale.optimize.fourier import MOST_CELLS, array_power, spectrum_of
+from dpscale.optimize.residual_problems import JOINT_CELLS
 from dpscale.plans.plan import Plan
 from dpscale.workload import root_of
 
@@ -29,14 +33,8 @@ def plan(problem: PlanningProblem, options: ObjectiveOptions, tools: Tools) -> P
 def solve_circulant(key: str | None, rows: Floats, shape: tuple[int, ...], tolerance: float | None = None) -> Optimum:
     """Return the best X that is circulant along every axis, for the Gram FᵀF of the rows."""
     cells = rows.shape[1]
-    power = (np.abs(np.fft.fftn(rows.reshape(-1, *shape), axes=range(1, len(shape) + 1))) ** 2).sum(axis=0) / cells
-    roots = np.sqrt(np.maximum(power, power.max() * 1e-24))
-    for axis in range(len(shape)):  # a residual has no constant part along any axis
-        roots[(slice(None),) * axis + (0,)] = 0.0
-    spectrum = cells * roots / roots.sum()
+    spectrum, primal = spectrum_of(array_power([rows], shape))
     dual = float(np.linalg.svd(rows, compute_uv=False).sum() ** 2 / cells)
-    primal = float(roots.sum() ** 2 / cells)
-
     return Optimum(root_of(_circulant(spectrum)), primal, min(dual, primal), np.full(cells, 1 / cells))
 
 
@@ -50,4 +48,21 @@ def _circulant(spectrum: Floats) -> Floats:
     return np.asarray((matrix + matrix.T) / 2)
 
 
-MECHANISM = matrix_mechanism(NAME, ObjectiveOptions, plan)
+CELL_SECONDS, ENTRY_SECONDS = 3e-6, 2e-7  # of a joint cell, and of an entry of queries that are no products
+
+
+def predicted_seconds(problem: PlanningProblem, options: ObjectiveOptions) -> float:
+    """Return the predicted seconds of the sets, of the largest joint residuals and of queries that are no products."""
+    cells, entries = dict[str, float](), dict[str, float]()
+    for part in problem.workload.parts:
+        for names in part.sets:
+            size = part.domain.cells(names)
+            if len(names) > 1 and JOINT_CELLS < size <= MOST_CELLS:
+                cells[str(part.domain.shape(names))] = size
+            if not part.factorizes:
+                entries[part.key(names)] = size * part.count(names)
+    joint = CELL_SECONDS * sum(cells.values()) + ENTRY_SECONDS * sum(entries.values())
+    return seconds_of_sets(problem, options) + joint
+
+
+MECHANISM = matrix_mechanism(NAME, ObjectiveOptions, plan, "2", frozenset({"1"}), predicted_seconds)

@@ -21,6 +21,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.optimize.fourier import MOST_ENTRIES
 from dpscale.optimize.joint_residuals import joint_spaces
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
@@ -199,7 +200,7 @@ def spaces_of(plan: Plan) -> Iterator[tuple[AttributeSet, int, float, list[Space
             together.update(block.residual_sets)
             yield block.attributes, 1, *_together(workload, block, weights)
 
-    subs = decompose(workload, weights)
+    subs = decompose(workload, weights, MOST_ENTRIES)
     counts = np.bincount(subs.which, minlength=len(subs.classes)).tolist()
     for first in subs.firsts:
         sub = subs[first]

@@ -24,10 +24,9 @@ from dpscale.optimize.convex import Optimum, Solve
 from dpscale.plans.circulant import CirculantFactor, gram_power, rounded_kernel
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family, GramFactor, Subworkload
-from dpscale.workload.factors import ArrayGram
+from dpscale.workload.factors import AnyGram, ArrayGram
 from dpscale.workload.family import in_chunks
 from dpscale.workload.residual import Weights
-from dpscale.workload.subworkloads import AnyGram
 from dpscale.workload.wide import WideGram
 
 MOST_CELLS, MOST_ENTRIES = 1 << 20, 1 << 30  # of a subworkload, and of its queries that are no products
@@ -53,14 +52,9 @@ class FourierProblem:
 
     @property
     def power(self) -> Floats:
-        """c by frequency, shape `sizes`: 0 at the frequencies that are 0 on an axis, of which a residual has no part."""
-        total = np.zeros(self.sub.sizes)
-        for key, weight in self.sub.terms.items():
-            total += weight / self.sub.scale * self._term_power(key)
-        total = np.maximum(total, total.max() * LEAST)
-        for axis in range(total.ndim):
-            total[(slice(None),) * axis + (0,)] = 0.0
-        return total
+        """C by frequency, shape `sizes`; a residual has no part at the frequencies that are 0 on an axis."""
+        terms = ((key, weight / self.sub.scale) for key, weight in self.sub.terms.items())
+        return np.asarray(sum(weight * self._term_power(key) for key, weight in terms))
 
     def _term_power(self, key: tuple[str, ...]) -> Floats:
         factors = [self.sub.factors[name] for name in key]
@@ -70,18 +64,25 @@ class FourierProblem:
 
     def solved(self, solve: Solve) -> Optimum:
         """Return the optimum; its `root` has the eigenvalues of the strategy by frequency."""
-        cells, roots = self.sub.cells, np.sqrt(self.power)
-        primal = float(roots.sum() ** 2 / cells)
+        spectrum, primal = spectrum_of(self.power)
         bounds = (weight * math.prod(_bound(self.sub.factors[name]) for name in key)
                   for key, weight in self.sub.terms.items())  # fmt: skip
         bound = math.fsum(bounds) / self.sub.scale
-        return Optimum(np.sqrt(cells * roots / roots.sum()), primal, min(bound, primal), np.zeros(0))
+        return Optimum(np.sqrt(spectrum), primal, min(bound, primal), np.zeros(0))
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return the strategy in integers and its error coefficient."""
         factor = CirculantFactor("circulant", self.sub.sizes, kernel=rounded_kernel(optimum.root))
         error = float((self.power * factor.inverse_power).sum()) * self.sub.cells
         return factor, error * factor.squared_sensitivity(noise)
+
+
+def spectrum_of(power: Floats) -> tuple[Floats, float]:
+    """Return x and L for c by frequency; x is 0 at the frequencies that are 0 on an axis."""
+    roots = np.sqrt(np.maximum(power, power.max() * LEAST))
+    for axis in range(roots.ndim):
+        roots[(slice(None),) * axis + (0,)] = 0.0
+    return roots.size * roots / roots.sum(), float(roots.sum() ** 2 / roots.size)
 
 
 def array_power(chunks: Iterable[Floats], shape: tuple[int, ...]) -> Floats:
@@ -113,7 +114,7 @@ def _bound(factor: AnyGram) -> float:
         return factor.lower_bound
     if isinstance(factor, ArrayGram) and math.prod(factor.shape) > MOST_BOUNDED:
         return 0.0
-    rows = factor.rows if isinstance(factor, GramFactor) else np.concatenate(list(factor.chunks()))
+    rows = np.concatenate(list(factor.chunks())) if isinstance(factor, ArrayGram) else factor.rows
     if 2 * len(rows) >= rows.shape[1]:
         return float(np.linalg.svd(rows, compute_uv=False).sum() ** 2 / rows.shape[1])
     squares = np.linalg.eigvalsh(rows @ rows.T)

@@ -33,8 +33,8 @@ from dpscale.optimize.long_axis import LinearAxis, WidePrefix, centred_bound, lo
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor
-from dpscale.workload import PREFIX, Family, GramFactor, Subworkload, root_of
-from dpscale.workload.factors import AxisWeights, compressed
+from dpscale.workload import PREFIX, AnyGram, Family, GramFactor, Subworkload, root_of
+from dpscale.workload.factors import MOST_GRAM, AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
 from dpscale.workload.wide import Cut, WideGram, cut_of, last_cell, runs_of
 
@@ -330,7 +330,7 @@ AnyProblem = Problem | CellsAlone | Nested | WidePrefix | LinearAxis | FourierPr
 AnyOptimum = Optimum | TwoLevels
 Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
 
-JOINT_CELLS = 2600
+JOINT_CELLS = MOST_GRAM
 
 
 def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> tuple[AnyProblem, ...]:
@@ -339,11 +339,13 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
     `known` maps keys to existing problems; new ones are added.
     """
     only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
-    if only and not sub.is_joint(only):
+    is_product = bool(only) and not sub.is_joint(only)
+    joint = not based and len(sub.attributes) > 1 and JOINT_CELLS < sub.cells <= MOST_CELLS
+    if sub.fourier or (joint and not is_product):
+        return (known.setdefault(f"fourier/{sub.signature()}", FourierProblem(sub)),)
+    if is_product:
         triples = zip(only, sub.sizes, sub.weights, strict=True)
         return tuple(_problem_of(sub.factors[key], (n,), (own,), based, known) for key, n, own in triples)
-    if not based and len(sub.attributes) > 1 and JOINT_CELLS < sub.cells <= MOST_CELLS:
-        return (known.setdefault(f"fourier/{sub.signature()}", FourierProblem(sub)),)
     if not sub.attributes or (sub.cells > JOINT_CELLS and len(sub.attributes) > 1 and not only):
         return ()
     if only:
@@ -366,7 +368,7 @@ def _summed(sub: Subworkload, grams: Sequence[WideGram]) -> WideGram:
 
 
 def _problem_of(
-    factor: GramFactor | WideGram,
+    factor: AnyGram,
     shape: tuple[int, ...],
     weights: AxisWeights,
     based: bool,
@@ -374,10 +376,10 @@ def _problem_of(
 ) -> AnyProblem:
     if isinstance(factor, WideGram):
         known.setdefault(factor.key, wide_problem(factor))
-    elif based and (family := long_family(factor, shape, weights)):
+    elif based and isinstance(factor, GramFactor) and (family := long_family(factor, shape, weights)):
         known.setdefault(factor.key, LinearAxis(factor.key, family, shape[0], weights))
     elif factor.key not in known:
-        basis = factor.integer_basis if based else None
+        basis = factor.integer_basis if based and isinstance(factor, GramFactor) else None
         known[factor.key] = problem_of(factor.key, shape, factor.rows, basis, weights, based)
     return known[factor.key]
 

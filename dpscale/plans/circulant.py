@@ -1,12 +1,12 @@
-"""Strategy of one or several axes that is diagonal in the Fourier basis of their cells: K_ij = t_(i−j) along every axis.
+"""Strategy of one or several axes that is diagonal in the Fourier basis of the cells: K_ij = t_(i−j) along every axis.
 
 t has integers, is even, t_k = t_(−k), and sums to 0 along every axis, so the rows of K are exactly centred and KKᵀ, KᵀK
 and their inverses are cyclic convolutions. With λ the Fourier transform of t, N cells and q̂ that of a query q,
 
     Δ² = Σ t²,   Δ₁ = Σ |t|,   K⁺ y = F⁻¹ (ŷ/λ),   qᵀ (KᵀK)⁺ q = Σ_f |q̂_f|²/(N λ_f²),
 
-over the frequencies that are 0 on no axis; λ vanishes at the others. Nothing of N × N is built. For a product query |q̂|²
-is the product of those of its axes, and for an interval of cells it depends on the length alone.
+over the frequencies that are 0 on no axis; λ vanishes at the others. Nothing of N × N is built. For a product query
+|q̂|² is the product of those of its axes, and for an interval of cells it depends on the length alone.
 
 Products with K are exact: an array over several axes, each but the first padded to twice its length, is a sequence of
 which the convolution has all sums of the cells at their own places.

@@ -5,7 +5,7 @@ Nothing here loops over queries: counts, Gram matrices and errors of a family ar
 Gram matrix of each residual subworkload is a sum of Kronecker terms (`subworkloads`; QuerySmasher, section 5).
 """
 
-from dpscale.workload.factors import GramFactor, axis_of, root_of
+from dpscale.workload.factors import AnyGram, GramFactor, axis_of, root_of
 from dpscale.workload.families import (
     CIRCULAR,
     FAMILIES,
@@ -32,6 +32,7 @@ __all__ = [
     "RANGE",
     "RECORDS",
     "TOTAL",
+    "AnyGram",
     "End",
     "ExplicitPart",
     "Family",

@@ -10,15 +10,17 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
+from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.workload.family import Family
 from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, piece, profile_of
-from dpscale.workload.wide import DENSE, LONG, WideGram, check_wide, is_wide, weighted_piece, wide_scale
+from dpscale.workload.wide import LONG, WideGram, check_wide, is_wide, weighted_piece, wide_scale
 
 RANK_TOLERANCE = 1e-13
 NEGLIGIBLE = 1e-13
 MOST_ENTRIES = 1 << 22
+MOST_GRAM = 2600  # cells of pieces of such queries that have a Gram matrix
 DENSE_CELLS = 10_000  # of a set above which an array of all queries is not built
 
 
@@ -82,6 +84,19 @@ class ArrayGram:
     key: str
     shape: tuple[int, int]
     chunks: Callable[[], Iterator[Floats]]
+
+    @property
+    def rows(self) -> Floats:
+        """Raise PlanError, because a mechanism with a matrix of the cells takes no more than `DENSE_CELLS`."""
+        raise PlanError("workload", f"queries over {self.shape[1]} cells that are no products",
+                        f"at most {DENSE_CELLS} cells", "use weighted-fourier, or coarsen the attributes")  # fmt: skip
+
+    @property
+    def gram(self) -> Floats:
+        return np.asarray(self.rows.T @ self.rows)
+
+
+AnyGram = GramFactor | WideGram | ArrayGram
 
 
 @dataclass(frozen=True)
@@ -242,7 +257,7 @@ def _piece_by_chunks(
 
     key = f"{part.key(attributes)}@{','.join(map(str, keep))}"
     cells = math.prod(part.domain.shape(attributes)[axis] for axis in keep)
-    if cells > DENSE:
+    if cells > MOST_GRAM:
         return ArrayGram(key, (part.count(attributes), cells), partial(_chunks, part, attributes, keep, weight)), weight
     gram = np.zeros((cells, cells))
     for some in _chunks(part, attributes, keep, weight):
@@ -251,9 +266,7 @@ def _piece_by_chunks(
     return GramFactor(_content_key(rows) if len(keep) == 1 else key, lambda: rows), weight
 
 
-def _chunks(
-    part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weight: float
-) -> Iterator[Floats]:
+def _chunks(part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weight: float) -> Iterator[Floats]:
     """Yield the pieces of a set's queries on some axes, times the roots of the queries' weights over `weight`."""
     roots, start = np.sqrt(part.query_weights(attributes) / weight), 0
     for some in part.chunks(attributes):

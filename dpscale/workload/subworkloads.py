@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,10 +30,9 @@ from numpy.typing import NDArray
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
-from dpscale.workload.factors import DENSE_CELLS, ArrayGram, GramFactor, axis_of, piece_factor
+from dpscale.workload.factors import DENSE_CELLS, AnyGram, axis_of, piece_factor
 from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, kron, subsets
-from dpscale.workload.wide import WideGram
 from dpscale.workload.workload import Workload
 
 NOWHERE = -1  # term of a space without queries
@@ -282,9 +281,6 @@ def alike(rows: Integers) -> tuple[Integers, Integers]:
     return first, which.reshape(-1)
 
 
-AnyGram = GramFactor | WideGram | ArrayGram
-
-
 @dataclass
 class Subworkload:
     """Gram matrix of one residual space: Σ weight · ⊗ factors.
@@ -301,6 +297,8 @@ class Subworkload:
         term.
     factors : dict of str to GramFactor, WideGram or ArrayGram
         Factors by key.
+    fourier : bool
+        Whether its strategy shall be diagonal in the Fourier basis of the cells.
     """
 
     attributes: AttributeSet
@@ -308,6 +306,7 @@ class Subworkload:
     weights: tuple[Weights | None, ...]
     terms: dict[tuple[str, ...], float] = field(default_factory=dict)
     factors: dict[str, AnyGram] = field(default_factory=dict)
+    fourier: bool = False
 
     @property
     def cells(self) -> int:
@@ -349,12 +348,11 @@ class Subworkload:
     def signature(self) -> str:
         """Return a key that is equal for subworkloads whose Gram matrices are equal up to a factor."""
         terms = sorted((key, round(weight / self.scale, 12)) for key, weight in self.terms.items())
-        return hashlib.sha256(repr((self.sizes, terms)).encode()).hexdigest()
+        digest = hashlib.sha256(repr((self.sizes, terms)).encode()).hexdigest()
+        return f"fourier/{digest}" if self.fourier else digest
 
 
-def decompose(
-    workload: Workload, weights: Mapping[str, Weights] | None = None, most_entries: int = 0
-) -> Subworkloads:
+def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None, most_entries: int = 0) -> Subworkloads:
     """Return the subworkloads with queries and without public totals, smaller attribute sets first.
 
     Parameters
@@ -401,7 +399,27 @@ class Subworkloads(Sequence[Subworkload]):
 
     def unknown(self, domain: Domain) -> Subworkloads:
         """Return the subworkloads on residuals that do not follow from a public total."""
-        chosen = np.array([i for i in range(len(self)) if domain.known_table(self._set(i)) is None], np.int64)
+        return self._chosen([i for i in range(len(self)) if domain.known_table(self._set(i)) is None])
+
+    def in_fourier_basis(self, sets: Collection[AttributeSet]) -> Subworkloads:
+        """Return the subworkloads with those on some attribute sets flagged `fourier`.
+
+        Raises PlanError if a set has no subworkload.
+        """
+        places = {self._set(i): i for i in range(len(self))}
+        if missing := [names for names in sets if not names or names not in places]:
+            raise PlanError("mechanism.fourier", f"the set {', '.join(missing[0]) or 'of no attributes'}",
+                            "attribute sets inside those of the workload", "fix the names, or remove it")  # fmt: skip
+
+        found, own = copy(self), [places[names] for names in dict.fromkeys(sets)]
+        found.classes = [*self.classes, *(replace(self[i], fourier=True) for i in own)]
+        found.which = self.which.copy()
+        found.which[own] = len(self.classes) + np.arange(len(own))
+        return found._chosen(range(len(self)))
+
+    def _chosen(self, places: Sequence[int]) -> Subworkloads:
+        """Return the subworkloads at some places, with the classes that they have."""
+        chosen = np.array(places, np.int64)
         used, which = np.unique(self.which[chosen], return_inverse=True)
         found = copy(self)
         found.classes, found.which = [self.classes[i] for i in used.tolist()], which.astype(np.int64)

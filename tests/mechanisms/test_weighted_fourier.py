@@ -66,8 +66,8 @@ CASES = [
 
 def workload_of(sizes, parts):
     made = Workload(Domain({f"x{i}": size for i, size in enumerate(sizes)}))
-    for family, degree in parts:
-        made.add(family, degree=degree)
+    for name, degree in parts:
+        made.add(name, degree=degree)
     return made
 
 
@@ -119,9 +119,11 @@ def test_query_smasher_is_never_worse(sizes, parts, monkeypatch):
 def test_chunks_of_queries_give_the_plan_of_an_array(monkeypatch):
     workload = workload_of((12, 15), [("affine", 2), ("abs", 2), ("prefix", 1)])
     known = by_kernels(monkeypatch, workload)
-    for module, name, value in ((factors, "DENSE_CELLS", 100), (factors, "DENSE", 100), (family, "CHUNK_ENTRIES", 500),
-                                (families, "CHUNK_ENTRIES", 500), (subworkloads, "DENSE_CELLS", 100)):  # fmt: skip
-        monkeypatch.setattr(module, name, value)
+    for module in (factors, subworkloads):
+        monkeypatch.setattr(module, "DENSE_CELLS", 100)
+    for module in (family, families):
+        monkeypatch.setattr(module, "CHUNK_ENTRIES", 500)
+    monkeypatch.setattr(factors, "MOST_GRAM", 100)
     factors._PIECES.clear()
     found = plan(workload, "weighted-fourier")
     factors._PIECES.clear()
@@ -131,7 +133,7 @@ def test_chunks_of_queries_give_the_plan_of_an_array(monkeypatch):
         for names in part.sets:
             variances = found.accuracy.part_variances(part, names)
             np.testing.assert_allclose(variances, known.accuracy.part_variances(part, names), rtol=1e-6)
-    with pytest.raises(PlanError, match="affine over 180 cells.*use weighted-fourier"):
+    with pytest.raises(PlanError, match=r"affine over 180 cells.*use weighted-fourier"):
         plan(workload, "query-smasher")
 
 
@@ -184,3 +186,45 @@ def test_run_on_many_joint_cells_has_told_errors_and_evidence(tmp_path):
     assert (np.abs(prefix.estimate - known) < 7 * prefix.std_error).all()
     assert len(list((tmp_path / "run" / "synthetic").glob("*.parquet"))) >= 1
     check_evidence(tmp_path / "run")
+
+
+def test_query_smasher_plans_chosen_residuals_in_the_fourier_basis():
+    """Between the optimum and Weighted Fourier; the other residuals keep their strategies."""
+    workload = workload_of((10, 11, 4), [("prefix", 2), ("affine", 2)])
+    best, fourier = plan(workload, "query-smasher"), plan(workload, "weighted-fourier")
+    some = plan(workload, "query-smasher", fourier=[["x1", "x0"], ["x2"]])
+    assert best.error <= some.error * (1 + 1e-6)
+    assert some.error <= fourier.error * (1 + 1e-6)
+    assert some.accuracy.total_error(workload) == pytest.approx(some.error)
+    kinds = {names: block.factors for names, block in zip(some.blocks.sets, some.blocks, strict=True) if names}
+    assert {names for names, own in kinds.items() if own[0].kind == "circulant"} == {("x0", "x1"), ("x2",)}
+    known = dict(zip(best.blocks.sets, best.blocks, strict=True))
+    assert all(own[0].digest == known[names].factors[0].digest for names, own in kinds.items()
+               if own[0].kind != "circulant")  # fmt: skip
+    whole = plan(workload, "query-smasher", fourier=[list(names) for names in best.blocks.sets if names])
+    assert whole.error == pytest.approx(fourier.error, rel=1e-6)
+
+
+def test_one_large_residual_in_the_fourier_basis_beside_optimal_ones():
+    workload = workload_of((150, 80), [("affine", 2), ("prefix", 1)])
+    fourier = plan(workload, "weighted-fourier")
+    mixed = plan(workload, "query-smasher", fourier=[["x0", "x1"]])
+    assert mixed.error < 0.9 * fourier.error
+    with pytest.raises(PlanError, match="12000 cells that are no products"):
+        plan(workload, "query-smasher", fourier=[["x0"]])
+
+
+@pytest.mark.parametrize("names", [["x0", "x1"], []])
+def test_set_without_residual_is_refused(names):
+    with pytest.raises(PlanError, match=r"mechanism\.fourier: the set"):
+        plan(workload_of((4, 5), [("prefix", 1)]), "query-smasher", fourier=[names])
+
+
+def test_single_axes_in_the_fourier_basis_have_the_dense_error():
+    workload = workload_of((30, 7), [("range", 1), ("prefix", 2)])
+    some = plan(workload, "query-smasher", fourier=[["x0"], ["x1"], ["x0", "x1"]])
+    assert some.error == pytest.approx(plan(workload, "weighted-fourier").error, rel=1e-6)
+    for part in workload.parts:
+        for names in part.sets:
+            total = some.accuracy.part_variances(part, names).sum()
+            assert some.accuracy.part_error(part, names) == pytest.approx(total)
