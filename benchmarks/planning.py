@@ -6,6 +6,7 @@ python benchmarks/planning.py selection [--candidates 20000 100000 1000000] [--d
 python benchmarks/planning.py query_candidates [--tables adult salary] [--epsilons 0.1 1 10] [--seeds 3]
 python benchmarks/planning.py largest_errors         # objective = "max" against "sum"
 python benchmarks/planning.py census_products [--products 300] [--mechanisms weighted-residuals hdmm]
+python benchmarks/planning.py weighted_fourier       # joint residuals by FFT, against dense strategies and the optimum
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import dpscale as dp
 from dpscale import Domain, Workload
 from dpscale.base.numerics import one_thread
 from dpscale.measurement.adaptive import Distances, Scores, run, select_candidates
-from dpscale.mechanisms import aim_grem, aim_pgm
+from dpscale.mechanisms import aim_grem, aim_pgm, weighted_fourier
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.optimize.eigen_design import choose_design
@@ -43,7 +44,7 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.selection import Urn
 from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
 from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts
-from dpscale.workload import PREFIX, RANGE
+from dpscale.workload import PREFIX, RANGE, decompose
 from dpscale.workload.query_classes import QueryCandidates
 from dpscale.workload.residual.axes import Groups, by_mass, every_cell
 
@@ -393,6 +394,68 @@ def print_census_products() -> None:
               f"{plan.rmse():.8g}, bound {plan.bound:.8g}, over all mechanisms {plan.floor:.8g}")  # fmt: skip
 
 
+DENSE_ROWS = {  # at most 2,600 joint cells: also solved by dense matrices and planned by query-smasher
+    "prefix and range [50]^2": ((50, 50), ("prefix", 2), ("range", 2)),
+    "affine [50]^2": ((50, 50), ("affine", 2)),
+    "abs [50]^2": ((50, 50), ("abs", 2)),
+    "prefix and range [13]^3": ((13,) * 3, ("prefix", 3), ("range", 3)),
+}
+JOINT_ROWS = {
+    "prefix and range [320]^2": ((320, 320), ("prefix", 2), ("range", 2)),
+    "prefix and range [47]^3": ((47,) * 3, ("prefix", 3), ("range", 3)),
+    "prefix and range [18]^4": ((18,) * 4, ("prefix", 4), ("range", 4)),
+    "prefix and range [1000]^2": ((1000, 1000), ("prefix", 2), ("range", 2)),
+    "affine [100]^2": ((100, 100), ("affine", 2)),
+    "affine [320]^2": ((320, 320), ("affine", 2)),
+    "abs [320]^2": ((320, 320), ("abs", 2)),
+    "affine [500]^2": ((500, 500), ("affine", 2)),
+}
+
+
+def print_weighted_fourier() -> None:
+    os.environ["DPSCALE_STORE"] = "off"
+    heads = ("joint cells", "CPU-s", "predicted", "RMSE", "over bound", "over dense", "over optimum", "dense CPU-s")
+    print(f"{'weighted-fourier':<26} " + " ".join(f"{head:>12}" for head in heads))
+    with one_thread():
+        for name, (sizes, *parts) in (DENSE_ROWS | JOINT_ROWS).items():
+            workload = make_workload(sizes, *parts)
+            made, seconds = plan_with_errors(workload, "weighted-fourier")
+            told = weighted_fourier.MECHANISM.seconds(PlanningProblem(workload), None)
+            row = [f"{math.prod(sizes):12,}", f"{seconds:12.2f}", f"{told:12.2f}", f"{made.rmse():12.5g}"]
+            row.append(f"{math.sqrt(made.error / made.bound):12.5f}")
+
+            if name in DENSE_ROWS:
+                start = time.process_time()
+                dense, taken = dense_rmse(workload), time.process_time() - start
+                ratios = (made.rmse() / dense, made.rmse() / dp.plan(workload, "query-smasher").rmse())
+                row += [*(f"{ratio:12.7f}" for ratio in ratios), f"{taken:12.2f}"]
+            print(f"{name:<26} " + " ".join(row), flush=True)
+
+        workload = make_workload((200, 150), ("affine", 2), ("prefix", 1))
+        whole, seconds = plan_with_errors(workload, "weighted-fourier")
+        some, taken = plan_with_errors(workload, "query-smasher", fourier=[["x0", "x1"]])
+        print("affine and 1-way prefix of 200 x 150, RMSE with residuals in the Fourier basis:")
+        print(f"    all {whole.rmse():.5g} ({seconds:.1f} CPU-s), both attributes {some.rmse():.5g} ({taken:.1f} CPU-s)")
+
+
+def dense_rmse(workload: Workload) -> float:
+    """Return the RMSE of circulant strategies that are solved by dense matrices of the cells of every residual."""
+    optima = ((sub.scale, weighted_fourier.solve_circulant(None, sub.rows() / math.sqrt(sub.scale), sub.sizes).primal)
+              for sub in decompose(workload) if sub.attributes)  # fmt: skip
+    total = sum(sub.scale for sub in decompose(workload) if not sub.attributes)
+    roots = math.sqrt(total) + math.fsum(math.sqrt(scale * primal) for scale, primal in optima)
+    return roots / math.sqrt(workload.query_count)
+
+
+def plan_with_errors(workload: Workload, mechanism: str, **options: Any) -> tuple[dp.Plan, float]:
+    """Return a plan and the CPU seconds that it takes, with the sum of the variances of all queries as a check."""
+    start = time.process_time()
+    made = dp.plan(workload, mechanism, **options)
+    if not math.isclose(made.accuracy.total_error(workload), made.error, rel_tol=1e-6):
+        raise SystemExit("the variances of the queries do not add up to the error of the plan")
+    return made, time.process_time() - start
+
+
 def cpu_seconds(act: Callable[[], object]) -> float:
     start = time.process_time()
     act()
@@ -405,6 +468,7 @@ COMMANDS = {
     "selection": print_selection,
     "query_candidates": print_query_candidates,
     "census_products": print_census_products,
+    "weighted_fourier": print_weighted_fourier,
     "largest_errors": print_largest_errors,
 }
 

@@ -17,7 +17,7 @@ NAME = "query-smasher"
 MANY_CELLS, LOOSELY = 512, 1e-5  # cells of one axis above which a step takes tenths of a second; the gap used there
 
 
-class Options(Settings):
+class SolverOptions(Settings):
     """Stopping criteria of the optimisation."""
 
     gap: float = setting(TOLERANCE, "a number above 0", "certified gap at which the search of a problem ends", gt=0)
@@ -28,6 +28,11 @@ class Options(Settings):
         gt=0,
     )
     objective: Objective = objective()
+
+
+class Options(SolverOptions):
+    """Options of QuerySmasher."""
+
     fourier: list[list[str]] = setting(
         [], "a list of attribute sets", "residual spaces planned in the Fourier basis, as weighted-fourier plans all"
     )

@@ -3,9 +3,9 @@
 X is restricted to be diagonal in the Fourier basis of the cells, that is, circulant along every axis. With U the
 unitary Fourier transform and c = diag(U G U*), the problem is min Σ c/x subject to Σ x = n, so x ∝ √c and L = (Σ
 √c)²/n: optimal for marginals and circular ranges, closed form for all. The bound is the dual at uniform weights, (tr
-(G/n)^½)², which applies to every strategy. Residuals of several attributes and more than 2,600 cells are planned
-and measured by FFT (`optimize.fourier`), except products of axes, and those of more than 1,048,576 cells with several
-terms, which use a product of circulants.
+(G/n)^½)², which applies to every strategy. Residuals of several attributes are
+planned and measured by FFT (`optimize.fourier`), except products of axes, and those of more than 1,048,576 cells with
+several terms, which use a product of circulants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import Optimum
 from dpscale.optimize.fourier import MOST_CELLS, array_power, spectrum_of
-from dpscale.optimize.residual_problems import JOINT_CELLS
 from dpscale.plans.plan import Plan
 from dpscale.workload import root_of
 
@@ -57,7 +56,7 @@ def predicted_seconds(problem: PlanningProblem, options: ObjectiveOptions) -> fl
     for part in problem.workload.parts:
         for names in part.sets:
             size = part.domain.cells(names)
-            if len(names) > 1 and JOINT_CELLS < size <= MOST_CELLS:
+            if len(names) > 1 and size <= MOST_CELLS:
                 cells[str(part.domain.shape(names))] = size
             if not part.factorizes:
                 entries[part.key(names)] = size * part.count(names)

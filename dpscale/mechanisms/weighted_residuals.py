@@ -66,7 +66,7 @@ LISTED_CELLS = 1000  # above which few queries are one problem in their space
 NEARLY = 0.01  # gap at which one strategy for all queries ends the planning, and a bound is near enough
 
 
-class Options(query_smasher.Options):
+class Options(query_smasher.SolverOptions):
     """Stopping criteria of the optimisation, and the weights of the levels of hierarchies."""
 
     balance: Literal["levels", "queries"] = setting(

@@ -340,7 +340,7 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
     """
     only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
     is_product = bool(only) and not sub.is_joint(only)
-    joint = not based and len(sub.attributes) > 1 and JOINT_CELLS < sub.cells <= MOST_CELLS
+    joint = not based and len(sub.attributes) > 1 and sub.cells <= MOST_CELLS
     if sub.fourier or (joint and not is_product):
         return (known.setdefault(f"fourier/{sub.signature()}", FourierProblem(sub)),)
     if is_product:

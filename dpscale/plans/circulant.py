@@ -106,6 +106,14 @@ class CirculantFactor(ImplicitFactor):
             total = first + second
         return np.ascontiguousarray(total.reshape(len(columns), -1).T).reshape(values.shape)
 
+    def explicit(self) -> Integers:
+        """Return K as a matrix, shape (cells, cells)."""
+        self._check_matrix()
+        axes = np.ix_(*map(np.arange, self.shape * 2))  # of the rows, and then of the columns
+        pairs = zip(axes[: len(self.shape)], axes[len(self.shape) :], self.shape, strict=True)
+        offsets = tuple((row - column) % size for row, column, size in pairs)
+        return self.kernel[offsets].reshape(self.cells, self.cells)
+
     @cached_property
     def inverse_eigenvalues(self) -> Floats:
         """1/λ by frequency, shape `shape`; 0 where λ vanishes."""
