@@ -435,7 +435,9 @@ def print_weighted_fourier() -> None:
         whole, seconds = plan_with_errors(workload, "weighted-fourier")
         some, taken = plan_with_errors(workload, "query-smasher", fourier=[["x0", "x1"]])
         print("affine and 1-way prefix of 200 x 150, RMSE with residuals in the Fourier basis:")
-        print(f"    all {whole.rmse():.5g} ({seconds:.1f} CPU-s), both attributes {some.rmse():.5g} ({taken:.1f} CPU-s)")
+        print(
+            f"    all {whole.rmse():.5g} ({seconds:.1f} CPU-s), both attributes {some.rmse():.5g} ({taken:.1f} CPU-s)"
+        )
 
 
 def dense_rmse(workload: Workload) -> float:
