@@ -54,6 +54,14 @@ def test_table_4_is_reproduced(family, paper):
     assert plan(workload, "weighted-fourier").rmse() == pytest.approx(paper, abs=0.02)
 
 
+@pytest.mark.parametrize(("family", "paper"), [("affine", 7.147), ("abs", 7.387)])
+def test_table_3_is_reproduced(family, paper):
+    """The WFF column for CPS: prefixes of the two numeric attributes, cells of the others, and all pairs of a family."""
+    sizes = {"n0": 50, "n1": 100, "c0": 7, "c1": 4, "c2": 2}
+    workload = Workload(Domain(sizes)).add("hybrid", degree=1, numeric=["n0", "n1"]).add(family, degree=2)
+    assert plan(workload, "weighted-fourier").rmse() == pytest.approx(paper, abs=0.001)
+
+
 CASES = [
     ((12, 9), [("prefix", 2), ("range", 2)]),
     ((10, 11), [("affine", 2)]),
