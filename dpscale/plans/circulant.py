@@ -108,7 +108,7 @@ class CirculantFactor(ImplicitFactor):
 
     def explicit(self) -> Integers:
         """Return K as a matrix, shape (cells, cells)."""
-        self._check_matrix()
+        self.check_matrix()
         axes = np.ix_(*map(np.arange, self.shape * 2))  # of the rows, and then of the columns
         pairs = zip(axes[: len(self.shape)], axes[len(self.shape) :], self.shape, strict=True)
         offsets = tuple((row - column) % size for row, column, size in pairs)

@@ -297,10 +297,10 @@ class ImplicitFactor(Factor):
 
     def explicit(self) -> Integers:
         """Return K as a matrix, shape (rows, cells)."""
-        self._check_matrix()
+        self.check_matrix()
         return np.asarray(self.apply(np.eye(self.cells, dtype=np.int64)))
 
-    def _check_matrix(self) -> None:
+    def check_matrix(self) -> None:
         """Raise PlanError if a matrix of cells × cells is too large."""
         if self.cells > MOST_EXPLICIT:
             raise PlanError("strategy", f"{self.cells} cells, as a matrix", f"at most {MOST_EXPLICIT} cells",
@@ -309,7 +309,7 @@ class ImplicitFactor(Factor):
     @cached_property
     def inverse(self) -> Floats:
         """K⁺ as a matrix, shape (cells, rows)."""
-        self._check_matrix()
+        self.check_matrix()
         return self.estimate(np.eye(self.rows)).T
 
     @cached_property

@@ -18,6 +18,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import setting
+from dpscale.plans.factor import ImplicitFactor
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction, check_no_trees
 from dpscale.reconstruction.junction_tree.fit import FitOptions, fit
@@ -43,13 +44,16 @@ class Options(BasicOptions):
 
 
 def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
-    """Raise PlanError if the planned sets need too large a model, or levels of hierarchies."""
+    """Raise PlanError if the planned sets need too large a model, or too large a matrix, or levels of hierarchies."""
     check_no_trees(measurement_plan, "reconstruct.method", "graphical")
     if (plan := measurement_plan.evidence_plan) is None:  # not known before the rounds
         return
     sizes = {name: plan.domain[name].size for name in plan.domain.names}
     sets = list(dict.fromkeys(plan.blocks.sets))
     check_size(_sizes_of(sizes, sets), sets, min(options.most_cells, memory // BYTES))
+    for factor in {factor for strategy in plan.blocks.strategies for factor in strategy}:
+        if isinstance(factor, ImplicitFactor):
+            factor.check_matrix()
 
 
 def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: int) -> JunctionTree:

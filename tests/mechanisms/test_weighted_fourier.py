@@ -56,7 +56,7 @@ def test_table_4_is_reproduced(family, paper):
 
 @pytest.mark.parametrize(("family", "paper"), [("affine", 7.147), ("abs", 7.387)])
 def test_table_3_is_reproduced(family, paper):
-    """The WFF column for CPS: prefixes of the two numeric attributes, cells of the others, and all pairs of a family."""
+    """The WFF column for CPS: prefixes of the numeric attributes, cells of the others, and all pairs of a family."""
     sizes = {"n0": 50, "n1": 100, "c0": 7, "c1": 4, "c2": 2}
     workload = Workload(Domain(sizes)).add("hybrid", degree=1, numeric=["n0", "n1"]).add(family, degree=2)
     assert plan(workload, "weighted-fourier").rmse() == pytest.approx(paper, abs=0.001)
@@ -167,21 +167,34 @@ def test_wide_axes_beside_others_are_planned_by_kernels():
     np.testing.assert_allclose(kernel**4 / power, np.full(power.shape, kernel[0, 0] ** 4 / power[0, 0]), rtol=1e-4)
 
 
+def job_on(folder, frame, sizes, **changes):
+    """Write a table with its domain and a job of prefix and affine queries on both attributes; return its path."""
+    frame.to_parquet(folder / "data.parquet")
+    attributes = {name: {"kind": "coded", "size": size} for name, size in zip("xy", sizes, strict=True)}
+    (folder / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+    content = {"data": {"path": "data.parquet", "domain": "domain.toml"},
+               "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "joint"},
+               "workload": [{"family": one, "attributes": [["x", "y"]]} for one in ("prefix", "affine")],
+               "mechanism": {"name": "weighted-fourier"},
+               "engine": {"scheduler": "synchronous", "memory": "1GiB"}}  # fmt: skip
+    (folder / "job.toml").write_text(tomli_w.dumps(content | changes))
+    return folder / "job.toml"
+
+
+def test_graphical_model_of_too_large_a_matrix_is_refused_before_the_charge(tmp_path):
+    frame = pd.DataFrame({"person": np.arange(50), "x": np.arange(50), "y": np.arange(50)})
+    path = job_on(tmp_path, frame, (150, 80), reconstruct={"method": "graphical"})
+    with pytest.raises(PlanError, match="12000 cells, as a matrix"):
+        run(path, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("measurements/*"))
+
+
 def test_run_on_many_joint_cells_has_told_errors_and_evidence(tmp_path):
     """Cells of a table of 60 × 50 = 3,000 joint cells against exact counts, rows, and the evidence of the run."""
     rng = np.random.default_rng(5)
     frame = pd.DataFrame({"person": np.arange(20_000), "x": rng.integers(0, 60, 20_000) // 2 * 2,
                           "y": np.minimum(rng.geometric(0.1, 20_000), 50) - 1})  # fmt: skip
-    frame.to_parquet(tmp_path / "data.parquet")
-    attributes = {"x": {"kind": "coded", "size": 60}, "y": {"kind": "coded", "size": 50}}
-    (tmp_path / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
-    content = {"data": {"path": "data.parquet", "domain": "domain.toml"},
-               "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "joint"},
-               "workload": [{"family": one, "attributes": [["x", "y"]]} for one in ("prefix", "affine")],
-               "mechanism": {"name": "weighted-fourier"}, "synthesize": {"rows": 1000},
-               "engine": {"scheduler": "synchronous", "memory": "1GiB"}}  # fmt: skip
-    (tmp_path / "job.toml").write_text(tomli_w.dumps(content))
-    release = run(tmp_path / "job.toml", tmp_path / "run")
+    release = run(job_on(tmp_path, frame, (60, 50), synthesize={"rows": 1000}), tmp_path / "run")
     assert {factor.kind for block in release.plan.blocks for factor in block.factors} >= {"circulant"}
 
     truth = np.zeros((60, 50))

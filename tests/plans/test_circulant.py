@@ -84,8 +84,7 @@ def test_errors_of_products_equal_explicit_covariance(shape):
 @pytest.mark.parametrize("family", [MARGINAL, PREFIX, RANGE, CIRCULAR])
 @pytest.mark.parametrize("size", [5, 8, 2100])
 def test_power_of_a_gram_matrix_is_its_diagonal_in_the_fourier_basis(family, size):
-    basis = np.fft.fft(np.eye(size)) / np.sqrt(size)
-    known = np.einsum("ij,ij->i", basis @ family.gram(size), basis.conj()).real
+    known = np.diag(np.fft.fft(np.fft.ifft(family.gram(size), axis=0), axis=1)).real
     np.testing.assert_allclose(gram_power(family, size), known, rtol=1e-7, atol=1e-9 * known.max())
 
 
