@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
+from typing import cast
 
 import numpy as np
 
@@ -101,8 +102,7 @@ def _chunks(factor: AnyGram) -> Iterator[Floats]:
 def _axis_power(factor: AnyGram) -> Floats:
     """Return c of the Gram matrix of one axis; that of a wide one is not centred."""
     if isinstance(factor, WideGram):
-        powers = [weight * gram_power(family, factor.size) for family, weight in factor.asked
-                  if isinstance(family, Family)]  # fmt: skip
+        powers = [weight * gram_power(cast(Family, family), factor.size) for family, weight in factor.asked]
         return np.asarray(sum(powers))
     assert isinstance(factor, GramFactor)
     return array_power(in_chunks(factor.rows), factor.rows.shape[1:])
