@@ -48,6 +48,7 @@ from dpscale.plans.blocks import (
     centred_variance,
     combine_tables,
     gram_table,
+    is_implicit,
     joint_quadratic,
     joint_spread,
     mix_pieces,
@@ -385,9 +386,10 @@ class CoupledResiduals(Accuracy):
 
     @property
     def _can_stack(self) -> bool:
-        """Whether all blocks are products over whole marginals, so that many sets of products are evaluated at once."""
+        """Whether all blocks are products of matrices over whole marginals, so that many sets are evaluated at once."""
         plain = self.blocks.whole.all() and not any(block.joint for block in self.blocks)
-        return bool(plain) and not self.domain.public_totals
+        implicit = any(is_implicit(factor) for strategy in self.blocks.strategies for factor in strategy)
+        return bool(plain) and not implicit and not self.domain.public_totals
 
     def _stacked_error(self, workload: Workload) -> float:
         """Return the sum of weight · variance, the sets of products with equal attributes together."""

@@ -279,14 +279,14 @@ def whole_covariance(factor: Factor) -> Floats:
     return np.eye(factor.cells) if factor.kind == "identity" else factor.covariance
 
 
-def _is_implicit(factor: Factor) -> bool:
+def is_implicit(factor: Factor) -> bool:
     """Return whether the covariance of a marginal along an axis is too large for a matrix."""
     return factor.is_long and factor.kind != "identity"
 
 
 def _summed_covariance(factor: Factor) -> Floats:
     """Return S1 of an axis."""
-    if _is_implicit(factor):
+    if is_implicit(factor):
         return factor.apply_covariance(np.ones((1, factor.cells)))[0]
     return np.asarray(whole_covariance(factor).sum(axis=1))
 
@@ -307,7 +307,7 @@ def total_variance(factor: Factor) -> float:
 def centred_variance(factor: Factor, profiled: bool) -> float:
     """Return the trace of the covariance after the total, spread uniformly or by the profile, is subtracted."""
     sums = _summed_covariance(factor)
-    trace = factor.cells * factor.mean_variance if _is_implicit(factor) else np.trace(whole_covariance(factor))
+    trace = factor.cells * factor.mean_variance if is_implicit(factor) else np.trace(whole_covariance(factor))
     profile = profile_of(factor) if profiled else np.full(factor.cells, 1 / factor.cells)
     return float(trace - 2 * profile @ sums + sums.sum() * (profile @ profile))
 
@@ -319,7 +319,7 @@ def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: F
     On an axis that the block lacks, only the averaged entry is nonzero.
     """
     profile = averaging_profile(averaging, size)
-    if factor is not None and _is_implicit(factor):
+    if factor is not None and is_implicit(factor):
         means, trace = family.times_gram(profile), factor.trace(family)
     else:
         gram = family.gram(size)
@@ -349,7 +349,7 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
     if factor is None:
         return np.array([[means**2, zero], [zero, zero]])
 
-    if _is_implicit(factor):
+    if is_implicit(factor):
         sums = _summed_covariance(factor)
         averaged, mixed = means**2 * sums.sum(), means * family.answers(sums, 0)
         cross, centred = mixed - averaged, factor.quadratics(family) - 2 * mixed + averaged
