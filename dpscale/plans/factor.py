@@ -289,6 +289,29 @@ class ImplicitFactor(Factor):
         return np.asarray(self.inverse @ self.inverse.T)
 
 
+class WholeFactor(ImplicitFactor):
+    """Implicit strategy of full column rank on a wide axis: it measures all cells, and the total with them."""
+
+    @property
+    def spans_all(self) -> bool:
+        return True
+
+    @property
+    def commutes(self) -> bool:
+        return False
+
+    @property
+    def is_product(self) -> bool:
+        return False
+
+    @property
+    def is_long(self) -> bool:
+        return True
+
+    def project(self, pieces: Floats) -> Floats:
+        return pieces
+
+
 def _square_inverse(matrix: Floats) -> Floats:
     """Return the inverse of a square matrix, in a sixth of the time if it is upper triangular."""
     if np.tril(matrix, -1).any():
