@@ -168,7 +168,7 @@ class SpectralFactor(WholeFactor):
 
     @cached_property
     def _kernel(self) -> Floats:
-        """R over a period."""
+        """The sequence r over a period."""
         return np.asarray(np.fft.irfft(self._spectrum**-2.0, self.period))
 
     @property
