@@ -60,6 +60,7 @@ from dpscale.plans.product_errors import product_errors
 from dpscale.plans.residual_estimators import KnownResiduals, ResidualEstimator, residual_estimators, spans
 from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
+from dpscale.workload.wide import is_wide
 
 NOTHING = 1e-12  # relative to the query's largest entry; smaller pieces count as zero
 GAIN = 1e-6  # share of the error by which one block alone must be better than the average
@@ -325,8 +326,8 @@ class CoupledResiduals(Accuracy):
         part = self.blocks.part(part)
         if not part.factorizes:
             return _varying_axes(attributes, part.queries(attributes))
-        grams = zip(attributes, part.families(attributes), strict=True)
-        return {name for name, family in grams if np.ptp(family.gram(self.domain[name].size)) > 0}
+        axes = zip(attributes, part.families(attributes), strict=True)
+        return {name for name, family in axes if _varies(family, self.domain[name].size)}
 
     def _least(self, varying: set[str], error: Callable[[CoupledResiduals], float]) -> int | None:
         """Return the block with the attributes whose planned error is less than that of the average; None if none is.
@@ -630,6 +631,13 @@ class CoupledResiduals(Accuracy):
             if attributes[axis] not in block.attributes:
                 queries = np.tensordot(queries, profiles.get(axis, np.full(size, 1 / size)), axes=(axis + 1, 0))
         return queries
+
+
+def _varies(family: Family, size: int) -> bool:
+    """Return whether a query of a family varies along its axis: the Gram matrix is no multiple of 11ᵀ."""
+    if is_wide(size):
+        return size * family.trace(size) > (1 + NOTHING) * float(family.times_gram(np.ones(size)).sum())
+    return bool(np.ptp(family.gram(size)) > 0)
 
 
 def _varying_axes(attributes: AttributeSet, queries: Floats) -> set[str]:
