@@ -37,8 +37,19 @@ from printed import (
 
 from dpscale import Domain, PlanError, Workload, plan
 from dpscale.base.numerics import one_thread
-from dpscale.optimize.baselines import data_cube, greedy_h, hb, hierarchical, identity, wavelet
+from dpscale.optimize.baselines import (
+    data_cube,
+    greedy_h,
+    hb,
+    hb_branching,
+    hierarchical,
+    identity,
+    layered_tree,
+    layered_wavelet,
+    wavelet,
+)
 from dpscale.optimize.implicit_workload import Implicit, implicit
+from dpscale.optimize.long_axis import chain_of_family
 from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
 from dpscale.optimize.marginal_algebra import residual_traces
 from dpscale.optimize.opt_explicit import descend, error_of, optimise_explicit, starting_points
@@ -206,6 +217,7 @@ def main() -> None:
 
 
 MOST, QUICK_MOST = 1024, 64
+WIDE_KINDS, WIDE_SIZES = ("range", "prefix"), (4096, 8192)
 SEVERAL_STARTS = 256  # larger Laplace searches have one start
 PAPER_GAP = 1e-6
 QUICK_ROWS = (("CPS", 1),)
@@ -279,16 +291,42 @@ def explicit_errors(kind: str, size: int, noise: str) -> dict[str, float]:
     return {name: UNIT[noise] * math.sqrt(error / count) for name, error in found.items()}
 
 
+def wide_errors(kind: str, size: int, noise: str) -> dict[str, float]:
+    """Return the RMSE of strategies of range or prefix queries on many cells, without matrices of cells × cells.
+
+    OPT0 is that of the plan of `hdmm` under Laplace noise, and the certified optimum under Gaussian noise.
+    """
+    family, workload = FAMILIES[kind], Workload(Domain({"x": size})).add(kind, degree=1)
+    trees = {"H2": layered_tree(size), "HB": layered_tree(size, hb_branching(size), root=False)}
+    found = {name: tree.trace(family) * tree.squared_sensitivity(noise) for name, tree in trees.items()}
+    found |= {"Identity": family.trace(size), "SVDB": family.whole_trace(size) ** 2 / size}
+    if noise == "laplace":
+        found["OPT0"] = plan(workload, "hdmm", noise=noise).error / 2
+    else:
+        tree = layered_wavelet(size)
+        found["Wavelet"] = tree.trace(family) * tree.squared_sensitivity(noise)
+        found["OPT0"] = chain_of_family(family, size).optimum(GAP_OF_LARGE).primal
+    return {name: UNIT[noise] * math.sqrt(error / family.count(size)) for name, error in found.items()}
+
+
 def print_explicit(number: int, quick: bool) -> Figures:
     printed, columns = (HDMM_4, HDMM_1D_LAPLACE) if number == 4 else (HDMM_5, HDMM_1D_GAUSSIAN)
     most = QUICK_MOST if quick else MOST
+    wide = {
+        f"{kind} {size}": (
+            printed[kind][-1] if size == HDMM_SIZES[-1] else (None,) * len(columns),
+            partial(wide_errors, kind, size, NOISE[number]),
+        )
+        for kind in WIDE_KINDS
+        for size in WIDE_SIZES[: 1 if quick else None]
+    }
     rows = {
         f"{kind} {size}": (figures, partial(explicit_errors, kind, size, NOISE[number]))
         for kind, each in printed.items()
         for size, figures in zip(HDMM_SIZES, each, strict=True)
         if size <= most
     }
-    return print_rows(f"table {number}", columns, rows)
+    return print_rows(f"table {number}", columns, rows | wide)
 
 
 def traces(union: Implicit) -> float:

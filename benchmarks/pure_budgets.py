@@ -4,10 +4,10 @@ The first workloads are named; the others are drawn: two to six attributes of 2 
 with one or two families of marginals, prefix or range queries of degree 1 to 3. `auto` is the least error of all
 mechanisms that it compares, `ratio` the error of the default over the least of the other mechanisms.
 
-The last table is of one wide attribute: the default beside the best hierarchy with equal weights (HB) and, for at most
-8,192 cells and with `--opt0`, OPT0 on the matrix of all cells (p-Identity with n/16 rows from one start: an hour).
+The last table is of one wide attribute: the default beside the best hierarchy with equal weights (HB), and OPT0 where
+HDMM's Table 4 prints it.
 
-    python benchmarks/pure_budgets.py [--workloads 40] [--seed 0] [--opt0] [--save]
+    python benchmarks/pure_budgets.py [--workloads 40] [--seed 0] [--save]
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import time
 
 import base
 import numpy as np
+from printed import HDMM_1D_LAPLACE, HDMM_4, HDMM_SIZES
 
 import dpscale as dp
 from dpscale.mechanisms import auto
 from dpscale.optimize.baselines import layered_tree
-from dpscale.optimize.long_axis import chain_of_family
-from dpscale.optimize.opt_explicit import descend
 from dpscale.workload import Family, one_way_family
 
 NAMED: dict[str, tuple[tuple[int, ...], tuple[tuple[str, int], ...]]] = {
@@ -85,25 +84,17 @@ def least_hierarchy(family: Family, size: int) -> float:
     return min(rmse(family, size, tree.trace(family) * tree.l1_sensitivity**2) for tree in trees)
 
 
-def dense_opt0(family: Family, size: int) -> float:
-    """Return the RMSE of p-Identity on all cells, from one start."""
-    start = np.random.default_rng(0).random((size // 16, size))
-    chain = chain_of_family(family, size)
-    found = descend(family.gram(size), start, 300, None if chain is None else chain.times)
-    return rmse(family, size, found.error * family.trace(size))  # of the Gram matrix scaled to trace 1
-
-
 def rmse(family: Family, size: int, error: float) -> float:
     return float(np.sqrt(2 * error / family.count(size)))
 
 
-def compare_wide(name: str, size: int, opt0: bool) -> dict[str, float]:
+def compare_wide(name: str, size: int) -> dict[str, float]:
     """Print and return the figures of one family on one wide attribute."""
     family, label = one_way_family(name), f"wide, {name} on {size:,} cells"
     default, seconds = run_plan(dp.Workload(dp.Domain({"a": size})).add(name, degree=1), "weighted-residuals")
     found = {"default": default, "hierarchy": least_hierarchy(family, size), "seconds": seconds}
-    if opt0 and size <= 8192:
-        found["OPT0"] = dense_opt0(family, size)
+    if size in HDMM_SIZES:
+        found["OPT0"] = HDMM_4[name][HDMM_SIZES.index(size)][HDMM_1D_LAPLACE.index("OPT0")]
     print(
         f"{label:58}{default:9.3f}{found['hierarchy']:9.3f}{found.get('OPT0', np.nan):9.3f}{seconds:7.1f}", flush=True
     )
@@ -114,7 +105,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--opt0", action="store_true")
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     dp.plan(named_workload((3, 3), (("prefix", 1),)), noise="laplace")  # loops are compiled before the clock starts
@@ -139,7 +129,7 @@ def main() -> None:
     print(f"{'one wide attribute':58}{'default':>9}{'HB':>9}{'OPT0':>9}{'s':>7}")
     for size in WIDE_SIZES:
         for name in ("range", "prefix"):
-            figures |= compare_wide(name, size, given.opt0)
+            figures |= compare_wide(name, size)
     if given.save:
         base.save("pure_budgets", figures)
 

@@ -164,16 +164,16 @@ def pure_budgets(found: Figures) -> str:
              f"{found['drawn, least ratio']:.3f} to {found['drawn, largest ratio']:.3f}, in the geometric mean "
              f"{found['drawn, mean ratio']:.3f}, and at most 0.97 for {found['drawn, at least 3 % below']:.0f}; "
              f"planning takes {found['drawn, seconds']:.1f} CPU seconds in the mean.")  # fmt: skip
-    wide_head = ("One wide attribute, RMSE at ε = 1, δ = 0", "default", "best hierarchy (HB)", "OPT0 on all cells",
-                 "default over HB", "CPU seconds")  # fmt: skip
+    wide_head = ("One wide attribute, RMSE at ε = 1, δ = 0", "default", "best hierarchy (HB)", "OPT0, printed",
+                 "default over HB", "over OPT0", "CPU seconds")  # fmt: skip
     axes = [key.removesuffix(", hierarchy") for key in found if key.endswith(", hierarchy")]
     return f"{table(head, *shown)}\n\n{drawn}\n\n{table(wide_head, *(_wide_axis(found, key) for key in axes))}"
 
 
 def _wide_axis(found: Figures, key: str) -> list[str]:
     default, tree, opt0 = (found.get(f"{key}, {name}") for name in ("default", "hierarchy", "OPT0"))
-    peer = "not run" if opt0 is None else f"{opt0:.2f}"
-    return [key.removeprefix("wide, "), f"{default:.2f}", f"{tree:.2f}", peer, f"{default / tree:.3f}",
+    peer, ratio = ("", "") if opt0 is None else (f"{opt0:.2f}", f"{default / opt0:.3f}")
+    return [key.removeprefix("wide, "), f"{default:.2f}", f"{tree:.2f}", peer, f"{default / tree:.3f}", ratio,
             f"{found[f'{key}, seconds']:.1f}"]  # fmt: skip
 
 

@@ -230,19 +230,26 @@ def cumulative_counts(answered: Answered, name: str, group: Group = ()) -> Cumul
 def _computed(answered: Answered, name: str, group: Group) -> CumulativeCounts:
     attribute = numeric_attribute(answered, name)
     n = attribute.listed
-    names, cells = [name for name, _ in group], tuple(cell for _, cell in group)
-    counts = np.cumsum(answered.estimates.marginal((*names, attribute.name))[cells][: attribute.listed])
     places = np.arange(n) if n <= ALL_CELLS else np.linspace(0, n - 1, SAMPLED).astype(np.int64)
-    moments = _moments(answered, attribute, places, group)
+    counts, moments = _counts_and_moments(answered, attribute, places, group)
+    if n > ALL_CELLS:
+        names, cells = [name for name, _ in group], tuple(cell for _, cell in group)
+        counts = np.cumsum(answered.estimates.marginal((*names, attribute.name))[cells][:n])
     return CumulativeCounts(attribute, counts, optimize.isotonic_regression(counts).x, places, moments)
 
 
-def _moments(answered: Answered, attribute: Attribute, places: Integers, group: Group) -> Floats:
-    """Return Var C(x), Cov(C(x), N) and Var N at some cells x."""
+def _counts_and_moments(
+    answered: Answered, attribute: Attribute, places: Integers, group: Group
+) -> tuple[Floats, Floats]:
+    """Return C(x), and Var C(x), Cov(C(x), N) and Var N, at some cells x.
+
+    All queries are one set, so that the same measurements answer them (`plans.accuracy_base`).
+    """
     up_to = (np.arange(attribute.listed) <= places[:, None]).astype(np.float64)
-    own, both = (listed_queries(answered, attribute, queries, group)[1] ** 2 for queries in (up_to, up_to + 1))
+    estimates, errors = listed_queries(answered, attribute, np.concatenate([up_to, up_to + 1]), group)
+    own, both = np.split(errors**2, 2)
     total = own[-1]  # the last place is the last cell
-    return np.stack([own, (both - own - total) / 2, np.full_like(own, total)])
+    return estimates[: len(places)], np.stack([own, (both - own - total) / 2, np.full_like(own, total)])
 
 
 def quantile(answered: Answered, name: str, q: float, level: float, group: Group = ()) -> Estimate:

@@ -219,7 +219,7 @@ class ReleasePlan:
         from dpscale.runs.stages.preview import planned_risk
 
         privacy, risk = self.job.privacy, planned_risk(self.job)
-        budget = [f"{name} {value:g}" for name in ("epsilon", "delta", "rho", "privacy_cost")
+        budget = [f"{name} {value:g}" for name in ("epsilon", "delta", "rho", "renyi", "privacy_cost")
                   if (value := getattr(privacy, name)) is not None]  # fmt: skip
         errors = [(f"error of {one['family']}", f"{figure(one['error'])} {one['unit']}") for one in self._families]
         return [("queries", f"{self.measurements.workload.query_count:,}"), ("budget", ", ".join(budget)),

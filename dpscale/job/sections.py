@@ -45,6 +45,8 @@ PART_ROWS, LONG_PART_ROWS, PART_VALUES = 100_000, 1_000_000, 1 << 25  # of a fil
 MOST_SHORT_PARTS, MOST_PARTS = 100, 10_000  # files of PART_ROWS rows, and of any
 POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows per record, and rows, above which sampling error is negligible
 MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # larger budgets need allow_weak_privacy = true
+LARGEST_ORDER = 1e6  # of Rényi differential privacy
+BUDGETS = ("epsilon", "rho", "renyi", "privacy_cost")  # keys of [privacy], of which a job has one
 SAFE_AMOUNT = 10.0  # a squared mu well below both limits
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {
@@ -77,8 +79,26 @@ Delta = Annotated[float, BeforeValidator(_not_zero), Field(ge=1e-300, lt=1, allo
 LEAST_AMOUNT = 1e-12  # in μ²: below it the noise of a single count exceeds a million records
 
 
+class Renyi(Settings):
+    """Rényi differential privacy of an order α: the Rényi divergence between neighbours is at most `epsilon`.
+
+    A release of squared Gaussian-DP μ has the divergence α μ²/2 at every order, so the budget is μ² = 2 epsilon / α.
+    """
+
+    order: Annotated[float, Field(gt=1, le=LARGEST_ORDER)]
+    epsilon: Amount
+
+    @property
+    def amount(self) -> float:
+        """Squared Gaussian-DP μ."""
+        return 2 * self.epsilon / self.order
+
+    def __format__(self, form: str) -> str:
+        return f"of order {self.order:g} with epsilon {self.epsilon:g}"
+
+
 class Privacy(Settings):
-    """Privacy budget (epsilon and delta, or rho, or privacy_cost) and the ledger that records it.
+    """Privacy budget (epsilon and delta, or rho, or renyi, or privacy_cost) and the ledger that records it.
 
     `unit` names the table of several whose rows are protected.
     """
@@ -86,6 +106,7 @@ class Privacy(Settings):
     epsilon: Amount | None = None
     delta: Delta | None = None
     rho: Amount | None = None
+    renyi: Renyi | None = None
     privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
     dataset: Annotated[str, AfterValidator(_name)] | None = None
@@ -95,9 +116,9 @@ class Privacy(Settings):
 
     @model_validator(mode="after")
     def _one(self) -> Privacy:
-        given = [name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None]
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) != 1 or (self.delta is not None and self.epsilon is None):
-            raise ValueError("set epsilon and delta, or epsilon alone (pure), or rho, or privacy_cost")
+            raise ValueError("set epsilon and delta, or epsilon alone (pure), or rho, or renyi, or privacy_cost")
         return self
 
     @model_validator(mode="after")
@@ -130,7 +151,7 @@ class Privacy(Settings):
                 return None
         elif self.epsilon <= MOST_EPSILON:
             return None
-        name = next(name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None)
+        name = next(name for name in BUDGETS if getattr(self, name) is not None)
         return JobError(f"privacy.{name}", f"{getattr(self, name):g}: the odds of a guess about a record"
                         f" may grow by a factor above e^{MOST_EPSILON}", f"at most a cost of epsilon {MOST_EPSILON}",
                         "reduce it, or set allow_weak_privacy = true")  # fmt: skip
@@ -162,6 +183,8 @@ class Privacy(Settings):
             return Budget(LAPLACE, self.epsilon)
         if self.epsilon is not None and self.delta is not None:
             return Budget(GAUSSIAN, gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE)
+        if self.renyi is not None:
+            return Budget(GAUSSIAN, self.renyi.amount)
         return Budget(GAUSSIAN, 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0))
 
 

@@ -32,7 +32,7 @@ from dpscale.optimize.opt_explicit import Noise, TimesGram, optimise_explicit
 from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
 from dpscale.optimize.opt_marginals import MarginalStrategy, attribute_strategies, optimise_marginals
 from dpscale.plans.blocks import Block
-from dpscale.plans.factor import Factor
+from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.plans.spectral import spectral_factor
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE
@@ -92,7 +92,8 @@ def _joint_refusal(workload: Workload, options: Options) -> PlanError | None:
     )
 
 
-DENSE_SECONDS, WIDE_SECONDS = 4.0, 5.0  # of a search on 1,024 cells, and on any number of cells of a wide axis
+DENSE_SECONDS = 4.0  # of a search on 1,024 cells
+WIDE_SECONDS, CELL_SECONDS = 5.0, 5e-6  # of a search on a wide axis, and for each of its cells
 PAIR_SECONDS, PART_SECONDS = 6e-5, 0.03  # of the error of a product under a block, and of a search for a part
 
 
@@ -104,7 +105,7 @@ def predicted_seconds(problem: PlanningProblem, options: Options) -> float:
     most = MOST_EXPLICIT if options.way == "explicit" else EXPLICIT_CELLS
     dense = (cells / 1024) ** 3 if "explicit" in ways and cells <= most else 0.0
     if wide_axis(problem) is not None:
-        return WIDE_SECONDS
+        return WIDE_SECONDS + CELL_SECONDS * max(sizes)
     if max(sizes, default=0) > DENSE:
         return DENSE_SECONDS * dense  # the other searches are refused at once
 
@@ -134,8 +135,20 @@ def wide_axis(problem: PlanningProblem) -> str | None:
 
 def _rooted(workload: Workload) -> list[Family]:
     """Return the families of the sets of one attribute whose Gram matrix has a root in closed form."""
-    families = {part.families(names)[0] for part in workload.parts for names in part.sets if names}
+    families = {family for family, _ in _asked(workload)[0]}
     return [family for family in (RANGE, CIRCULAR) if family in families]
+
+
+def _asked(workload: Workload) -> tuple[list[tuple[Family, float]], float]:
+    """Return the families on the only attribute of a workload with their weights above 0, and that of the total."""
+    asked, total = list[tuple[Family, float]](), 0.0
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True):
+            if names and weight > 0:
+                asked.append((part.families(names)[0], weight))
+            elif not names:
+                total += weight
+    return asked, total
 
 
 def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
@@ -177,26 +190,13 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
 
 def _whole_axis(workload: Workload, name: str, noise: str) -> Tried:
     """Yield strategies for all cells of a wide attribute, with a bound over all strategies; 0 if unknown."""
-    bound = whole_bound(workload)
+    bound, size = whole_bound(workload), workload.domain[name].size
     if noise == LAPLACE:
-        yield "explicit", [Block((name,), (_layered(workload, name),), BELOW_ONE, True, noise)], bound
-        return
-    for family in _rooted(workload):
-        factor = spectral_factor(family, workload.domain[name].size)
-        yield f"explicit, root of {family.name}", [Block((name,), (factor,), BELOW_ONE, True, noise)], bound
-
-
-def _layered(workload: Workload, name: str) -> Factor:
-    """Return the strategy for pure ε on a wide attribute."""
-    size, asked, total = workload.domain[name].size, list[tuple[Family, float]](), 0.0
-    for part in workload.parts:
-        for names, weight in zip(part.sets, part.weights, strict=True):
-            if names:
-                asked.append((part.families(names)[0], weight))
-            else:
-                total += weight
-
-    return optimise_layers(size, asked, total)
+        factors = {"explicit": optimise_layers(size, *_asked(workload)), "identity": identity_factor(size)}
+    else:
+        factors = {f"explicit, root of {family.name}": spectral_factor(family, size) for family in _rooted(workload)}
+    for label, factor in factors.items():
+        yield label, [Block((name,), (factor,), BELOW_ONE, True, noise)], bound
 
 
 def _times_gram(workload: Workload, names: AttributeSet) -> TimesGram | None:

@@ -16,20 +16,24 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import MOST_PARTS
 from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import ObjectiveOptions, PlanningProblem, Tools
 from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan
 from dpscale.optimize.implicit_workload import implicit
-from dpscale.optimize.integer_strategies import product_block
+from dpscale.optimize.integer_strategies import bits_for, product_block, rounded
+from dpscale.optimize.layered_strategy import optimise_layers
+from dpscale.optimize.opt_explicit import optimise_explicit
 from dpscale.optimize.opt_kronecker import optimise_union
 from dpscale.optimize.pure_marginals import MarginalSearch, ResidualTraces, WeightedSets
 from dpscale.optimize.pure_traces import AttributeStrategies, first_strategies, plain_traces
 from dpscale.plans.blocks import Block
-from dpscale.plans.factor import identity_factor
+from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
-from dpscale.privacy.draws import BELOW_ONE, LAPLACE
+from dpscale.privacy.draws import BELOW_ONE, LAPLACE, allocate
+from dpscale.workload import Family
+from dpscale.workload.wide import is_wide
 
 NAME = "merged-marginals"  # of the candidates; the mechanism gives its own name to the chosen one
 MERGED_CELLS, MERGED_ATTRIBUTES = 1 << 20, 14  # of a marginal that is larger than every set of the workload
@@ -189,9 +193,7 @@ def _hdmm_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
     workload = problem.workload
     plain = all(part.factorizes and all(family.is_identity for family in part.axis_families) for part in workload.parts)
     attributes = sorted({name for names in workload.sets for name in names})
-    if (not plain and hdmm.wide_axis(problem)) or workload.domain.cells(attributes) <= (
-        FEW_CELLS if plain else hdmm.EXPLICIT_CELLS
-    ):
+    if workload.domain.cells(attributes) <= (FEW_CELLS if plain else hdmm.EXPLICIT_CELLS):
         with suppress(PlanError):
             yield "hdmm explicit", hdmm.plan(problem, hdmm.Options(way="explicit"), tools)
 
@@ -202,12 +204,51 @@ def _hdmm_plans(problem: PlanningProblem, tools: Tools) -> Iterator[tuple[str, P
 
 def _separate_products(problem: PlanningProblem, tools: Tools) -> Plan:
     """Return the plan that measures every set by the optimal product for its queries."""
-    union = implicit(problem.workload)
-    found = optimise_union(union, "laplace", tools.each, [(product,) for product in union.products])
-    blocks = [
-        product_block(group.names, group.factors, share, LAPLACE)
-        for group, share in zip(found.groups, found.shares, strict=True)
-    ]
-    check_cells(blocks, tools, "products of the sets")
+    if any(is_wide(problem.workload.domain[name].size) for names in problem.workload.sets for name in names):
+        blocks = _wide_products(problem)
+    else:
+        union = implicit(problem.workload)
+        found = optimise_union(union, "laplace", tools.each, [(product,) for product in union.products])
+        blocks = [
+            product_block(group.names, group.factors, share, LAPLACE)
+            for group, share in zip(found.groups, found.shares, strict=True)
+        ]
 
+    check_cells(blocks, tools, "products of the sets")
     return marginal_plan(problem.workload, NAME, blocks, 0.0)
+
+
+def _wide_products(problem: PlanningProblem) -> list[Block]:
+    """Return a block for every set, some of them with wide attributes. Raises PlanError for queries without a form."""
+    workload, known = problem.workload, dict[tuple[Family, int], Factor]()
+    names_of, factors_of, errors = list[AttributeSet](), list[tuple[Factor, ...]](), list[float]()
+    for part in workload.parts:
+        for names, weight in zip(part.sets, part.weights, strict=True) if part.factorizes else ():
+            axes = list(zip(part.families(names), workload.domain.shape(names), strict=True))
+            for axis in axes:
+                if axis not in known:
+                    known[axis] = _axis_strategy(*axis)
+            if weight > 0:
+                factors = tuple(known[axis] for axis in axes)
+                traces = (_factor_error(known[family, size], family) for family, size in axes)
+                names_of, factors_of = [*names_of, names], [*factors_of, factors]
+                errors.append(weight * math.prod(traces))
+
+    shares, _ = allocate(errors, LAPLACE)
+    return [Block(names, factors, share * BELOW_ONE, True, LAPLACE)
+            for names, factors, share in zip(names_of, factors_of, shares, strict=True)]  # fmt: skip
+
+
+def _axis_strategy(family: Family, size: int) -> Factor:
+    """Return the strategy of one family on an attribute."""
+    if family.is_identity:
+        return identity_factor(size)
+    if is_wide(size):
+        return optimise_layers(size, [(family, 1.0)])
+    return rounded(optimise_explicit(family.gram(size), "laplace").matrix, bits_for(1))
+
+
+def _factor_error(factor: Factor, family: Family) -> float:
+    """Return tr(G (KᵀK)⁻¹) Δ₁² of a strategy that measures all cells of an attribute."""
+    trace = family.trace(factor.cells) if factor.kind == "identity" else factor.trace(family)
+    return trace * factor.l1_sensitivity**2

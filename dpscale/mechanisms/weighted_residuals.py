@@ -92,7 +92,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     listed = None if separate or whole is not None else _listed(problem, tools)
     if listed is not None:
         whole, least = _plan_listed(problem, solve, listed)
-    if whole is not None and whole.optimality_gap <= NEARLY:
+    if whole is not None and (problem.noise == LAPLACE or whole.optimality_gap <= NEARLY):
         return whole
 
     split = _plan_split(problem, options, tools, solve, demands, cumulative)
@@ -121,7 +121,10 @@ def _plan_split(
         with suppress(PlanError):  # strategies of integers may not have these weights
             plans.append(_plan_weights(problem, tools, solve, weights, sets))
 
-    if not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
+    if problem.noise == LAPLACE and not separate:
+        with suppress(PlanError):  # there are marginals measured whole
+            plans.append(_plan_weights(problem, tools, solve, {}, sets))
+    elif not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
         plans.append(_plan_weights(problem, tools, solve, {}, sets))
     if cumulative:
         plans.append(_plan_weights(problem, tools, solve, {**weights, **cumulative}, sets))
@@ -134,10 +137,11 @@ def _plan_split(
 
 def _plan_axis(problem: PlanningProblem, tools: Tools) -> Plan | None:
     """Return the plan of one strategy for all cells of a wide attribute; None if there is none for its queries."""
-    if problem.noise == LAPLACE or hdmm.wide_axis(problem) is None:
+    if hdmm.wide_axis(problem) is None:
         return None
     with suppress(PlanError):
-        made, least = hdmm.plan(problem, hdmm.Options(way="explicit"), tools), whole_bound(problem.workload)
+        made = hdmm.plan(problem, hdmm.Options(way="explicit"), tools)
+        least = whole_bound(problem.workload) * variance_factor(problem.noise)
         notes = (*made.notes, _note("axis", least, problem.noise))
         return replace(made, mechanism=NAME, floor=min(least, made.error), notes=notes)
     return None
@@ -219,8 +223,8 @@ def _best_plan(problem: PlanningProblem, tools: Tools, plans: Sequence[Plan]) ->
     """Return the plan of least error among given ones and, for Laplace noise, those that measure marginals whole."""
     if problem.noise != LAPLACE or _bounded(problem) or problem.workload.domain.public_totals:
         return min(plans, key=lambda one: one.error)
-    residual = min(plans, key=lambda one: one.error)
-    return best_of([("residuals", residual), *whole_plans(problem, tools)], NAME)
+    residual = sorted(plans, key=lambda one: one.error)[:1]
+    return best_of([*(("residuals", made) for made in residual), *whole_plans(problem, tools)], NAME)
 
 
 def _search_weights(

@@ -183,7 +183,7 @@ def check_certifiable(plan: Plan) -> None:
     """Raise PlanError for a plan without Gaussian residual spaces."""
     if plan.noise == LAPLACE:
         raise PlanError("certify", "pure epsilon, whose least error is no convex program",
-                        "epsilon with delta, rho or privacy_cost", "add delta, or leave it out")  # fmt: skip
+                        "epsilon with delta, rho, renyi or privacy_cost", "add delta, or leave it out")  # fmt: skip
     if not is_certifiable(plan):
         got = "levels of a hierarchy together" if plan.blocks.has_trees else "whole marginals"
         raise PlanError("certify", f"a plan by {plan.mechanism}, which measures {got}",

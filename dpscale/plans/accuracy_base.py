@@ -48,6 +48,7 @@ from dpscale.plans.blocks import (
     centred_variance,
     combine_tables,
     gram_table,
+    is_implicit,
     joint_spread,
     mix_pieces,
     query_table,
@@ -58,6 +59,7 @@ from dpscale.plans.product_errors import product_errors
 from dpscale.plans.residual_estimators import KnownResiduals, ResidualEstimator, residual_estimators, spans
 from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
+from dpscale.workload.wide import is_wide
 
 NOTHING = 1e-12  # relative to the query's largest entry; smaller pieces count as zero
 GAIN = 1e-6  # share of the error by which one block alone must be better than the average
@@ -323,8 +325,8 @@ class CoupledResiduals(Accuracy):
         part = self.blocks.part(part)
         if not part.factorizes:
             return _varying_axes(attributes, part.queries(attributes))
-        grams = zip(attributes, part.families(attributes), strict=True)
-        return {name for name, family in grams if np.ptp(family.gram(self.domain[name].size)) > 0}
+        axes = zip(attributes, part.families(attributes), strict=True)
+        return {name for name, family in axes if _varies(family, self.domain[name].size)}
 
     def _least(self, varying: set[str], error: Callable[[CoupledResiduals], float]) -> int | None:
         """Return the block with the attributes whose planned error is less than that of the average; None if none is.
@@ -384,9 +386,10 @@ class CoupledResiduals(Accuracy):
 
     @property
     def _can_stack(self) -> bool:
-        """Whether all blocks are products over whole marginals, so that many sets of products are evaluated at once."""
+        """Whether all blocks are products of matrices over whole marginals, so that many sets are evaluated at once."""
         plain = self.blocks.whole.all() and not any(block.joint for block in self.blocks)
-        return bool(plain) and not self.domain.public_totals
+        implicit = any(is_implicit(factor) for strategy in self.blocks.strategies for factor in strategy)
+        return bool(plain) and not implicit and not self.domain.public_totals
 
     def _stacked_error(self, workload: Workload) -> float:
         """Return the sum of weight · variance, the sets of products with equal attributes together."""
@@ -627,6 +630,13 @@ class CoupledResiduals(Accuracy):
             if attributes[axis] not in block.attributes:
                 queries = np.tensordot(queries, profiles.get(axis, np.full(size, 1 / size)), axes=(axis + 1, 0))
         return queries
+
+
+def _varies(family: Family, size: int) -> bool:
+    """Return whether a query of a family varies along its axis: the Gram matrix is no multiple of 11ᵀ."""
+    if is_wide(size):
+        return size * family.trace(size) > (1 + NOTHING) * float(family.times_gram(np.ones(size)).sum())
+    return bool(np.ptp(family.gram(size)) > 0)
 
 
 def _varying_axes(attributes: AttributeSet, queries: Floats) -> set[str]:

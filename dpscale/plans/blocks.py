@@ -29,6 +29,7 @@ from dpscale.privacy.draws import GAUSSIAN, LAPLACE
 from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.merging import MergedCells
 from dpscale.workload.residual import Profiles, Weights, piece, profile_of as profile_of_weights, subsets
+from dpscale.workload.wide import is_wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,16 +280,30 @@ def whole_covariance(factor: Factor) -> Floats:
     return np.eye(factor.cells) if factor.kind == "identity" else factor.covariance
 
 
-def _is_implicit(factor: Factor) -> bool:
-    """Return whether the covariance of a marginal along an axis is too large for a matrix."""
-    return factor.is_long and factor.kind != "identity"
+def is_implicit(factor: Factor) -> bool:
+    """Return whether the covariance of a marginal along an axis is not used as a matrix."""
+    return factor.is_long
 
 
 def _summed_covariance(factor: Factor) -> Floats:
     """Return S1 of an axis."""
-    if _is_implicit(factor):
+    if factor.kind == "identity":
+        return np.ones(factor.cells)
+    if is_implicit(factor):
         return factor.apply_covariance(np.ones((1, factor.cells)))[0]
     return np.asarray(whole_covariance(factor).sum(axis=1))
+
+
+def _summed_variance(factor: Factor, family: Family) -> float:
+    """Return Σ qᵀSq over the queries of a family along an axis without a matrix."""
+    return family.trace(factor.cells) if factor.kind == "identity" else factor.trace(family)
+
+
+def _query_variances(factor: Factor, family: Family) -> Floats:
+    """Return qᵀSq of every query of a family along an axis without a matrix."""
+    if factor.kind != "identity":
+        return factor.quadratics(family)
+    return factor.quadratics(family) + factor.cells * family.means(factor.cells) ** 2  # S is I, not I − 11ᵀ/n
 
 
 def profile_of(factor: Factor) -> Floats:
@@ -307,7 +322,10 @@ def total_variance(factor: Factor) -> float:
 def centred_variance(factor: Factor, profiled: bool) -> float:
     """Return the trace of the covariance after the total, spread uniformly or by the profile, is subtracted."""
     sums = _summed_covariance(factor)
-    trace = factor.cells * factor.mean_variance if _is_implicit(factor) else np.trace(whole_covariance(factor))
+    if is_implicit(factor):
+        trace = factor.cells * (1.0 if factor.kind == "identity" else factor.mean_variance)
+    else:
+        trace = np.trace(whole_covariance(factor))
     profile = profile_of(factor) if profiled else np.full(factor.cells, 1 / factor.cells)
     return float(trace - 2 * profile @ sums + sums.sum() * (profile @ profile))
 
@@ -319,8 +337,8 @@ def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: F
     On an axis that the block lacks, only the averaged entry is nonzero.
     """
     profile = averaging_profile(averaging, size)
-    if factor is not None and _is_implicit(factor):
-        means, trace = family.times_gram(profile), factor.trace(family)
+    if is_wide(size) or (factor is not None and is_implicit(factor)):
+        means, trace = family.times_gram(profile), 0.0 if factor is None else _summed_variance(factor, family)
     else:
         gram = family.gram(size)
         means, trace = gram @ profile, 0.0 if factor is None else (gram * whole_covariance(factor)).sum()
@@ -349,10 +367,10 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
     if factor is None:
         return np.array([[means**2, zero], [zero, zero]])
 
-    if _is_implicit(factor):
+    if is_implicit(factor):
         sums = _summed_covariance(factor)
         averaged, mixed = means**2 * sums.sum(), means * family.answers(sums, 0)
-        cross, centred = mixed - averaged, factor.quadratics(family) - 2 * mixed + averaged
+        cross, centred = mixed - averaged, _query_variances(factor, family) - 2 * mixed + averaged
         return np.array([[averaged, cross], [cross, centred]])
 
     covariance = whole_covariance(factor)

@@ -318,6 +318,29 @@ class ImplicitFactor(Factor):
         return np.asarray(self.inverse @ self.inverse.T)
 
 
+class WholeFactor(ImplicitFactor):
+    """Implicit strategy of full column rank on a wide axis: it measures all cells, and the total with them."""
+
+    @property
+    def spans_all(self) -> bool:
+        return True
+
+    @property
+    def commutes(self) -> bool:
+        return False
+
+    @property
+    def is_product(self) -> bool:
+        return False
+
+    @property
+    def is_long(self) -> bool:
+        return True
+
+    def project(self, pieces: Floats) -> Floats:
+        return pieces
+
+
 def joint_quadratic(families: Sequence[Family], covariance: Floats, shape: tuple[int, ...]) -> Floats:
     """Return the diagonal of W S Wᵀ for a product W and a covariance S on all cells of `shape`."""
     form = covariance.reshape(*shape, *shape)

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.plans.factor import ImplicitFactor
+from dpscale.plans.factor import WholeFactor
 from dpscale.workload import Family
 from dpscale.workload.node_grams import node_gram, node_sums
 
@@ -38,7 +38,7 @@ LARGEST_ROW, LARGEST_MULTIPLIER = 1 << 40, 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
-class LayeredFactor(ImplicitFactor):
+class LayeredFactor(WholeFactor):
     """Strategy of the kind "layered".
 
     Attributes
@@ -101,25 +101,6 @@ class LayeredFactor(ImplicitFactor):
     def digest(self) -> str:  # type: ignore[override]
         content = b"".join(np.ascontiguousarray(values, "<i8").tobytes() for values in (self.top, self.multipliers))
         return hashlib.sha256(f"{self.kind}{self.shape}{self.widths}".encode() + content).hexdigest()
-
-    @property
-    def spans_all(self) -> bool:
-        return True
-
-    @property
-    def commutes(self) -> bool:
-        return False
-
-    @property
-    def is_product(self) -> bool:
-        return False
-
-    @property
-    def is_long(self) -> bool:
-        return True
-
-    def project(self, pieces: Floats) -> Floats:
-        return pieces
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:  # type: ignore[override]

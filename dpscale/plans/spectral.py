@@ -30,7 +30,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.plans.factor import ImplicitFactor
+from dpscale.plans.factor import WholeFactor
 from dpscale.plans.toeplitz import COEFFICIENT_BITS, LARGEST_MULTIPLIER, MULTIPLIER_BITS, exact_convolution
 from dpscale.workload import Family
 from dpscale.workload.node_grams import generators
@@ -39,7 +39,7 @@ MOST_PAIRS = 1 << 30  # of cells, of which covariances are computed for errors o
 
 
 @dataclass(frozen=True, eq=False)
-class SpectralFactor(ImplicitFactor):
+class SpectralFactor(WholeFactor):
     """Strategy of the kind "spectral".
 
     Attributes
@@ -87,25 +87,6 @@ class SpectralFactor(ImplicitFactor):
     def digest(self) -> str:
         content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in (self.coefficients, self.multipliers))
         return hashlib.sha256(f"{self.kind}{self.shape}{self.circle}".encode() + content).hexdigest()
-
-    @property
-    def spans_all(self) -> bool:
-        return True
-
-    @property
-    def commutes(self) -> bool:
-        return False
-
-    @property
-    def is_product(self) -> bool:
-        return False
-
-    @property
-    def is_long(self) -> bool:
-        return True
-
-    def project(self, pieces: Floats) -> Floats:
-        return pieces
 
     def _periodic(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return a sequence of k = 0 … N/2 over its period."""
@@ -187,7 +168,7 @@ class SpectralFactor(ImplicitFactor):
 
     @cached_property
     def _kernel(self) -> Floats:
-        """R over a period."""
+        """The sequence r over a period."""
         return np.asarray(np.fft.irfft(self._spectrum**-2.0, self.period))
 
     @property

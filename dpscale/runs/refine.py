@@ -195,7 +195,11 @@ def _with_budget(job: Job, first: TablePart, epsilon: float, delta: float | None
     if delta is None and noise != LAPLACE:
         raise JobError("--delta", "missing, and the job of the run states none", "the delta of epsilon",
                        "add --delta, for example 1e-9")  # fmt: skip
-    kept = {name: value for name, value in content["privacy"].items() if name not in ("rho", "privacy_cost", "delta")}
+    kept = {
+        name: value
+        for name, value in content["privacy"].items()
+        if name not in ("rho", "renyi", "privacy_cost", "delta")
+    }
     content["privacy"] = kept | {"epsilon": epsilon} | ({} if delta is None else {"delta": delta})
     made = Job.parse(content, first.path).at(job.folder, job.places)
     if made.privacy.noise != noise:

@@ -10,6 +10,7 @@ The last node may be shorter than the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,6 +22,7 @@ MOST_DENSE = 8192  # cells of a dense Gram matrix
 Asked = Sequence[tuple[Family, float]]  # families with their weights
 
 
+@lru_cache(maxsize=2)
 def generators(family: Family, size: int) -> tuple[Floats, Floats]:
     """Return a and b of the Gram matrix G_ij = a_i b_j, i ≤ j, of a family with a tridiagonal inverse."""
     ends = np.zeros((size, 2))

@@ -98,4 +98,4 @@ def test_pure_budget_is_refused_for_adaptive_mechanisms(tmp_path, mechanism):
     job = write(tmp_path, mechanism={"name": mechanism}, privacy={"epsilon": 1.0, "dataset": "small"}, engine={})
     refused = run_command("plan", job)
     assert refused.exit_code == 2
-    assert "expected epsilon with delta, rho or privacy_cost; add delta" in refused.stderr
+    assert "expected epsilon with delta, rho, renyi or privacy_cost; add delta" in refused.stderr

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from dpscale.audit.evidence.sensitivities import digest, misshapen, norms
+from dpscale.plans.blocks import centred_variance, gram_table, profile_of, query_table, total_variance
+from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.factor_fields import factor_fields, packed
 from dpscale.plans.layered import LayeredFactor
 from dpscale.workload import FAMILIES
@@ -128,3 +130,32 @@ def test_wrong_integers_are_refused():
     ):
         with pytest.raises(ValueError, match="layered strategy"):
             replace(factor, **wrong)
+
+
+@pytest.mark.parametrize("family", [FAMILIES[name] for name in ONE_WAY])
+@pytest.mark.parametrize("averaging", [None, tuple(range(1, 25))])
+def test_tables_of_an_implicit_factor_equal_those_of_its_matrix(family, averaging):
+    implicit = drawn_factor(24, (6, 3, 1))
+    dense = Factor("full", (24,), implicit.explicit())
+    assert total_variance(implicit) == pytest.approx(total_variance(dense))
+    np.testing.assert_allclose(profile_of(implicit), profile_of(dense))
+    for profiled in (True, False):
+        assert centred_variance(implicit, profiled) == pytest.approx(centred_variance(dense, profiled))
+    for table in (gram_table, query_table):
+        for own in (averaging, dense):
+            known = table(dense, own, 24, family)
+            np.testing.assert_allclose(table(implicit, own, 24, family), known, atol=1e-9 * np.abs(known).max())
+
+
+@pytest.mark.parametrize("family", [FAMILIES["marginal"], FAMILIES["prefix"]])
+def test_tables_of_all_cells_equal_those_of_the_identity_matrix(family):
+    size, rng = 600, np.random.default_rng(3)
+    weights = tuple(rng.integers(1, 9, size).tolist())
+    profile, queries = np.array(weights) / sum(weights), family.matrix(size)
+    means = queries @ profile
+    centred = queries - means[:, None]
+    known = np.array(
+        [[means**2 * size, means * centred.sum(axis=1)], [means * centred.sum(axis=1), (centred**2).sum(axis=1)]]
+    )
+    np.testing.assert_allclose(query_table(identity_factor(size), weights, size, family), known, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(gram_table(identity_factor(size), weights, size, family)[..., 0], known.sum(axis=2))

@@ -288,7 +288,7 @@ def make_setting(
     """
     if problem.noise == LAPLACE:
         raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism",
-                       "epsilon with delta, rho or privacy_cost", "add delta")  # fmt: skip
+                       "epsilon with delta, rho, renyi or privacy_cost", "add delta")  # fmt: skip
 
     targets = targets_of(problem.workload)
     sizes = {attribute.name: attribute.size for attribute in problem.workload.domain.attributes}
