@@ -1,10 +1,14 @@
 """Relational synthesis as published (Alim et al.): rounds of selecting cross marginals, adding noise, and fitting.
 
 In every round the exponential mechanism selects some of the remaining cross marginals by their distance from the
-current estimate. They are measured with noise, and links are fitted to all measured ones: least squares by projected
-gradient over {0 ≤ b ≤ 1, Σ b = m}, with b the probability of every pair of rows, or with every child on its own
-simplex. b is constant on a block of profiles because gradient and projection are. Counts are measured instead of shares
-because the number of links is private.
+current estimate. They are measured with noise, and links are fitted to all measured ones, or to those that are farthest
+from the estimate: least squares by projected gradient over {0 ≤ b ≤ 1, Σ b = m}, with b the probability of every pair
+of rows, or with every child on its own simplex. b is constant on a block of profiles because gradient and projection
+are. Counts are measured instead of shares because the number of links is private.
+
+A slice is a random choice of rows of either side. Its links are fitted again from random ones, to the measured shares.
+Of a block with c pairs of rows, s of them in the slice, b then has the mean b + (s / c) (b' − b), with b' fitted in the
+slice: all rows of a profile are alike.
 
 A neighbour changes `moved` links. If they are replaced, each leaves one entry and enters another: 2 · moved in L1 and
 2 · moved² in squared L2; if they are added or removed, half of that. Nothing is spent after all marginals are measured.
@@ -13,7 +17,7 @@ A neighbour changes `moved` links. If they are replaced, each leaves one entry a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -25,17 +29,37 @@ from dpscale.relational.features import Side
 from dpscale.relational.rounding import Cross, sample_entries
 
 STEPS, POWER, NEWTON = 100, 20, 100
+SLICE = 1000  # rows of a slice on either side
 Choose = Callable[[int, Floats, Sequence[int], int], Sequence[int]]
 Measure = Callable[[int, Sequence[int]], Floats]
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Options of the loop: `rounds`, marginals per round (`each`), and the budget share `alpha` of the selection."""
+    """Options of the loop.
+
+    Attributes
+    ----------
+    rounds : int
+        T.
+    each : int
+        Number K of marginals that a round selects.
+    alpha : float
+        Budget share of the selection.
+    order : int
+        Number k of attributes of a marginal, of both sides together.
+    optimised : int or None
+        Number of measured marginals, those farthest from the estimate, to which links are fitted; None: all.
+    slices : int
+        Number of slices of a round; 0: all rows at once.
+    """
 
     rounds: int = 15
     each: int = 3
     alpha: float = 0.2
+    order: int = 3
+    optimised: int | None = None
+    slices: int = 0
 
     def costs(self, amount: Fraction) -> tuple[Fraction, Fraction]:
         """Return the squared μ of one selection and of one marginal's noise."""
@@ -71,7 +95,9 @@ class Fit:
         return project(b, self.cap, self.links)
 
 
-def run_rounds(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Measure) -> Floats:
+def run_rounds(
+    fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Measure, stream: PublicStream | None = None
+) -> Floats:
     """Run the rounds and return b, shape (p, q).
 
     Parameters
@@ -83,6 +109,8 @@ def run_rounds(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: 
         choose(round, estimates of all entries, remaining marginals, number) returns the selected marginals.
     measure : callable
         measure(round, selected) returns the noisy entries of the selected marginals, 0 elsewhere.
+    stream : PublicStream, optional
+        Chooses the rows of slices.
     """
     b, taken, noisy = fit.begin(), list[int](), np.zeros(cross.size)
     for number in range(rounds.rounds):
@@ -92,9 +120,43 @@ def run_rounds(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: 
         chosen = choose(number, cross.marginals(b * fit.cap), left, min(rounds.each, len(left)))
         noisy = noisy + measure(number, chosen)
         taken += chosen
-        b = descend(fit, cross.some(taken), noisy, b)
+        for _ in range(max(rounds.slices, 1)):
+            part = cross.some(farthest(cross, noisy, cross.marginals(b * fit.cap), taken, rounds.optimised))
+            if stream is None or not rounds.slices:
+                b = descend(fit, part, noisy, b)
+            else:
+                b = descend_slice(fit, part, noisy, b, stream)
 
     return b
+
+
+def farthest(cross: Cross, noisy: Floats, estimates: Floats, taken: Sequence[int], number: int | None) -> Sequence[int]:
+    """Return the measured marginals farthest from the estimates in L1, at most `number` of them."""
+    if number is None or len(taken) <= number:
+        return taken
+    distances = {k: np.abs((noisy - estimates)[cross.entries(k)]).sum() for k in taken}
+    return sorted(taken, key=lambda k: -distances[k])[:number]
+
+
+def descend_slice(fit: Fit, cross: Cross, noisy: Floats, b: Floats, stream: PublicStream) -> Floats:
+    """Fit the links between random rows of both sides again, from random links, and return the mean b of each block."""
+    u, v = (_sliced(side, stream) for side in (fit.u, fit.v))
+    inside = np.multiply.outer(u.counts, v.counts)
+    links = float((inside * b).sum())
+    if links < 1:
+        return b
+
+    own = Fit(u, v, links, False)
+    fitted = descend(own, cross, noisy * (links / fit.links), own.begin())
+    return np.asarray(b + inside / fit.cap * (fitted - b))
+
+
+def _sliced(side: Side, stream: PublicStream) -> Side:
+    """Return a random choice of rows of a side, with the same profiles."""
+    if side.rows <= SLICE:
+        return side
+    chosen = np.repeat(np.arange(len(side.counts)), side.counts.astype(np.int64))[stream.permutation(side.rows)[:SLICE]]
+    return replace(side, counts=np.bincount(chosen, minlength=len(side.counts)).astype(float))
 
 
 def descend(fit: Fit, cross: Cross, noisy: Floats, b: Floats, steps: int = STEPS) -> Floats:

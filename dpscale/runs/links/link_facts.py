@@ -17,15 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpscale.base.errors import JobError
 from dpscale.job.allocation import LinkBudget
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.protection import REPLACE
 from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.relational import assignment, published, rounding
-from dpscale.relational.features import BITS, Features, Side
+from dpscale.relational.features import BITS, Features
 from dpscale.runs.links.link_draws import SUMS, LinkDraws
 from dpscale.runs.links.link_sampling import DRAWN
 from dpscale.runs.run import DrawFacts, Journaled
@@ -151,10 +149,10 @@ def _chosen(piece: LinkBudget, folder: Path) -> list[list[int]]:
 def _round_draws(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> dict[str, DrawFacts]:
     """Return the noisy marginals of each round of a published loop."""
     sizes = (piece.sizes(piece.link.parent), piece.sizes(piece.link.child))
-    starts = rounding.Cross.of(*(Side.made(np.zeros((1, len(own)), np.int64), own) for own in sizes)).starts
+    cells = rounding.marginal_cells(*sizes, piece.link.loop.order)
     found = dict[str, DrawFacts]()
     for number, chosen in enumerate(rounds):
-        values = sum(int(starts[k + 1] - starts[k]) for k in chosen)
+        values = sum(cells[k] for k in chosen)
         found[f"{ROUND}-{number:02d}"] = DrawFacts(ROUND, values, len(chosen))
     return found
 

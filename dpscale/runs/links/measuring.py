@@ -178,7 +178,9 @@ class LinkMeasurement:
         if self.exact is None:
             raise self._missing("rounds")
         if "entries" not in self.stored:
-            self.stored["entries"] = self.exact.entry_sums((self.sides[0].sizes, self.sides[1].sizes))
+            self.stored["entries"] = self.exact.entry_sums(
+                (self.sides[0].sizes, self.sides[1].sizes), self.link.loop.order
+            )
         return self.stored["entries"]
 
     def shares(self, links: float) -> Shares:
