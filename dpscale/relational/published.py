@@ -10,12 +10,25 @@ A slice is a random choice of rows of either side. Its links are fitted again fr
 Of a block with c pairs of rows, s of them in the slice, b then has the mean b + (s / c) (b' − b), with b' fitted in the
 slice: all rows of a profile are alike.
 
+Where a job states no number T of rounds, it minimises an expected error that follows from public quantities alone. Each
+of K T marginals has noise of standard deviation σ √(K T) an entry, with σ that of a single one: of c cells and m links
+its total variation is ν = 0.4 c σ √(K T) / m. A fit leaves a part of it, 0.4 ν / (1 + ν), since no b is negative. A
+marginal of k attributes covers p of the P pairs with an attribute of each side. Random links have the departure D, of
+which a factor 1 − 1.5 p / P remains after each marginal:
+
+    E²(T) = (D (1 − 1.5 p / P)^(K T))² + (0.4 ν / (1 + ν))²
+
+The curve is a U. Its left part ends where all pairs are covered; the right part grows as √T. Where one marginal has
+more noise than random links depart, the curve rises from T = 1 on. Both constants are those of a public table, the
+extract of MovieLens 1M, at ε = 2 and 8 (`benchmarks/relational.py --rounds`).
+
 A neighbour changes `moved` links. If they are replaced, each leaves one entry and enters another: 2 · moved in L1 and
 2 · moved² in squared L2; if they are added or removed, half of that. Nothing is spent after all marginals are measured.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -26,10 +39,11 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.protection import REPLACE
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
-from dpscale.relational.rounding import Cross, sample_entries
+from dpscale.relational.rounding import Cross, marginal_cells, sample_entries
 
 STEPS, POWER, NEWTON = 100, 20, 100
 SLICE = 1000  # rows of a slice on either side
+NOISE, FITTED, COVERED = 0.4, 0.4, 1.5
 Choose = Callable[[int, Floats, Sequence[int], int], Sequence[int]]
 Measure = Callable[[int, Sequence[int]], Floats]
 
@@ -93,6 +107,56 @@ class Fit:
         if self.known:
             return project_columns(b, self.u.counts, self.links / self.v.rows)
         return project(b, self.cap, self.links)
+
+
+@dataclass(frozen=True)
+class LoopSize:
+    """Public quantities that determine the number of rounds.
+
+    Attributes
+    ----------
+    sizes : tuple of sequences of int
+        Number of cells of every attribute, of both sides.
+    links : float
+        Number of links, public or noisy.
+    sigma : float
+        Standard deviation of an entry of a marginal that has the noise budget of all rounds.
+    departure : float
+        Expected total variation D of random links.
+    """
+
+    sizes: tuple[Sequence[int], Sequence[int]]
+    links: float
+    sigma: float
+    departure: float
+
+
+def round_errors(size: LoopSize, rounds: Rounds, most: int) -> list[float]:
+    """Return the expected E of 1, 2 … rounds, until all marginals are measured or `most`.
+
+    It consists of operations that every machine rounds equally.
+    """
+    u, v = map(len, size.sizes)
+    cells = marginal_cells(*size.sizes, rounds.order)
+    order = min(rounds.order, u + v)
+    pairs = sum(i * (order - i) * math.comb(u, i) * math.comb(v, order - i) for i in range(1, order)) / len(cells)
+    one = max(1 - COVERED * pairs / (u * v), 0.0)
+    noise = NOISE * (sum(cells) / len(cells)) * size.sigma / size.links
+
+    found, left = list[float](), size.departure
+    for number in range(1, min(-(-len(cells) // rounds.each), most) + 1):
+        for _ in range(rounds.each):
+            left *= one
+        within = noise * math.sqrt(number * rounds.each)
+        fitted = FITTED * within / (1 + within)
+        found.append(left * left + fitted * fitted)
+    return [math.sqrt(squared) for squared in found]
+
+
+def chosen_rounds(size: LoopSize, rounds: Rounds, most: int) -> int:
+    """Return the number of rounds with the smallest expected error."""
+    errors = round_errors(size, rounds, most)
+    return errors.index(min(errors)) + 1
 
 
 def run_rounds(

@@ -250,6 +250,28 @@ def test_selection_is_not_repeated_on_other_rows(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").glob("links/*/round-00.json"))
 
 
+def test_open_number_of_rounds_follows_from_released_values(tmp_path: Path) -> None:
+    """It is stored for readers, and the bundle of evidence has as many rounds."""
+    links = [{key: value for key, value in link.items() if key != "rounds"} for link in published_links(marginals=1)]
+    dp.run(write_job(tmp_path, link=links), tmp_path / "run")
+    for link in ("orders", "ratings", "homes"):
+        folder = tmp_path / f"run/links/{link}"
+        number = json.loads((folder / "rounds.json").read_text())
+        assert 1 <= number == len(list(folder.glob("round-*.json"))) <= 4
+    write_bundle(open_run(tmp_path / "run"), PASSED)
+    assert check_bundle(tmp_path / "run/evidence")["sound"]
+
+
+def test_another_number_of_rounds_is_refused(tmp_path: Path) -> None:
+    links = [{key: value for key, value in link.items() if key != "rounds"} for link in published_links()]
+    path = write_job(tmp_path, link=links)
+    stop_before_noise(path, tmp_path / "run")
+    stored = next((tmp_path / "run").glob("links/*/rounds.json"))
+    stored.write_text(str(json.loads(stored.read_text()) + 1))
+    with pytest.raises(dp.JobError, match=r"rounds\.json of link \w+ has another number"):
+        dp.run(path, tmp_path / "run")
+
+
 def test_protects_both_sides(tmp_path: Path) -> None:
     link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
             "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both",

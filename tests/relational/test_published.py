@@ -13,7 +13,17 @@ import pytest
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import published
 from dpscale.relational.features import Side
-from dpscale.relational.published import Fit, Rounds, descend, project, run_rounds, sample_children, sample_pairs
+from dpscale.relational.published import (
+    Fit,
+    LoopSize,
+    Rounds,
+    chosen_rounds,
+    descend,
+    project,
+    run_rounds,
+    sample_children,
+    sample_pairs,
+)
 from dpscale.relational.rounding import Cross, cross_count, marginal_cells
 from tests.relational.small import draw_links, make_side, make_stream
 
@@ -184,6 +194,37 @@ def test_slices_of_few_rows_are_all_rows() -> None:
     noisy = cross.marginals(draw_links(u, v, 40.0, 3))
     found = published.descend_slice(fit, cross, noisy, fit.begin(), PublicStream("release", "slices"))
     assert found == pytest.approx(descend(fit, cross, noisy, fit.begin()))
+
+
+def make_size(links: float, sigma: float) -> LoopSize:
+    return LoopSize(((7, 2, 5), (4, 2, 4, 4)), links, sigma, 0.08)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize("each", [1, 3])
+def test_expected_errors_of_rounds_follow_their_equation(order: int, each: int) -> None:
+    """The oracle lists marginals and the pairs of attributes that each covers."""
+    size = make_size(18_000.0, 8.0)
+    u, v = size.sizes
+    sets = [
+        (a, b) for i in range(1, order) for a in combinations(range(3), i) for b in combinations(range(4), order - i)
+    ]
+    cells = np.mean([np.prod([u[i] for i in a]) * np.prod([v[j] for j in b]) for a, b in sets])
+    pairs = np.mean([len(list(product(a, b))) for a, b in sets])
+    found = published.round_errors(size, Rounds(each=each, order=order), 1000)
+    assert len(found) == int(np.ceil(len(sets) / each))
+    for number, error in enumerate(found, 1):
+        noise = 0.4 * cells * 8.0 * np.sqrt(number * each) / 18_000
+        left = 0.08 * max(1 - 1.5 * pairs / 12, 0) ** (number * each)
+        assert error == pytest.approx(np.hypot(left, 0.4 * noise / (1 + noise)))
+
+
+def test_number_of_rounds_falls_with_the_noise_and_is_one_where_noise_exceeds_departures() -> None:
+    numbers = [chosen_rounds(make_size(18_000.0, sigma), Rounds(), 1000) for sigma in (1e-6, 3.0, 30.0, 3000.0)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] == 10  # all 30 marginals, three a round
+    assert numbers[-1] == 1
+    assert chosen_rounds(make_size(18_000.0, 1e-6), Rounds(), 4) == 4
 
 
 def test_round_costs_sum_to_budget() -> None:
