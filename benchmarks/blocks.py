@@ -145,6 +145,27 @@ def relational(found: Figures) -> str:
     return f"{table(head, *lines)}\n\n{_beyond(found)}"
 
 
+def relational_rounds(found: Figures) -> str:
+    """Return the errors of the published loop by its number of rounds, and the noise of what it measures."""
+    numbers = ("1", "2", "5", "10", "15", "25")
+    labels = {"100K": "MovieLens 100K", "1M": "MovieLens 1M, a tenth"}
+    cases = [key.split(", ")[:2] for key in found if key.endswith(", chosen")]
+    errors, noises = [], []
+    for name, epsilon in cases:
+        key, label = f"{name}, {epsilon}", f"{labels[name]}, ε = {epsilon}"
+        chosen = f"{found[f'{key}, chosen']:.0f}"
+        own = [f"{found[f'{key}, error, {number}']:.4f}" for number in numbers]
+        errors.append([label, *own, f"T = {chosen}: {found[f'{key}, error, {chosen}']:.4f}",
+                       f"{found[f'{key}, random, 1']:.4f}"])  # fmt: skip
+        noises.append([label, *(f"{found[f'{key}, noise, {number}']:.2f} ({found[f'{key}, departed, {number}']:.3f})"
+                                for number in numbers)])  # fmt: skip
+    columns = [f"T = {number}" for number in numbers]
+    head = ["`benchmarks/relational.py --rounds 1`: mean total variation of the published loop's estimates", *columns,
+            "chosen", "random links"]  # fmt: skip
+    second = ["the noise of a selected marginal, as total variation (the departure of random links there)", *columns]
+    return f"{table(head, *errors)}\n\n{table(second, *noises)}"
+
+
 def linked_chains(found: Figures) -> str:
     """Return the errors of two links in a chain, with and without them in the division of the budget."""
     kinds = {"ours": "divided by errors of links and chains", "links": "divided by errors of links alone",
