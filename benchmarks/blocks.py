@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import nan
 from typing import Any
 
 from base import fine, percent, ratio, significant, table, times
@@ -155,7 +156,7 @@ def relational_rounds(found: Figures) -> str:
         key, label = f"{name}, {epsilon}", f"{labels[name]}, ε = {epsilon}"
         chosen = f"{found[f'{key}, chosen']:.0f}"
         own = [f"{found[f'{key}, error, {number}']:.4f}" for number in numbers]
-        errors.append([label, *own, f"T = {chosen}: {found[f'{key}, error, {chosen}']:.4f}",
+        errors.append([label, *own, f"T = {chosen}: {found.get(f'{key}, error, {chosen}', nan):.4f}",
                        f"{found[f'{key}, random, 1']:.4f}"])  # fmt: skip
         noises.append([label, *(f"{found[f'{key}, noise, {number}']:.2f} ({found[f'{key}, departed, {number}']:.3f})"
                                 for number in numbers)])  # fmt: skip

@@ -323,8 +323,9 @@ def run_rounds(seeds: int) -> dict[str, float]:
                         each.append(loop_errors(trial, Rounds(rounds=number)))
                 mean = {key: float(np.mean([one[key] for one in each])) for key in each[0]}
                 print(f"  T = {number}: " + ", ".join(f"{key} {one:.4f}" for key, one in mean.items()), flush=True)
-                wanted = {key: one for key, one in mean.items() if np.isfinite(one)}
-                found |= {f"{name}, {epsilon:g}, {key}, {number}": one for key, one in wanted.items()}
+                shown = ("error", *(("noise", "departed") if number in LOOP_ROUNDS else ()),
+                         *(("random",) if number == 1 else ()))  # fmt: skip
+                found |= {f"{name}, {epsilon:g}, {key}, {number}": mean[key] for key in shown}
     return found
 
 
