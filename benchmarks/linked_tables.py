@@ -183,13 +183,17 @@ def trials(measured: Measured, epsilon: float, seeds: int, also: Sequence[str] =
 
 def summary(found: Sequence[dict[str, Figures]], kind: str) -> dict[str, Any]:
     """Return the mean errors and ratios of every link, their geometric mean, and the excess of degree distances."""
-    links = list(found[0]["random"])
+    names = list(found[0]["random"])
+    links = [name for name in names if " to " not in name]  # names of links have no spaces
     mean = {one: {link: np.mean([seed[one][link] for seed in found], axis=0) for link in links}
             for one in (kind, "random")}  # fmt: skip
+    chains = {name: float(np.mean([seed[kind][name][0] for seed in found]) / np.mean(
+        [seed["random"][name][0] for seed in found])) for name in names if name not in links}  # fmt: skip
     ratios = {link: float(mean[kind][link][0] / mean["random"][link][0]) for link in links}
     excess = {link: float(mean[kind][link][1] - mean["random"][link][1]) for link in links}
+    errors = {link: float(mean[kind][link][0]) for link in links}
     return {"ratios": ratios, "geometric": float(np.exp(np.mean(np.log(list(ratios.values()))))),
-            "excess": max(excess.values()), "errors": {link: float(mean[kind][link][0]) for link in links}}  # fmt: skip
+            "excess": max(excess.values()), "chains": chains, "errors": errors}  # fmt: skip
 
 
 def print_chains(seeds: int) -> dict[str, float]:
@@ -249,6 +253,7 @@ def main() -> None:
                         one = summary(found, kind)
                         each = ", ".join(f"{link} {one['errors'][link]:.3f} ({ratio:.2f})"
                                          for link, ratio in one["ratios"].items())  # fmt: skip
+                        each += "".join(f", {chain} ({ratio:.2f})" for chain, ratio in one["chains"].items())
                         print(f"{name}, ε = {epsilon:g}, {kind}: geometric mean {one['geometric']:.3f}, largest "
                               f"{max(one['ratios'].values()):.3f}, degrees beyond random {one['excess']:+.3f}: {each} "
                               f"({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
