@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import nan
 from typing import Any
 
 from base import fine, percent, ratio, significant, table, times
@@ -143,6 +144,38 @@ def relational(found: Figures) -> str:
                     _links(found, f"{name}, {kind}", f"{label}, {LINKED_KINDS[kind]}", found[f"{name}, random"])
                 )
     return f"{table(head, *lines)}\n\n{_beyond(found)}"
+
+
+def relational_rounds(found: Figures) -> str:
+    """Return the errors of the published loop by its number of rounds, and the noise of what it measures."""
+    numbers = ("1", "2", "5", "10", "15", "25")
+    labels = {"100K": "MovieLens 100K", "1M": "MovieLens 1M, a tenth"}
+    cases = [key.split(", ")[:2] for key in found if key.endswith(", chosen")]
+    errors, noises = [], []
+    for name, epsilon in cases:
+        key, label = f"{name}, {epsilon}", f"{labels[name]}, ε = {epsilon}"
+        chosen = f"{found[f'{key}, chosen']:.0f}"
+        own = [f"{found[f'{key}, error, {number}']:.4f}" for number in numbers]
+        errors.append([label, *own, f"T = {chosen}: {found.get(f'{key}, error, {chosen}', nan):.4f}",
+                       f"{found[f'{key}, random, 1']:.4f}"])  # fmt: skip
+        noises.append([label, *(f"{found[f'{key}, noise, {number}']:.2f} ({found[f'{key}, departed, {number}']:.3f})"
+                                for number in numbers)])  # fmt: skip
+    columns = [f"T = {number}" for number in numbers]
+    head = ["`benchmarks/relational.py --rounds 1`: mean total variation of the published loop's estimates", *columns,
+            "chosen", "random links"]  # fmt: skip
+    second = ["the noise of a selected marginal, as total variation (the departure of random links there)", *columns]
+    return f"{table(head, *errors)}\n\n{table(second, *noises)}"
+
+
+def linked_chains(found: Figures) -> str:
+    """Return the errors of two links in a chain, with and without them in the division of the budget."""
+    kinds = {"ours": "divided by errors of links and chains", "links": "divided by errors of links alone",
+             "random": "tables apart, random links"}  # fmt: skip
+    links = ("rentals", "payments", "customers to payments")
+    columns = [f"{link}, ε = {epsilon}" for epsilon in ("1", "4") for link in links]
+    head = ["`benchmarks/linked_tables.py --chains`: mean total variation, generated rentals, 4 seeds", *columns]
+    return table(head, *([label, *(f"{found[f'{link}, {kind}, {epsilon}']:.4f}" for epsilon in ("1", "4")
+                                   for link in links)] for kind, label in kinds.items()))  # fmt: skip
 
 
 def _beyond(found: Figures) -> str:

@@ -360,6 +360,48 @@ def _generated(folder: Path) -> Job:
     return {"tables": tables, "link": links}
 
 
+CUSTOMERS, RENTALS, PAYMENTS = (2, 6, 4, 2), (4, 7, 16, 3, 2), (7, 4, 7, 2)
+
+
+def _rental_store(folder: Path) -> Job:
+    """Write customers, rentals and payments, generated with the numbers of rows of the Sakila sample database.
+
+    Customers have store, region, tenure and activity; rentals month, weekday, category, length and store; payments
+    amount, month, weekday and staff. As there, rentals hardly depend on customers, and payments follow from their
+    rental: the amount from category and length, the month from the month, weekday and staff in most cases.
+    """
+    rng = np.random.default_rng(SEED)
+    region, tenure = rng.choice(6, 599, p=np.array([30, 25, 15, 12, 10, 8]) / 100), rng.integers(0, 4, 599)
+    store = (rng.random(599) < 0.45).astype(int)
+    customers = np.c_[store, region, tenure, rng.random(599) < 0.97].astype(int)
+    renter = np.repeat(np.arange(599), np.clip(rng.poisson(26 + tenure), 1, 46))
+
+    many = len(renter)
+    month, weekday = rng.choice(4, many, p=[0.07, 0.15, 0.42, 0.36]), rng.integers(0, 7, many)
+    category = np.where(rng.random(many) < 0.03, (3 * region[renter] + rng.integers(0, 3, many)) % 16,
+                        rng.integers(0, 16, many))  # fmt: skip
+    length = rng.integers(0, 3, many)
+    counter = np.where(rng.random(many) < 0.53, store[renter], 1 - store[renter])
+    rentals = np.c_[month, weekday, category, length, counter]
+
+    paid = np.repeat(np.arange(many), rng.choice(3, many, p=[0.01, 0.97, 0.02]))
+    late = rng.choice(4, len(paid), p=[0.5, 0.25, 0.15, 0.1])
+    amount = np.minimum(category[paid] // 6 + length[paid] // 2 + late, 6)
+    day = np.where(rng.random(len(paid)) < 0.6, weekday[paid], rng.integers(0, 7, len(paid)))
+    payments = np.c_[amount, month[paid], day, np.where(rng.random(len(paid)) < 0.9, counter[paid], 1 - counter[paid])]
+
+    tables, links = {}, []
+    tables["customers"] = _table(folder, "customers", customers, CUSTOMERS, key=np.arange(599))
+    for above, name, rows, sizes, parents, bound in (
+        ("customers", "rentals", rentals, RENTALS, renter, 46),
+        ("rentals", "payments", payments, PAYMENTS, paid, 2),
+    ):
+        tables[name] = _table(folder, name, rows, sizes, key=np.arange(len(rows)), parent=parents)
+        links.append({"kind": "one-to-many", "parent": above, "child": name, "child_key": "parent",
+                      "max_degree": bound})  # fmt: skip
+    return {"tables": tables, "link": links}
+
+
 def _rows(rng: np.random.Generator, rows: int, sizes: tuple[int, ...]) -> np.ndarray:
     """Return rows whose attributes depend on a hidden class."""
     hidden, columns = rng.integers(0, 3, rows), []
@@ -376,6 +418,7 @@ DATABASES: dict[str, Callable[[Path], Job]] = {
     "berka": lambda folder: _pipeline("berka", "berka", "job", folder),
     "chinook": lambda folder: _pipeline("chinook", "chinook/Chinook_Sqlite.sqlite", "customers", folder),
     "generated": _generated,
+    "rentals": _rental_store,
 }
 
 

@@ -8,6 +8,8 @@ same job with equal shares of tables and links is `equal`, which was the divisio
 
     python benchmarks/linked_tables.py [--data 100K 1M berka chinook generated] [--epsilons 0.5 1 2 4] [--seeds 5]
         [--equal]       also with equal shares
+        [--chains]      rentals at ε = 1 and 4, also with shares that ignore chains of two links
+        [--save]        save the figures of --chains in results/
         [--also histories link_scale]  also these benchmarks, of rows in order and of many links, in the same run
         [--hma PYTHON]  also SDV's HMA, which is not private, once, with an interpreter that has SDV (`hma_rows.py`)
 """
@@ -24,7 +26,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import PropertyMock, patch
 
+import base
 import dask.dataframe
 import numpy as np
 from linked_data import DATA, DATABASES, PIPELINES, Job, make_database
@@ -37,12 +41,14 @@ import dpscale as dp
 from dpscale import job as dp_job
 from dpscale.base.numerics import one_thread
 from dpscale.engine import resolve
+from dpscale.job.allocation import Divisible
 from dpscale.job.neighbours import neighbour_relation
 from dpscale.job.sdv import metadata
 from dpscale.job.sections import LinkSection, LinkShare
 from dpscale.runs.links.link_data import ExactLinks, read_links
 
 DELTA, EPSILONS, APART = 1e-5, (0.5, 1.0, 2.0, 4.0), 1e-4
+CHAIN_EPSILONS = (1.0, 4.0)
 Figures = dict[str, tuple[float, float]]
 
 
@@ -70,13 +76,35 @@ class Measured:
 
     def figures(self, released: dict[str, ExactLinks], rng: np.random.Generator | None = None) -> Figures:
         """Return error and distance of degrees of every link, with random links if `rng` is given."""
-        return {link.called: self._figures(link, released[link.called], rng) for link in self.job.link}
+        found, rows = {}, {}
+        for link in self.job.link:
+            true, made = self.links[link.called], released[link.called]
+            own = rows[link.called] = made.rows if rng is None else _random(link, made, len(true.rows), rng)
+            error = variation(cells(true, true.rows), cells(made, own), sizes(self.job, link))
+            found[link.called] = error, _distance(true, true.rows, made, own)
 
-    def _figures(self, link: LinkSection, made: ExactLinks, rng: np.random.Generator | None) -> tuple[float, float]:
-        true = self.links[link.called]
-        rows = made.rows if rng is None else _random(link, made, len(true.rows), rng)
-        error = variation(cells(true, true.rows), cells(made, rows), sizes(self.job, link))
-        return error, _distance(true, true.rows, made, rows)
+        for one, two in two_steps(self.job):
+            ends = [_joined(links[one.called], links[two.called], own[one.called], own[two.called])
+                    for links, own in ((self.links, {name: made.rows for name, made in self.links.items()}),
+                                       (released, rows))]  # fmt: skip
+            of = sizes(self.job, one)[0], sizes(self.job, two)[1]
+            found[f"{one.parent} to {two.child}"] = variation(*ends, of), 0.0
+        return found
+
+
+def two_steps(job: dp_job.Job) -> list[tuple[LinkSection, LinkSection]]:
+    """Return the pairs of links from a table to the children of its children."""
+    return [(one, two) for one in job.link for two in job.link
+            if one.child == two.parent != one.parent and not one.via and not two.via]  # fmt: skip
+
+
+def _joined(one: ExactLinks, two: ExactLinks, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows at both ends of two links, of the children that have both."""
+    above = np.full(len(one.children), -1)
+    above[first[:, 1]] = first[:, 0]
+    ends = np.c_[above[second[:, 0]], second[:, 1]]
+    ends = ends[ends[:, 0] >= 0]
+    return one.parents[ends[:, 0]], two.children[ends[:, 1]]
 
 
 def read_all(job: dp_job.Job) -> dict[str, ExactLinks]:
@@ -135,30 +163,53 @@ def hma(measured: Measured, python: str, seconds: int) -> Figures | str:
             return str(error)
 
 
-def trials(measured: Measured, epsilon: float, seeds: int, equal: bool) -> Iterator[dict[str, Figures]]:
+def trials(measured: Measured, epsilon: float, seeds: int, also: Sequence[str] = ()) -> Iterator[dict[str, Figures]]:
     """Yield the figures of each seed by kind of release."""
     for seed in range(seeds):
         found = {}
-        for kind in ("ours", "random", *(["equal"] if equal else [])):
+        for kind in ("ours", "random", *also):
             with tempfile.TemporaryDirectory() as folder:
                 if kind == "random":
                     links = release(measured.apart(epsilon, seed, folder), folder)
                     found[kind] = measured.figures(links, np.random.default_rng(seed))
+                elif kind == "links":
+                    with patch.object(Divisible, "chains", new_callable=PropertyMock, return_value={}):
+                        found[kind] = measured.figures(release(measured.job_at(epsilon, seed, folder), folder))
                 else:
-                    method = "planned" if kind == "ours" else "equal"
+                    method = "equal" if kind == "equal" else "planned"
                     found[kind] = measured.figures(release(measured.job_at(epsilon, seed, folder, method), folder))
         yield found
 
 
 def summary(found: Sequence[dict[str, Figures]], kind: str) -> dict[str, Any]:
     """Return the mean errors and ratios of every link, their geometric mean, and the excess of degree distances."""
-    links = list(found[0]["random"])
+    names = list(found[0]["random"])
+    links = [name for name in names if " to " not in name]  # names of links have no spaces
     mean = {one: {link: np.mean([seed[one][link] for seed in found], axis=0) for link in links}
             for one in (kind, "random")}  # fmt: skip
+    chains = {name: float(np.mean([seed[kind][name][0] for seed in found]) / np.mean(
+        [seed["random"][name][0] for seed in found])) for name in names if name not in links}  # fmt: skip
     ratios = {link: float(mean[kind][link][0] / mean["random"][link][0]) for link in links}
     excess = {link: float(mean[kind][link][1] - mean["random"][link][1]) for link in links}
+    errors = {link: float(mean[kind][link][0]) for link in links}
     return {"ratios": ratios, "geometric": float(np.exp(np.mean(np.log(list(ratios.values()))))),
-            "excess": max(excess.values()), "errors": {link: float(mean[kind][link][0]) for link in links}}  # fmt: skip
+            "excess": max(excess.values()), "chains": chains, "errors": errors}  # fmt: skip
+
+
+def print_chains(seeds: int) -> dict[str, float]:
+    """Print and return the errors of links and of both links in a chain, and the seeds above random links."""
+    found, chain, kinds = {}, "customers to payments", ("ours", "links", "random")
+    with tempfile.TemporaryDirectory() as folder:
+        measured = Measured(make_database("rentals", Path(folder)))
+        for epsilon in CHAIN_EPSILONS:
+            runs = list(trials(measured, epsilon, seeds, ("links",)))
+            for link in ("rentals", "payments", chain):
+                errors = {kind: [run[kind][link][0] for run in runs] for kind in kinds}
+                found |= {f"{link}, {kind}, {epsilon:g}": float(np.mean(own)) for kind, own in errors.items()}
+                print(f"{link}, ε = {epsilon:g}: " + ", ".join(
+                    f"{kind} {np.mean(own):.4f} ({' '.join(f'{one:.4f}' for one in own)})"
+                    for kind, own in errors.items()), flush=True)  # fmt: skip
+    return found
 
 
 def main() -> None:
@@ -167,10 +218,18 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--equal", action="store_true", help="also with equal shares")
+    parser.add_argument("--chains", action="store_true", help="generated rentals alone")
+    parser.add_argument("--save", action="store_true", help="save the figures of --chains")
     parser.add_argument("--also", nargs="*", default=[], choices=["histories", "link_scale"])
     parser.add_argument("--hma", help="an interpreter that has SDV")
     parser.add_argument("--hma-seconds", type=int, default=1800)
     arguments = parser.parse_args()
+    if arguments.chains:
+        with one_thread():
+            found = print_chains(arguments.seeds)
+        if arguments.save:
+            base.save("linked_chains", found)
+        return
     if not DATA.exists():
         raise SystemExit(f"{DATA} is not there: real data does not travel with dpscale")
     with one_thread():
@@ -189,11 +248,12 @@ def main() -> None:
                     print(f"{name}, HMA, not private: {errors} ({time.perf_counter() - start:.0f} s)", flush=True)
                 for epsilon in arguments.epsilons:
                     start = time.perf_counter()
-                    found = list(trials(measured, epsilon, arguments.seeds, arguments.equal))
+                    found = list(trials(measured, epsilon, arguments.seeds, ["equal"] if arguments.equal else []))
                     for kind in ("ours", *(["equal"] if arguments.equal else [])):
                         one = summary(found, kind)
                         each = ", ".join(f"{link} {one['errors'][link]:.3f} ({ratio:.2f})"
                                          for link, ratio in one["ratios"].items())  # fmt: skip
+                        each += "".join(f", {chain} ({ratio:.2f})" for chain, ratio in one["chains"].items())
                         print(f"{name}, ε = {epsilon:g}, {kind}: geometric mean {one['geometric']:.3f}, largest "
                               f"{max(one['ratios'].values()):.3f}, degrees beyond random {one['excess']:+.3f}: {each} "
                               f"({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip

@@ -7,6 +7,7 @@ MovieLens: links are limited to 10 a row on both sides. Berka: accounts with at 
 transactions; a row is replaced, or (`add/remove`) an account with its children is added.
 
     python benchmarks/relational.py [--data 100K 1M order trans] [--epsilons 0.25 1] [--seeds 10] [--published 10]
+        [--rounds 1]           seeds of the published loop by its number of rounds, with the noise of what it measures
         [--more 3]             seeds of siblings, chains and whole databases; 0 for none
         --save                 save the figures in results/
 """
@@ -14,6 +15,7 @@ transactions; a row is replaced, or (`add/remove`) an account with its children 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +45,7 @@ from linked_data import (
 
 import dpscale
 from dpscale.base.numerics import one_thread
+from dpscale.job.allocation import DEPARTURE
 from dpscale.measurement.journal import Journal, StoredDraws
 from dpscale.measurement.measurement import draw_of_precision
 from dpscale.privacy.conversion import gdp_mu
@@ -62,13 +65,23 @@ from dpscale.relational.budget_shares import (
 from dpscale.relational.degrees import children, degrees, distribution, limit_degrees, limit_links
 from dpscale.relational.features import STEP, Side
 from dpscale.relational.link_estimation import Sums, expected_links
-from dpscale.relational.published import Fit, Rounds, descend, moved_entries, sample_children, sample_pairs
+from dpscale.relational.published import (
+    Fit,
+    LoopSize,
+    Rounds,
+    chosen_rounds,
+    descend,
+    moved_entries,
+    sample_children,
+    sample_pairs,
+)
 from dpscale.relational.rounding import Cross, round_children, round_totals
 from dpscale.runs.links.link_data import ExactLinks
 from dpscale.runs.links.link_draws import LinkDraws
 from dpscale.runs.links.publishing import PublishedLoop
 
 DELTA = 1e-5
+LOOP_EPSILONS, LOOP_ROUNDS = {"100K": (1.0, 2.0, 4.0), "1M": (2.0, 8.0)}, (1, 2, 5, 10, 15, 25)
 DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -260,6 +273,62 @@ def sibling_errors(epsilon: float, seeds: int) -> dict[str, float]:
     return found
 
 
+def loop_errors(trial: Trial, rounds: Rounds) -> dict[str, float]:
+    """Return mean total variations of the published loop, before links are drawn.
+
+    `noise` is that of the noise of the marginals that are selected, `departed` that of random links there, `selected`
+    and `others` that of the fitted links on selected and on other marginals, `error` on all.
+    """
+    parts = split(trial.amount, not trial.data.known, False)
+    fit = Fit(trial.u, trial.v, trial.count_links(parts.links), trial.data.known)
+    cross, exact = trial.exact.entries(trial.data.sizes)
+    loop = PublishedLoop(trial.draws, rounds, parts.sums, trial.relation, trial.moved, lambda: exact, lambda _: {})
+    b = loop.run_rounds(fit)
+    chosen = [k for file in loop.draws.folder.glob("round-*.json") for k in json.loads(file.read_text())]
+    others = sorted(set(range(len(cross.columns))) - set(chosen))
+
+    def variations(links: np.ndarray) -> np.ndarray:
+        departed = np.abs(links / fit.links - exact / len(trial.data.links))
+        return np.array([departed[cross.entries(k)].sum() / 2 for k in range(len(cross.columns))])
+
+    fitted, random = (variations(cross.marginals(one * fit.cap)) for one in (b, fit.begin()))
+    cells, sigma = np.diff(cross.starts), (2 * trial.moved**2 / float(rounds.costs(parts.sums)[1])) ** 0.5
+    return {"noise": 0.4 * sigma * cells[chosen].mean() / fit.links, "departed": random[chosen].mean(),
+            "selected": fitted[chosen].mean(), "others": fitted[others].mean() if others else np.nan,
+            "error": fitted.mean(), "random": random.mean(), "cells": cells[chosen].mean() / cells.mean()}  # fmt: skip
+
+
+def open_rounds(trial: Trial) -> int:
+    """Return the number of rounds of a job that states none."""
+    noise = float(split(trial.amount, not trial.data.known, False).sums) * (1 - Rounds().alpha)
+    sigma = (moved_entries(trial.relation) * trial.moved**2 / noise) ** 0.5
+    return chosen_rounds(LoopSize(trial.data.sizes, len(trial.data.links), sigma, DEPARTURE), Rounds(), 1000)
+
+
+def run_rounds(seeds: int) -> dict[str, float]:
+    """Print and return the errors of the published loop by its number of rounds, and the number that it chooses."""
+    found: dict[str, float] = {}
+    for name, epsilons in LOOP_EPSILONS.items():
+        data = load_linked(name)
+        for epsilon in epsilons:
+            with tempfile.TemporaryDirectory() as folder:
+                chosen = open_rounds(Trial(data, REPLACE, epsilon, 0, Path(folder)))
+            print(f"{name}, ε = {epsilon:g}: T = {chosen} chosen", flush=True)
+            found[f"{name}, {epsilon:g}, chosen"] = chosen
+            for number in sorted({*LOOP_ROUNDS, chosen}):
+                each = []
+                for seed in range(seeds):
+                    with tempfile.TemporaryDirectory() as folder:
+                        trial = Trial(data, REPLACE, epsilon, 100 + seed, Path(folder))
+                        each.append(loop_errors(trial, Rounds(rounds=number)))
+                mean = {key: float(np.mean([one[key] for one in each])) for key in each[0]}
+                print(f"  T = {number}: " + ", ".join(f"{key} {one:.4f}" for key, one in mean.items()), flush=True)
+                shown = ("error", *(("noise", "departed") if number in LOOP_ROUNDS else ()),
+                         *(("random",) if number == 1 else ()))  # fmt: skip
+                found |= {f"{name}, {epsilon:g}, {key}, {number}": mean[key] for key in shown}
+    return found
+
+
 def run_more(seeds: int) -> dict[str, float]:
     """Return the errors of siblings, chains and whole databases."""
     kinds = {
@@ -287,11 +356,20 @@ def main() -> None:
     parser.add_argument("--published", type=int, default=10, help="seeds of the published loop on MovieLens")
     parser.add_argument("--slow", type=int, default=0, help="on Berka, where a run takes it a minute and more")
     parser.add_argument("--more", type=int, default=3, help="seeds of siblings, chains and whole databases; 0: none")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="seeds of the published loop by its number of rounds, alone"
+    )
     parser.add_argument("--save", action="store_true")
     arguments = parser.parse_args()
     if not DATA.exists():
         raise SystemExit(f"{DATA} is not there: real data does not travel with dpscale")
     found: dict[str, float] = {}
+    if arguments.rounds:
+        with one_thread():
+            found = run_rounds(arguments.rounds)
+        if arguments.save:
+            base.save("relational_rounds", found)
+        return
     with one_thread():
         for name in arguments.data:
             data = load_linked(name)

@@ -35,6 +35,7 @@ from blocks import (
     joint_plans,
     large_job,
     leave_out,
+    linked_chains,
     main_job,
     many_rows,
     many_sets,
@@ -46,6 +47,7 @@ from blocks import (
     reading,
     relational,
     relational_paper,
+    relational_rounds,
     rivals,
     rows,
     scaling,
@@ -183,7 +185,8 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets, wide,
                  joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
                  relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
-                 rivals, wide_rivals, commands, profiles, many_rows, cluster_cost, units, wide_adaptive)
+                 rivals, wide_rivals, linked_chains, relational_rounds, commands, profiles, many_rows, cluster_cost,
+                 units, wide_adaptive)
 }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def reference() -> str:
         model = section.model_json_schema()
         if section is TableSection:
             model["properties"] = {key: one for key, one in model["properties"].items() if key not in SHORT_KEYS}
-        lines += _section(title, model, {})
+        lines += _section(title, model, meanings.get(title.strip("[]"), {}))
     return "\n".join([*lines, "", "## Options of mechanisms and reconstructions", "", options_table(), ""])
 
 

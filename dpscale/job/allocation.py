@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +26,12 @@ from dpscale.base.numerics import Integers
 from dpscale.job.job import Job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.protected_unit import side_tables
-from dpscale.job.sections import LinkSection
+from dpscale.job.sections import MOST_ROUNDS, LinkSection
 from dpscale.job.table_job import TableJob
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.relational.allocation import (
     AllocationProblem,
+    ChainErrors,
     LinkErrors,
     LinkStrength,
     TableErrors,
@@ -43,6 +44,7 @@ from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, 
 from dpscale.relational.degrees import buckets, thresholds
 from dpscale.relational.features import Side
 from dpscale.relational.history import HistoryTables
+from dpscale.relational.published import LoopSize, Rounds, chosen_rounds, moved_entries
 from dpscale.storage.files import read_text
 
 FILE = "allocation/allocation.json"
@@ -54,6 +56,7 @@ ROOT_SPREAD, LINK_SPREAD = 3.0, 1.5  # log-spreads of numbers of rows around the
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
 
+DEPARTURE = 0.08  # expected total variation of random links: 0.4 times the prior departures of a cell of a marginal
 FIRST = 0.02  # of the budget of the parts that state no share, for the first measurement
 
 
@@ -253,7 +256,15 @@ class Divisible:
     def _problem(self, known: KnownSizes, amount: float) -> AllocationProblem:
         tables = {name: TableErrors(self.sizes(name), known.rows[name], self.unit_rows(name)) for name in self.private}
         links = {one.called: self._link(one, known, amount) for one in self.job.link}
-        return AllocationProblem(tables, links, amount)
+        return AllocationProblem(tables, links, amount, self.chains)
+
+    @property
+    def chains(self) -> dict[str, ChainErrors]:
+        """Return the pairs of links from a private table to the children of its children."""
+        children = [link for link in self.neighbours.above.values() if link.parent != link.child]
+        return {f"{one.parent} to {two.child} ({one.called}, {two.called})":
+                ChainErrors(one.called, two.called, cross_cells(self.sizes(one.parent), self.sizes(two.child)))
+                for one in children for two in children if one.child == two.parent}  # fmt: skip
 
     def _link(self, link: LinkSection, known: KnownSizes, amount: float) -> LinkErrors:
         name, ends = link.called, (self.sizes(link.parent), self.sizes(link.child))
@@ -397,6 +408,24 @@ class LinkBudget:
         """Return the planning problem of the three sums' shares."""
         amount = float(self.parts.sums) / self.moved**2
         return LinkProblem(*sides, links, self.neighbours.protects.relation, amount, self.known)
+
+    def loop(self, links: float) -> Rounds:
+        """Return the options of a published loop; a number of rounds that the job leaves open follows from its noise.
+
+        Parameters
+        ----------
+        links : float
+            Number of links, public or noisy.
+        """
+        loop = self.link.loop
+        if self.link.rounds is not None:
+            return loop
+
+        noise = float(self.parts.sums) * (1 - loop.alpha)
+        sigma = math.sqrt(moved_entries(self.neighbours.protects.relation) * self.moved**2 / noise)
+        sizes = self.sizes(self.link.parent), self.sizes(self.link.child)
+        most = MOST_ROUNDS // loop.each
+        return replace(loop, rounds=chosen_rounds(LoopSize(sizes, links, sigma, DEPARTURE), loop, most))
 
     def links_draw(self) -> GaussianDraw:
         return gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")

@@ -38,7 +38,7 @@ from dpscale.job.sections import (
     TableShares,
 )
 from dpscale.job.structure import with_structures
-from dpscale.job.table_checks import check_counts, check_history, check_references, check_searches
+from dpscale.job.table_checks import check_counts, check_history, check_order, check_references, check_searches
 from dpscale.job.table_job import TableJob
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN, Budget
@@ -282,6 +282,7 @@ class Job(Settings):
             check_counts(self, link, names[:at])
             check_keys(self, link)
             check_history(self, link, names[:at])
+            check_order(self, link)
             if link.via is None:
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
         check_references(self)

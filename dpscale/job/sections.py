@@ -56,7 +56,8 @@ UNITS = {
 }
 Share = Annotated[float, Field(gt=0, le=1)]
 KINDS = Literal["many-to-many", "one-to-many", "one-to-one"]
-MOST_DEGREE, MOST_ROUNDS, MOST_PERIODS = 10, 1000, 1000
+MOST_DEGREE, MOST_ROUNDS, MOST_PERIODS, MOST_ORDER = 10, 1000, 1000, 6
+LOOP_KEYS = ("rounds", "marginals", "alpha", "degree", "optimised", "slices")  # of the mechanism "published"
 Kind = Literal["period", "cumulative", "window"]  # of answers at a period
 
 
@@ -582,6 +583,9 @@ class LinkSection(Settings):
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
     marginals: Annotated[int, Field(ge=1, le=1000)] | None = None
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    degree: Annotated[int, Field(ge=2, le=MOST_ORDER)] | None = None
+    optimised: Annotated[int, Field(ge=1, le=1000)] | None = None
+    slices: Annotated[int, Field(ge=1, le=1000)] | None = None
     nulls: Literal["reject", "drop", "keep"] = "reject"
     dangling: Literal["reject", "drop"] = "reject"
 
@@ -616,8 +620,10 @@ class LinkSection(Settings):
             raise ValueError("order_by requires kind one-to-many, two tables, and a max_degree of at least 2")
         if self.order_by is not None and self.mechanism == "published":
             raise ValueError('order_by requires mechanism = "maxent"')
-        if self.mechanism != "published" and {self.rounds, self.marginals, self.alpha} != {None}:
-            raise ValueError('rounds, marginals and alpha require mechanism = "published"')
+        if self.mechanism != "published" and self._of_loop:
+            raise ValueError(f'{", ".join(LOOP_KEYS)} require mechanism = "published"')
+        if self.slices is not None and not many:
+            raise ValueError("slices requires kind many-to-many; a child has one parent among all")
         return self
 
     @property
@@ -643,10 +649,15 @@ class LinkSection(Settings):
         return "drop" if self.nulls == "keep" else self.nulls
 
     @property
+    def _of_loop(self) -> dict[str, Any]:
+        """Options of the mechanism "published" that the job states."""
+        return {name: value for name in LOOP_KEYS if (value := getattr(self, name)) is not None}
+
+    @property
     def loop(self) -> Rounds:
-        """Options of the mechanism "published": rounds, marginals per round, and budget share of the selection."""
-        given = {"rounds": self.rounds, "each": self.marginals, "alpha": self.alpha}
-        return Rounds(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        """Options of the mechanism "published"."""
+        names = {"marginals": "each", "degree": "order"}
+        return Rounds(**{names.get(name, name): value for name, value in self._of_loop.items()})
 
 
 class JoinWorkload(WorkloadSection):

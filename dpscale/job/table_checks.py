@@ -6,6 +6,9 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.sections import LinkSection, TablesOfJob
+from dpscale.relational.rounding import marginal_cells
+
+MOST_CELLS = 1 << 27  # of all cross marginals of a published loop: 1 GiB
 
 
 def check_searches(job: TablesOfJob) -> None:
@@ -35,6 +38,20 @@ def check_counts(job: TablesOfJob, link: LinkSection, before: list[str]) -> None
     if foreign := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
         raise JobError(f"{field}: counts", f"{foreign!r}, links of {called[foreign].parent}",
                        f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
+
+
+def check_order(job: TablesOfJob, link: LinkSection) -> None:
+    """Raise JobError for marginals of more attributes than both tables have, or of more cells than memory permits."""
+    if link.mechanism != "published":
+        return
+    field, order = f"link {link.called}: degree", link.loop.order
+    ends = (job.declared[name] for name in (link.parent, link.child))
+    u, v = ([domain[one].size for one in domain.names] for domain in ends)
+    most = len(u) + len(v) + len(link.counts or [])
+    if link.degree is not None and order > most:
+        raise JobError(field, f"{order}, but the tables have {most} attributes", f"from 2 to {most}", "lower it")
+    if (cells := sum(marginal_cells(u, v, order))) > MOST_CELLS:
+        raise JobError(field, f"{order}, whose marginals have {cells:,} cells", f"at most {MOST_CELLS:,}", "lower it")
 
 
 def check_history(job: TablesOfJob, link: LinkSection, before: list[str]) -> None:

@@ -12,9 +12,18 @@ their error is bounded. S = 0.4 √(cells / m) is the deviation of m links from 
 removes. L is the expected departure of linked rows from random links that remains after the measurement of the link
 (`budget_shares.objective`), for a distribution over the strengths of departures.
 
-The shares minimise Σ log E over the links plus a part of Σ log T₂ over the tables, so that no table starves, with a
-penalty for links whose error exceeds that of random links between tables with equal shares (`random_error`), and a
-small divergence of the shares of tables from equal ones, which decides where no budget helps.
+Two links in a chain, of a table to the children of its children, have an error, too: that of the tables at both ends,
+whose middle table counts only by the links. Relative departures multiply along a chain: with D the departure of random
+links, what remains has
+
+    L² = ((L₁ D₂)² + (D₁ L₂)²) / 0.4²
+
+for small departures. Without these terms the table in the middle, which is at the end of two links, takes the budget of
+the tables at the ends.
+
+The shares minimise Σ log E over the links and chains plus a part of Σ log T₂ over the tables, so that no table starves,
+with a penalty for errors above that of random links between tables with equal shares (`random_error`), and a small
+divergence of the shares of tables from equal ones, which decides where no budget helps.
 
 *Strength of the association across a link.*
 The departure of linked rows from random links has relative scales s₁ for 1-way sums and s₂ for sums over pairs of
@@ -28,7 +37,7 @@ scale updates the distributions, with blocks of columns that have no departure (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import numpy as np
@@ -108,11 +117,39 @@ class LinkErrors:
     @property
     def sampling(self) -> float:
         """S."""
-        return float(ABSOLUTE * (self.cells / max(self.links, 1.0)) ** 0.5)
+        return deviation_of(self.cells, self.links)
 
     def departure(self, amount: float) -> float:
         """Return L at a squared μ; below the first amount it is that of random links."""
         return float(np.interp(np.log(max(amount, 1e-300)), np.log(self.amounts), self.departures))
+
+
+@dataclass(frozen=True)
+class ChainErrors:
+    """Parameters that determine the error of two links in a chain.
+
+    Attributes
+    ----------
+    first, second : str
+        Links; the child of the first is the parent of the second.
+    cells : float
+        Mean number of cells of the marginals over both ends.
+    """
+
+    first: str
+    second: str
+    cells: float
+
+
+def deviation_of(cells: float, links: float) -> float:
+    """Return the mean total variation of a marginal of sampled links from their distribution."""
+    return float(ABSOLUTE * (cells / max(links, 1.0)) ** 0.5)
+
+
+def _error(own: Mapping[str, tuple[float, float]], ends: tuple[str, str], sampling: float, departure: float) -> float:
+    """Return E; public tables have no error."""
+    tables = sum((one**2 + two**2) / 2 for one, two in (own.get(name, (0.0, 0.0)) for name in ends))
+    return float((tables + sampling**2 + departure**2) ** 0.5)
 
 
 def cross_cells(u: Sequence[int], v: Sequence[int]) -> float:
@@ -132,11 +169,13 @@ class AllocationProblem:
     links : mapping of str to LinkErrors
     amount : float
         Squared μ of all components.
+    chains : mapping of str to ChainErrors
     """
 
     tables: Mapping[str, TableErrors]
     links: Mapping[str, LinkErrors]
     amount: float
+    chains: Mapping[str, ChainErrors] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -144,26 +183,28 @@ class AllocationProblem:
         return [f"tables.{table}" for table in self.tables] + [f"links.{link}" for link in self.links]
 
     def errors(self, shares: Mapping[str, float]) -> dict[str, float]:
-        """Return E of every link."""
+        """Return E of every link and chain."""
         own = {name: table.of_degree(self.amount * shares[f"tables.{name}"]) for name, table in self.tables.items()}
-        return {
-            name: self._error(link, own, link.sampling, link.departure(self.amount * shares[f"links.{name}"]))
-            for name, link in self.links.items()
-        }
+        left = {name: link.departure(self.amount * shares[f"links.{name}"]) for name, link in self.links.items()}
+        return self._errors(own, left, 1.0)
 
     def random_error(self) -> dict[str, float]:
-        """Return E of every link for tables with equal shares and random links, which have a deviation of their own."""
+        """Return E of every link and chain for tables with equal shares and random links, whose own deviation adds."""
         each = self.amount / max(len(self.tables), 1)
         own = {name: table.of_degree(each) for name, table in self.tables.items()}
-        return {
-            name: self._error(link, own, 2**0.5 * link.sampling, float(link.departures[0]))
-            for name, link in self.links.items()
-        }
+        return self._errors(own, {name: float(link.departures[0]) for name, link in self.links.items()}, 2**0.5)
 
-    def _error(self, link: LinkErrors, own: Mapping[str, tuple[float, float]], sampling: float, left: float) -> float:
-        ends = [own.get(name, (0.0, 0.0)) for name in (link.parent, link.child)]
-        tables = sum((one**2 + two**2) / 2 for one, two in ends)
-        return float((tables + sampling**2 + left**2) ** 0.5)
+    def _errors(
+        self, own: Mapping[str, tuple[float, float]], left: Mapping[str, float], deviation: float
+    ) -> dict[str, float]:
+        found = {name: _error(own, (link.parent, link.child), deviation * link.sampling, left[name])
+                 for name, link in self.links.items()}  # fmt: skip
+        for name, chain in self.chains.items():
+            one, two = (self.links[link] for link in (chain.first, chain.second))
+            products = left[chain.first] * two.departures[0], one.departures[0] * left[chain.second]
+            sampling = deviation * deviation_of(chain.cells, two.links)
+            found[name] = _error(own, (one.parent, two.child), sampling, float(np.hypot(*products)) / ABSOLUTE)
+        return found
 
     def objective(self, shares: Mapping[str, float]) -> float:
         """Return the value that an allocation minimises."""

@@ -20,11 +20,12 @@ from dpscale.relational import loops
 from dpscale.relational.features import Side
 
 Columns = Sequence[int]
+ORDER = 3  # attributes of a cross marginal, of both sides together
 
 
 @dataclass(frozen=True, eq=False)
 class Cross:
-    """All cross marginals, stored one after the other.
+    """All cross marginals over so many attributes, stored one after the other.
 
     Attributes
     ----------
@@ -42,9 +43,9 @@ class Cross:
     starts: Integers
 
     @classmethod
-    def of(cls, u: Side, v: Side) -> Cross:
+    def of(cls, u: Side, v: Side, order: int = ORDER) -> Cross:
         first, second, starts = [], [], [0]
-        columns = tuple(_columns(len(u.sizes), len(v.sizes)))
+        columns = tuple(_columns(len(u.sizes), len(v.sizes), order))
         for left, right in columns:
             (a, size_a), (b, size_b) = _code(u, left), _code(v, right)
             first.append(starts[-1] + a * size_b)
@@ -88,20 +89,27 @@ def cross_words(u: Side, v: Side) -> int:
 
 def count_words(u: Sequence[int], v: Sequence[int], profiles: int) -> int:
     """Return how many numbers the marginals of attributes of these sizes and the entries of the profiles occupy."""
-    each = [math.prod(u[i] for i in a) * math.prod(v[j] for j in b) for a, b in _columns(len(u), len(v))]
+    each = marginal_cells(u, v)
     return sum(each) + len(each) * profiles
 
 
-def cross_count(u: int, v: int) -> int:
+def marginal_cells(u: Sequence[int], v: Sequence[int], order: int = ORDER) -> list[int]:
+    """Return the number of cells of every cross marginal of attributes of these sizes."""
+    columns = _columns(len(u), len(v), order)
+    return [math.prod(u[i] for i in a) * math.prod(v[j] for j in b) for a, b in columns]
+
+
+def cross_count(u: int, v: int, order: int = ORDER) -> int:
     """Return the number of cross marginals of sides with `u` and `v` attributes."""
-    return len(_columns(u, v))
+    order = min(order, u + v)
+    return sum(math.comb(u, i) * math.comb(v, order - i) for i in range(1, order))
 
 
-def _columns(u: int, v: int) -> list[tuple[Columns, Columns]]:
-    ones, twos = ([(i,) for i in range(k)] for k in (u, v)), (list(combinations(range(k), 2)) for k in (u, v))
-    (u1, v1), (u2, v2) = ones, twos
-    found: list[tuple[Columns, Columns]] = [(a, b) for a in u1 for b in v2] + [(a, b) for a in u2 for b in v1]
-    return found or [(a, b) for a in u1 for b in v1]
+def _columns(u: int, v: int, order: int = ORDER) -> list[tuple[Columns, Columns]]:
+    """Return the attributes of both sides of every marginal, of as many attributes as there are if these are fewer."""
+    order = min(order, u + v)
+    return [(a, b) for i in range(1, order) for a in combinations(range(u), i)
+            for b in combinations(range(v), order - i)]  # fmt: skip
 
 
 def _code(side: Side, columns: Columns) -> tuple[Integers, int]:

@@ -16,11 +16,15 @@ import pytest
 from scipy.stats import chi2, chisquare
 
 import dpscale as dp
+from dpscale.audit.evidence.bundle import write_bundle
+from dpscale.audit.evidence.check import check_bundle
+from dpscale.job import Job, table_checks
 from dpscale.measurement.journal import Journal, StoredDraws
 from dpscale.privacy.conversion import mu_of_exponential
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.privacy.selection import epsilon_below
 from dpscale.privacy.streams import seeded_secret
+from dpscale.relational import published
 from dpscale.relational.features import Side
 from dpscale.relational.published import Fit, Rounds, moved_entries
 from dpscale.relational.rounding import Cross
@@ -28,6 +32,8 @@ from dpscale.runs.links import publishing
 from dpscale.runs.links.link_data import ExactLinks
 from dpscale.runs.links.link_draws import LinkDraws
 from dpscale.runs.links.publishing import PublishedLoop
+from dpscale.runs.opening import open_run
+from tests.audit.test_bundle import PASSED
 from tests.links.small import make_job, run_digests, table_section, write_job
 
 U_SIZES, V_SIZES = (2, 2), (2, 3)
@@ -35,26 +41,26 @@ PROFILES = list(product((0, 1), repeat=2))
 MOVIES = [(0, 0), (1, 2), (1, 0)]
 
 
-def user_entries(user: tuple[int, ...] | None, ends: tuple[int, ...]) -> np.ndarray:
+def user_entries(user: tuple[int, ...] | None, ends: tuple[int, ...], order: int) -> np.ndarray:
     """Return the marginal entries of one user's links; those of another user are constant."""
     rows = [(0, end) for end in ends] + [(1, 0), (1, 1)]
     users = np.array([user or (0, 0), (1, 0)], np.int32)
-    return ExactLinks(np.array(rows, np.int64), users, np.array(MOVIES, np.int32)).entries((U_SIZES, V_SIZES))[1]
+    return ExactLinks(np.array(rows, np.int64), users, np.array(MOVIES, np.int32)).entry_sums((U_SIZES, V_SIZES), order)
 
 
-def marginal_changes(relation: str, most: int) -> list[np.ndarray]:
+def marginal_changes(relation: str, most: int, order: int = 3) -> list[np.ndarray]:
     """Return the changes by every neighbour, marginal by marginal."""
     ends = [tuple(np.flatnonzero(bits)) for bits in product((0, 1), repeat=3) if sum(bits) <= most]
-    all_ = [user_entries(user, own) for user, own in product(PROFILES, ends)]
-    others = all_ if relation == REPLACE else [user_entries(None, ())]
-    cross = Cross.of(Side.made(np.array(PROFILES), U_SIZES), Side.made(np.array(MOVIES), V_SIZES))
+    all_ = [user_entries(user, own, order) for user, own in product(PROFILES, ends)]
+    others = all_ if relation == REPLACE else [user_entries(None, (), order)]
+    cross = Cross.of(Side.made(np.array(PROFILES), U_SIZES), Side.made(np.array(MOVIES), V_SIZES), order)
     return [(a - b)[cross.entries(k)] for a in all_ for b in others for k in range(len(cross.columns))]
 
 
 @pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_no_neighbour_exceeds_marginal_sensitivity(relation: str, most: int) -> None:
-    found, claimed = marginal_changes(relation, most), moved_entries(relation)
+@pytest.mark.parametrize(("most", "order"), [(1, 3), (2, 3), (3, 3), (2, 2), (2, 4)])
+def test_no_neighbour_exceeds_marginal_sensitivity(relation: str, most: int, order: int) -> None:
+    found, claimed = marginal_changes(relation, most, order), moved_entries(relation)
     assert max(int(np.abs(one).sum()) for one in found) == claimed * most
     assert max(int((one**2).sum()) for one in found) <= claimed * most**2
 
@@ -244,6 +250,28 @@ def test_selection_is_not_repeated_on_other_rows(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").glob("links/*/round-00.json"))
 
 
+def test_open_number_of_rounds_follows_from_released_values(tmp_path: Path) -> None:
+    """It is stored for readers, and the bundle of evidence has as many rounds."""
+    links = [{key: value for key, value in link.items() if key != "rounds"} for link in published_links(marginals=1)]
+    dp.run(write_job(tmp_path, link=links), tmp_path / "run")
+    for link in ("orders", "ratings", "homes"):
+        folder = tmp_path / f"run/links/{link}"
+        number = json.loads((folder / "rounds.json").read_text())
+        assert 1 <= number == len(list(folder.glob("round-*.json"))) <= 4
+    write_bundle(open_run(tmp_path / "run"), PASSED)
+    assert check_bundle(tmp_path / "run/evidence")["sound"]
+
+
+def test_another_number_of_rounds_is_refused(tmp_path: Path) -> None:
+    links = [{key: value for key, value in link.items() if key != "rounds"} for link in published_links()]
+    path = write_job(tmp_path, link=links)
+    stop_before_noise(path, tmp_path / "run")
+    stored = next((tmp_path / "run").glob("links/*/rounds.json"))
+    stored.write_text(str(json.loads(stored.read_text()) + 1))
+    with pytest.raises(dp.JobError, match=r"rounds\.json of link \w+ has another number"):
+        dp.run(path, tmp_path / "run")
+
+
 def test_protects_both_sides(tmp_path: Path) -> None:
     link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
             "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both",
@@ -256,6 +284,41 @@ def test_protects_both_sides(tmp_path: Path) -> None:
     assert release.synthetic()["ratings"].compute().groupby("id").size().max() <= 60
 
 
-def test_rounds_need_published_mechanism(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["rounds", "marginals", "alpha", "degree", "optimised", "slices"])
+def test_options_of_rounds_need_published_mechanism(tmp_path: Path, key: str) -> None:
     with pytest.raises(dp.JobError, match='require mechanism = "published"'):
-        dp.run(write_job(tmp_path, link=[make_job()["link"][0] | {"rounds": 3}]), tmp_path / "run")
+        Job.read(write_job(tmp_path, link=[make_job()["link"][1] | {key: 0.5 if key == "alpha" else 3}]))
+
+
+@pytest.mark.parametrize(("link", "more", "sentence"), [
+    (1, {"degree": 1}, "degree: 1: it should be at least 2"),
+    (1, {"degree": 5}, "link ratings: degree: 5, but the tables have 4 attributes; expected from 2 to 4"),
+    (1, {"optimised": 0}, "optimised: 0: it should be at least 1"),
+    (1, {"slices": 2.5}, "slices: 2.5: it should be an integer"),
+    (0, {"slices": 2}, "slices requires kind many-to-many"),
+])  # fmt: skip
+def test_wrong_options_of_rounds_are_refused(tmp_path: Path, link: int, more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(dp.JobError, match=sentence):
+        Job.read(write_job(tmp_path, link=[published_links(**more)[link]]))
+
+
+def test_marginals_of_too_many_cells_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_checks, "MOST_CELLS", 50)
+    with pytest.raises(dp.JobError, match="degree: 3, whose marginals have 76 cells"):
+        Job.read(write_job(tmp_path, link=[published_links()[1]]))
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_run_with_slices_measures_marginals_of_the_degree(
+    tmp_path: Path, degree: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "SLICE", 50)
+    orders, ratings, homes = published_links(degree=degree, optimised=2)
+    path = write_job(tmp_path, link=[orders, ratings | {"slices": 2}, homes])
+    release = dp.run(path, tmp_path / "run")
+    assert not release.synthetic()["ratings"].compute().duplicated().any()
+    files = sorted((tmp_path / "run/links/ratings").glob("round-*.json"))
+    chosen = [k for file in files for k in json.loads(file.read_text())]
+    assert sorted(chosen) == list(range({2: 4, 4: 1}[degree]))  # 2 × 2 attributes
+    write_bundle(open_run(tmp_path / "run"), PASSED)
+    assert check_bundle(tmp_path / "run/evidence")["sound"]

@@ -1,12 +1,13 @@
 """The jobs in pipelines/papers, on generated tables of the papers' schemas: on threads, in steps, and submitted."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
 import dpscale as dp
-from tests.pipelines.paper_jobs import JOBS, ROOT, write_paper_jobs
+from tests.pipelines.paper_jobs import JOBS, RELATIONAL, ROOT, write_paper_jobs, write_relational_job
 from tests.selection import mostly_slow
 
 
@@ -20,6 +21,30 @@ def test_job_runs_on_threads(place, paper):
     release = dp.run(place / f"pipelines/papers/{paper}.toml", place / f"{paper}-threads")
     assert abs(release.total().estimate - 2000) < 200
     assert (release.path / "report.html").exists()
+
+
+def check_ratings(release):
+    """Check keys and bounds of the released pairs, and the measured workloads of the paper's options."""
+    found = {name: frame.compute() for name, frame in release.synthetic().items()}
+    ratings = found["ratings"]
+    assert not ratings.duplicated().any()
+    for key, table in (("user_id", "users"), ("movie_id", "movies")):
+        assert ratings[key].isin(found[table][key]).all()
+        assert ratings[key].value_counts().max() <= 10
+    chosen = [k for file in (release.path / "links/ratings").glob("round-*.json") for k in json.loads(file.read_text())]
+    assert len(set(chosen)) == len(chosen) == 15 * 3
+
+
+@pytest.mark.slow
+def test_relational_job_runs_on_threads(tmp_path):
+    check_ratings(dp.run(write_relational_job(tmp_path), tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_relational_job_runs_in_steps(tmp_path):
+    job = write_relational_job(tmp_path)
+    subprocess.run([sys.executable, "pipelines/steps.py", job, "steps"], cwd=tmp_path, check=True)
+    check_ratings(dp.Release.open(tmp_path / "steps"))
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +74,9 @@ def test_submitted_job_has_the_result_of_threads(place, cluster, paper):
 
 
 def test_every_job_is_listed():
-    assert {path.stem for path in (ROOT / "pipelines/papers").glob("*.toml")} == set(JOBS)
+    assert {path.stem for path in (ROOT / "pipelines/papers").glob("*.toml")} == {*JOBS, RELATIONAL}
     listed = (ROOT / "pipelines/papers/README.md").read_text()
-    assert all(f"`{name}.toml`" in listed for name in JOBS)
+    assert all(f"`{name}.toml`" in listed for name in (*JOBS, RELATIONAL))
 
 
 @pytest.mark.slow

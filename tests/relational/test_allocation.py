@@ -11,6 +11,7 @@ from scipy import stats
 from dpscale.relational.allocation import (
     LEAST,
     AllocationProblem,
+    ChainErrors,
     LinkErrors,
     LinkStrength,
     NoisySums,
@@ -73,9 +74,51 @@ def test_no_link_is_expected_to_be_worse_than_random_links_between_equal_tables(
             left = rng.uniform(0, 0.5) / np.sqrt(1 + 10 ** rng.uniform(-2, 4) * amounts)
             cells = cross_cells(tables[one].sizes, tables[two].sizes)
             links[name] = LinkErrors(one, two, tables[two].rows, cells, amounts, left)
-        problem = AllocationProblem(tables, links, float(10 ** rng.uniform(-3, 0.5)))
+        cells = cross_cells(tables["a"].sizes, tables["c"].sizes)
+        chains = {"ac": ChainErrors("ab", "bc", cells)}
+        problem = AllocationProblem(tables, links, float(10 ** rng.uniform(-3, 0.5)), chains)
         errors, random = problem.errors(allocate(problem)), problem.random_error()
         assert all(error <= 1.05 * random[name] for name, error in errors.items())
+
+
+def make_chain(chains: bool) -> AllocationProblem:
+    """Return customers, rentals and payments: the table in the middle is an end of both links."""
+    sizes = {"a": (2, 6, 4, 2), "b": (4, 7, 16, 3, 2), "c": (7, 4, 7, 2)}
+    rows = {"a": (600.0, 1.0), "b": (16_000.0, 46.0), "c": (16_000.0, 92.0)}
+    tables = {name: TableErrors(own, *rows[name]) for name, own in sizes.items()}
+    amounts = np.geomspace(1e-3, 1.0, 13)
+    links = {one + two: LinkErrors(one, two, 16_000.0, cross_cells(sizes[one], sizes[two]), amounts,
+                                   departure / np.sqrt(1 + 50 * amounts))
+             for one, two, departure in (("a", "b", 0.04), ("b", "c", 0.1))}  # fmt: skip
+    cells = cross_cells(sizes["a"], sizes["c"])
+    return AllocationProblem(tables, links, 1.0, {"ac": ChainErrors("ab", "bc", cells)} if chains else {})
+
+
+def test_chain_has_the_errors_of_its_ends_and_of_products_of_departures() -> None:
+    """The oracle is the total variation of a chain over two values each, with departures ± d of every cell."""
+    problem = make_chain(True)
+    shares = {"tables.a": 0.2, "tables.b": 0.3, "tables.c": 0.4, "links.ab": 0.05, "links.bc": 0.05}
+    found = problem.errors(shares)["ac"]
+    ends = [problem.tables[name].of_degree(shares[f"tables.{name}"]) for name in "ac"]
+    squares = sum((one**2 + two**2) / 2 for one, two in ends) + 0.4**2 * problem.chains["ac"].cells / 16_000
+    departures = [(one.departure(0.05), one.departures[0]) for one in problem.links.values()]
+    (left, whole), (other, all_) = departures
+    assert found**2 == pytest.approx(squares + ((left * all_) ** 2 + (whole * other) ** 2) / 0.16)
+    assert problem.errors(shares | {"tables.b": 0.01})["ac"] == found
+
+    first, second = (np.array([[1 + d, 1 - d], [1 - d, 1 + d]]) / 2 for d in (0.2, 0.3))
+    assert first @ second == pytest.approx(np.array([[1.06, 0.94], [0.94, 1.06]]) / 2)  # departures multiply
+
+
+def test_table_in_the_middle_of_a_chain_leaves_budget_to_its_ends() -> None:
+    """Shares are at least as good as the best of many random ones."""
+    with_chain, links_alone = (allocate(make_chain(chains)) for chains in (True, False))
+    assert with_chain["tables.b"] < links_alone["tables.b"] - 0.05
+    assert with_chain["tables.c"] > links_alone["tables.c"] + 0.05
+    problem = make_chain(True)
+    drawn = np.random.default_rng(0).dirichlet(np.array([2, 3, 4, 0.5, 0.5]), 3000)
+    best = min(problem.objective(dict(zip(problem.names, one.tolist(), strict=True))) for one in drawn)
+    assert problem.objective(with_chain) <= best + 5e-3
 
 
 def test_errors_of_tables_are_those_of_their_noise_where_it_is_small_and_bounded_where_it_is_large() -> None:

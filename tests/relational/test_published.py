@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import combinations, product
 
 import cvxpy as cp
 import numpy as np
 import pytest
 
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational import published
 from dpscale.relational.features import Side
-from dpscale.relational.published import Fit, Rounds, descend, project, run_rounds, sample_children, sample_pairs
-from dpscale.relational.rounding import Cross
+from dpscale.relational.published import (
+    Fit,
+    LoopSize,
+    Rounds,
+    chosen_rounds,
+    descend,
+    project,
+    run_rounds,
+    sample_children,
+    sample_pairs,
+)
+from dpscale.relational.rounding import Cross, cross_count, marginal_cells
 from tests.relational.small import draw_links, make_side, make_stream
 
 
@@ -68,9 +79,11 @@ def query_matrix(cross: Cross, pairs: tuple[int, int]) -> np.ndarray:
     return np.stack([cross.marginals(one) for one in cells], axis=1)
 
 
-def test_marginals_are_counts_and_back_is_transpose() -> None:
+@pytest.mark.parametrize("order", [2, 3, 4, 5, 9])
+def test_marginals_are_counts_and_back_is_transpose(order: int) -> None:
+    """Two and three attributes: of five and more there is one marginal."""
     u, v = make_sides(5)
-    cross, shape = Cross.of(u, v), (len(u.counts), len(v.counts))
+    cross, shape = Cross.of(u, v, order), (len(u.counts), len(v.counts))
     weights = np.random.default_rng(1).random(shape)
     for k, (left, right) in enumerate(cross.columns):
         plain: dict[tuple[int, ...], float] = {}
@@ -81,7 +94,9 @@ def test_marginals_are_counts_and_back_is_transpose() -> None:
         table = cross.marginals(weights)[cross.entries(k)].reshape(sizes)
         assert {key: table[key] for key in plain} == pytest.approx(plain)
         assert table.sum() == pytest.approx(weights.sum())
-    assert len(cross.columns) == 2 * 3 + 1 * 3
+    number = sum(1 for chosen in combinations("aabbb", min(order, 5)) if len(set(chosen)) == 2)
+    assert len(cross.columns) == cross_count(2, 3, order) == number
+    assert marginal_cells(u.sizes, v.sizes, order) == np.diff(cross.starts).tolist()
     entries = np.random.default_rng(2).random(cross.size)
     assert cross.back(entries).ravel() == pytest.approx(query_matrix(cross, shape).T @ entries)
 
@@ -130,6 +145,86 @@ def test_noiseless_rounds_meet_all_marginals_once() -> None:
     assert sorted(k for own in taken for k in own) == list(range(9))
     errors = [np.abs(cross.marginals(one * fit.cap) - true).sum() for one in (fit.begin(), b)]
     assert errors[1] < 0.1 * errors[0]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, None])
+def test_links_are_fitted_to_the_marginals_farthest_from_the_estimate(number: int | None) -> None:
+    u, v = make_sides(8)
+    cross, rng = Cross.of(u, v), np.random.default_rng(3)
+    noisy, estimates = rng.normal(size=cross.size), rng.normal(size=cross.size)
+    distances = [sum(abs(a - b) for a, b in zip(noisy[cut], estimates[cut], strict=True))
+                 for cut in map(cross.entries, range(len(cross.columns)))]  # fmt: skip
+    taken = [5, 0, 7, 2]
+    chosen = published.farthest(cross, noisy, estimates, taken, number)
+    others = [distances[k] for k in taken if k not in chosen]
+    assert len(chosen) == (number or 4)
+    assert all(distances[k] > other for k in chosen for other in others)
+
+
+def test_slice_has_the_mean_of_links_fitted_between_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle is a fit over pairs of rows between the chosen rows alone, averaged over the pairs of each block."""
+    monkeypatch.setattr(published, "SLICE", 6)
+    u, v = make_sides(7)
+    fit, number = Fit(u, v, 40.0, False), len(Cross.of(u, v).columns)
+    cross = Cross.of(u, v)
+    noisy = cross.marginals(draw_links(u, v, 40.0, 3))
+    b = fit.project(np.random.default_rng(2).normal(0.4, 0.3, fit.cap.shape))
+    stream = PublicStream("release", "slices")
+    found = published.descend_slice(fit, cross, noisy, b, PublicStream("release", "slices"))
+    assert found.min() >= -1e-12
+    assert found.max() <= 1 + 1e-12
+    assert (found * fit.cap).sum() == pytest.approx(40)
+
+    rows = [np.sort(np.repeat(np.arange(len(side.counts)), side.counts.astype(int))[stream.permutation(side.rows)[:6]])
+            for side in (u, v)]  # fmt: skip
+    ends = [Side(side.sizes, side.profiles[one], np.ones(6), np.arange(6))
+            for side, one in zip((u, v), rows, strict=True)]  # fmt: skip
+    links = b[np.ix_(*rows)].sum()
+    own = Fit(*ends, links, False)
+    pairs = descend(own, Cross.of(*ends).some(range(number)), noisy / 40 * links, own.begin())
+    inside, totals = np.zeros(fit.cap.shape), np.zeros(fit.cap.shape)
+    np.add.at(inside, np.ix_(*rows), 1.0)
+    np.add.at(totals, np.ix_(*rows), pairs)
+    assert found == pytest.approx((b * (fit.cap - inside) + totals) / fit.cap, abs=1e-9)
+
+
+def test_slices_of_few_rows_are_all_rows() -> None:
+    u, v = make_sides(7)
+    fit, cross = Fit(u, v, 40.0, False), Cross.of(u, v)
+    noisy = cross.marginals(draw_links(u, v, 40.0, 3))
+    found = published.descend_slice(fit, cross, noisy, fit.begin(), PublicStream("release", "slices"))
+    assert found == pytest.approx(descend(fit, cross, noisy, fit.begin()))
+
+
+def make_size(links: float, sigma: float) -> LoopSize:
+    return LoopSize(((7, 2, 5), (4, 2, 4, 4)), links, sigma, 0.08)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize("each", [1, 3])
+def test_expected_errors_of_rounds_follow_their_equation(order: int, each: int) -> None:
+    """The oracle lists marginals and the pairs of attributes that each covers."""
+    size = make_size(18_000.0, 8.0)
+    u, v = size.sizes
+    sets = [
+        (a, b) for i in range(1, order) for a in combinations(range(3), i) for b in combinations(range(4), order - i)
+    ]
+    cells = np.mean([np.prod([u[i] for i in a]) * np.prod([v[j] for j in b]) for a, b in sets])
+    pairs = np.mean([len(list(product(a, b))) for a, b in sets])
+    found = published.round_errors(size, Rounds(each=each, order=order), 1000)
+    assert len(found) == int(np.ceil(len(sets) / each))
+    for number, error in enumerate(found, 1):
+        noise = 0.4 * cells * 8.0 * np.sqrt(number * each) / 18_000
+        left = 0.08 * max(1 - 1.5 * pairs / 12, 0) ** (number * each)
+        assert error == pytest.approx(np.hypot(left, 0.4 * noise / (1 + noise)))
+
+
+def test_number_of_rounds_falls_with_the_noise_and_is_one_where_noise_exceeds_departures() -> None:
+    numbers = [chosen_rounds(make_size(18_000.0, sigma), Rounds(), 1000) for sigma in (1e-6, 3.0, 30.0, 3000.0)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] == 10  # all 30 marginals, three a round
+    assert numbers[-1] == 1
+    assert chosen_rounds(make_size(18_000.0, 1e-6), Rounds(), 4) == 4
 
 
 def test_round_costs_sum_to_budget() -> None:

@@ -36,7 +36,7 @@ from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
 from dpscale.relational.degrees import bucket, buckets, degree_histogram
 from dpscale.relational.features import FEW_CELLS, Features, Side, distinct
-from dpscale.relational.rounding import Cross
+from dpscale.relational.rounding import ORDER, Cross
 from dpscale.runs.linked_tables import NO_DOMAIN, Files, open_table
 from dpscale.runs.links.child_rows import NO_KEYS, ChildPolicy, ChildRows
 
@@ -83,19 +83,19 @@ class ExactLinks:
         both = phi.T @ (counts @ psi) if len(self.rows) else np.zeros((phi.shape[1], psi.shape[1]), np.int64)
         return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), both
 
-    def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[Cross, Integers]:
+    def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]], order: int = ORDER) -> tuple[Cross, Integers]:
         """Return all cross marginals and their entries; `sizes` are those of the attributes of both tables."""
         u, v = (Side.made(table, own) for table, own in zip((self.parents, self.children), sizes, strict=True))
-        cross, width = Cross.of(u, v), len(v.counts)
+        cross, width = Cross.of(u, v, order), len(v.counts)
         cells, counts = np.unique(u.of[self.rows[:, 0]] * width + v.of[self.rows[:, 1]], return_counts=True)
         found = np.zeros(cross.size, np.int64)
         for k in range(len(cross.columns)):
             np.add.at(found, cross.first[cells // width, k] + cross.second[cells % width, k], counts)
         return cross, found
 
-    def entry_sums(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> Integers:
+    def entry_sums(self, sizes: tuple[tuple[int, ...], tuple[int, ...]], order: int = ORDER) -> Integers:
         """Return the entries of all cross marginals."""
-        return self.entries(sizes)[1]
+        return self.entries(sizes, order)[1]
 
     @property
     def count(self) -> int:

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.job.allocation import LinkBudget
@@ -25,8 +24,8 @@ from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.protection import REPLACE
 from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.relational import assignment, published, rounding
-from dpscale.relational.features import BITS, Features, Side
-from dpscale.runs.links.link_draws import SUMS, LinkDraws
+from dpscale.relational.features import BITS, Features
+from dpscale.runs.links.link_draws import ROUNDS, SUMS, LinkDraws
 from dpscale.runs.links.link_sampling import DRAWN
 from dpscale.runs.run import DrawFacts, Journaled
 from dpscale.runs.statement import Facts, alternatives, bound_of
@@ -118,9 +117,11 @@ def stored_draws_of(piece: LinkBudget, folder: Path) -> Journaled:
     bounds = link_bounds(piece)
     draws = {name: DrawFacts(name, bound.get("values")) for name, bound in bounds.items() if name != ROUND}
     if piece.loops:
-        rounds = _chosen(piece, folder)
+        loop = _loop(piece, folder)
+        rounds = _chosen(loop, folder)
         files = [f"{ROUND}-{number:02d}.json" for number in range(len(rounds))]
-        selections = list(_selections(piece, rounds))
+        files += [] if piece.link.rounds else [ROUNDS]
+        selections = list(_selections(piece, loop, rounds))
         return Journaled("privacy", folder, draw_name, draws | _round_draws(piece, rounds), selections, [*files, DRAWN])
     if piece.modelled:
         draws |= _planned_sums(piece, folder)
@@ -140,10 +141,18 @@ def _planned_sums(piece: LinkBudget, folder: Path) -> dict[str, DrawFacts]:
             for name in drawn}  # fmt: skip
 
 
-def _chosen(piece: LinkBudget, folder: Path) -> list[list[int]]:
+def _loop(piece: LinkBudget, folder: Path) -> published.Rounds:
+    """Return the options of a published loop, with the number of rounds that the job states or the run chose."""
+    loop = piece.link.loop
+    if piece.link.rounds is None and present(folder / ROUNDS):
+        return replace(loop, rounds=int(json.loads(read_bytes(folder / ROUNDS))))
+    return loop
+
+
+def _chosen(loop: published.Rounds, folder: Path) -> list[list[int]]:
     """Return the marginals that the rounds of a published loop selected."""
     found = list[list[int]]()
-    while len(found) < piece.link.loop.rounds and present(file := folder / f"{ROUND}-{len(found):02d}.json"):
+    while len(found) < loop.rounds and present(file := folder / f"{ROUND}-{len(found):02d}.json"):
         found.append(json.loads(read_bytes(file)))
     return found
 
@@ -151,17 +160,17 @@ def _chosen(piece: LinkBudget, folder: Path) -> list[list[int]]:
 def _round_draws(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> dict[str, DrawFacts]:
     """Return the noisy marginals of each round of a published loop."""
     sizes = (piece.sizes(piece.link.parent), piece.sizes(piece.link.child))
-    starts = rounding.Cross.of(*(Side.made(np.zeros((1, len(own)), np.int64), own) for own in sizes)).starts
+    cells = rounding.marginal_cells(*sizes, piece.link.loop.order)
     found = dict[str, DrawFacts]()
     for number, chosen in enumerate(rounds):
-        values = sum(int(starts[k + 1] - starts[k]) for k in chosen)
+        values = sum(cells[k] for k in chosen)
         found[f"{ROUND}-{number:02d}"] = DrawFacts(ROUND, values, len(chosen))
     return found
 
 
-def _selections(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
+def _selections(piece: LinkBudget, loop: published.Rounds, rounds: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
     """Yield the selections of each round of a published loop."""
-    cost = piece.link.loop.costs(piece.parts.sums)[0]
+    cost = loop.costs(piece.parts.sums)[0]
     sensitivity = SCALE * published.moved_entries(piece.neighbours.protects.relation) * piece.moved
     common = {"bound": ROUND, "cost": str(cost), "range": str(epsilon_below(cost)),
               "scale": str(scale_for(cost, sensitivity)), "scores": SCALE}  # fmt: skip

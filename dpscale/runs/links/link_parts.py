@@ -40,6 +40,7 @@ from dpscale.job.sections import LinkSection
 from dpscale.records.table import Partition, Table
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Features
+from dpscale.relational.rounding import ORDER
 from dpscale.runs.linked_tables import NO_DOMAIN, open_table
 from dpscale.runs.links.child_rows import ChildPolicy
 from dpscale.runs.links.link_data import (
@@ -208,9 +209,9 @@ class PartedLinks:
         one, two, both = self._sum("sums", u, v, arrays=3)
         return one, two, both
 
-    def entry_sums(self, sizes: Sizes) -> Integers:
+    def entry_sums(self, sizes: Sizes, order: int = ORDER) -> Integers:
         """Return the entries of all cross marginals."""
-        return self._sum("entry_sums", sizes)[0]
+        return self._sum("entry_sums", sizes, order)[0]
 
     def table_rows(self, side: int) -> int:
         """Return the number of rows of one side."""

@@ -42,12 +42,12 @@ from dpscale.relational.budget_shares import (
 )
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.history import NoisyHistory, parent_counts, step_counts
-from dpscale.relational.published import Fit
+from dpscale.relational.published import Fit, Rounds
 from dpscale.runs.charge import is_charged, journal_of, release_of_entry
 from dpscale.runs.file_tags import check_same_files, record_tags
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
-from dpscale.runs.links.link_draws import SUMS, LinkDraws, link_draws
+from dpscale.runs.links.link_draws import ROUNDS, SUMS, LinkDraws, link_draws
 from dpscale.runs.links.link_parts import LinksByName, LinkStatistics, PartedLinks, number_of_parts, read_parts
 from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.runs.run import Part
@@ -169,16 +169,29 @@ class LinkMeasurement:
         if fit.links == 0:
             return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
         piece, relation = self.piece, self.run.neighbours.protects.relation
-        loop = PublishedLoop(self.draws, self.link.loop, piece.parts.sums, relation, piece.moved, self._entries,
-                             self._sign)  # fmt: skip
+        rounds = self._rounds(fit.links)
+        loop = PublishedLoop(self.draws, rounds, piece.parts.sums, relation, piece.moved, self._entries, self._sign)
         return MeasuredLinks(fit.links, {}, chances=loop.run_rounds(fit))
+
+    def _rounds(self, links: float) -> Rounds:
+        """Return the options of the loop, whose number of rounds is stored for readers if the job leaves it open."""
+        rounds, path = self.piece.loop(links), self.draws.folder / ROUNDS
+        if self.link.rounds is None and not present(path):
+            with writing(path) as file:
+                file.write(json.dumps(rounds.rounds).encode())
+        if self.link.rounds is None and json.loads(read_bytes(path)) != rounds.rounds:
+            raise JobError("run directory", f"{ROUNDS} of link {self.link.called} has another number",
+                           "the unmodified directory of the run", "restore it, or start a new run")  # fmt: skip
+        return rounds
 
     def _entries(self) -> Integers:
         """Return the exact entries of all cross marginals."""
         if self.exact is None:
             raise self._missing("rounds")
         if "entries" not in self.stored:
-            self.stored["entries"] = self.exact.entry_sums((self.sides[0].sizes, self.sides[1].sizes))
+            self.stored["entries"] = self.exact.entry_sums(
+                (self.sides[0].sizes, self.sides[1].sizes), self.link.loop.order
+            )
         return self.stored["entries"]
 
     def shares(self, links: float) -> Shares:

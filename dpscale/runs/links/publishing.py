@@ -22,7 +22,7 @@ from dpscale.measurement.adaptive import distance
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.selection import draw_index, scale_for
-from dpscale.privacy.streams import open_stream
+from dpscale.privacy.streams import PublicStream, open_stream
 from dpscale.relational.published import Fit, Rounds, moved_entries, run_rounds
 from dpscale.relational.rounding import Cross
 from dpscale.runs.links.link_draws import LinkDraws
@@ -58,13 +58,14 @@ class PublishedLoop:
 
     def run_rounds(self, fit: Fit) -> Floats:
         """Return b of every pair of profiles."""
-        cross = Cross.of(fit.u, fit.v)
+        cross = Cross.of(fit.u, fit.v, self.rounds.order)
         return run_rounds(
             fit,
             self.rounds,
             cross,
             lambda number, estimates, left, count: self._chosen(cross, number, estimates, left, count),
             lambda number, chosen: self._measured(cross, number, chosen),
+            PublicStream(str(self.draws.values.head["release"]), f"slices {self.draws.name}"),
         )
 
     def _chosen(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
