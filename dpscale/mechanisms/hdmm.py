@@ -192,7 +192,7 @@ def _whole_axis(workload: Workload, name: str, noise: str) -> Tried:
     """Yield strategies for all cells of a wide attribute, with a bound over all strategies; 0 if unknown."""
     bound, size = whole_bound(workload), workload.domain[name].size
     if noise == LAPLACE:
-        factors = {"explicit": optimise_layers(size, *_asked(workload)), "identity": identity_factor(size)}
+        factors = {"explicit": optimise_layers(size, *_asked(workload)), "all cells": identity_factor(size)}
     else:
         factors = {f"explicit, root of {family.name}": spectral_factor(family, size) for family in _rooted(workload)}
     for label, factor in factors.items():

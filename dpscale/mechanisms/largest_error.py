@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from typing import cast
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from dpscale.privacy.draws import GAUSSIAN
 from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.families import ProductQueries
 from dpscale.workload.family import ProductFamily
-from dpscale.workload.listed import ExplicitPart, ListedQueries, weighted
+from dpscale.workload.listed import ListedQueries, reweighted
 from dpscale.workload.parts import ProductPart
 from dpscale.workload.wide import is_wide
 
@@ -197,7 +198,9 @@ class QueryWeights:
         """The workload in which each query has its weight times p."""
         made = Workload(self.whole.domain, self.whole.max_sets)
         for number, part in enumerate(self.whole.parts):
-            made.parts += self._product(number, part) if isinstance(part, ProductPart) else self._single(number, part)
+            made.parts += (
+                self._product(number, cast(ProductPart, part)) if part.factorizes else self._single(number, part)
+            )
         return made
 
     def _product(self, number: int, part: ProductPart) -> list[WorkloadPart]:
@@ -218,14 +221,8 @@ class QueryWeights:
         return ListedQueries.of(np.sqrt(self.factor(key))[:, None] * family.matrix(size))
 
     def _single(self, number: int, part: WorkloadPart) -> list[WorkloadPart]:
-        found = list[WorkloadPart]()
-        for names, weight in zip(part.sets, part.weights, strict=True):
-            each = weight * self.of_set(number, part, names)
-            if isinstance(part, ExplicitPart):
-                found.append(replace(part, each=part.each * each))
-            else:
-                found.append(weighted(replace(part, sets=(names,), weights=(1.0,)), each))  # type: ignore[call-arg, type-var]
-        return found
+        pairs = zip(part.sets, part.weights, strict=True)
+        return [reweighted(part, names, weight * self.of_set(number, part, names)) for names, weight in pairs]
 
     def measured(self, plan: Plan) -> QueryErrors:
         """Return the errors of a plan."""
@@ -233,7 +230,7 @@ class QueryWeights:
         sums, counts, largest, total = np.zeros_like(self.logs), np.zeros_like(self.logs), 0.0, 0.0
         for number, part, names in _sets(self.whole):
             given = dict(zip(part.sets, part.weights, strict=True))[names]
-            own = part.each if isinstance(part, ExplicitPart) else 1.0
+            own = 1.0 if part.factorizes else part.query_weights(names)
             variances = given * own * accuracy.part_variances(part, names)
             weights = self.of_set(number, part, names)
             largest, total = max(largest, float(variances.max())), total + float((weights * variances).sum())
@@ -266,7 +263,7 @@ class QueryWeights:
         The key is None for an axis whose queries have equal weights.
         """
         own: list[tuple[Key | None, int]] = [(("queries", number, part.key(names)), part.count(names))]
-        if isinstance(part, ProductPart):
+        if part.factorizes:
             sized = zip(part.families(names), self.whole.domain.shape(names), strict=True)
             own = [(self._axis_key(number, family, size), family.count(size)) for family, size in sized]
         return [*own, (self._set_key(number, names), 1)]

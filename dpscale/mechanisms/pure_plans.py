@@ -28,7 +28,7 @@ from dpscale.optimize.opt_explicit import optimise_explicit
 from dpscale.optimize.opt_kronecker import optimise_union
 from dpscale.optimize.pure_marginals import MarginalSearch, ResidualTraces, WeightedSets
 from dpscale.optimize.pure_traces import AttributeStrategies, first_strategies, plain_traces
-from dpscale.plans.blocks import Block
+from dpscale.plans.blocks import Block, summed_variance
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE, allocate
@@ -250,5 +250,4 @@ def _axis_strategy(family: Family, size: int) -> Factor:
 
 def _factor_error(factor: Factor, family: Family) -> float:
     """Return tr(G (KᵀK)⁻¹) Δ₁² of a strategy that measures all cells of an attribute."""
-    trace = family.trace(factor.cells) if factor.kind == "identity" else factor.trace(family)
-    return trace * factor.l1_sensitivity**2
+    return summed_variance(factor, family) * factor.l1_sensitivity**2

@@ -294,7 +294,7 @@ def _summed_covariance(factor: Factor) -> Floats:
     return np.asarray(whole_covariance(factor).sum(axis=1))
 
 
-def _summed_variance(factor: Factor, family: Family) -> float:
+def summed_variance(factor: Factor, family: Family) -> float:
     """Return Σ qᵀSq over the queries of a family along an axis without a matrix."""
     return family.trace(factor.cells) if factor.kind == "identity" else factor.trace(family)
 
@@ -338,7 +338,7 @@ def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: F
     """
     profile = averaging_profile(averaging, size)
     if is_wide(size) or (factor is not None and is_implicit(factor)):
-        means, trace = family.times_gram(profile), 0.0 if factor is None else _summed_variance(factor, family)
+        means, trace = family.times_gram(profile), 0.0 if factor is None else summed_variance(factor, family)
     else:
         gram = family.gram(size)
         means, trace = gram @ profile, 0.0 if factor is None else (gram * whole_covariance(factor)).sum()

@@ -354,7 +354,7 @@ class LeastSquaresEstimates:
         for axis, factor in enumerate(block.factors):
             if factor.kind == "full":
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
-            elif factor.kind != "identity":
+            elif not factor.commutes:
                 values = np.moveaxis(factor.estimate(values, axis), -1, axis)
         return values
 

@@ -366,6 +366,13 @@ class ExplicitPart(ArrayQueries):
         return {"family": self.title, "sets": [list(self.attributes)], "sha256": self.digest, **texts}
 
 
+def reweighted(part: WorkloadPart, attributes: AttributeSet, each: Floats) -> ExplicitPart:
+    """Return a set of a part whose queries are no products, the weight of each query times a number, shape (m,)."""
+    if isinstance(part, ExplicitPart):
+        return replace(part, each=part.each * each)
+    return weighted(replace(part, sets=(attributes,), weights=(1.0,)), each)  # type: ignore[call-arg, type-var]
+
+
 def weighted(part: WorkloadPart, each: Floats) -> ExplicitPart:
     """Return a family over one set as explicit queries with one weight each, in the order of its answers."""
     (attributes,) = part.sets
