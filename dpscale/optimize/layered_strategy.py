@@ -12,7 +12,7 @@ level l, and Θ' = (w₀/e₀)^½ Θ, the error is
     Σ_c d_c² Σ_l t_lc / e_l − tr[(I + Θ'Θ'ᵀ)⁻¹ Θ' diag(d) (S₀ G S₀ᵀ / (w₀ e₀)) diag(d) Θ'ᵀ],
     d = 1 + (e₀/w₀)^½ Σ_j Θ'_j,
 
-so an evaluation costs p C² operations, whatever the number of cells. The search is L-BFGS over Θ' and the logarithms of
+so an evaluation costs p C² operations for any number of cells. The search is L-BFGS over Θ' and the logarithms of
 the weights a, from seeded starts, for several divisions of the axis. With one cell in a block it is OPT0 itself.
 """
 

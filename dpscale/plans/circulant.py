@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from typing import Any
 
@@ -57,10 +57,6 @@ class CirculantFactor(ImplicitFactor):
         if any(own.sum(axis=axis).any() for axis in range(own.ndim)) or not np.array_equal(own, negated(own)):
             raise ValueError("the kernel of a circulant strategy is not even, or not centred along every axis")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the fields alone."""
-        return CirculantFactor, tuple(getattr(self, field.name) for field in fields(self))
-
     @property
     def rows(self) -> int:
         return self.cells
@@ -69,14 +65,6 @@ class CirculantFactor(ImplicitFactor):
     def digest(self) -> str:
         content = np.ascontiguousarray(self.kernel, "<i8").tobytes()
         return hashlib.sha256(f"{self.kind}{self.shape}".encode() + content).hexdigest()
-
-    @property
-    def is_product(self) -> bool:
-        return False
-
-    @property
-    def is_long(self) -> bool:
-        return True
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:

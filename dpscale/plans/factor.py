@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from dpscale.workload.residual import Weights, center, kron, profile_of
 from dpscale.workload.wide import LONG
 
 KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz", "layered", "spectral", "circulant")
+WHOLE = ("full", "layered", "spectral")  # kinds that measure all cells, and the total with them
 LIMB = 21
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
@@ -101,7 +102,7 @@ class Factor:
     @property
     def commutes(self) -> bool:
         """Whether the estimates of a cell's mean and of its centred part are independent."""
-        return self.kind != "full" and self.spaces is None
+        return self.kind not in WHOLE and self.spaces is None
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:
@@ -295,6 +296,18 @@ class Factor:
 class ImplicitFactor(Factor):
     """Strategy whose `apply` and `estimate` need no matrix; its matrices are computed for axes of few cells only."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the fields alone, without cached arrays."""
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def is_product(self) -> bool:
+        return False
+
+    @property
+    def is_long(self) -> bool:
+        return True
+
     def explicit(self) -> Integers:
         """Return K as a matrix, shape (rows, cells)."""
         self.check_matrix()
@@ -316,29 +329,6 @@ class ImplicitFactor(Factor):
     def covariance(self) -> Floats:
         """Covariance of the estimated cells as a matrix, shape (cells, cells)."""
         return np.asarray(self.inverse @ self.inverse.T)
-
-
-class WholeFactor(ImplicitFactor):
-    """Implicit strategy of full column rank on a wide axis: it measures all cells, and the total with them."""
-
-    @property
-    def spans_all(self) -> bool:
-        return True
-
-    @property
-    def commutes(self) -> bool:
-        return False
-
-    @property
-    def is_product(self) -> bool:
-        return False
-
-    @property
-    def is_long(self) -> bool:
-        return True
-
-    def project(self, pieces: Floats) -> Floats:
-        return pieces
 
 
 def joint_quadratic(families: Sequence[Family], covariance: Floats, shape: tuple[int, ...]) -> Floats:

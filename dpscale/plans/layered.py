@@ -21,7 +21,7 @@ sums of Q, plus a closed form within a common block, so intervals of any length 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.plans.factor import WholeFactor
+from dpscale.plans.factor import ImplicitFactor
 from dpscale.workload import Family
 from dpscale.workload.node_grams import node_gram, node_sums
 
@@ -38,7 +38,7 @@ LARGEST_ROW, LARGEST_MULTIPLIER = 1 << 40, 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
-class LayeredFactor(WholeFactor):
+class LayeredFactor(ImplicitFactor):
     """Strategy of the kind "layered".
 
     Attributes
@@ -71,10 +71,6 @@ class LayeredFactor(WholeFactor):
             raise ValueError("the multipliers of a layered strategy are not in their limits")
         if any(int(level.min()) < 1 for level in own[self._measured]):
             raise ValueError("a level of a layered strategy is measured in some blocks only")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the fields alone."""
-        return LayeredFactor, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def blocks(self) -> int:

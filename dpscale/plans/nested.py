@@ -166,7 +166,7 @@ class NestedFactor(ImplicitFactor):
         return (total + sum(run.count * float(np.trace(factor.covariance)) for run, factor in self._each)) / self.cells
 
     @property
-    def is_long(self) -> bool:
+    def is_product(self) -> bool:
         return True
 
     def sums_covariance(self, ends: Integers) -> Floats:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.plans.factor import WholeFactor
+from dpscale.plans.factor import ImplicitFactor
 from dpscale.plans.toeplitz import COEFFICIENT_BITS, LARGEST_MULTIPLIER, MULTIPLIER_BITS, exact_convolution
 from dpscale.workload import Family
 from dpscale.workload.node_grams import generators
@@ -39,7 +39,7 @@ MOST_PAIRS = 1 << 30  # of cells, of which covariances are computed for errors o
 
 
 @dataclass(frozen=True, eq=False)
-class SpectralFactor(WholeFactor):
+class SpectralFactor(ImplicitFactor):
     """Strategy of the kind "spectral".
 
     Attributes
@@ -69,10 +69,6 @@ class SpectralFactor(WholeFactor):
             raise ValueError("the multipliers of a spectral strategy are not in their limits, one for each cell")
         if self.circle and np.ptp(own):
             raise ValueError("the multipliers of a spectral strategy on a circle differ")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the fields alone."""
-        return SpectralFactor, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def period(self) -> int:

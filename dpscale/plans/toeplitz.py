@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -71,10 +71,6 @@ class ToeplitzFactor(ImplicitFactor):
         if known is None or known.dtype != np.int64 or not np.array_equal(known, root_coefficients(self.rows)):
             raise ValueError("the coefficients of a Toeplitz strategy are not those of a square root")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the fields alone."""
-        return ToeplitzFactor, tuple(getattr(self, one.name) for one in fields(self))
-
     @property
     def rows(self) -> int:
         return self.cells - 1
@@ -83,14 +79,6 @@ class ToeplitzFactor(ImplicitFactor):
     def digest(self) -> str:
         content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in (self.coefficients, self.multipliers))
         return hashlib.sha256(f"{self.kind}{self.shape}".encode() + content).hexdigest()
-
-    @property
-    def is_product(self) -> bool:
-        return False
-
-    @property
-    def is_long(self) -> bool:
-        return True
 
     def column_norms(self, power: int) -> list[int]:
         """Return the sums of the entries of every column to the power 1 or 2, exact."""
