@@ -43,7 +43,7 @@ from dpscale.reconstruction.entropy import LowOrder, proportional_fit
 from dpscale.reconstruction.pairwise.learn import PairTargets, PairwiseModel, learn, pair_targets
 from dpscale.reconstruction.simulated_errors import SimulatedErrors
 from dpscale.synthesis.draw import tree_start
-from dpscale.synthesis.three_way import three_way_targets
+from dpscale.synthesis.set_targets import set_targets
 
 OUTCOMES = {"adult": "income>50K", "telco": "Churn"}
 REGRESSIONS, PREDICTORS, TABLES = 12, 4, 6
@@ -170,7 +170,7 @@ def perturbed_targets(simulated: SimulatedErrors, targets: PairTargets, rng: np.
 
 def rows_of(model: LowOrder, learnt: PairwiseModel, release: str) -> np.ndarray:
     """Draw as many rows as records, polished to three-way targets."""
-    targets = three_way_targets(learnt, model, release, MEMORY)
+    targets = set_targets(learnt, model, release, MEMORY, model.total)
     return draw_rows(model, learnt, release, round(model.total), 1, targets)
 
 

@@ -11,7 +11,7 @@ from rows import MEMORY, draw_rows
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruction.pairwise.learn import learn, pair_targets
 from dpscale.synthesis.draw import tree_start
-from dpscale.synthesis.three_way import three_way_targets
+from dpscale.synthesis.set_targets import set_targets
 
 
 def estimates(case: Case) -> Callable[[], Answers]:
@@ -24,7 +24,7 @@ def rows(case: Case) -> Callable[[], Answers]:
     fitted = run_adaptive(case.table, case.epsilon, case.seed, Options()).fit.model
     model = complete_model(case.table, fitted, release)
     learnt = learn(pair_targets(model, MEMORY), release, start=tree_start)
-    targets = three_way_targets(learnt, model, release, MEMORY)
+    targets = set_targets(learnt, model, release, MEMORY, model.total)
     drawn = draw_rows(model, learnt, release, round(model.total), 1, targets)
     return lambda: row_answers(case.table, drawn, len(drawn))
 

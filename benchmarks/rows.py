@@ -29,14 +29,14 @@ from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseMode
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, tree_start
 from dpscale.synthesis.one_way_rounding import match_one_ways
-from dpscale.synthesis.three_way import ThreeWayTargets, three_way_targets
+from dpscale.synthesis.set_targets import SetTargets, set_targets
 
 MEMORY = 4 << 30
 SHOWN = {("adult", 0.1), ("adult", 1.0), ("adult", 10.0), ("acs", 1.0), ("salary", 1.0), ("titanic", 1.0)}
 
 
 def draw_rows(
-    model: LowOrder, learnt: PairwiseModel, release: str, count: int, parts: int, targets: ThreeWayTargets | None = None
+    model: LowOrder, learnt: PairwiseModel, release: str, count: int, parts: int, targets: SetTargets | None = None
 ) -> np.ndarray:
     """Draw all rows over cells; `targets` are the three-way targets of polished rows."""
     drawn = []
@@ -103,7 +103,7 @@ def compare(table: Table, epsilon: float, seeds: range, parts: list[int]) -> dic
             found.setdefault(f"estimates, {degree}-way", []).append(estimate_error(table, model, degree))
         found.setdefault("floor, 3-way", []).append(floor_error(table, model, seed))
         began = time.process_time()
-        threes = three_way_targets(learnt, model, release, MEMORY)
+        threes = set_targets(learnt, model, release, MEMORY, model.total)
         found.setdefault("threes, CPU s", []).append(time.process_time() - began)
         for count, (kind, targets) in product(parts, {"": None, "polished ": threes}.items()):
             began = time.process_time()
@@ -135,7 +135,7 @@ def print_speed() -> None:
         learned, count = time.process_time(), 50_000
         draw_rows(model, learnt, "speed", count, 1)
         drawn = time.process_time()
-        draw_rows(model, learnt, "speed", count, 1, three_way_targets(learnt, model, "speed", MEMORY))
+        draw_rows(model, learnt, "speed", count, 1, set_targets(learnt, model, "speed", MEMORY, count))
         polished = time.process_time()
         print(f"{shape}: {len(table.names)} attributes, learning {learned - began:.1f} CPU s, {count:,} rows in "
               f"{drawn - learned:.1f} CPU s, {count / (drawn - learned):,.0f} rows/s; polished in "

@@ -199,6 +199,14 @@ def grouped_variance(factor: Factor, groups: Groups | None) -> float:
     return float(np.diag(center(covariance, (0, 1))).mean())
 
 
+def degrees_of_freedom(factor: Factor) -> float:
+    """Return (Σ λ)² / Σ λ² over the eigenvalues of a factor's covariance; the least, 1, for a long factor."""
+    if factor.is_long:
+        return 1.0
+    covariance = factor.covariance
+    return float(np.trace(covariance) ** 2 / (covariance**2).sum())
+
+
 class LeastSquaresEstimates:
     """Unbiased estimates from the measured blocks of a plan.
 
@@ -241,6 +249,31 @@ class LeastSquaresEstimates:
             return estimator.scale * estimator.factors[0].mean_variance * math.prod(widths)
         pairs = zip(subset, estimator.factors, strict=True)
         return estimator.scale * math.prod(grouped_variance(factor, groups.get(name)) for name, factor in pairs)
+
+    def residual_noise(self, subset: AttributeSet) -> tuple[Callable[[Floats], Floats], float, float] | None:
+        """Return how a table differs from the estimate of a residual, with the noise of the estimate.
+
+        Returns
+        -------
+        difference : callable
+            Maps counts over the cells of the set, in domain order, to the difference of their residual from the
+            estimate.
+        variance : float
+            Variance of the noise, summed over the cells.
+        freedom : float
+            Degrees of freedom: with λ the eigenvalues of the covariance, (Σ λ)² / Σ λ².
+
+        None if the residual was not measured alone, axis by axis and with noise.
+        """
+        estimator = self.accuracy.residuals.get(subset) if subset in self.complete else None
+        if estimator is None or estimator.joint or self.plan.blocks.has_trees or self.plan.blocks.merged is not None:
+            return None
+        if (variance := self.group_variance(subset, {}) * self.plan.domain.cells(subset)) <= 0:
+            return None
+
+        estimate, profiles = self.residual(subset), self.accuracy.axis_profiles(subset)
+        freedom = math.prod(degrees_of_freedom(factor) for factor in estimator.factors)
+        return lambda counts: residual_of(counts, range(counts.ndim), profiles) - estimate, variance, freedom
 
     @property
     def workload(self) -> Workload:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, stats
 from dpscale.domain.structural_zeros import DomainConstraint, constraints_on
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts, total_of
@@ -185,18 +185,17 @@ def _noisy(residual: NoisyResidual, reference: Floats) -> NoisyTable:
     return NoisyTable(np.asarray(values), reference, residual.deviation)
 
 
-GRAIN, DEGREE, CHAINS = 0.3, 2, 1
+GRAIN, CHAINS = 0.3, 1
+CHANCE = 1e-3  # probability that noise alone makes a set a law
+MOST_TESTED, MOST_TESTED_CELLS = 1 << 16, 1 << 26
 
 
-def from_estimates(
-    estimates: LeastSquaresEstimates, degree: int = DEGREE, grain: float = GRAIN, chains: int = CHAINS
-) -> LowOrder:
-    """Return low-order tables from all residuals of up to `degree` attributes that the plan measures completely.
+def from_estimates(estimates: LeastSquaresEstimates, grain: float = GRAIN, chains: int = CHAINS) -> LowOrder:
+    """Return low-order tables from the pairs that the plan measures completely, and from its larger sets that are laws.
 
     Parameters
     ----------
     estimates : LeastSquaresEstimates
-    degree : int
     grain : float
         Groups contain at least √(grain · σ · N) counts, σ the noise of a typical cell of a pair; 0: every cell alone.
     chains : int
@@ -214,11 +213,40 @@ def from_estimates(
     rules = plan.domain.rules
     ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
     ones = reconcile_one_ways(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
-    larger = [subset for subset in sets if 1 < len(subset) <= degree]
-    groups = _groups(estimates, ones, larger, grain, total)
-    measured = {subset: _residual(estimates, subset, groups) for subset in larger}
+    pairs = [subset for subset in sets if len(subset) == 2]
+    groups = _groups(estimates, ones, pairs, grain, total)
+    measured = {subset: _residual(estimates, subset, groups) for subset in pairs}
+    model = low_order(ones, groups, measured, chains=chains, rules=rules)
 
-    return low_order(ones, groups, measured, chains=chains, rules=rules)
+    for degree in sorted({len(subset) for subset in sets if len(subset) > 2}):
+        model = _with_laws(model, estimates, [subset for subset in sets if len(subset) == degree])
+    return model
+
+
+def _with_laws(model: LowOrder, estimates: LeastSquaresEstimates, sets: Sequence[AttributeSet]) -> LowOrder:
+    """Return the model with tables of the sets of one degree whose residual departs from the model's by a law.
+
+    Without a law the departure D of a measured residual from that of the smaller tables is noise alone, of the mean
+    square s² in each of n cells. Then ΣD² · ν / (n s²) has about a χ² distribution with ν = Π (size − 1) degrees of
+    freedom. Of many sets those with the fewest cells are tested.
+    """
+    fewest = sorted(sets, key=model.cells)[:MOST_TESTED]
+    ends = np.cumsum([model.cells(names) for names in fewest])
+    tested = [names for names, end in zip(fewest, ends, strict=True) if end <= MOST_TESTED_CELLS]
+    laws: dict[AttributeSet, tuple[float, NoisyResidual]] = {}
+    for names, expected in model.coarse_marginals(tested).items():
+        residual = _residual(estimates, names, dict(model.groups))
+        departure = residual.values - center(expected, range(expected.ndim))
+        excess = float((departure**2).sum()) / (departure.size * residual.deviation**2)
+        freedom = math.prod(size - 1 for size in departure.shape)
+        if excess * freedom > stats.chi2.isf(CHANCE, max(freedom, 1)):
+            laws[names] = excess, residual
+    if not laws:
+        return model
+
+    strongest = {names: laws[names][1] for names in sorted(laws, key=lambda names: -laws[names][0])}
+    return replace(model, tables={**model.tables, **_larger_tables(model, strongest)},
+                   measured=model.measured | strongest.keys())  # fmt: skip
 
 
 def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:

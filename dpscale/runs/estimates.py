@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -14,10 +15,11 @@ from dpscale.answers.statistics import Estimate, TooFewRecords
 from dpscale.answers.tables import LEVEL
 from dpscale.answers.unit_counts import share_beyond
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import ParallelMap, serial_map
+from dpscale.base.numerics import Floats, ParallelMap, serial_map
 from dpscale.job.sections import SynthesizeTable
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.model_answers import MODEL, read_model
 from dpscale.reconstruction.pairwise.learn import CellDistribution, learn, pair_targets, read_pairwise, write_pairwise
@@ -28,8 +30,15 @@ from dpscale.runs.table import SEARCH_SHARE, TablePart
 from dpscale.storage.files import listed, present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, tree_start
-from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree
-from dpscale.synthesis.three_way import THREES, read_targets, three_way_targets, write_targets
+from dpscale.synthesis.quality import (
+    ResidualNoise,
+    SetComparison,
+    compare,
+    compared_sets,
+    mean_distances,
+)
+from dpscale.synthesis.set_layout import SetLayout
+from dpscale.synthesis.set_targets import LAWS, THREES, read_targets, set_targets, write_targets
 
 
 def estimates_of(run: TablePart) -> Estimates:
@@ -100,7 +109,7 @@ def evidence_of(run: TablePart) -> Any:
 def estimates_key(run: TablePart) -> str:
     """Return a key of everything that the estimates depend on; another run may replace one at the same path."""
     manifest = run.manifest
-    files = set(listed(model_folder(run))) - {PAIRWISE_FILE, THREES, ANCESTRAL}
+    files = set(listed(model_folder(run))) - {PAIRWISE_FILE, THREES, LAWS, ANCESTRAL}
     measured = manifest["stages"]["measure"].get("sha256")
     return json.dumps([manifest["release"], manifest["job_sha256"], measured, sorted(files)])
 
@@ -189,14 +198,39 @@ def choose_sampler(
     samplers = _write_samplers(run, settings, each)
     if len(samplers) == 1:
         return samplers[0], {}
-    estimated = estimates_of(run).marginal
     distances = {}
     for name in samplers:
         sampler = read_sampler(model_folder(run), name)
-        sizes = attribute_sizes(sampler)
-        counts = count_sampled_sets(sampler.rows(TRIAL_PART, run.manifest["release"]), sizes)
-        distances[name] = distances_by_degree(counts, sampler.names, sizes, estimated)
+        layout = compared_by(run, sampler)
+        counts = layout.count(sampler.rows(TRIAL_PART, run.manifest["release"]))
+        distances[name] = mean_distances(compare_rows(run, sampler, layout, counts, TRIAL_PART.rows))
     return min(distances, key=lambda name: sum(distances[name].values())), distances
+
+
+def compared_by(run: TablePart, sampler: RowSampler) -> SetLayout:
+    """Return the sets on which rows of a sampler are compared with the estimates of a run."""
+    place = {name: column for column, name in enumerate(sampler.names)}
+    requested = (tuple(sorted(place[name] for name in names if name in place)) for names in run.workload.sets)
+    return compared_sets(requested, attribute_sizes(sampler), sampler.targeted)
+
+
+def compare_rows(
+    run: TablePart, sampler: RowSampler, layout: SetLayout, counts: Floats, rows: int
+) -> list[SetComparison]:
+    """Return the comparison of `rows` counted rows with the released estimates, in standard errors if known.
+
+    Unbiased estimates may be negative. Where their noise is not known by set, rows are compared with the low-order
+    tables from which they are drawn.
+    """
+    estimates = estimates_of(run)
+    unbiased = isinstance(estimates, LeastSquaresEstimates)
+    model = low_order_tables(run).marginal if unbiased else None
+
+    def noise(names: Sequence[str]) -> ResidualNoise | None:
+        known = estimates.residual_noise(tuple(names)) if isinstance(estimates, LeastSquaresEstimates) else None
+        return None if known is None else ResidualNoise(*known)
+
+    return compare(layout, sampler.names, counts, rows, estimates.marginal, model, noise)
 
 
 def _write_samplers(run: TablePart, settings: SynthesizeTable, each: ParallelMap) -> list[str]:
@@ -223,27 +257,22 @@ def _fit_pairwise(run: TablePart, folder: Path, each: ParallelMap) -> None:
 
 
 def _prepare_polishing(run: TablePart, settings: SynthesizeTable, folder: Path, each: ParallelMap) -> bool:
-    """Return whether rows are polished; write the targets of polishing if they are missing."""
+    """Return whether rows are polished; write their targets over larger sets than pairs if they are missing."""
     pairwise, _, total = read_pairwise(folder / PAIRWISE_FILE)
-    if not settings.polishes(total):
-        return False
-    if not present(folder / THREES):
-        write_targets(
-            folder / THREES,
-            three_way_targets(
-                pairwise, low_order_tables(run), run.manifest["release"], run.job.engine.bytes // TASKS, each
-            ),
-        )
-    return True
+    polished = settings.polishes(total)
+    path = folder / (THREES if polished else LAWS)
+    if not present(path):
+        memory, release = run.job.engine.bytes // TASKS, run.manifest["release"]
+        write_targets(path, set_targets(pairwise, low_order_tables(run), release, memory, total, polished, each))
+    return polished
 
 
 def read_sampler(folder: Path, name: str) -> RowSampler:
     """Return the sampler stored in a folder."""
     if name == "ancestral":
         return read_ancestral(folder / ANCESTRAL)
-    return PairwiseSampler(
-        *read_pairwise(folder / PAIRWISE_FILE), read_targets(folder / THREES) if name == "polished" else None
-    )
+    larger = read_targets(folder / (THREES if name == "polished" else LAWS))
+    return PairwiseSampler(*read_pairwise(folder / PAIRWISE_FILE), None if larger.is_empty else larger)
 
 
 def open_sampler(path: str, folder: str, name: str) -> tuple[TablePart, RowSampler]:

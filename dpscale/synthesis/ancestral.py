@@ -74,6 +74,10 @@ class AncestralSampler:
     def matched_pairs(self) -> int:
         return comb(len(self.names), 2)
 
+    @property
+    def targeted(self) -> tuple[tuple[int, ...], ...]:
+        return ()
+
     def rows(self, part: RowPart, release: str) -> Integers32:
         """Return the part's rows over cells, shape (count, d)."""
         stream = PublicStream(release, "ancestral", *part.key)

@@ -40,7 +40,7 @@ from dpscale.reconstruction.pairwise.learn import (
 )
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.one_way_rounding import ROUNDS, balance_rows, match_one_ways, rake
-from dpscale.synthesis.three_way import BETAS as POLISHING, Polisher, ThreeWayTargets
+from dpscale.synthesis.set_targets import BETAS as POLISHING, Polisher, SetTargets
 
 BETAS = (8.0, 64.0)
 LEAST_ROWS = 50_000
@@ -89,10 +89,8 @@ def split_rows(rows: int, files: int) -> list[RowPart]:
     return [RowPart(rows, files, first, after - first) for first, after in pairwise(firsts)]
 
 
-def draw(
-    model: PairwiseModel, part: RowPart, release: str, three_way: ThreeWayTargets | None = None
-) -> NDArray[np.int32]:
-    """Return the part's rows over groups, shape (count, d); `three_way` are additional targets of polished rows."""
+def draw(model: PairwiseModel, part: RowPart, release: str, larger: SetTargets | None = None) -> NDArray[np.int32]:
+    """Return the part's rows over groups, shape (count, d); `larger` are targets over larger sets than pairs."""
     targets, stream = model.targets, PublicStream(release, "draw", *part.key)
     if not part.count:
         return np.empty((0, len(targets.layout.sizes)), np.int32)
@@ -102,9 +100,10 @@ def draw(
     target_counts = part.share(targets.shares * part.rows, PublicStream(release, "dither", part.rows, part.parts))
     rows = balance_rows(targets, model.rows, _resample(len(model.rows), part.count, stream), stream)
     of = targets.layout, targets.ones, rows, target_counts, model.theta, targets.layout.used, stream
-    if three_way is not None:
-        aims = part.share(three_way.shares * part.rows, PublicStream(release, "dither threes", part.rows, part.parts))
-        polisher = Polisher(three_way.layout, aims, *of)
+    if larger is not None:
+        aims = part.share(larger.shares * part.rows, PublicStream(release, "dither threes", part.rows, part.parts))
+        wide = part.share(larger.wide_shares * part.rows, PublicStream(release, "dither laws", part.rows, part.parts))
+        polisher = Polisher(larger, aims, wide, *of)
         for betas in POLISHING:
             polisher.polish(*betas)
         return rows
@@ -123,10 +122,13 @@ def _resample(prototypes: int, count: int, stream: PublicStream) -> NDArray[np.i
     return found
 
 
-def rake_weights(targets: PairTargets, rows: NDArray[np.int32], part: RowPart, total: float) -> Floats:
+def rake_weights(
+    targets: PairTargets, rows: NDArray[np.int32], part: RowPart, total: float, larger: SetTargets | None = None
+) -> Floats:
     """Return the number of records that each row over groups represents, shape (n,).
 
-    The sum is the part's share of `total`.
+    The sum is the part's share of `total`. Pairs and the larger sets have their released counts, as far as the rows of
+    a cell can have them.
     """
     layout = targets.layout
     if not len(rows):
@@ -138,6 +140,8 @@ def rake_weights(targets: PairTargets, rows: NDArray[np.int32], part: RowPart, t
         for i, j in layout.pairs:
             at = rows[:, i].astype(np.int64) * layout.sizes[j] + rows[:, j]
             rake(weights, at, layout.of(targets.shares, i, j).ravel() * whole)
+        for own, table in () if larger is None else larger.tables:
+            rake(weights, np.ravel_multi_index(tuple(rows[:, own].T), table.shape), table.ravel() * whole)
         weights *= whole / weights.sum()
 
     return weights
@@ -159,6 +163,10 @@ class RowSampler(Protocol):
     def matched_pairs(self) -> int:
         """Number of pairs of attributes that rows match."""
 
+    @property
+    def targeted(self) -> tuple[tuple[int, ...], ...]:
+        """Columns of every set of more than two attributes that rows have as a target, beside those of a model."""
+
     def rows(self, part: RowPart, release: str) -> Integers32:
         """Return the part's rows over cells, shape (count, d)."""
 
@@ -179,14 +187,14 @@ class PairwiseSampler:
     cells : CellDistribution
         Distribution of groups over cells.
     total : float
-    three_way : ThreeWayTargets, optional
-        Targets of polished rows.
+    larger : SetTargets, optional
+        Targets over larger sets than pairs.
     """
 
     model: PairwiseModel
     cells: CellDistribution
     total: float
-    three_way: ThreeWayTargets | None = None
+    larger: SetTargets | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -200,8 +208,12 @@ class PairwiseSampler:
     def matched_pairs(self) -> int:
         return len(self.model.targets.layout.pairs)
 
+    @property
+    def targeted(self) -> tuple[tuple[int, ...], ...]:
+        return () if self.larger is None else tuple(columns for columns, _ in self.larger.tables)
+
     def rows(self, part: RowPart, release: str) -> Integers32:
-        groups = draw(self.model, part, release, self.three_way)
+        groups = draw(self.model, part, release, self.larger)
         stream = PublicStream(release, "cells", *part.key)
         return match_one_ways(
             self.model.targets, self.cells, refine_to_cells(self.model.targets, self.cells, groups, stream)
@@ -211,7 +223,7 @@ class PairwiseSampler:
         """Return the number of records that each of the part's rows represents, shape (count,)."""
         labels = [self.cells.groups[name].labels for name in self.names]
         groups = np.stack([label[rows[:, i]] for i, label in enumerate(labels)], axis=1).astype(np.int32)
-        return rake_weights(self.model.targets, groups, part, self.total)
+        return rake_weights(self.model.targets, groups, part, self.total, self.larger)
 
 
 def tree_start(targets: PairTargets, count: int, stream: PublicStream) -> tuple[Integers32, Floats]:

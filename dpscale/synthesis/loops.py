@@ -93,6 +93,19 @@ def count_triples(rows: Integers32, sets: Integers, ends: Integers, sizes: Integ
                 counts[base + pair * nk + np.uint64(rows[r, k])] += 1
 
 
+@compiled("void(int32[:, ::1], float64[::1], int64[:, ::1], float64[::1])")
+def count_sets(rows: Integers32, weights: Floats, members: Integers, counts: Floats) -> None:
+    """Add the weights of the rows in each cell of sets of any size; `members` as in `synthesis.set_layout`."""
+    for first in range(0, len(rows), BLOCK):
+        last = min(len(rows), first + BLOCK)
+        for t in range(len(members)):
+            for r in range(first, last):
+                at = members[t, 0]
+                for place in range(1, members.shape[1], 2):
+                    at += rows[r, members[t, place]] * members[t, place + 1]
+                counts[at] += weights[r]
+
+
 @compiled("int64[::1](int32[:, ::1], int64[:, ::1], int64[::1])")
 def count_roots(rows: Integers32, sets: Integers, sizes: Integers) -> Integers:
     """Return Σ √C over the cells of each triple, shape (t,), in steps of 1/64 so that the order is irrelevant."""

@@ -1,55 +1,133 @@
-"""Distance of rows from the released estimates over some sets of one to three attributes; public, as both are."""
+"""Self-check of rows: their counts against the released estimates, set by set. It is public, as both are.
+
+The distance of a set is half the L1 distance between the shares of rows and of the estimates in its cells. Where the
+noise is known, the *residual* of a set, the part of its table that no smaller set has, is compared in standard errors
+as well. Let D be the difference between the residuals of the estimates and of n rows scaled to N records, s² the
+variance of the noise summed over the cells, and r² = N²/n · Π (1 − 1/size) that of sampling n rows. If the rows are a
+sample of the measured table, ΣD² / (s² + r²) has the mean 1 or less and about the distribution of χ²_ν / ν, where ν
+matches the variance (Satterthwaite):
+
+    (s² + r²)² / ν = s⁴/ν_s + 2 s² r²/ν_s + N⁴/n² Σ p²
+
+with ν_s the degrees of freedom of the noise and p the shares of the cells. The residuals of different sets are
+measured independently, so a warning at the level CHANCE over all sets together is one at CHANCE / sets for each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import comb, prod
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, stats
+from dpscale.synthesis.set_layout import SetLayout
 
-SETS, MOST_CELLS = 24, 1 << 16
+MOST_COMPARED, MOST_REQUESTED, MOST_CELLS, MOST_TOGETHER = 1 << 10, 1 << 14, 1 << 16, 1 << 22
 BEYOND, SLACK = 1.5, 0.01  # factor of the distance of independent draws; share of all rows
+CHANCE = 0.01
 Columns = tuple[int, ...]
 
 
-def sample_sets(sizes: Sequence[int]) -> list[Columns]:
-    """Return about SETS sets of each degree, evenly spaced in their order, of at most MOST_CELLS cells."""
-    found: list[Columns] = []
-    for degree in (1, 2, 3):
-        every = range(0, comb(len(sizes), degree), max(1, comb(len(sizes), degree) // SETS))
-        sets = (combination_at(number, len(sizes), degree) for number in every)
-        found += [subset for subset in sets if prod(sizes[i] for i in subset) <= MOST_CELLS]
-    return found
+@dataclass(frozen=True, eq=False)
+class ResidualNoise:
+    """Estimate of a residual.
+
+    Attributes
+    ----------
+    difference : callable
+        Maps a table of counts to the difference between its residual and the estimate, both arrays of the set's shape.
+    variance : float
+        Variance of the noise, summed over the cells.
+    freedom : float
+        Degrees of freedom of the noise.
+    """
+
+    difference: Callable[[Floats], Floats]
+    variance: float
+    freedom: float
 
 
-def combination_at(number: int, count: int, degree: int) -> Columns:
-    """Return the number-th combination of `degree` of `count` columns, in the order of `itertools.combinations`."""
-    subset: list[int] = []
-    for column in range(count):
-        if len(subset) == degree:
-            break
-        count_with = comb(count - column - 1, degree - len(subset) - 1)  # sets that contain this column
-        if number < count_with:
-            subset.append(column)
-        else:
-            number -= count_with
+@dataclass(frozen=True)
+class SetComparison:
+    """Comparison of rows with the released estimates over a set.
 
-    return tuple(subset)
+    Attributes
+    ----------
+    names : tuple of str
+    distance : float
+        Half the L1 distance between shares of rows and of released estimates.
+    limit : float
+        Distance above which rows are not a sample of the estimates.
+    departure : float
+        Distance that is compared with the limit: from the released estimates, or from the model where these are noisy.
+    standard_errors : float or None
+        Root mean square of the difference of the residuals, in standard errors; None where the noise is not known.
+    probability : float or None
+        Probability of such a difference by noise and sampling alone.
+    """
+
+    names: tuple[str, ...]
+    distance: float
+    limit: float
+    departure: float
+    standard_errors: float | None = None
+    probability: float | None = None
+
+    def fails(self, sets: int) -> bool:
+        """Return whether the rows fail the joint test over so many sets."""
+        significant = self.probability is None or self.probability < CHANCE / sets
+        return significant and self.departure > self.limit
 
 
-def count_sampled_sets(cells: NDArray[np.int32], sizes: Sequence[int], weights: Floats | None = None) -> list[Floats]:
-    """Return the rows' counts or weights over each sampled set, shape (cells of the set,)."""
-    counts, columns = [], np.ascontiguousarray(cells.T)
-    for subset in sample_sets(sizes):
-        at = np.zeros(len(cells), np.int64)
-        for i in subset:
-            at = at * sizes[i] + columns[i]
-        counts.append(np.bincount(at, weights, minlength=prod(sizes[i] for i in subset)).astype(np.float64))
-    return counts
+def compared_sets(requested: Iterable[Columns], sizes: Sequence[int], further: Iterable[Columns] = ()) -> SetLayout:
+    """Return the sets on which rows are compared: all subsets of the requested ones, smallest first.
+
+    Of too many sets of a degree those are returned that are evenly spaced in their order, and all of `further`. Sets of
+    more than MOST_CELLS cells are left out.
+
+    Parameters
+    ----------
+    requested : iterable of tuple of int
+        Sets of the workload, columns ascending.
+    sizes : sequence of int
+        Number of cells of each column.
+    further : iterable of tuple of int
+        Sets that rows have as targets.
+    """
+    wanted = evenly_spaced(sorted({columns for columns in requested if columns}, key=_order), MOST_REQUESTED)
+    further = sorted(set(further), key=_order)
+    most = max((len(columns) for columns in [*wanted, *further]), default=0)
+    chosen: set[Columns] = set()
+    for degree in range(1, most + 1):
+        every = {inside for columns in wanted for inside in combinations(columns, degree)}
+        small = sorted(columns for columns in every if _cells(columns, sizes) <= MOST_CELLS)
+        chosen |= {*evenly_spaced(small, MOST_COMPARED // most), *(one for one in further if len(one) == degree)}
+
+    ordered, cells, kept = sorted(chosen, key=_order), 0, list[Columns]()
+    for columns in ordered:
+        cells += _cells(columns, sizes)
+        if cells <= MOST_TOGETHER:
+            kept.append(columns)
+    return SetLayout(np.array(sizes, np.int64), tuple(kept))
+
+
+def _order(columns: Columns) -> tuple[int, Columns]:
+    return len(columns), columns
+
+
+def _cells(columns: Columns, sizes: Sequence[int]) -> int:
+    return math.prod(sizes[i] for i in columns)
+
+
+def evenly_spaced(sets: Sequence[Columns], most: int) -> list[Columns]:
+    """Return at most `most` sets, evenly spaced in their order."""
+    if len(sets) <= most:
+        return list(sets)
+    return [sets[number * len(sets) // most] for number in range(most)]
 
 
 def expected_distance(shares: Floats, count: int) -> float:
@@ -63,53 +141,106 @@ def expected_distance(shares: Floats, count: int) -> float:
     return float(np.where(shares * count < 1, np.minimum(large, small), large).sum() / 2)
 
 
-def distance_warning(
-    counts: Sequence[Floats], names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats],
+def compare(
+    layout: SetLayout,
+    names: Sequence[str],
+    counts: Floats,
     rows: int,
-) -> str:  # fmt: skip
-    """Return a warning if rows are farther from the estimates than BEYOND times independent draws + SLACK."""
-    if not rows:
-        return ""
+    released: Callable[[Sequence[str]], Floats],
+    model: Callable[[Sequence[str]], Floats] | None = None,
+    noise: Callable[[Sequence[str]], ResidualNoise | None] = lambda names: None,
+) -> list[SetComparison]:
+    """Return the comparison of rows with the estimates of every set that the release determines.
 
-    distances = distances_by_degree(counts, names, sizes, estimated)
-    chance = expected_distances(names, sizes, estimated, rows)
-    for degree in distances:
-        bound = BEYOND * chance[degree] + SLACK
-        if distances[degree] > bound:
-            return (
-                f"the distance of rows from the estimates over {degree} attributes (half the L1 distance) is "
-                f"{distances[degree]:.3f}, more than {bound:.3f}, {BEYOND:g} times that of independent draws plus "
-                f"{SLACK:g}: do not use the rows if this matters; answers are not affected"
-            )
-
-    return ""
-
-
-def expected_distances(
-    names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats], rows: int
-) -> dict[str, float]:
-    """Return the mean distance of `rows` independent draws from the estimates, by degree."""
-    found: dict[str, list[float]] = {"1": [], "2": [], "3": []}
-    for subset in sample_sets(sizes):
+    Parameters
+    ----------
+    layout : SetLayout
+        Compared sets.
+    names : sequence of str
+        Attribute of each column.
+    counts : ndarray
+        Counts or weights of the rows in all cells, flat.
+    rows : int
+        Number of rows that were counted.
+    released : callable
+        Released estimate of a set; raises PlanError if the release does not determine it.
+    model : callable, optional
+        Estimate from which rows are drawn. Default: the released one.
+    noise : callable
+        Estimated residual of a set with its noise; None where it is not known.
+    """
+    found = []
+    for number, columns in enumerate(layout.sets):
+        own, subset = layout.of(counts, number), tuple(names[i] for i in columns)
         try:
-            target = np.maximum(estimated([names[i] for i in subset]).ravel(), 0)
+            target = np.asarray(released(subset))
         except PlanError:
             continue
-        if target.sum() > 0:
-            found[str(len(subset))].append(expected_distance(target / target.sum(), rows))
-    return {degree: float(np.mean(values)) for degree, values in found.items() if values}
-
-
-def distances_by_degree(
-    counts: Sequence[Floats], names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats]
-) -> dict[str, float]:
-    """Return the mean share of rows that would have to change to match the estimates, by degree (L1/2)."""
-    found: dict[str, list[float]] = {"1": [], "2": [], "3": []}
-    for subset, own in zip(sample_sets(sizes), counts, strict=True):
-        try:
-            target = np.maximum(estimated([names[i] for i in subset]).ravel(), 0)
-        except PlanError:  # the release does not determine this set
+        total, shares = float(target.sum()), _shares(target)
+        if total <= 0 or own.sum() <= 0:
             continue
-        if target.sum() > 0 and own.sum() > 0:
-            found[str(len(subset))].append(float(np.abs(own / own.sum() - target / target.sum()).sum() / 2))
-    return {degree: float(np.mean(values)) for degree, values in found.items() if values}
+
+        distance = _half_distance(own, shares)
+        known = noise(subset)
+        reference = shares if known is not None or model is None else _shares(np.asarray(model(subset)))
+        departure = distance if reference is shares else _half_distance(own, reference)
+        limit = BEYOND * expected_distance(reference, rows) + SLACK
+        test = (None, None) if known is None else _residual_test(known, own * (total / own.sum()), shares, total, rows)
+        found.append(SetComparison(subset, distance, limit, departure, *test))
+
+    return found
+
+
+def _shares(table: Floats) -> Floats:
+    positive = np.maximum(table, 0)
+    return np.asarray(positive / max(float(positive.sum()), 1e-300))
+
+
+def _half_distance(counts: Floats, shares: Floats) -> float:
+    return float(np.abs(counts / counts.sum() - shares).sum() / 2)
+
+
+def _residual_test(
+    known: ResidualNoise, scaled: Floats, shares: Floats, total: float, rows: int
+) -> tuple[float, float]:
+    """Return the difference of the residuals in standard errors, and its probability by noise and sampling alone."""
+    sampled = total**2 / rows
+    kept = sampled * math.prod(1 - 1 / size for size in scaled.shape)
+    expected = known.variance + kept
+    spread = (known.variance**2 + 2 * known.variance * kept) / known.freedom + sampled**2 * float((shares**2).sum())
+    ratio, freedom = float((known.difference(scaled) ** 2).sum()) / expected, expected**2 / spread
+
+    return math.sqrt(ratio), float(stats.chi2.sf(ratio * freedom, freedom))
+
+
+def mean_distances(comparisons: Sequence[SetComparison]) -> dict[str, float]:
+    """Return the mean distance by number of attributes."""
+    degrees = sorted({len(one.names) for one in comparisons})
+    return {
+        str(degree): float(np.mean([one.distance for one in comparisons if len(one.names) == degree]))
+        for degree in degrees
+    }
+
+
+def worst_set(comparisons: Sequence[SetComparison]) -> SetComparison | None:
+    """Return the set that fails, or the set nearest to failing: in standard errors where they are known."""
+
+    def order(one: SetComparison) -> tuple[bool, bool, float]:
+        known = one.standard_errors is not None
+        return one.fails(len(comparisons)), known, one.standard_errors or one.departure / one.limit
+
+    return max(comparisons, key=order, default=None)
+
+
+def rows_warning(comparisons: Sequence[SetComparison]) -> str:
+    """Return a warning that names the worst set if the rows fail the joint test; "" if they do not."""
+    worst = worst_set(comparisons)
+    if worst is None or not worst.fails(len(comparisons)):
+        return ""
+
+    errors = "" if worst.standard_errors is None else f" and {worst.standard_errors:.3g} standard errors"
+    return (
+        f"rows differ from the released estimates over {', '.join(worst.names)}: half the L1 distance is "
+        f"{worst.departure:.3f}{errors}, with a limit of {worst.limit:.3f} ({BEYOND:g} times that of independent draws "
+        f"plus {SLACK:g}): do not use the rows where this matters; answers are not affected"
+    )

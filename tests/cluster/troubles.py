@@ -36,7 +36,7 @@ UNITS = {  # of rows dealt by their unit
     "deciding": ("dpscale.contributions.units", "decided"),
     "marking": ("dpscale.contributions.units", "marked"),
 }
-ROWS = {"rows": ("dpscale.runs.stages.synthesize", "count_sampled_sets")}  # when its files are written
+ROWS = {"rows": ("dpscale.runs.stages.synthesize", "compared_by")}  # when its files are written
 changes: list[str] = []  # what tests did to this worker
 
 

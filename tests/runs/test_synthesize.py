@@ -90,7 +90,7 @@ def test_auto_method_selects_smaller_error(tmp_path: Path, method: str) -> None:
     release = dp.run(job, tmp_path / "run")
     record = json.loads((release.path / "synthetic/_rows.json").read_text())
     assert len(release.synthetic()) == 900
-    assert record["apart"]["2"] < 0.05
+    assert record["distances"]["2"] < 0.05
     if method == "auto":
         off = {name: sum(distances.values()) for name, distances in record["tried"].items()}
         assert record["method"] == min(off, key=off.__getitem__)
@@ -113,7 +113,7 @@ def test_polishing_depends_on_row_count_and_option(
     run_stages(run, only="synthesize")
     record = json.loads((run.path / "synthetic/_rows.json").read_text())
     assert record["method"] == way
-    assert record["apart"]["2"] < 0.05
+    assert record["distances"]["2"] < 0.05
 
 
 def test_rows_have_names_types_and_order_of_input(reference: Path) -> None:
@@ -149,7 +149,7 @@ def test_redrawn_part_has_same_bytes(reference: Path) -> None:
 
 
 def test_report_shows_distance_of_rows_to_estimates(reference: Path) -> None:
-    record = json.loads((reference / "run/synthetic/_rows.json").read_text())["apart"]
+    record = json.loads((reference / "run/synthetic/_rows.json").read_text())["distances"]
     assert list(record) == ["1", "2", "3"]
     assert record["1"] < record["2"] < 0.05
     page = (reference / "run/report.html").read_text()

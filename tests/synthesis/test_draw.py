@@ -11,7 +11,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import CellDistribution, PairwiseModel, learn, pair_targets
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, rake_weights
-from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree
+from dpscale.synthesis.quality import compare, compared_sets, mean_distances
 from dpscale.workload.residual.axes import Groups
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, count_pair, draw_joint, make_model
 
@@ -140,15 +140,17 @@ def test_one_attribute_and_memory_for_few_pairs() -> None:
     assert draw(learn(few, "r", 100), RowPart(50, 1, 0), "r").shape == (50, 4)
 
 
-def test_distances_by_degree_detect_shuffled_rows(learnt: PairwiseModel) -> None:
+def test_mean_distances_detect_shuffled_rows(learnt: PairwiseModel) -> None:
     whole, names = make_model(draw_joint()), list(SIZES)
+    layout = compared_sets([(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)], SIZE_LIST)
 
     def distances(rows: np.ndarray) -> dict[str, float]:
-        return distances_by_degree(count_sampled_sets(rows, SIZE_LIST), names, SIZE_LIST, whole.marginal)
+        return mean_distances(compare(layout, names, layout.count(rows), len(rows), whole.marginal))
 
     drawn = distances(draw(learnt, RowPart(5000, 1, 0), "release"))
     rng = np.random.default_rng(0)
     shuffled = np.stack([rng.permutation(column) for column in draw(learnt, RowPart(5000, 1, 0), "release").T], axis=1)
+    shuffled = np.ascontiguousarray(shuffled)
     assert drawn["1"] == pytest.approx(distances(shuffled)["1"])
     assert drawn["2"] < 0.1 * distances(shuffled)["2"]
     assert drawn["3"] < distances(shuffled)["3"]

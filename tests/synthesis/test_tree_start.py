@@ -80,10 +80,10 @@ def test_independent_start_is_warned_of(tmp_path, monkeypatch):
         lambda targets, rows, times, chance: rows[np.repeat(np.arange(len(rows)), times)],
     )
     monkeypatch.setattr("dpscale.synthesis.draw.match_one_ways", lambda targets, cells, rows: rows)
-    with pytest.warns(RowsWarning, match="from the estimates over"):
+    with pytest.warns(RowsWarning, match="from the released estimates over"):
         release = run_release(tmp_path, make_equal_columns(), 10.0)
     index = json.loads((tmp_path / "run" / "synthetic" / "_rows.json").read_text())
-    assert index["apart"]["3"] > 0.1
+    assert index["distances"]["3"] > 0.1
     assert index["warning"] in (tmp_path / "run" / "report.html").read_text()
     assert len(release.synthetic()) == RECORDS
 

@@ -228,7 +228,9 @@ class Sweeper:
         self._neighbours = neighbours(layout, self.active)
         self._weights, self._slopes = (np.zeros(2 * layout.cells + loops.BEHIND, np.float32) for _ in range(2))
         self._around, self._sets_of = np.zeros((attributes, 1, 11), np.uint64), np.zeros(attributes, np.uint64)
+        self._wide_around, self._wide_of = np.zeros((attributes, 1, 2), np.uint64), np.zeros(attributes, np.uint64)
         self._threes = np.zeros(loops.BEHIND, np.float32)
+        self._wide_weights, self._wide_slopes = np.zeros(0, np.float32), np.zeros(0, np.float32)
         self._state = self.stream.state()
         self._count()
 
@@ -238,9 +240,10 @@ class Sweeper:
         loops.weigh(layout.starts, self.active, layout.sizes, self.target_counts, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
         turn = self.stream.permutation(len(layout.sizes))
-        loops.sweep(self.rows, self._neighbours, self._degrees, self._around, self._sets_of,
-                    layout.sizes.view(np.uint64), self._alone, layout.ones_at.view(np.uint64), self._weights,
-                    self._slopes, self._threes, self._state, turn)  # fmt: skip
+        loops.sweep(self.rows, self._neighbours, self._degrees, self._around, self._sets_of, self._wide_around,
+                    self._wide_of, layout.sizes.view(np.uint64), self._alone, layout.ones_at.view(np.uint64),
+                    self._weights, self._slopes, self._threes, self._wide_weights, self._wide_slopes, self._state,
+                    turn)  # fmt: skip
         self._count()
 
     def _count(self) -> None:

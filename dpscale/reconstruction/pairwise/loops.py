@@ -174,14 +174,15 @@ def move_triples(
 
 
 @compiled(
-    "int64(int32[:, ::1], uint64[:, :, ::1], uint64[::1], uint64[:, :, ::1], uint64[::1], uint64[::1],"
-    " float32[::1], uint64[::1], float32[::1], float32[::1], float32[::1], uint64[::1], int64[::1])",
+    "int64(int32[:, ::1], uint64[:, :, ::1], uint64[::1], uint64[:, :, ::1], uint64[::1], uint64[:, :, ::1],"
+    " uint64[::1], uint64[::1], float32[::1], uint64[::1], float32[::1], float32[::1], float32[::1], float32[::1],"
+    " float32[::1], uint64[::1], int64[::1])",
     slp=True,
 )
 def sweep(
-    rows: Integers32, near: Words, degrees: Words, around: Words, sets_of: Words, sizes: Words,
-    alone: Floats32, alone_at: Words, weights: Floats32, slopes: Floats32, triples: Floats32, state: Words, turn:
-    Integers,
+    rows: Integers32, near: Words, degrees: Words, around: Words, sets_of: Words, wide_around: Words, wide_of: Words,
+    sizes: Words, alone: Floats32, alone_at: Words, weights: Floats32, slopes: Floats32, triples: Floats32,
+    wide: Floats32, wide_slopes: Floats32, state: Words, turn: Integers,
 ) -> int:  # fmt: skip
     """Redraw every value of every row, given the others and the counts of all rows; return the number of changes.
 
@@ -195,15 +196,19 @@ def sweep(
     alone : ndarray of float32
         Logarithms of the 1-way marginals.
     around : ndarray of uint64
-        `around[i, :sets_of[i]]`: triples with attribute i (`synthesis.three_way`), if there are triples.
+        `around[i, :sets_of[i]]`: triples with attribute i (`synthesis.set_targets`), if there are triples.
+    wide_around : ndarray of uint64
+        `wide_around[i, :wide_of[i]]`: larger sets with attribute i, if there are any.
     triples : ndarray of float32
         Weights of the cells of triples, each line followed by its slopes.
+    wide, wide_slopes : ndarray of float32
+        Weights and slopes of the cells of larger sets.
     """
     most, widest = U1, U1
-    for own_size, pairs_of, triples_of in zip(sizes, degrees, sets_of):  # noqa: B905
-        most, widest = max(most, own_size), max(widest, max(pairs_of, triples_of))
+    for own_size, pairs_of, triples_of, larger in zip(sizes, degrees, sets_of, wide_of):  # noqa: B905
+        most, widest = max(most, own_size), max(widest, max(pairs_of, max(triples_of, larger)))
     logits, buffer = np.zeros(most + U8, np.float32), np.empty(most, np.float32)
-    lines, triple_lines = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
+    lines, triple_lines, wide_at = np.empty(widest, np.uint64), np.empty(widest, np.uint64), np.empty(widest, np.uint64)
 
     changed = 0
     for place in range(len(rows)):
@@ -226,6 +231,16 @@ def sweep(
 
             gather(weights, lines, degrees[i], size, logits)
             gather(triples, triple_lines, sets_of[i], size, logits)
+
+            for t in range(wide_of[i]):
+                at, stride = wide_around[i, t, U0], wide_around[i, t, U1]
+                for entry in range(U2, np.uint64(wide_around.shape[2]), U2):
+                    at += np.uint64(row[wide_around[i, t, entry]]) * wide_around[i, t, entry + U1]
+                wide_at[t] = at
+                own += wide_slopes[at + old * stride]
+                for a in range(size):
+                    logits[a] += wide[at + a * stride]
+
             logits[old] += own
             new = np.uint64(sample_index(logits, np.int64(size), buffer, state))
 
@@ -234,6 +249,10 @@ def sweep(
                 row[i] = new
                 move(row, pairs, degrees[i], lines, size, old, new, weights, slopes)
                 move_triples(row, sets, sets_of[i], triple_lines, size, old, new, triples)
+                for t in range(wide_of[i]):
+                    left, joined = wide_at[t] + old * wide_around[i, t, U1], wide_at[t] + new * wide_around[i, t, U1]
+                    wide[left] += wide_slopes[left]
+                    wide[joined] -= wide_slopes[joined]
 
     return changed
 

@@ -23,7 +23,7 @@ from dpscale.domain.number import Number
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
-from dpscale.runs.estimates import choose_sampler, estimates_of, low_order_tables, model_folder, open_sampler
+from dpscale.runs.estimates import choose_sampler, compare_rows, compared_by, model_folder, open_sampler
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.preflight import check_rows
 from dpscale.runs.stages.row_numbers import (
@@ -41,16 +41,17 @@ from dpscale.runs.stages.row_numbers import (
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import listed, present, remove, write_whole, writing
 from dpscale.synthesis.decode import column, number_column, table_of, type_of
-from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, split_rows
+from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, split_rows
 from dpscale.synthesis.one_way_rounding import RuleRepair
-from dpscale.synthesis.quality import count_sampled_sets, distance_warning, distances_by_degree, sample_sets
+from dpscale.synthesis.quality import mean_distances, rows_warning, worst_set
 
 
 class RowsWarning(UserWarning):
-    """Synthetic rows are farther from their own estimates than `synthesize.quality` allows."""
+    """Synthetic rows are farther from the released estimates than `synthesis.quality` allows."""
 
 
 INDEX = "_rows.json"  # readers of a folder skip names that begin with an underscore
+MOST_COUNTED = 1 << 28  # rows times compared sets
 Counts = list[np.ndarray]
 
 
@@ -85,17 +86,16 @@ def perform(run: TablePart, engine: Engine) -> None:
     if targets and len(parts) > 1 and not settings.weights:
         _count_parts(engine, [(str(run.path), str(folder), name, part) for part in parts])
     items = [(str(run.path), str(folder), name, settings, part) for part in parts]
-    sets = len(sample_sets(attribute_sizes(sampler)))
     # counts are summed on the workers, so that no process has those of all parts
-    written = engine.reduce(write_part, items, sets + len(targets), "rows")
+    written = engine.reduce(write_part, items, 2 + len(targets), "rows")
     counts = engine.map(_same, [(total,) for total in written], "rows")
     description = {"rows": rows, "parts": files, "weights": settings.weights, "method": name, "tried": distances,
                    "files": [_file_name(settings, number) for number in range(files)]}  # fmt: skip
     if targets:
-        sums = counts[sets:]
+        sums = counts[2:]
         scale = 1.0 if settings.weights else rows / sampler.total
         description["numbers"] = describe_numbers(run, targets, sums, scale)
-    _write_description(run, sampler, description, counts[:sets])
+    _write_description(run, sampler, description, counts[0], int(counts[1][0]))
 
 
 def _same(value: Floats) -> Floats:
@@ -121,27 +121,25 @@ def count_part(path: str, folder: str, name: str, part: RowPart) -> list[Integer
     return [count_groups(Path(folder), rows, sampler)]
 
 
-def _write_description(run: TablePart, sampler: RowSampler, description: dict[str, Any], counts: Counts) -> None:
-    """Write the description of the rows and their distance from the estimates."""
+def _write_description(
+    run: TablePart, sampler: RowSampler, description: dict[str, Any], counts: Floats, counted: int
+) -> None:
+    """Write the description of the rows and their distance from the released estimates."""
+    layout = compared_by(run, sampler)
+    comparisons = compare_rows(run, sampler, layout, counts, counted)
+    worst = worst_set(comparisons)
     content = description | {
         "total": sampler.total,
         "pairs": {"held": sampler.matched_pairs, "of": comb(len(sampler.names), 2)},
-        "apart": distances_by_degree(counts, sampler.names, attribute_sizes(sampler), estimates_of(run).marginal),
-    }
-    if warning := _distance_warning(run, sampler, counts, description["rows"]):
+        "compared": {"sets": len(comparisons), "rows": counted},
+        "distances": mean_distances(comparisons),
+        "worst": worst and {"attributes": list(worst.names), "distance": worst.distance,
+                            "standard_errors": worst.standard_errors},
+    }  # fmt: skip
+    if warning := rows_warning(comparisons):
         content["warning"] = warning
         warnings.warn(warning, RowsWarning, stacklevel=2)
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
-
-
-def _distance_warning(run: TablePart, sampler: RowSampler, counts: Counts, rows: int) -> str:
-    """Return a warning if rows are too far from the estimates from which they are drawn; "" if they are not.
-
-    Least-squares estimates may be negative and inconsistent. Rows are then drawn from low-order tables.
-    """
-    estimates = estimates_of(run)
-    model = low_order_tables(run) if estimates.extrapolates(()) is None else estimates
-    return distance_warning(counts, sampler.names, attribute_sizes(sampler), model.marginal, rows)
 
 
 def _settings(run: TablePart) -> SynthesizeTable:
@@ -155,7 +153,9 @@ def _clear(folder: Path) -> None:
 
 
 def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> Counts:
-    """Draw a part and write its files; return its counts over some sets, then its sums of numbers.
+    """Draw a part and write its files.
+
+    Return its counts over the compared sets, the number of rows counted, then its sums of numbers.
 
     `settings` is an argument because a process with an open run may have older settings.
     """
@@ -175,7 +175,11 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     sums = row_sums(run, Path(folder), sampler, rows, numbers, weights) if numbers else []
     if present(stored):
         remove(stored)
-    return [*count_sampled_sets(rows, attribute_sizes(sampler), weights), *sums]
+    layout = compared_by(run, sampler)
+    most = max(1, MOST_COUNTED // max(1, len(layout.sets)) * part.count // max(1, part.rows))
+    few = rows[:most]
+    counts = layout.count(few, None if weights is None else weights[:most])
+    return [counts, np.array([len(few)]), *sums]
 
 
 def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart, key: str | None = None) -> Integers32:

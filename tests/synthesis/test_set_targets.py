@@ -11,23 +11,28 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpscale.privacy.streams import PublicStream
+from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import PairLayout, PairwiseModel, learn, pair_targets
 from dpscale.reconstruction.pairwise.loops import BEHIND
-from dpscale.synthesis import loops, three_way
-from dpscale.synthesis.draw import RowPart, draw
-from dpscale.synthesis.three_way import (
+from dpscale.synthesis import loops, set_targets as module
+from dpscale.synthesis.draw import RowPart, draw, rake_weights
+from dpscale.synthesis.set_layout import SetLayout
+from dpscale.synthesis.set_targets import (
     Polisher,
-    ThreeWayTargets,
+    SetTargets,
     TripleLayout,
+    laws_of,
     read_targets,
+    set_targets,
     sets_of,
-    three_way_targets,
     write_targets,
 )
+from dpscale.workload.residual.axes import every_cell
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())
 SETS = list(combinations(range(4), 3))
+ROWS, NOTHING = 5000.0, np.zeros(0)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +41,8 @@ def learnt() -> PairwiseModel:
 
 
 @pytest.fixture(scope="module")
-def model_of_threes(learnt: PairwiseModel) -> ThreeWayTargets:
-    return three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
+def model_of_threes(learnt: PairwiseModel) -> SetTargets:
+    return set_targets(learnt, make_model(draw_joint()), "release", MEMORY, ROWS)
 
 
 def maximum_entropy(table: np.ndarray) -> np.ndarray:
@@ -69,8 +74,8 @@ def mean_error(rows: np.ndarray, table: np.ndarray, degree: int) -> float:
     )
 
 
-def test_three_way_targets_equal_pairwise_model(model_of_threes: ThreeWayTargets) -> None:
-    explicit, layout = maximum_entropy(draw_joint()), model_of_threes.layout
+def test_three_way_targets_equal_pairwise_model(model_of_threes: SetTargets) -> None:
+    explicit, layout = maximum_entropy(draw_joint()), model_of_threes.triples
     assert layout.sets.tolist() == [list(subset) for subset in SETS]
     for number, subset in enumerate(SETS):
         found = layout.of(model_of_threes.shares, number)
@@ -86,19 +91,15 @@ def test_released_triple_is_used_as_target(learnt: PairwiseModel) -> None:
     """`draw_joint` has a three-way effect that is not visible in pairs."""
     names, total = tuple(SIZES)[:3], make_model(draw_joint()).total
     table = margin(draw_joint(), (0, 1, 2)) * total
-    made = three_way_targets(
-        learnt,
-        replace(make_model(draw_joint()), tables={**make_model(draw_joint()).tables, names: table}),
-        "release",
-        MEMORY,
-    )
-    assert made.layout.of(made.shares, 0) * total == pytest.approx(table, abs=1e-3)
+    model = make_model(draw_joint())
+    made = set_targets(learnt, replace(model, tables={**model.tables, names: table}), "release", MEMORY, ROWS)
+    assert made.triples.of(made.shares, 0) * total == pytest.approx(table, abs=1e-3)
     rows = draw(learnt, RowPart(5000, 1, 0), "release", made)
     assert np.abs(count_rows(rows, (0, 1, 2)) / 5000 - table / total).sum() < 0.02
 
 
 def test_polished_rows_are_nearer_in_triples_and_as_near_in_pairs(
-    learnt: PairwiseModel, model_of_threes: ThreeWayTargets
+    learnt: PairwiseModel, model_of_threes: SetTargets
 ) -> None:
     table, part = maximum_entropy(draw_joint()), RowPart(5000, 1, 0)
     plain, polished = draw(learnt, part, "release"), draw(learnt, part, "release", model_of_threes)
@@ -107,7 +108,7 @@ def test_polished_rows_are_nearer_in_triples_and_as_near_in_pairs(
     assert mean_error(polished, table, 2) < 1.5 * mean_error(plain, table, 2) < 0.01
 
 
-def test_polished_parts_have_counts_of_one_draw(learnt: PairwiseModel, model_of_threes: ThreeWayTargets) -> None:
+def test_polished_parts_have_counts_of_one_draw(learnt: PairwiseModel, model_of_threes: SetTargets) -> None:
     table = maximum_entropy(draw_joint())
     parts = [draw(learnt, RowPart(20_000, 4, number), "release", model_of_threes) for number in range(4)]
     plain = [draw(learnt, RowPart(20_000, 4, number), "release") for number in range(4)]
@@ -117,10 +118,10 @@ def test_polished_parts_have_counts_of_one_draw(learnt: PairwiseModel, model_of_
     assert (parts[2] != parts[1]).any()
 
 
-def make_polisher(model_of_threes: ThreeWayTargets, learnt: PairwiseModel) -> Polisher:
+def make_polisher(model_of_threes: SetTargets, learnt: PairwiseModel) -> Polisher:
     targets, chance = learnt.targets, PublicStream("test", "polisher")
     rows = learnt.rows[:600].copy()
-    return Polisher(model_of_threes.layout, model_of_threes.shares * 600, targets.layout, targets.ones, rows,
+    return Polisher(model_of_threes, model_of_threes.shares * 600, NOTHING, targets.layout, targets.ones, rows,
                     targets.shares * 600, learnt.theta, targets.layout.used, chance)  # fmt: skip
 
 
@@ -136,9 +137,7 @@ def expected_weights(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: f
     return np.concatenate(lines)
 
 
-def test_weights_are_gradient_of_energy_and_follow_changes(
-    learnt: PairwiseModel, model_of_threes: ThreeWayTargets
-) -> None:
+def test_weights_are_gradient_of_energy_and_follow_changes(learnt: PairwiseModel, model_of_threes: SetTargets) -> None:
     made, aims = make_polisher(model_of_threes, learnt), model_of_threes.shares * 600
     before = made.rows.copy()
     made.polish(2.0, 3.0)
@@ -148,8 +147,8 @@ def test_weights_are_gradient_of_energy_and_follow_changes(
     assert np.abs(updated - expected_weights(made, before, aims, 3.0)).max() > 0.5
 
 
-def test_counts_of_triples_equal_brute_force(learnt: PairwiseModel, model_of_threes: ThreeWayTargets) -> None:
-    layout, counts = model_of_threes.layout, np.zeros(model_of_threes.layout.cells)
+def test_counts_of_triples_equal_brute_force(learnt: PairwiseModel, model_of_threes: SetTargets) -> None:
+    layout, counts = model_of_threes.triples, np.zeros(model_of_threes.triples.cells)
     loops.count_triples(learnt.rows[:500], layout.sets, layout.ends, layout.sizes, counts)
     for number, subset in enumerate(SETS):
         assert (layout.of(counts, number) == count_rows(learnt.rows[:500], subset)).all()
@@ -168,10 +167,10 @@ def test_triples_of_largest_chance_variation_are_selected_within_memory(learnt: 
     layout = learnt.targets.layout
     root_sums = [np.floor(np.sqrt(count_rows(learnt.rows[:2000], subset)) * 64).sum() for subset in SETS]
     assert loops.count_roots(learnt.rows[:2000], np.array(SETS), layout.sizes).tolist() == root_sums
-    monkeypatch.setattr(three_way, "MOST_SETS", 2)
+    monkeypatch.setattr(module, "MOST_SETS", 2)
     best = sorted(sorted(range(4), key=lambda number: -root_sums[number])[:2])
     assert sets_of(layout, learnt.rows[:2000], MEMORY).tolist() == [list(SETS[number]) for number in best]
-    assert sets_of(layout, learnt.rows, three_way.BYTES_A_CELL).shape == (0, 3)
+    assert sets_of(layout, learnt.rows, module.BYTES_A_CELL).shape == (0, 3)
     used = layout.used.copy()
     used[0, 1] = used[1, 0] = False
     assert sets_of(PairLayout(layout.names, layout.sizes, used), learnt.rows, MEMORY).tolist() == [[0, 2, 3], [1, 2, 3]]
@@ -183,22 +182,117 @@ def test_number_of_triples_and_attributes_is_limited() -> None:
     layout = PairLayout(tuple(map(str, range(count))), np.full(count, 2), used)
     rows = np.random.default_rng(0).integers(0, 2, (400, count)).astype(np.int32)
     selected = sets_of(layout, rows, MEMORY)
-    assert len(selected) == three_way.MOST_SETS
-    assert selected.max() < three_way.MOST_ATTRIBUTES
+    assert len(selected) == module.MOST_SETS
+    assert selected.max() < module.MOST_ATTRIBUTES
 
 
 def test_rows_without_triples_follow_pairs(learnt: PairwiseModel) -> None:
-    none = three_way_targets(learnt, make_model(draw_joint()), "release", 1)
-    assert none.layout.cells == 0
+    none = set_targets(learnt, make_model(draw_joint()), "release", 1, ROWS)
+    assert none.triples.cells == 0
     assert mean_error(draw(learnt, RowPart(5000, 1, 0), "release", none), draw_joint(), 2) < 0.01
 
 
 def test_three_way_targets_round_trip_and_are_reproducible(learnt: PairwiseModel, tmp_path: Path) -> None:
-    written = three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
+    written = set_targets(learnt, make_model(draw_joint()), "release", MEMORY, ROWS)
     write_targets(tmp_path / "threes.npz", written)
     back = read_targets(tmp_path / "threes.npz")
-    again = three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
+    again = set_targets(learnt, make_model(draw_joint()), "release", MEMORY, ROWS)
     assert written.shares.tobytes() == back.shares.tobytes() == again.shares.tobytes()
-    assert isinstance(back.layout, TripleLayout)
-    assert (back.layout.sets == written.layout.sets).all()
-    assert (three_way_targets(learnt, make_model(draw_joint()), "another", MEMORY).shares != written.shares).any()
+    assert (back.triples.sets == written.triples.sets).all()
+    assert back.wide.sets == written.wide.sets == ()
+    assert (set_targets(learnt, make_model(draw_joint()), "another", MEMORY, ROWS).shares != written.shares).any()
+
+
+BITS = ("a", "b", "c", "d", "e")
+
+
+def parity_model(degree: int, correlation: float = 0.9, total: float = 20_000.0) -> LowOrder:
+    """Return tables of five fair bits of which the first `degree` have a parity, and all pairs are uniform."""
+    names = BITS[:degree]
+    sign = 1 - 2 * (np.indices((2,) * degree).sum(axis=0) % 2)
+    law = total / 2**degree * (1 + correlation * sign)
+    tables = {pair: np.full((2, 2), total / 4) for pair in combinations(BITS, 2)}
+    ones, groups = {name: np.full(2, total / 2) for name in BITS}, {name: every_cell(2) for name in BITS}
+    return LowOrder(ones, groups, {**tables, names: law}, total, frozenset([*tables, names]))
+
+
+def parity(rows: np.ndarray, degree: int, weights: np.ndarray | None = None) -> float:
+    return float(np.average(1 - 2 * (rows[:, :degree].sum(axis=1) % 2), weights=weights))
+
+
+@pytest.mark.parametrize("degree", [3, 4, 5])
+def test_rows_have_a_law_that_no_smaller_set_has(degree: int) -> None:
+    model = parity_model(degree)
+    learnt = learn(pair_targets(model, MEMORY), "release", count=4000)
+    targets = set_targets(learnt, model, "release", MEMORY, 20_000, polish=False)
+    assert [own for own, _ in targets.tables] == [tuple(range(degree))]
+
+    rows = draw(learnt, RowPart(20_000, 1, 0), "release", targets)
+    assert parity(rows, degree) == pytest.approx(0.9, abs=0.01)
+    for subset in combinations(range(5), 2):
+        counts = np.bincount(rows[:, subset[0]] * 2 + rows[:, subset[1]], minlength=4)
+        assert counts == pytest.approx(np.full(4, 5000), abs=60), "pairs keep their counts"
+    assert abs(parity(draw(learnt, RowPart(20_000, 1, 0), "release"), degree)) < 0.05, "pairs alone lose the law"
+
+    parts = [draw(learnt, RowPart(20_000, 4, number), "release", targets) for number in range(4)]
+    assert parity(np.concatenate(parts), degree) == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("degree", [3, 4])
+def test_weighted_rows_have_a_law(degree: int) -> None:
+    model = parity_model(degree, correlation=0.5)
+    learnt = learn(pair_targets(model, MEMORY), "release", count=4000)
+    targets = set_targets(learnt, model, "release", MEMORY, 20_000, polish=False)
+    rows = draw(learnt, RowPart(2000, 1, 0), "release")
+    part = RowPart(2000, 1, 0)
+    assert parity(rows, degree, rake_weights(learnt.targets, rows, part, 20_000.0, targets)) == pytest.approx(
+        0.5, abs=0.01
+    )
+    assert abs(parity(rows, degree, rake_weights(learnt.targets, rows, part, 20_000.0))) < 0.15
+
+
+def test_table_without_departure_is_no_law() -> None:
+    model = parity_model(4, correlation=0.0)
+    assert laws_of(model, 20_000) == []
+    assert laws_of(parity_model(4), 20_000) == [BITS[:4]]
+    weak = parity_model(4, correlation=0.004)
+    assert laws_of(weak, 1000) == [], "rows depart more by sampling"
+    assert laws_of(weak, 10**7) == [BITS[:4]]
+
+
+def test_wide_sets_are_counted_as_by_brute_force_and_weights_follow_changes() -> None:
+    rng = np.random.default_rng(3)
+    sizes = np.array([2, 3, 4, 2, 3], np.int64)
+    wide = SetLayout(sizes, ((0, 1, 2, 3), (0, 1, 2, 3, 4), (1, 2, 3, 4)))
+    rows = (rng.random((700, 5)) * sizes).astype(np.int32)
+    counts = wide.count(rows)
+    for number, subset in enumerate(wide.sets):
+        expected = np.zeros(wide.shape(number))
+        np.add.at(expected, tuple(rows[:, list(subset)].T), 1)
+        assert (wide.of(counts, number) == expected).all()
+
+    shares = rng.random(wide.cells)
+    layout = PairLayout(("a", "b", "c", "d", "e"), sizes, np.zeros((5, 5), np.bool_))
+    targets = SetTargets(TripleLayout(sizes, np.zeros((0, 3), np.int64)), NOTHING, wide, shares)
+    ones = np.concatenate([np.full(size, 1 / size) for size in sizes])
+    made = Polisher(
+        targets, NOTHING, shares * 700, layout, ones, rows, NOTHING, NOTHING, layout.used, PublicStream("test", "wide")
+    )
+    made.polish(1.0, 3.0)
+    after = wide.count(made.rows)
+    slopes = 3.0 / (shares * 700 + 1)
+    assert (after != counts).any()
+    assert made._wide_weights == pytest.approx(slopes * (shares * 700 - after - 0.5), abs=2e-3), (
+        "the gradient of the energy"
+    )
+
+
+def test_targets_of_wide_sets_round_trip(tmp_path: Path) -> None:
+    model = parity_model(5)
+    learnt = learn(pair_targets(model, MEMORY), "release", count=4000)
+    written = set_targets(learnt, model, "release", MEMORY, 20_000)
+    write_targets(tmp_path / "laws.npz", written)
+    back = read_targets(tmp_path / "laws.npz")
+    assert back.wide.sets == written.wide.sets == ((0, 1, 2, 3, 4),)
+    assert back.wide_shares.tobytes() == written.wide_shares.tobytes()
+    assert set_targets(learnt, model, "release", 100, 20_000).is_empty, "a law that does not fit the memory"
