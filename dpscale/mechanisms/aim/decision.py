@@ -20,6 +20,7 @@ from dpscale.plans.blocks import Block
 from dpscale.plans.factor import FEWEST, MOST, Factor, center_factor, cumulative_factor, identity_factor
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw, restored_gaussian, scaled_gaussian
+from dpscale.privacy.selection import scale_for
 from dpscale.reconstruction.consistency import NoisyCounts, StrategyCounts, least_squares
 from dpscale.workload import Family, Workload
 from dpscale.workload.query_classes import CellClasses
@@ -352,6 +353,8 @@ class AimSelection:
     rows_per_unit : int
     classes : mapping of AttributeSet to CellClasses
         Classes of cells that no query distinguishes, of the candidates that have such cells.
+    price : float
+        Logarithm of a number of candidates, which is subtracted from the exponent of every set.
     """
 
     round: int
@@ -364,6 +367,7 @@ class AimSelection:
     penalty: float
     rows_per_unit: int
     classes: Mapping[AttributeSet, CellClasses] = field(default_factory=dict)
+    price: float = 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -383,7 +387,12 @@ class AimSelection:
         """Return the penalty in units of 1/SCALE."""
         if names in self.classes:
             return round(self._cell_penalty * self.classes[names].noise_factor)
-        return round(self._cell_penalty * math.prod(self.groups[name].count for name in names))
+        return round(self._cell_penalty * math.prod(self.groups[name].count for name in names)) + self._price
+
+    @cached_property
+    def _price(self) -> int:
+        """Price of the candidates as a distance, for sets of weight 1."""
+        return round(self.price / float(scale_for(self.beta, self.sensitivity))) if self.price else 0
 
     @cached_property
     def _cell_penalty(self) -> float:

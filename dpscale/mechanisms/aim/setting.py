@@ -15,6 +15,12 @@ divide its budget by cells: n cells with noise σ have an L1 error of n σ, and 
 - *Repeated 1-ways.* If the 1-ways are noisy, a part of the remaining budget is spent on them again; if all measurements
   were uninformative, regardless of their noise. For v uninformative measurements of n the part is
   (v − (n − v)) / (n + 2), so few measurements have less influence.
+
+*Laws* of four and more attributes have selections of their own (`WIDE`). Beside pairs, of which each is in many
+targets, they could not compete, and what only such a set shows is seen best when smaller sets are estimated. A share of
+the budget is reserved for each order k > 3 and divided by LAW_STEPS. A step selects one set of k attributes, or none,
+by its distance less the expected noise and less ln(number of sets) / scale, the price of so many candidates. It ends
+the order if no set is selected. What is left is spent by further rounds.
 """
 
 from __future__ import annotations
@@ -38,6 +44,7 @@ DEGREE = 3
 FEWER = "use marginals over fewer attributes"
 OFFERED, EVEN, CHEAPEST, WIDEST = 0.1, 0.025, Fraction(1, 4), 3
 NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
+LAW_SHARE, LAW_STEPS, LAW_SELECTING, LAW_NOISE = Fraction(1, 10), 8, Fraction(1, 4), 0.25
 Targets = Mapping[AttributeSet, int]
 Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
 
@@ -75,6 +82,10 @@ class RoundSchedule(Protocol):
     def largest(self) -> int:
         """Largest number of attributes of candidates with few cells, beyond those of `sizes`."""
 
+    @property
+    def law_degrees(self) -> range:
+        """Numbers of attributes of the sets that have selections of their own."""
+
     def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
         """Return β of a measurement with its selection if all steps are even."""
 
@@ -107,6 +118,7 @@ class EvenSchedule:
     """Schedule with even steps and shares that offers all candidates and does not repeat 1-ways."""
 
     largest = 0
+    law_degrees = range(0)
     isotropic = False
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
@@ -201,7 +213,11 @@ class BatchedSchedule:
 
     @property
     def largest(self) -> int:
-        return self.degree
+        return min(self.degree, DEGREE)
+
+    @property
+    def law_degrees(self) -> range:
+        return range(DEGREE + 1, self.degree + 1)
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 2, 2
@@ -211,8 +227,10 @@ class BatchedSchedule:
         return (self.ones if candidates else Fraction(1)) * beta / attributes
 
     def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
-        """Return an even part for every pair of the budget that the 1-ways leave."""
-        return (beta - attributes * self.one_way_cost(beta, attributes, len(candidates))) / max(_pairs(candidates), 1)
+        """Return an even part for every pair of the budget that the 1-ways and the laws leave."""
+        laws = len(self.law_degrees) * LAW_SHARE * beta
+        spent = attributes * self.one_way_cost(beta, attributes, len(candidates)) + laws
+        return (beta - spent) / max(_pairs(candidates), 1)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Return Σ w_π over the targets π that contain γ."""
@@ -278,6 +296,7 @@ def count_uninformative(moved: Iterable[float], noise: Iterable[float], patience
 
 MOST_CANDIDATES = 4 * 10**6  # about 2 GB in the driver; all pairs of 2,828 attributes
 MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are compared with the estimates in every round
+MOST_LAWS = 10**5  # candidates of one degree beyond DEGREE
 MOST_ATTRIBUTES = 34  # beyond, a pair is in so many targets that no larger set can compete with it
 OWN_SCHEDULE, OWN_BELIEFS = BatchedSchedule(), EntropyEstimator()
 
@@ -351,6 +370,43 @@ class Setting:
 
     @cached_property
     def candidates(self) -> tuple[AttributeSet, ...]:
+        """Candidates of the rounds, then the sets that may be selected as laws."""
+        return (*self.round_candidates, *(names for sets in self.laws.values() for names in sets))
+
+    @cached_property
+    def laws(self) -> dict[int, tuple[AttributeSet, ...]]:
+        """Sets that may be selected as laws, by their number of attributes, whether or not they are in a target.
+
+        If there are too many, those of the attributes with the fewest cells, MOST_LAWS sets at most.
+        """
+        found: dict[int, tuple[AttributeSet, ...]] = {}
+        for degree in self.schedule.law_degrees:
+            kept = self.ordered(self._fewest_cells(degree))
+            sets = (names for names in combinations(kept, degree) if not self._has_two_levels(names))
+            few = [names for names in sets if self._product(names) <= MOST_LARGER_CELLS // MOST_LAWS]
+            found[degree] = tuple(
+                names for names in few if not (self.estimator.is_determined(names) or self.is_known(names))
+            )
+        return found
+
+    def _fewest_cells(self, degree: int) -> list[str]:
+        """Return the attributes with the fewest cells, so many that their sets of a degree are at most MOST_LAWS."""
+        ordered = sorted(self.names, key=lambda name: (self.sizes[name], self._position[name]))
+        most = len(ordered)
+        while math.comb(most, degree) > MOST_LAWS:
+            most -= 1
+        return ordered[:most]
+
+    def _product(self, names: AttributeSet) -> int:
+        return math.prod(self.sizes[name] for name in names)
+
+    @property
+    def law_budget(self) -> Fraction:
+        """β that is reserved for the selections of laws of one degree, with their measurements."""
+        return LAW_SHARE * self.beta
+
+    @cached_property
+    def round_candidates(self) -> tuple[AttributeSet, ...]:
         """Subsets of the targets with sizes of the schedule, smallest first, then in the order of `sizes`.
 
         Of the larger sets, only those with the fewest cells: at most MOST_LARGER, with MOST_LARGER_CELLS in total.
@@ -378,7 +434,7 @@ class Setting:
     def _small(self, ordered: Sequence[AttributeSet]) -> tuple[AttributeSet, ...]:
         """Return the larger sets with few cells, in order."""
         larger = [names for names in ordered if len(names) > self._always]
-        cells = {names: math.prod(self.sizes[name] for name in names) for names in larger}
+        cells = {names: self._product(names) for names in larger}
         fewest = sorted(larger, key=cells.__getitem__)[:MOST_LARGER]
         chosen = {names for names, sofar in zip(fewest, accumulate(cells[names] for names in fewest), strict=True)
                 if sofar <= MOST_LARGER_CELLS}  # fmt: skip
@@ -419,7 +475,7 @@ class Setting:
         """Weight of each candidate over all targets."""
         each = self.target_weights or (1,) * len(self.targets)
         targets = dict(zip(self.targets, each, strict=True))
-        return self.schedule.weights(self.candidates, targets, self.inside)
+        return self.schedule.weights(self.round_candidates, targets, self.inside)
 
     def classes(self, groups: Mapping[str, Groups]) -> dict[AttributeSet, CellClasses]:
         """Return the classes of cells over groups that no query distinguishes, of the candidates that have such."""
@@ -432,16 +488,16 @@ class Setting:
     @cached_property
     def one_way_cost(self) -> Fraction:
         """β of each 1-way."""
-        return self.schedule.one_way_cost(self.beta, len(self.names), len(self.candidates))
+        return self.schedule.one_way_cost(self.beta, len(self.names), len(self.round_candidates))
 
     @cached_property
     def first_step(self) -> Fraction:
         """β of a measurement with its selection in the first round."""
-        return self.schedule.first_step(self.beta, len(self.names), self.candidates)
+        return self.schedule.first_step(self.beta, len(self.names), self.round_candidates)
 
     def batch(self, step: Fraction) -> int:
         """Return the number of measurements per round if each costs `step` including its selection."""
-        return min(self.schedule.batch(self.candidates, step / self.first_step), len(self.candidates))
+        return min(self.schedule.batch(self.round_candidates, step / self.first_step), len(self.round_candidates))
 
     def ordered(self, names: Sequence[str]) -> AttributeSet:
         return tuple(sorted(self._places.keys() & names, key=self._places.__getitem__))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Self
@@ -28,7 +28,7 @@ from dpscale.mechanisms.aim.decision import (
 from dpscale.mechanisms.aim.estimators import (
     FittedEstimates,
 )
-from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.setting import LAW_NOISE, LAW_SELECTING, LAW_STEPS, Setting
 from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.reconstruction.consistency import NoisyCounts, total_of
 from dpscale.workload.residual.axes import Groups, every_cell
@@ -52,6 +52,8 @@ class Round:
         Whether the round repeated the 1-ways.
     selection_cost : Fraction
         β of one selection.
+    law_degree : int
+        Number of attributes of the laws of which one was selected; 0 in other rounds.
     """
 
     chosen: tuple[AttributeSet, ...]
@@ -60,6 +62,7 @@ class Round:
     expected_noise: tuple[float, ...]
     is_one_way: bool = False
     selection_cost: Fraction = Fraction(0)
+    law_degree: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +90,8 @@ class AimState:
         Estimates of the previous round.
     earlier : Fraction
         β of the earlier releases whose residuals the state contains; 0 if there are none.
+    laws : mapping of int to tuple of AttributeSet
+        Sets that may be selected as laws, by their number of attributes.
     """
 
     setting: Setting
@@ -100,6 +105,7 @@ class AimState:
     measured: int = 0
     previous: FittedEstimates | None = None
     earlier: Fraction = Fraction(0)
+    laws: Mapping[int, tuple[AttributeSet, ...]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -125,6 +131,29 @@ class AimState:
         return self.left == 0 or not self.setting.candidates
 
     @property
+    def _open_degrees(self) -> list[int]:
+        """Degrees of which laws may still be selected: no selection was empty, and steps are left."""
+        taken = [(note.law_degree, note.chosen) for note in self.rounds if note.law_degree]
+        return [
+            degree
+            for degree in self.laws
+            if (degree, ((),)) not in taken and sum(own == degree for own, _ in taken) < LAW_STEPS
+        ]
+
+    @property
+    def available(self) -> Fraction:
+        """β of rounds that select no laws: without what is reserved for laws until these are selected."""
+        if any(note.law_degree for note in self.rounds):
+            return self.left
+        return max(self.left - len(self._open_degrees) * self.setting.law_budget, Fraction(0))
+
+    @property
+    def law_degree(self) -> int:
+        """Number of attributes of the laws of which the next round selects one; 0 if it selects other sets."""
+        degrees = self._open_degrees
+        return degrees[0] if degrees and (self.available == 0 or self.available == self.left) else 0
+
+    @property
     def due(self) -> tuple[AttributeSet, ...]:
         """Sets of a public structure, which the first round measures without a selection."""
         return () if self.rounds or self.done else self.setting.prior
@@ -143,13 +172,24 @@ class AimState:
         if self.due:
             return self.measuring(self.step)
 
+        if self.law_degree:
+            return self._law_selection(self.law_degree)
+
         setting, schedule, back = self.setting, self.setting.schedule, _one_way_share(self)
-        count, step = (0, self.left * back / len(setting.names)) if back else _round_size(self)
+        count, step = (0, self.available * back / len(setting.names)) if back else _round_size(self)
         candidates: tuple[AttributeSet, ...] = () if back else _choices(self)
         cost = Fraction(0) if back else schedule.selecting * step
 
         return AimSelection(self.measured + 1, candidates, setting.weights, self.groups, count, cost, step - cost,
                             _penalty(self), setting.rows_per_unit, setting.classes(self.groups))  # fmt: skip
+
+    def _law_selection(self, degree: int) -> AimSelection:
+        """Return the selection of one law of a degree, or of none."""
+        setting, sets = self.setting, self.laws[degree]
+        step = min(setting.law_budget / LAW_STEPS, self.left)
+        cost = LAW_SELECTING * step
+        return AimSelection(self.measured + 1, (*sets, *[()] * len(sets)), dict.fromkeys(sets, 1), self.groups, 1,
+                            cost, step - cost, 1.0, setting.rows_per_unit, price=math.log(len(sets)))  # fmt: skip
 
     def decide(self, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
         """Return the measurements of a round from its selected sets."""
@@ -199,8 +239,10 @@ class AimState:
         costs = _costs_of(self, decision.chosen, decision.step)
         effects = [_effect(self, after, names, costs) if names else (0.0, 0.0) for names in decision.chosen]
         moved, noise = zip(*effects, strict=True)
-        note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.is_one_way, decision.beta)
-        step = self.step if decision.is_one_way else self.setting.schedule.next_step(note.step, moved, noise)
+        note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.is_one_way, decision.beta,
+                     0 if decision.is_one_way else self.law_degree)  # fmt: skip
+        same = decision.is_one_way or note.law_degree
+        step = self.step if same else self.setting.schedule.next_step(note.step, moved, noise)
 
         noted = replace(after, rounds=(*after.rounds, note), step=step)
         vars(noted)["fit"] = after.fit
@@ -302,14 +344,33 @@ def state_before_rounds(
         β that is not spent.
     """
     noise = _noise(setting, groups, total_of(counts))
-    share = setting.schedule.first_share(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
+    share = setting.schedule.first_share(_mean([noise(names) for names in setting.round_candidates if len(names) == 2]))
     offered = tuple(
-        names for names in setting.candidates if len(names) <= 2 or setting.schedule.offers_larger(noise(names), share)
+        names
+        for names in setting.round_candidates
+        if len(names) <= 2 or setting.schedule.offers_larger(noise(names), share)
     )
     offered = tuple(names for names in offered if not setting.estimator.determined_over_groups(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
+    made: AimState = (setting.state or AimState)(setting, counts, groups, residuals, left, step, offered)
 
-    return (setting.state or AimState)(setting, counts, groups, residuals, left, step, offered)
+    return replace(made, laws=_possible_laws(setting, groups, total_of(counts))) if setting.laws else made
+
+
+def _possible_laws(setting: Setting, groups: Mapping[str, Groups], total: float) -> dict[int, tuple[AttributeSet, ...]]:
+    """Return the sets of each degree that a step measures with a noise of at most LAW_NOISE of the records."""
+    step = (1 - LAW_SELECTING) * setting.law_budget / LAW_STEPS
+    most = LAW_NOISE * total / (NOISE_L1 * deviation(step, setting.rows_per_unit))
+    found = {
+        degree: tuple(
+            names
+            for names in sets
+            if math.prod(groups[name].count for name in names) <= most
+            and not setting.estimator.determined_over_groups(names, groups)
+        )
+        for degree, sets in setting.laws.items()
+    }
+    return {degree: sets for degree, sets in found.items() if sets}
 
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
@@ -351,12 +412,12 @@ def _allows_empty(state: AimState) -> bool:
 
 def _one_left(state: AimState) -> bool:
     """Return whether at most one measurement is affordable."""
-    return state.left < 2 * state.step
+    return state.available < 2 * state.step
 
 
 def _effects(state: AimState) -> tuple[list[float], list[float]]:
     """Return the changes of the estimates by all measurements except 1-ways, and their expected noise."""
-    others = [note for note in state.rounds if not note.is_one_way]
+    others = [note for note in state.rounds if not note.is_one_way and not note.law_degree]
     return [one for note in others for one in note.moved], [one for note in others for one in note.expected_noise]
 
 
@@ -378,11 +439,11 @@ def _one_way_share(state: AimState) -> Fraction:
 
 def _round_size(state: AimState) -> tuple[int, Fraction]:
     """Return the number of measurements of the round and β of each; the last round spends the rest."""
-    batch, affordable = min(state.setting.batch(state.step), len(state.offered)), int(state.left / state.step)
+    batch, affordable = min(state.setting.batch(state.step), len(state.offered)), int(state.available / state.step)
     if affordable > batch:
         return batch, state.step
     count = max(1, min(batch, affordable))
-    return count, state.left / count
+    return count, state.available / count
 
 
 def _effect(
