@@ -19,7 +19,7 @@ from dpscale.api.release import Release
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
-from dpscale.mechanisms import DEFAULT_OF_ROWS
+from dpscale.mechanisms import DEFAULT_OF_ROWS, mechanism as mechanism_named, mechanism_names
 from dpscale.runs.opening import open_run
 from dpscale.runs.runner import run_stages
 from dpscale.runs.stages.conditional_rows import conditional_rows
@@ -28,6 +28,9 @@ from dpscale.workload import MARGINAL, Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+LEAST_DEGREE, MOST_DEGREE = 2, 6  # of the candidates of adaptive mechanisms
 
 
 class Synthesizer:
@@ -42,9 +45,14 @@ class Synthesizer:
     delta : float, optional
         Without it a fit satisfies pure ε-DP.
     degree : int
-        Marginals of so many attributes are measured or, by an adaptive mechanism, candidates.
+        Marginals of so many attributes are measured or, by an adaptive mechanism, candidates. Rows keep a dependence
+        that only sets of `degree` attributes show if it exceeds the noise.
     mechanism : str
         Name of a mechanism.
+    target : str, optional
+        Attribute that is to be predicted from the others: its pairs and triples are measured more precisely.
+    options : mapping of str to object, optional
+        Options of the mechanism. Default of `degree` of an adaptive mechanism: that of the synthesizer.
     unit : str or sequence of str, optional
         Column that identifies the protected unit. Default: one row is protected.
     rows_per_unit : int, optional
@@ -68,7 +76,7 @@ class Synthesizer:
 
     release_: Release
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (parameters of an estimator of scikit-learn)
         self,
         domain: Domain,
         *,
@@ -76,6 +84,8 @@ class Synthesizer:
         delta: float | None = 1e-9,
         degree: int = 3,
         mechanism: str = DEFAULT_OF_ROWS,
+        target: str | None = None,
+        options: Mapping[str, Any] | None = None,
         unit: str | Sequence[str] | None = None,
         rows_per_unit: int | None = None,
         dataset: str | None = None,
@@ -83,6 +93,7 @@ class Synthesizer:
     ) -> None:
         """Store the parameters, which are those of the class; `fit` checks them."""
         self.domain, self.epsilon, self.delta, self.degree, self.mechanism = domain, epsilon, delta, degree, mechanism
+        self.target, self.options = target, options
         self.unit, self.rows_per_unit, self.dataset, self.ledger = unit, rows_per_unit, dataset, ledger
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -155,10 +166,22 @@ class Synthesizer:
             raise JobError("Synthesizer.domain", f"a {type(self.domain).__name__}", "a Domain", "write dp.Domain(a=3)")
         degree = min(self.degree, len(self.domain)) if isinstance(self.degree, int) else self.degree
         queries = Workload(self.domain).add(MARGINAL.name, degree=degree)
+        if self.target is not None:
+            queries.add_target(self.target)
         made = plan(queries, mechanism=self.mechanism, epsilon=self.epsilon, delta=self.delta, unit=self.unit,
-                    rows_per_unit=self.rows_per_unit, dataset=self.dataset, ledger=self.ledger)  # fmt: skip
+                    rows_per_unit=self.rows_per_unit, dataset=self.dataset, ledger=self.ledger,
+                    **self._options(degree))  # fmt: skip
         assert isinstance(made, ReleasePlan)
         return made
+
+    def _options(self, degree: int) -> dict[str, Any]:
+        """Return the options of the mechanism, with the degree of its largest candidates."""
+        stated = dict(self.options or {})
+        named = self.mechanism in mechanism_names()
+        known = mechanism_named(self.mechanism).Options.model_fields if named else {}
+        if "degree" in known and not stated.get("published"):
+            stated.setdefault("degree", min(max(degree, LEAST_DEGREE), MOST_DEGREE))
+        return stated
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803
         """Release the marginals of the data, which is charged; the same data and parameters are released once.

@@ -36,7 +36,7 @@ from dpscale.privacy.protection import Protection
 from dpscale.records.origin import Origin
 from dpscale.relational.published import Rounds
 from dpscale.storage.objects import located
-from dpscale.workload import MOST_SETS, Workload, family_named, family_names
+from dpscale.workload import MARGINAL, MOST_SETS, Workload, family_named, family_names
 from dpscale.workload.listed import LABEL, is_array_file
 from dpscale.workload.sums import OTHERS, SUM
 
@@ -206,6 +206,7 @@ class WorkloadSection(Settings):
     p: float | None = None
     seed: int | None = None
     numeric: list[str] | None = None
+    target: str | None = None
     conditions: list[str] | None = None
     record_weight: str | None = None
     count: Literal["rows", "units"] | None = None
@@ -319,6 +320,7 @@ class SynthesizeTable(Settings):
     weights: bool = False
     types: Literal["own", "input"] = "own"
     format: Literal["parquet", "csv"] = "parquet"
+    target: str | None = None  # `TableSection` makes it a part of the workload
 
     def parts_of(self, rows: int, columns: int) -> int:
         """Return the number of files: of PART_ROWS rows, or longer ones if they are many and fit the memory."""
@@ -433,6 +435,9 @@ def add_part(workload: Workload, part: WorkloadSection) -> None:
     if part.conditions is not None:
         raise JobError("workload.conditions", f"given for family {part.family!r}", f"family {PREDICATES} only",
                        "remove it")  # fmt: skip
+    if part.target is not None:
+        _add_target(workload, part)
+        return
     given = part.given if part.label is None else part.given | {"label": part.label}
     if part.record_weight is not None and part.family not in OTHERS:
         raise JobError("workload.record_weight", f"given for family {part.family!r}", f"family {', '.join(OTHERS)}",
@@ -443,6 +448,16 @@ def add_part(workload: Workload, part: WorkloadSection) -> None:
         )
         return
     workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric, **given)
+
+
+def _add_target(workload: Workload, part: WorkloadSection) -> None:
+    """Add the pairs and triples of a target attribute."""
+    given = part.model_dump(exclude_none=True, exclude={"family", "target", "weight"})
+    if given or part.family != MARGINAL.name or isinstance(part.weight, list):
+        wrong = next(iter(given), "family" if part.family != MARGINAL.name else "weight")
+        raise JobError(f"workload.{wrong}", "given with a target", f"family {MARGINAL.name!r} and one weight",
+                       "leave it out")  # fmt: skip
+    workload.add_target(str(part.target), part.weight)
 
 
 def _add_predicates(workload: Workload, part: WorkloadSection) -> None:
@@ -520,6 +535,17 @@ class TableSection(UnitSettings, Named):
     workload: Annotated[list[WorkloadSection], Field(min_length=1)] | None = None
     nulls: Literal["reject", "drop"] = "reject"
     duplicates: Literal["keep", "reject"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_target(cls, content: Any) -> Any:
+        """Move `synthesize.target` to a part of the workload, which is measured for it."""
+        rows = content.get("synthesize") if isinstance(content, Mapping) else None
+        if not isinstance(rows, Mapping) or rows.get("target") is None:
+            return content
+        part = {"family": MARGINAL.name, "target": rows["target"]}
+        others = {key: value for key, value in rows.items() if key != "target"}
+        return {**content, "synthesize": others, "workload": [*(content.get("workload") or ()), part]}
 
     @model_validator(mode="after")
     def _charged(self) -> TableSection:

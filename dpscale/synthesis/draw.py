@@ -40,7 +40,7 @@ from dpscale.reconstruction.pairwise.learn import (
 )
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.one_way_rounding import ROUNDS, balance_rows, match_one_ways, rake
-from dpscale.synthesis.set_targets import BETAS as POLISHING, Polisher, SetTargets
+from dpscale.synthesis.set_targets import Polisher, SetTargets
 
 BETAS = (8.0, 64.0)
 LEAST_ROWS = 50_000
@@ -104,7 +104,7 @@ def draw(model: PairwiseModel, part: RowPart, release: str, larger: SetTargets |
         aims = part.share(larger.shares * part.rows, PublicStream(release, "dither threes", part.rows, part.parts))
         wide = part.share(larger.wide_shares * part.rows, PublicStream(release, "dither laws", part.rows, part.parts))
         polisher = Polisher(larger, aims, wide, *of)
-        for betas in POLISHING:
+        for betas in larger.betas:
             polisher.polish(*betas)
         return rows
 

@@ -20,7 +20,7 @@ from dpscale.domain.structural_zeros import Column, DomainConstraint, constraint
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDistribution, PairTargets
 
-SLACK = 0.006  # L1 error, as a share of all rows, below which a 1-way is not adjusted
+SLACK = 0.001  # L1 error, as a share of all rows, below which a 1-way is not adjusted
 
 
 def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers32) -> Integers32:

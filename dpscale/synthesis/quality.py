@@ -11,6 +11,10 @@ matches the variance (Satterthwaite):
 
 with ν_s the degrees of freedom of the noise and p the shares of the cells. The residuals of different sets are
 measured independently, so a warning at the level CHANCE over all sets together is one at CHANCE / sets for each.
+
+Rows fail if the difference is significant and the distance above a limit: BEYOND times that of independent draws, and a
+slack. Models estimate sets of three and more attributes separately, and these estimates may contradict each other by a
+few per cent, so the slack of sets without a known noise is larger.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from dpscale.base.numerics import Floats, stats
 from dpscale.synthesis.set_layout import SetLayout
 
 MOST_COMPARED, MOST_REQUESTED, MOST_CELLS, MOST_TOGETHER = 1 << 10, 1 << 14, 1 << 16, 1 << 22
-BEYOND, SLACK = 1.5, 0.01  # factor of the distance of independent draws; share of all rows
+BEYOND, SLACK, WIDE_SLACK = 1.5, 0.01, 0.05  # factor of the distance of independent draws; shares of all rows
 CHANCE = 0.01
 Columns = tuple[int, ...]
 
@@ -184,7 +188,8 @@ def compare(
         known = noise(subset)
         reference = shares if known is not None or model is None else _shares(np.asarray(model(subset)))
         departure = distance if reference is shares else _half_distance(own, reference)
-        limit = BEYOND * expected_distance(reference, rows) + SLACK
+        slack = SLACK if known is not None or len(subset) < 3 else WIDE_SLACK
+        limit = BEYOND * expected_distance(reference, rows) + slack
         test = (None, None) if known is None else _residual_test(known, own * (total / own.sum()), shares, total, rows)
         found.append(SetComparison(subset, distance, limit, departure, *test))
 
@@ -241,6 +246,6 @@ def rows_warning(comparisons: Sequence[SetComparison]) -> str:
     errors = "" if worst.standard_errors is None else f" and {worst.standard_errors:.3g} standard errors"
     return (
         f"rows differ from the released estimates over {', '.join(worst.names)}: half the L1 distance is "
-        f"{worst.departure:.3f}{errors}, with a limit of {worst.limit:.3f} ({BEYOND:g} times that of independent draws "
-        f"plus {SLACK:g}): do not use the rows where this matters; answers are not affected"
+        f"{worst.departure:.3f}{errors}, with a limit of {worst.limit:.3f} from the sampling error of rows: "
+        "do not use the rows where this matters; answers are not affected"
     )

@@ -21,7 +21,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from dpscale.synthesis.set_layout import SetLayout
 BYTES_A_CELL = 48  # all vectors of a sweep together
 MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
 MOST_LAWS, LEAST_DEPARTURE = 1024, 0.5  # departure of a law, as a share of the sampling error of rows
+LARGER, MOST_STEPS = (4, 5), 1 << 28  # attributes of further targets of small tables; additions of a sweep over them
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +129,12 @@ def _every(attributes: int) -> Integers:
 
 
 THREES, LAWS = "targets.npz", "laws.npz"  # of polished and of other rows
-BETAS = ((16.0, 16.0), (256.0, 64.0))  # strengths for pairs and for larger sets
+BETAS = (  # strengths for pairs, triples and larger sets
+    (16.0, 16.0, 16.0),
+    (256.0, 64.0, 64.0),
+    (1024.0, 256.0, 64.0),
+    (4096.0, 1024.0, 64.0),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +161,11 @@ class SetTargets:
     def is_empty(self) -> bool:
         """Whether there is no set."""
         return not len(self.triples.sets) and not self.wide.sets
+
+    @property
+    def betas(self) -> tuple[tuple[float, float, float], ...]:
+        """Strengths of the sweeps: pairs and triples are fitted once more after larger sets."""
+        return BETAS if self.wide.sets else BETAS[:2]
 
     @property
     def tables(self) -> Iterator[tuple[tuple[int, ...], Floats]]:
@@ -227,19 +238,39 @@ def set_targets(
     chosen = sets_of(layout, pairwise.rows, left).tolist() if polish else []
     threes = sorted({*(own for own in columns if len(own) == 3), *map(tuple, chosen)})
     triples = TripleLayout(layout.sizes, np.array(threes, np.int64).reshape(-1, 3))
-    wide = SetLayout(layout.sizes, tuple(own for own in columns if len(own) > 3))
+    wide_sets = [own for own in columns if len(own) > 3]
+    left -= triples.cells * BYTES_A_CELL
+    wide_sets += _larger_sets(layout.sizes, rows, left) if polish else []
+    wide = SetLayout(layout.sizes, tuple(dict.fromkeys(wide_sets)))
 
     named = [tuple(layout.names[i] for i in own) for own in triples.sets.tolist()]
     full_model = add_triples(model, pairwise, [names for names in named if names not in model.tables], release, each)
     tables, shares = full_model.coarse_marginals(named), np.zeros(triples.cells)
     for number, names in enumerate(named):
         triples.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total
-    wide_shares = np.zeros(wide.cells)
-    for number, own in enumerate(wide.sets):
-        table = model.tables[tuple(layout.names[i] for i in own)]
-        wide.of(wide_shares, number)[:] = np.maximum(table, 0) / model.total
+    wide_names = [tuple(layout.names[i] for i in own) for own in wide.sets]
+    wide_tables, wide_shares = full_model.coarse_marginals(wide_names), np.zeros(wide.cells)
+    for number, names in enumerate(wide_names):
+        wide.of(wide_shares, number)[:] = np.maximum(wide_tables[names], 0) / model.total
 
     return SetTargets(triples, _rounded(shares), wide, _rounded(wide_shares))
+
+
+def _larger_sets(sizes: Integers, rows: float, memory: int) -> list[tuple[int, ...]]:
+    """Return all sets of four, and then all of five attributes, if they fit the memory and MOST_STEPS.
+
+    Tables of few attributes have small cells over most of them, in which rows depart from the estimates by sampling.
+    """
+    found, steps, left = list[tuple[int, ...]](), MOST_STEPS / max(rows, 1), memory / BYTES_A_CELL
+    for degree in LARGER:
+        sets = islice(combinations(range(len(sizes)), degree), MOST_SETS + 1)
+        tables = [(columns, sizes[list(columns)]) for columns in sets]
+        steps -= degree * sum(int(own.sum()) for _, own in tables)
+        left -= sum(int(own.prod()) for _, own in tables)
+        if len(tables) > MOST_SETS or steps < 0 or left < 0:
+            break
+        found += [columns for columns, _ in tables]
+    return found
 
 
 def _rounded(shares: Floats) -> Floats:
@@ -257,15 +288,15 @@ class Polisher(Sweeper):
         self._wide, self._wide_aims = targets.wide, wide_aims
         self._wide_around, self._wide_of = (array.view(np.uint64) for array in (self._wide.around, self._wide.degrees))
 
-    def polish(self, beta: float, larger_beta: float) -> None:
-        """Redraw every value, with feedback of both strengths."""
+    def polish(self, beta: float, three_beta: float, wide_beta: float) -> None:
+        """Redraw every value, with feedback of these strengths for pairs, triples and larger sets."""
         sets, ends, sizes = self._sets.sets, self._sets.ends, self._sets.sizes
         self._own[:] = 0
         loops.count_triples(self.rows, sets, ends, sizes, self._own)
-        loops.weigh_triples(sets, ends, sizes, self._aims, self._own, FLOOR, larger_beta, self._threes)
+        loops.weigh_triples(sets, ends, sizes, self._aims, self._own, FLOOR, three_beta, self._threes)
 
         counts = self._wide.count(self.rows)
-        slopes = larger_beta / (self._wide_aims + FLOOR)
+        slopes = wide_beta / (self._wide_aims + FLOOR)
         self._wide_slopes = slopes.astype(np.float32)
         self._wide_weights = (slopes * (self._wide_aims - counts - 0.5)).astype(np.float32)
         self.sweep(beta)

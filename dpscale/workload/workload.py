@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import glance, safe_repr
+from dpscale.base.display import glance, nearest, safe_repr
 from dpscale.base.errors import DomainError, JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.families import JOINT, ProductQueries, check_label, family_named
 from dpscale.workload.listed import TOTAL, ExplicitPart, factored, weighted
+from dpscale.workload.one_way import MARGINAL
 from dpscale.workload.parts import WorkloadPart, part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
 
 CONDITIONS = "conditions"
+PAIRS_OF_TARGET, TRIPLES_OF_TARGET, MOST_OF_TARGET = 1.0, 0.25, 1 << 12
 MOST_SETS = 4_000_000  # attribute sets of a workload; fixed plans have their subsets, at about 1 KiB each
 
 
@@ -208,6 +210,48 @@ class Workload:
             title = f"{label}{JOINT}"
             self.parts.append(ExplicitPart(self.domain, names, np.stack(arrays), each, None, title, texts))
 
+        return self
+
+    def add_target(self, target: str, weight: float = 1.0) -> Workload:
+        """Add marginals from which the target attribute is predicted: its pairs and triples with the other attributes.
+
+        With W the sum of the weights of all sets, each of the n pairs has the weight PAIRS_OF_TARGET · W / n, and each
+        triple TRIPLES_OF_TARGET · W / n with their number n. More than MOST_OF_TARGET triples are left out.
+
+        Parameters
+        ----------
+        target : str
+            An attribute of the workload.
+        weight : float
+            Factor of all these weights.
+
+        Returns
+        -------
+        Workload
+            The workload itself.
+
+        Raises
+        ------
+        JobError
+            If the target is no attribute of the workload, or its only one.
+
+        Examples
+        --------
+        >>> Workload(Domain({"a": 3, "b": 2, "c": 2})).add("marginal", degree=1).add_target("c").query_count
+        29
+        """
+        numbers = self.domain.number_names
+        names = self.domain.ordered({name for own in self.sets for name in own if name not in numbers})
+        if target not in names or len(names) == 1:
+            raise JobError("synthesize.target", f"{target!r}", f"one of several attributes of the workload: "
+                           f"{', '.join(names)}", nearest(target, names))  # fmt: skip
+
+        others = [name for name in names if name != target]
+        total = sum(sum(part.set_weights) for part in self.parts) * weight
+        for degree, share in ((1, PAIRS_OF_TARGET), (2, TRIPLES_OF_TARGET)):
+            sets = [self.domain.ordered([target, *chosen]) for chosen in combinations(others, degree)]
+            if 0 < len(sets) <= MOST_OF_TARGET:
+                self.add(MARGINAL.name, attributes=sets, weight=float(f"{share * total / len(sets):.6g}"))
         return self
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:

@@ -140,7 +140,7 @@ def expected_weights(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: f
 def test_weights_are_gradient_of_energy_and_follow_changes(learnt: PairwiseModel, model_of_threes: SetTargets) -> None:
     made, aims = make_polisher(model_of_threes, learnt), model_of_threes.shares * 600
     before = made.rows.copy()
-    made.polish(2.0, 3.0)
+    made.polish(2.0, 3.0, 1.0)
     updated = made._threes[:-BEHIND]
     assert (made.rows != before).any()
     assert updated == pytest.approx(expected_weights(made, made.rows, aims, 3.0), abs=2e-3)
@@ -278,7 +278,7 @@ def test_wide_sets_are_counted_as_by_brute_force_and_weights_follow_changes() ->
     made = Polisher(
         targets, NOTHING, shares * 700, layout, ones, rows, NOTHING, NOTHING, layout.used, PublicStream("test", "wide")
     )
-    made.polish(1.0, 3.0)
+    made.polish(1.0, 1.0, 3.0)
     after = wide.count(made.rows)
     slopes = 3.0 / (shares * 700 + 1)
     assert (after != counts).any()
