@@ -67,6 +67,10 @@ class ReleasePlan:
     folder: Path
     from_python: bool = True
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the job alone: the plan follows from it."""
+        return type(self), (self.content, self.folder, self.from_python)
+
     @cached_property
     def job(self) -> TableJob:
         """The job, for a frame if it has no path.

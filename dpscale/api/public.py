@@ -32,7 +32,7 @@ def run(
     job: ReleasePlan | str | Path | Mapping[str, Any],
     run_dir: str | Path | None = None,
     client: Any = None,
-    scheduler: str | None = None,
+    scheduler: Any = None,
     progress: Progress = silent,
     fresh: bool = False,
     data: Any = None,
@@ -50,8 +50,8 @@ def run(
         Run directory; default: runs/ and the digest of the job, for a plan from Python in the user's data folder.
     client : distributed.Client, optional
         Cluster to use.
-    scheduler : str, optional
-        threads, processes, synchronous, tcp://HOST:PORT or tls://HOST:PORT.
+    scheduler : str or distributed.Client, optional
+        threads, processes, synchronous, tcp://HOST:PORT, tls://HOST:PORT, or a client.
     progress : callable, optional
         Called with a label, the number of finished tasks and their total.
     fresh : bool
@@ -185,8 +185,8 @@ def refine(
         Run directory; default: that of the first release with the ending -refined.
     client : distributed.Client, optional
         Cluster to use.
-    scheduler : str, optional
-        threads, processes, synchronous, tcp://HOST:PORT or tls://HOST:PORT.
+    scheduler : str or distributed.Client, optional
+        threads, processes, synchronous, tcp://HOST:PORT, tls://HOST:PORT, or a client.
     progress : callable, optional
         Called with a label, the number of finished tasks and their total.
     data : DataFrame or pyarrow Table, optional

@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     from dpscale.plans.plan import Plan
 
 
+def _opened_again(kind: type[Release], path: str, part: str) -> Release:
+    """Return the release of a run directory, or that of one of its tables or joins."""
+    opened = kind.open(path)
+    return (opened.tables | opened.joins)[part.removeprefix("tables.").removeprefix("joins.")] if part else opened
+
+
 class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
     """Private answers of a run. Reading it costs no budget: everything is post-processing.
 
@@ -64,6 +70,11 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
         run.require("measure")
         super().__init__(run)
         self._rows = rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how the release is opened again by its path: nothing of a run is in a pickle, and no secret."""
+        part = getattr(self._run, "folder", "") and self._run.name
+        return _opened_again, (type(self), str(getattr(self._run, "run", self._run).path), part)
 
     @cached_property
     def tables(self) -> dict[str, Release]:

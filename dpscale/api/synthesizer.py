@@ -115,6 +115,13 @@ class Synthesizer:
         """
         return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: an estimator of tables of categories without a target."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(two_d_array=True, categorical=True, string=True, allow_nan=True)
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=inputs)
+
     def set_params(self, **parameters: Any) -> Self:
         """Change parameters; a fit is not changed.
 
@@ -212,7 +219,12 @@ class Synthesizer:
         return self
 
     def sample(
-        self, n: int | None = None, given: Mapping[str, Any] | None = None, random_state: int | None = None
+        self,
+        n: int | None = None,
+        given: Mapping[str, Any] | None = None,
+        random_state: int | None = None,
+        *,
+        num_rows: int | None = None,
     ) -> DataFrame:
         """Return synthetic rows; costs nothing.
 
@@ -227,6 +239,8 @@ class Synthesizer:
             Label of a cell, or several, that all rows have, by attribute.
         random_state : int, optional
             Number of another draw.
+        num_rows : int, optional
+            Another name of `n`, that of SDV.
 
         Returns
         -------
@@ -249,6 +263,9 @@ class Synthesizer:
         """
         if not hasattr(self, "release_"):
             raise JobError("Synthesizer.sample", "no release", "a fitted synthesizer", "call fit first")
+        if n is not None and num_rows is not None:
+            raise JobError("Synthesizer.sample.num_rows", "given together with n", "one of them", "leave one out")
+        n = num_rows if n is None else n
         if random_state is not None and (isinstance(random_state, bool) or not isinstance(random_state, int)):
             raise JobError("Synthesizer.sample.random_state", safe_repr(random_state), "a whole number", "leave it out")
         opened = open_run(self.release_.path)

@@ -267,7 +267,10 @@ __all__ = ["FAN_IN", "LOCAL", "ClusterEngine", "Engine", "LocalEngine", "Progres
 
 
 def resolve(
-    client: Client | None = None, scheduler: str | None = None, progress: Progress = silent, priority: int = 0
+    client: Client | None = None,
+    scheduler: str | Client | None = None,
+    progress: Progress = silent,
+    priority: int = 0,
 ) -> Engine:
     """Return the engine of `client`, else of `scheduler`, else of the ambient `distributed` client, else threads.
 
@@ -277,8 +280,8 @@ def resolve(
     Parameters
     ----------
     client : distributed.Client, optional
-    scheduler : str, optional
-        "threads", "processes", "synchronous" or the address of a Dask scheduler.
+    scheduler : str or distributed.Client, optional
+        "threads", "processes", "synchronous", the address of a Dask scheduler, or a client.
     progress : callable
     priority : int
         Priority of the tasks on a cluster.
@@ -290,12 +293,14 @@ def resolve(
     TransientError
         If the scheduler does not answer or has no worker.
     """
+    if client is None and not isinstance(scheduler, str | None):
+        client, scheduler = scheduler, None
     if client is not None:
         return _with_checked_workers(ClusterEngine(_usable_client(client), progress, priority=priority))
     if scheduler in LOCAL:
         return LocalEngine(scheduler or "threads", progress=progress)
 
-    if scheduler is not None:
+    if isinstance(scheduler, str):
         new_client = connect(
             scheduler, CONNECT_SECONDS, f"{', '.join(LOCAL)}, {ADDRESSES}", lambda: progress("connect", 0, 1)
         )

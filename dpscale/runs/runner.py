@@ -55,7 +55,7 @@ Finished = Mapping[str, Mapping[str, Any]]
 def run_stages(
     run: Run,
     client: Client | None = None,
-    scheduler: str | None = None,
+    scheduler: str | Client | None = None,
     progress: Progress = silent,
     only: str | None = None,
 ) -> None:

@@ -22,7 +22,7 @@ from dpscale.workload.parts import WorkloadPart, part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
 
 CONDITIONS = "conditions"
-PAIRS_OF_TARGET, TRIPLES_OF_TARGET, MOST_OF_TARGET = 1.0, 0.25, 1 << 12
+PAIRS_OF_TARGET, TRIPLES_OF_TARGET, MOST_OF_TARGET = 8.0, 0.25, 1 << 12
 MOST_SETS = 4_000_000  # attribute sets of a workload; fixed plans have their subsets, at about 1 KiB each
 
 

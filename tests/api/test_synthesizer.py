@@ -1,14 +1,18 @@
 """Synthesizer with the interface of scikit-learn: parameters, fit, sample, clone."""
 
+import io
+import pickle
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.utils import get_tags
 
 import dpscale as dp
 from dpscale.api.public import SpentWarning
+from dpscale.workload.workload import PAIRS_OF_TARGET, TRIPLES_OF_TARGET
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +62,70 @@ def test_parameters_are_those_of_scikit_learn():
     assert one.plan().measurements.mechanism == "aim-grem"
 
 
+def test_degree_and_options_are_those_of_the_mechanism():
+    def options(**changes):
+        return synthesizer(**changes).plan().job.options
+
+    assert options(degree=1).degree == 2
+    assert options(degree=3).degree == 3
+    assert options(degree=2, options={"degree": 4, "rounds": 5}).degree == 4
+    assert options(options={"rounds": 5}).rounds == 5
+    assert options(options={"published": True}).published
+    assert options(mechanism="mst").model_dump() == options(mechanism="mst", degree=3).model_dump()
+
+
+def test_target_weighs_its_pairs_and_triples():
+    made = synthesizer(degree=3, target="c").plan()
+    marginals, pairs, triples = made.job.build_workload(made.job.read_domain()).parts
+    assert [part.sets for part in (marginals, pairs, triples)] == [
+        (("a", "b", "c"),), (("a", "c"), ("b", "c")), (("a", "b", "c"),)
+    ]  # fmt: skip
+    assert pairs.weights == pytest.approx((PAIRS_OF_TARGET / 2,) * 2, rel=1e-5)
+    assert triples.weights == pytest.approx((TRIPLES_OF_TARGET,), rel=1e-5)
+
+
+def test_fitted_objects_are_pickled_without_secrets_and_frames(tmp_path):
+    fitted = synthesizer().fit(correlated_frame())
+    for copy in (pickle.loads, joblib_copy):
+        packed = pickle.dumps(fitted)
+        again = copy(packed)
+        assert again.get_params()["epsilon"] == 10.0
+        assert again.sample(20).equals(fitted.sample(20))
+        assert again.release_.marginal(("a",)).tolist() == fitted.release_.marginal(("a",)).tolist()
+    assert len(packed) < 10_000, "the job and a path, not the frame of 3,000 rows"
+    secrets = [
+        file.read_bytes() for file in fitted.release_.path.rglob("*") if "secret" in file.name or "key" in file.name
+    ]
+    assert all(secret[:16] not in packed for secret in secrets if secret)
+    plan = pickle.loads(pickle.dumps(fitted.plan()))
+    assert plan.measurements.digest == fitted.plan().measurements.digest
+
+
+def joblib_copy(packed):
+    joblib = pytest.importorskip("joblib")
+    buffer = io.BytesIO()
+    joblib.dump(pickle.loads(packed), buffer)
+    buffer.seek(0)
+    return joblib.load(buffer)
+
+
+def test_tags_are_those_of_an_estimator_without_a_target():
+    tags = get_tags(synthesizer())
+    assert (tags.estimator_type, tags.target_tags.required, tags.input_tags.categorical) == (None, False, True)
+
+
+def test_number_of_rows_has_the_name_of_sdv():
+    fitted = synthesizer().fit(correlated_frame())
+    assert fitted.sample(num_rows=7).equals(fitted.sample(7))
+    with pytest.raises(dp.JobError, match="num_rows"):
+        fitted.sample(7, num_rows=7)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: synthesizer().sample(5), "call fit first"),
+        (lambda: synthesizer(target="d").plan(), "synthesize.target"),
         (lambda: synthesizer().set_params(epsilo=1), "'epsilo'"),
         (lambda: synthesizer(epsilon=0).plan(), "privacy.epsilon"),
         (lambda: dp.Synthesizer({"a": 3}, epsilon=1).plan(), "a Domain"),

@@ -21,7 +21,7 @@ from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
 from dpscale.reconstruction.pairwise.learn import BETAS, PairwiseModel, Sweeper, population_ends
 from dpscale.reconstruction.pairwise.loops import count_triple
 
-SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 12, 1 << 23
+SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 14, 1 << 23
 ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
 
 
