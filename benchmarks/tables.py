@@ -34,6 +34,7 @@ from blocks import (
     intervals,
     joint_plans,
     large_job,
+    laws,
     leave_out,
     linked_chains,
     main_job,
@@ -183,7 +184,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows, graphical,
                  aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets, wide,
-                 joint_plans, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
+                 joint_plans, laws, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
                  relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
                  rivals, wide_rivals, linked_chains, relational_rounds, commands, profiles, many_rows, cluster_cost,
                  units, wide_adaptive)

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import tomli_w
 
 from dpscale import Domain, Workload
+from dpscale.api.planning import ReleasePlan
 from dpscale.runs.stages.preview import (
     LESS_ACCURATE,
     LESS_ACCURATE_SUMS,
@@ -11,6 +13,8 @@ from dpscale.runs.stages.preview import (
     MORE_ACCURATE_SUMS,
     accuracy_thresholds,
     compare_with_adaptive,
+    expected_errors,
+    list_advice,
     mean_share,
 )
 
@@ -71,3 +75,25 @@ def test_thresholds_depend_on_families_and_sizes():
 
 def test_no_advice_for_single_attributes():
     assert compare_with_adaptive(Workload(Domain(SIZES)).add("marginal", degree=1), 5.0, None) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "proposed"),
+    [
+        ({}, True),
+        ({"privacy": {"epsilon": 10.0, "delta": 1e-9, "dataset": "d"}}, False),
+        ({"workload": [{"family": "marginal", "degree": 1}]}, False),
+        ({"synthesize": {"target": "x0"}}, False),
+        ({"synthesize": None}, False),
+    ],
+)
+def test_target_is_proposed_for_many_sets_at_a_small_budget(tmp_path, changes, proposed):
+    (tmp_path / "d.toml").write_text(tomli_w.dumps({"attributes": {f"x{i}": {"kind": "coded", "size": 2}
+                                                                   for i in range(9)}}))  # fmt: skip
+    content = {"data": {"path": "d.parquet", "domain": "d.toml"},
+               "privacy": {"epsilon": 0.1, "delta": 1e-9, "dataset": "d"},
+               "workload": [{"family": "marginal", "degree": 3}], "synthesize": {"rows": 10}} | changes  # fmt: skip
+    made = ReleasePlan({name: value for name, value in content.items() if value is not None}, tmp_path)
+    families = expected_errors(made.measurements, made.job.privacy.budget)["families"]
+    said = list_advice(made.job, made.measurements, families)
+    assert any('`target = "NAME"`' in sentence for sentence in said) == proposed

@@ -93,6 +93,7 @@ EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 USUAL_DELTA = 1e-9
 SHOWN, MOST = 5, 2000
 LARGE_SHARE = 0.5
+MANY_SETS, LARGE_NOISE, LEAST_COST = 50, 100.0, 1e-12  # of a target: sets, and records of noise if each set is measured
 
 
 def expected_errors(measurement_plan: MeasurementPlan, budget: Budget) -> dict[str, list[dict[str, Any]]]:
@@ -227,7 +228,11 @@ def _mechanism_error(name: str, job: TableJob, problem: PlanningProblem, tools: 
 
 def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the conclusions from the expected errors as sentences."""
-    return [*_on_assumed_cells(measurement_plan), *_on_errors(job, measurement_plan, families)]
+    return [
+        *_on_assumed_cells(measurement_plan),
+        *_on_errors(job, measurement_plan, families),
+        *_on_target(job, measurement_plan),
+    ]
 
 
 def _on_assumed_cells(measurement_plan: MeasurementPlan) -> list[str]:
@@ -269,6 +274,19 @@ def _on_errors(job: TableJob, measurement_plan: MeasurementPlan, families: Seque
         " families or a lower degree reduce the error of the other queries."
     )
     return sentences
+
+
+def _on_target(job: TableJob, measurement_plan: MeasurementPlan) -> list[str]:
+    """Propose a target for the rows of a job that has many sets at a small budget."""
+    sets, stated = len(measurement_plan.workload.sets), any(part.target is not None for part in job.workload)
+    if job.synthesize is None or stated or sets < MANY_SETS:
+        return []
+    cost = measurement_plan.cost
+    noise = math.sqrt(sets / float(cost.gaussian)) if cost.gaussian else sets / max(float(cost.pure), LEAST_COST)
+    if noise < LARGE_NOISE:
+        return []
+    return [f"The budget is small for {sets:,} sets. If models of the rows shall predict an attribute,"
+            ' `target = "NAME"` in [synthesize] measures its pairs and triples more precisely.']  # fmt: skip
 
 
 def _by_rows(job: TableJob, measurement_plan: MeasurementPlan) -> list[str]:
