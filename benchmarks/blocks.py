@@ -411,7 +411,7 @@ def laws(found: Figures) -> str:
     """Return the strength of laws in estimates and rows, and the scores of forests."""
     mechanisms = ("weighted-residuals", "aim-grem", "aim-pgm")
     head = (
-        "`benchmarks/laws.py`: 20,000 records, ε = 1, δ = 10⁻⁹, 2 seeds: least strength in estimates, in rows; accuracy "
+        "`benchmarks/laws.py`: 20,000 records, ε = 1, δ = 10⁻⁹, 2 seeds: least strength in estimates and rows; accuracy "
         "of a forest on rows",
         *(f"`{name}`" for name in mechanisms),
         "a forest on the records",
@@ -425,7 +425,7 @@ def laws(found: Figures) -> str:
     outside = "parity of 4, outside the targets"
     kept, least = 100 * found[f"{outside}: kept"], found[f"{outside}: rows"]
     return table(head, *lines) + (
-        "\n\n(A parity of 4 of 11 attributes at ε = 4, with all 3-way marginals as targets and `degree = 4`: `aim-grem` "
+        "\n\n(A parity of 4 of 11 attributes at ε = 4, with all 3-way marginals as targets and `degree` 4: `aim-grem` "
         f"finds it in {kept:.0f} % of 10 seeds; least strength in rows {least:.3f}.)"
     )
 

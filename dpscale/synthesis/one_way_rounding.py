@@ -9,7 +9,7 @@ groups, rows x move from cell a to cell b of attribute i in the order of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from dpscale.domain.structural_zeros import Column, DomainConstraint, constraint
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDistribution, PairTargets
 
+SPARE, FEW = 4, 64  # rows that are sorted first, for each that is moved
 SLACK = 0.001  # L1 error, as a share of all rows, below which a 1-way is not adjusted
 
 
@@ -58,16 +59,27 @@ def _move(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: in
     candidates = np.flatnonzero(surplus[rows[:, i]] > 0)
     fits = _fits(targets, cells, rows[candidates], i)
     own = fits[np.arange(len(candidates)), labels[rows[candidates, i]]]
-    missing_triples = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
+    missing_cells = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
 
-    for group in np.unique(labels[missing_triples]).tolist():
-        empty = missing_triples[labels[missing_triples] == group].tolist()
-        for row in candidates[np.argsort(own - fits[:, group], kind="stable")].tolist():
+    for group in np.unique(labels[missing_cells]).tolist():
+        empty = missing_cells[labels[missing_cells] == group].tolist()
+        for place in _ascending(own - fits[:, group], SPARE * len(empty) + FEW):
             if not empty:
                 break
+            row = int(candidates[place])
             if surplus[rows[row, i]] > 0:
                 surplus[rows[row, i]] -= 1
                 rows[row, i] = empty.pop()
+
+
+def _ascending(values: Floats, first: int) -> Iterator[int]:
+    """Yield the positions of the values in ascending order, equal ones in their order; few of them in a time O(n)."""
+    if first < len(values):
+        few = np.flatnonzero(values <= np.partition(values, first)[first])
+        yield from few[np.argsort(values[few], kind="stable")].tolist()
+    else:
+        few = np.zeros(0, np.int64)
+    yield from np.argsort(values, kind="stable")[len(few) :].tolist()
 
 
 def _fits(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: int) -> Floats:

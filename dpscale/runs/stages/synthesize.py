@@ -51,7 +51,7 @@ class RowsWarning(UserWarning):
 
 
 INDEX = "_rows.json"  # readers of a folder skip names that begin with an underscore
-MOST_COUNTED = 1 << 28  # rows times compared sets
+MOST_COUNTED = 1 << 24  # rows times compared sets
 Counts = list[np.ndarray]
 
 
