@@ -137,8 +137,8 @@ def draw_people(rows: int, seed: int, in_order: bool) -> tuple[Table, list[int]]
 
 def release_model(table: Table, epsilon: float, seed: int, of: list[int] | None) -> LowOrder:
     """Return the default `maxent` model of a job; `of` is the declared region of every town."""
-    determined = [{"attribute": "region", "by": "town", "map": {str(i): r for i, r in enumerate(of)}}] if of else []
-    domain = Domain(Domain(dict(table.sizes)).attributes, {"determined": determined})
+    rules = [f"if town = {town} then region = {region}" for town, region in enumerate(of or ())]
+    domain = Domain(dict(table.sizes), rules)
     workload = Workload(domain).add("marginal", attributes=table.targets)
     problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
     model = run(plan_adaptively(problem, Options()), table.counts, seeded_secret(seed)).fit.model
@@ -234,9 +234,8 @@ def berka(folder: Path) -> Job:
     }  # fmt: skip
     link = {"name": "transactions", "kind": "one-to-many", "parent": "accounts", "child": "transactions",
             "child_key": "account", "max_degree": BOUND, "order_by": ["date", "number"]}  # fmt: skip
-    early = [f"1993-{month:02d}" for month in range(1, 13)]
-    rules = [{"accounts.opened": [year], "transactions.date": early} for year in range(1994, 1998)]
-    return {"tables": tables, "link": [link], "impossible": rules}
+    rules = [{"rule": "if accounts.opened >= 1994 then transactions.date >= 1994-01-01"}]
+    return {"tables": tables, "link": [link], "rule": rules}
 
 
 DATABASES = {"movielens": movielens, "berka": berka}
@@ -263,7 +262,7 @@ class Histories:
         privacy = {"epsilon": epsilon, "delta": DELTA, "ledger": f"{folder}/ledger.sqlite", "dataset": "benchmark"}
         content = self.content | {"privacy": privacy, "engine": {"scheduler": "synchronous", "seed": seed}}
         if not ordered:
-            content = {key: one for key, one in content.items() if key != "impossible"}
+            content = {key: one for key, one in content.items() if key != "rule"}
             links = [{key: one for key, one in link.items() if key not in ("order_by", "parents")}
                      for link in content["link"]]  # fmt: skip
             content = content | {"link": links}
@@ -314,7 +313,7 @@ class Histories:
             run = open_run(path)
             sigma = LinkBudget(run.closed_job, run.neighbours, self.piece(run.job).link).steps_draw(
                 self.tables).lattice_variance**0.5 if ordered else 0.0  # fmt: skip
-            again = {key: one for key, one in self.content.items() if key != "impossible"} | {
+            again = {key: one for key, one in self.content.items() if key != "rule"} | {
                 "privacy": {"privacy_cost": 1.0, "dataset": "benchmark"}
             }
             again["tables"] = {name: one if one.get("public") else one | {"path": f"{path}/synthetic/{name}/*.parquet"}

@@ -28,7 +28,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain.structural_zeros import DomainConstraint, constraints_on
+from dpscale.domain.rules import DomainConstraint, constraints_on
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts, total_of
 from dpscale.reconstruction.constraints import constrained_pairs, edges, known_pair, reconcile_one_ways

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, Integers32
-from dpscale.domain.structural_zeros import Column, DomainConstraint, constraints_on
+from dpscale.domain.rules import Column, DomainConstraint, constraints_on
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDistribution, PairTargets
 
@@ -179,7 +179,7 @@ class RuleRepair:
         impossible = self.broken(rows)
         possible_rows = np.flatnonzero(~impossible)
         if not len(possible_rows):
-            raise PlanError("impossible", "rules that exclude every row of these estimates",
+            raise PlanError("rule", "rules that exclude every row of these estimates",
                             "rules that allow some rows", "look for a rule that excludes too many values")  # fmt: skip
 
         chosen = possible_rows[(stream.uniforms(int(impossible.sum())) * len(possible_rows)).astype(np.int64)]

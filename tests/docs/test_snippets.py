@@ -117,7 +117,7 @@ def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     if "project" in content:
         groups = {one.GROUP for one in (mechanisms, reconstruction, families, formats)}
         assert set(content["project"]["entry-points"]) == groups
-    elif content.keys() & {"impossible", "determined"}:
+    elif content.keys() == {"rule"}:
         attributes = {"age": {"kind": "integer", "low": 0, "high": 99}} | {
             name: {"kind": "categories", "values": values}
             for name, values in {"marital": ["single", "married", "widowed"], "code": ["A1", "A2", "B1"],

@@ -1,4 +1,4 @@
-"""Structural zeros across tables: all linked rows satisfy them, whatever the noise."""
+"""Rules across tables: all linked rows satisfy them, whatever the noise."""
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,10 @@ YEARS, KINDS = 6, 3
 CODED = {"year": {"kind": "coded", "size": YEARS}, "kind": {"kind": "coded", "size": KINDS}}
 
 
-def write_teams(folder, **changes):
+RULES = ("events.year = teams.year", "not (players.kind = 0 and events.kind = 2)")
+
+
+def write_teams(folder, rules=RULES, **changes):
     """Teams of a year (public) and players; events belong to a player and have the year of their team."""
     rng = np.random.default_rng(1)
     teams = pd.DataFrame({"team": range(30), "year": np.arange(30) % YEARS, "kind": rng.integers(0, KINDS, 30)})
@@ -35,8 +38,7 @@ def write_teams(folder, **changes):
             {"kind": "one-to-many", "parent": "players", "child": "events", "child_key": "player", "max_degree": 6,
              "order_by": "year", "parents": ["sides"]},
         ],
-        "determined": [{"attribute": "events.year", "by": "teams.year"}],
-        "impossible": [{"players.kind": [0], "events.kind": [2]}],
+        "rule": [{"rule": rule} for rule in rules],
         "privacy": {"privacy_cost": 2.0, "dataset": "teams"},
         "engine": {"scheduler": "synchronous", "seed": 3},
     }  # fmt: skip
@@ -79,14 +81,15 @@ def test_flow_finds_all_possible_links(bound):
             assert len(left) == (~possible[np.unique(parents)].any(axis=0))[children].sum()
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"determined": [{"attribute": "events.year", "by": "players.year"}]}, "an attribute of players"),
-    ({"determined": [{"attribute": "events.year", "by": "clubs.year"}]}, "TABLE.ATTRIBUTE"),
-    ({"determined": [{"attribute": "teams.year", "by": "players.kind"}]}, "two tables"),
-    ({"impossible": [{"events.year": [9], "teams.year": [1]}]}, "values of events.year"),
-    ({"impossible": [{"events.kind": [1], "teams.kind": [1]}, {"events.kind": [2], "players.kind": [1]}]},
-     "rules of one link"),
+@pytest.mark.parametrize(("rules", "words"), [
+    (["events.year = players.year"], "an attribute of players"),
+    (["events.year = clubs.year"], "TABLE.ATTRIBUTE"),
+    (["teams.year >= players.kind"], "attributes of the two tables"),
+    (["if events.year < 3 then events.kind = 1"], "tables.NAME.rule"),
+    (["if events.year = 9 then teams.year = 1"], "value of events.year"),
+    (["if teams.kind = 1 then events.kind != 1", "if events.kind = 2 then players.kind != 1"], "rules of one link"),
+    (["events.year > teams.year", "teams.year > events.year"], "which contradict each other"),
 ])  # fmt: skip
-def test_faulty_rules_are_refused(tmp_path, changes, words):
+def test_faulty_rules_are_refused(tmp_path, rules, words):
     with pytest.raises(DpscaleError, match=words):
-        Job.read(write_teams(tmp_path, **changes))
+        Job.read(write_teams(tmp_path, rules))

@@ -1,4 +1,4 @@
-"""Links that satisfy the rules across tables (`job.linked_rules`): post-processing of sampled links.
+"""Links that satisfy the rules across tables (`job.link_rules`): post-processing of sampled links.
 
 Links are changed so that as many as possible satisfy the rules (`relational.link_rules`). Where no parent fits a child,
 the child's attribute gets another cell, at random by the frequency in its table, that satisfies the rules of the
@@ -15,7 +15,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Flags, Integers, Integers32
 from dpscale.job import Job
-from dpscale.job.linked_rules import LinkedRule
+from dpscale.job.link_rules import LinkedRule
 from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import distinct
@@ -127,7 +127,7 @@ class RuledRows:
                 cell = int(np.searchsorted(weights, float(stream.uniforms(1)[0]) * weights[-1], side="right"))
                 self._set(link.child, name, child, min(cell, int(np.flatnonzero(allowed)[-1])))
                 return
-        raise PlanError("impossible, determined", f"rules that exclude a row of {link.child} with every value of"
+        raise PlanError("rule", f"rules that exclude a row of {link.child} with every value of"
                         f" {link.parent}", "rules that allow some value", "state fewer rules")  # fmt: skip
 
     def _allowed(self, link: LinkSection, parent: int | None, child: int, name: str) -> Flags:
