@@ -53,6 +53,8 @@ class Synthesizer:
         Name of the data in the ledger. Default: "default".
     ledger : str or Path, optional
         Path or address of the ledger. Default: ledger.sqlite in the user's data folder.
+    rules : sequence of str
+        Public rules between attributes that all rows satisfy, beside those of the domain.
 
     Attributes
     ----------
@@ -80,10 +82,12 @@ class Synthesizer:
         rows_per_unit: int | None = None,
         dataset: str | None = None,
         ledger: str | Path | None = None,
+        rules: Sequence[str] = (),
     ) -> None:
         """Store the parameters, which are those of the class; `fit` checks them."""
         self.domain, self.epsilon, self.delta, self.degree, self.mechanism = domain, epsilon, delta, degree, mechanism
         self.unit, self.rows_per_unit, self.dataset, self.ledger = unit, rows_per_unit, dataset, ledger
+        self.rules = rules
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters.
@@ -154,7 +158,7 @@ class Synthesizer:
         if not isinstance(self.domain, Domain):
             raise JobError("Synthesizer.domain", f"a {type(self.domain).__name__}", "a Domain", "write dp.Domain(a=3)")
         degree = min(self.degree, len(self.domain)) if isinstance(self.degree, int) else self.degree
-        queries = Workload(self.domain).add(MARGINAL.name, degree=degree)
+        queries = Workload(self.domain.with_rules(self.rules)).add(MARGINAL.name, degree=degree)
         made = plan(queries, mechanism=self.mechanism, epsilon=self.epsilon, delta=self.delta, unit=self.unit,
                     rows_per_unit=self.rows_per_unit, dataset=self.dataset, ledger=self.ledger)  # fmt: skip
         assert isinstance(made, ReleasePlan)

@@ -19,6 +19,7 @@ from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.domain.rules import Column, DomainConstraint, constraints_on
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDistribution, PairTargets
+from dpscale.synthesis.rule_values import RowCells, RuleValues
 
 SLACK = 0.006  # L1 error, as a share of all rows, below which a 1-way is not adjusted
 
@@ -131,10 +132,19 @@ REPAIR_ROUNDS = 8
 
 
 class RuleRepair:
-    """Rules over the attributes of rows; rules that involve other attributes are ignored."""
+    """Rules over the attributes of rows; rules that involve other attributes are ignored.
 
-    def __init__(self, rules: Sequence[DomainConstraint], names: Sequence[str], ones: Mapping[str, Floats]) -> None:
-        self._names = list(names)
+    `values` are those that compare values: rows whose cells have no values that satisfy all of them are repaired too.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[DomainConstraint],
+        names: Sequence[str],
+        ones: Mapping[str, Floats],
+        values: RuleValues | None = None,
+    ) -> None:
+        self._names, self._values = list(names), values or RuleValues(())
         self._rules = constraints_on(rules, names)
         self._shares = [ones[name] / ones[name].sum() for name in names]
 
@@ -143,6 +153,8 @@ class RuleRepair:
         impossible = np.zeros(len(rows), np.bool_)
         for rule in self._rules:
             impossible |= rule.broken(self._columns(rows))
+        left = np.flatnonzero(~impossible)
+        impossible[left] = ~self._values.are_possible(RowCells.of(self._names, rows[left]))
         return impossible
 
     def _columns(self, rows: Integers32) -> Column:
