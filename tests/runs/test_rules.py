@@ -124,6 +124,7 @@ def test_synthesizer_takes_rules(tmp_path: Path) -> None:
     domain = dp.Domain.from_dict(
         {"attributes": {name: DOMAIN["attributes"][name] for name in ("admission", "discharge")}}
     )
+    names = list(domain.names)
     fitted = dp.Synthesizer(domain, epsilon=2.0, degree=2, rules=["discharge >= admission"], dataset="x",
                             ledger=tmp_path / "ledger.sqlite").fit(records()[names])  # fmt: skip
     rows = fitted.sample(500)
