@@ -203,6 +203,20 @@ class ValueRule:
         """Return the rule for other values in the cells of some attributes."""
         return ValueRule(self.clause, {**self.ranges, **ranges}, self.numbers, self.text)
 
+    def renamed(self, names: Mapping[str, str]) -> ValueRule:
+        """Return the rule with other names of some attributes and numbers."""
+        cells = tuple((names.get(name, name), own) for name, own in self.clause.cells)
+        linear = tuple(
+            Linear(tuple((names.get(name, name), factor) for name, factor in one.terms), one.constant, one.sign)
+            for one in self.clause.linear
+        )
+        ranges = {names.get(name, name): own for name, own in self.ranges.items()}
+        return ValueRule(Clause(cells, linear), ranges, tuple(names.get(one, one) for one in self.numbers), self.text)
+
+    def compares(self, name: str) -> bool:
+        """Return whether the rule compares values of an attribute or number, rather than its cells."""
+        return any(name in linear.names for linear in self.clause.linear)
+
     def over_groups(self, labels: Mapping[str, Integers]) -> ValueRule:
         """Return the rule over groups of cells, which permits all groups with a possible cell.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,21 +46,24 @@ def is_true(linear: Linear, values: Values) -> Flags:
 
 @dataclass(frozen=True, eq=False)
 class RowCells:
-    """Cells of some rows, and which of their numbers are null.
+    """Cells of some rows, and which of their values are null or have narrower ends than their cells.
 
     Attributes
     ----------
     cells : mapping of str to ndarray
         Cells of each attribute, shape (n,).
     nulls : mapping of str to ndarray of bool
-        Nulls of each number, shape (n,).
+        Nulls of numbers, and of attributes whose cell does not tell it, shape (n,).
     count : int
         Number n of rows.
+    bounds : mapping of str to (ndarray, ndarray)
+        Ends of values in place of those of the cells, each of shape (n,).
     """
 
     cells: Mapping[str, NDArray[np.integer]]
     nulls: Mapping[str, Flags]
     count: int
+    bounds: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, names: Sequence[str], rows: Integers32, numbers: Mapping[str, Integers] | None = None) -> RowCells:
@@ -70,13 +73,14 @@ class RowCells:
 
     def select(self, chosen: Integers) -> RowCells:
         return RowCells({name: own[chosen] for name, own in self.cells.items()},
-                        {name: own[chosen] for name, own in self.nulls.items()}, len(chosen))  # fmt: skip
+                        {name: own[chosen] for name, own in self.nulls.items()}, len(chosen),
+                        {name: (low[chosen], high[chosen]) for name, (low, high) in self.bounds.items()})  # fmt: skip
 
     def satisfied(self, rule: ValueRule) -> Flags:
         """Return the rows whose cells alone satisfy a rule, or that have a null in it."""
         found = np.broadcast_to(rule.satisfied_by_cells(self.cells), self.count).copy()
-        for linear in rule.clause.linear:
-            for name in set(linear.names) & set(rule.numbers) & self.nulls.keys():
+        for name in rule.clause.names:
+            if name in self.nulls:
                 found |= self.nulls[name]
         return found
 
@@ -164,7 +168,20 @@ class RuleValues:
         found[left] = False
         return found
 
-    def fitted(self, rows: RowCells, values: Values, stream: PublicStream) -> dict[str, Floats]:
+    def narrowed(self, rows: RowCells) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return the ends of values that the rules leave in the cells of rows, by name, each of shape (n,)."""
+        low, high = self._ends(rows)
+        single = [(rule.clause.linear[0], ~rows.satisfied(rule)) for rule in self.rules if len(rule.clause.linear) == 1]
+        self._tighten(single, low, high)
+        return low, high
+
+    def fitted(
+        self,
+        rows: RowCells,
+        values: Values,
+        stream: PublicStream,
+        wider: Mapping[str, tuple[float, float]] | None = None,
+    ) -> dict[str, Floats]:
         """Return values of which none breaks a rule; rows that break none keep theirs.
 
         Parameters
@@ -173,6 +190,8 @@ class RuleValues:
         values : mapping of str to ndarray
             Values of the attributes and numbers that are compared, shape (n,), in their cells.
         stream : PublicStream
+        wider : mapping of str to (float, float), optional
+            Ends of attributes whose values may leave their cells in rows that have no values otherwise.
 
         Raises
         ------
@@ -181,30 +200,41 @@ class RuleValues:
         """
         found = {name: np.array(values[name], np.float64) for name in self.names}
         for group in self.components:
-            group._fit(rows, found, stream)
+            left = group._fit(rows, found, stream)
+            if len(left) and wider:
+                bounds = {
+                    name: (np.full(rows.count, low), np.full(rows.count, high)) for name, (low, high) in wider.items()
+                }
+                left = group._fit(replace(rows, bounds={**bounds, **rows.bounds}), found, stream, frozenset(wider))
+            if len(left):
+                raise RuntimeError(f"no values satisfy the rules for {len(left)} rows")
         return found
 
-    def _fit(self, rows: RowCells, values: dict[str, Floats], stream: PublicStream) -> None:
-        """Change the values of rows that break a rule, in place."""
+    def _fit(
+        self, rows: RowCells, values: dict[str, Floats], stream: PublicStream, nearest: frozenset[str] = frozenset()
+    ) -> Integers:
+        """Change the values of rows that break a rule, in place; return the rows that still do.
+
+        Those in `nearest` move as little as possible, as numbers do.
+        """
         left = np.flatnonzero(self.broken(rows, values))
         random = REJECTIONS + ATTEMPTS
-        for attempt in range(random + len(FIXED)):
+        for attempt in range(REJECTIONS if nearest else 0, random + len(FIXED)):
             if not len(left):
-                return
+                break
             some = rows.select(left)
             current = {name: values[name][left] for name in self.names}
             if attempt < REJECTIONS:
                 drawn = self._independent(some, stream.uniforms, current)
             elif attempt < random:
-                drawn = self._conditional(some, stream.uniforms, current)
+                drawn = self._conditional(some, stream.uniforms, current, nearest | self.numbers)
             else:
                 drawn = self._conditional(some, _constant(FIXED[attempt - random]), {})
             accepted = ~self.broken(some, drawn)
             for name in self.names:
                 values[name][left[accepted]] = drawn[name][accepted]
             left = left[~accepted]
-        if len(left):
-            raise RuntimeError(f"no values satisfy the rules for {len(left)} rows")
+        return left
 
     def _ends(self, rows: RowCells) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return the ends of the values of every row."""
@@ -213,6 +243,8 @@ class RuleValues:
             compared = [name for linear in rule.clause.linear for name in linear.names]
             for ends, found in zip(rule.ends(compared, rows.cells), (low, high), strict=True):
                 found |= {name: np.broadcast_to(end, rows.count).astype(np.float64) for name, end in ends.items()}
+        for name in low.keys() & rows.bounds.keys():
+            low[name], high[name] = rows.bounds[name]
         return low, high
 
     def _independent(self, rows: RowCells, draw: Draw, current: Values) -> dict[str, Floats]:
@@ -230,12 +262,15 @@ class RuleValues:
         else:
             count = np.maximum(np.rint((high - low) / step), 0) + 1
             values = np.rint(low / step + np.minimum(np.floor(shares * count), count - 1)) * step
+        values = np.where(low == high, low, values)
         return np.asarray(np.where(high < low - CLOSE * np.maximum(np.abs(low), 1), np.nan, values))
 
-    def _conditional(self, rows: RowCells, draw: Draw, current: Values) -> dict[str, Floats]:
+    def _conditional(
+        self, rows: RowCells, draw: Draw, current: Values, nearest: frozenset[str] = frozenset()
+    ) -> dict[str, Floats]:
         """Return values drawn one after the other between the ends that the rules leave.
 
-        Numbers take the nearest value to their current one, if there is one.
+        Those in `nearest` take the nearest value to their current one.
         """
         low, high = self._ends(rows)
         ends = {name: (low[name], high[name]) for name in self.names}
@@ -248,9 +283,9 @@ class RuleValues:
 
         for name in self.names:
             value = self._between(name, low[name], high[name], draw(rows.count))
-            if name in self.numbers and name in current:
-                nearest = np.clip(current[name], low[name], np.maximum(low[name], high[name]))
-                value = np.where(np.isnan(value), np.nan, nearest)
+            if name in nearest:
+                closest = np.clip(current[name], low[name], np.maximum(low[name], high[name]))
+                value = np.where(np.isnan(value), np.nan, closest)
             low[name] = high[name] = np.clip(value, *ends[name])
             self._tighten(active, low, high)
         return low

@@ -30,21 +30,23 @@ def repaired(run: TablePart, sampler: RowSampler, rows: Integers32, stream: Publ
     if not run.domain.rules:
         return rows
     values = rule_values(run, [*sampler.names, *run.workload.numbers])
-    rules = _with_ranges(run, constraints_on(run.domain.rules, sampler.names))
+    rules = with_row_ranges(run, constraints_on(run.domain.rules, sampler.names))
     return RuleRepair(rules, sampler.names, sampler.ones, values).repair(rows, stream)
 
 
 def rule_values(run: TablePart, names: Sequence[str]) -> RuleValues:
     """Return the value rules over columns of rows, for the values that these columns have."""
-    return RuleValues.over(_with_ranges(run, run.domain.value_rules), names)
+    return RuleValues.over(with_row_ranges(run, run.domain.value_rules), names)
 
 
-def _with_ranges(run: TablePart, rules: Sequence[Any]) -> list[Any]:
-    """Return rules for the values that rows have."""
-    compared = {name for rule in rules if isinstance(rule, ValueRule) for name in rule.names}
-    ranges = {name: _row_ranges(run, name) for name in sorted(compared)}
+def with_row_ranges(run: TablePart, rules: Sequence[Any], prefix: str = "") -> list[Any]:
+    """Return rules for the values that rows have; names of the table begin with a prefix."""
+    own = {name for rule in rules if isinstance(rule, ValueRule) for name in rule.names if name.startswith(prefix)}
+    ranges = {name: _row_ranges(run, name.removeprefix(prefix)) for name in sorted(own)}
     return [
-        rule.with_ranges({name: ranges[name] for name in rule.names}) if isinstance(rule, ValueRule) else rule
+        rule.with_ranges({name: ranges[name] for name in rule.names if name in own})
+        if isinstance(rule, ValueRule)
+        else rule
         for rule in rules
     ]
 
