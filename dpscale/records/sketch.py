@@ -466,7 +466,8 @@ def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
                 one.add(batch[name])
             except DataError as error:
                 mixed[name] = error.got
-        rules.add({name: batch.get(name, pa.nulls(len(whole))) for name in seen})
+        rows = max(map(len, batch.values()), default=0)
+        rules.add({name: batch.get(name, pa.nulls(rows)) for name in seen})
 
     return _sketched({name: one for name, one in seen.items() if name not in mixed}, rules, mixed)
 

@@ -42,10 +42,10 @@ def test_rules_hold_over_all_batches_and_are_private_comments(tmp_path: Path) ->
     for number in range(4):
         frame[number * 100 :][:100].to_parquet(tmp_path / f"{number}.parquet", index=False)
     done = CliRunner().invoke(main, ["domain", "sketch", str(tmp_path)])
-    lines = [line for line in done.output.splitlines() if "holds in all records" in line]
+    lines = [line for line in done.stdout.splitlines() if "holds in all records" in line]
     assert {line.split('rule = "')[1].split('"')[0] for line in lines} == WANTED
     assert all(line.startswith("# ") for line in lines)
-    content = tomllib.loads(done.output)
+    content = tomllib.loads(done.stdout)
     assert "rule" not in content
     domain = dp.Domain.from_dict(content | {"reviewed": True, "rule": [{"rule": rule} for rule in sorted(WANTED)]})
     assert domain.rule_texts == tuple(sorted(WANTED))
