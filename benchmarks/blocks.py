@@ -531,6 +531,20 @@ def declared_parents(found: Figures) -> str:
     return table(head, *lines)
 
 
+def rules(found: Figures) -> str:
+    """Return the share of rows that break a rule, and the error of counts, with and without rules."""
+    what = "20,000 stays, `discharge >= admission` and `part <= whole`, rows of all 2-way marginals"
+    head = (f"`benchmarks/row_quality.py rules`: {what}", "ε = 0.1", "ε = 1", "ε = 10")
+    lines = []
+    for mechanism in dict.fromkeys(key.split(", ")[0] for key in found):
+        own = [[found[f"{mechanism}, {epsilon}, {figure}"] for epsilon in ("0.1", "1", "10")]
+               for figure in ("free", "broken", "ratio")]  # fmt: skip
+        lines += [[f"`{mechanism}`: rows that break a rule without rules", *(f"{100 * one:.1f} %" for one in own[0])],
+                  ["with rules", *(f"{100 * one:.1f} %" for one in own[1])],
+                  ["error of 1- and 2-way counts, with over without", *(f"{one:.3f}" for one in own[2])]]  # fmt: skip
+    return table(head, *lines)
+
+
 def ahead(found: Figures) -> str:
     """Return the advantage of the adaptive mechanism by the relative error of the plan."""
     edges = list(dict.fromkeys(key.split(", ")[0].split()[1] for key in found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.runs.opening import open_run
 from dpscale.runs.stages import synthesize
+from dpscale.runs.statement import stated_domains
 from tests.runs.test_synthesize import row_digests
 
 ROWS = 3000
@@ -85,6 +90,11 @@ def test_rows_satisfy_rules(tmp_path: Path) -> None:
     described = json.loads((tmp_path / "run/synthetic/_rows.json").read_text())
     assert described["rules"] == {"stated": len(RULES), "broken": 0}
     assert rows.discharge.isna().any()
+    report = (tmp_path / "run/report.html").read_text()
+    assert "All rows satisfy the 6 rules" in report
+    assert "<code>price + fee = total</code>" in report
+    stated = stated_domains(open_run(tmp_path / "run"))["domain.toml"].decode()  # whose hash the charge seals
+    assert all(one in tomllib.loads(stated)["rule"] for one in job["rule"])
     del job["rule"]
     free = broken(dp.run(job | {"engine": {"seed": 8}}, tmp_path / "free").synthetic().compute())
     assert min(free[name] for name in ("dates", "part", "sum", "paid")) > 50  # of rows that are drawn without rules
@@ -103,6 +113,13 @@ def test_rows_of_adaptive_mechanisms_satisfy_rules(tmp_path: Path, mechanism: st
     assert not (rows.part > rows.whole).any()
     if mechanism == "aim-grem":  # the zeros of a graphical model are those of its rows
         assert not release.marginal(("admission", "discharge"))[np.tril_indices(12, -1)].any()
+
+
+def test_plan_states_rules(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(job_of(tmp_path)))
+    done = CliRunner().invoke(main, ["plan", str(tmp_path / "job.toml")])
+    assert done.exit_code == 0
+    assert "6 rules between attributes are taken as public: discharge >= admission; " in done.stdout
 
 
 def test_rows_do_not_depend_on_the_scheduler(tmp_path: Path) -> None:
