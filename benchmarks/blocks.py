@@ -411,8 +411,8 @@ def laws(found: Figures) -> str:
     """Return the strength of laws in estimates and rows, and the scores of forests."""
     mechanisms = ("weighted-residuals", "aim-grem", "aim-pgm")
     head = (
-        "`benchmarks/laws.py`: 20,000 records, ε = 1, δ = 10⁻⁹, 2 seeds: least strength in estimates and rows; accuracy "
-        "of a forest on rows",
+        "`benchmarks/laws.py`: 20,000 records, ε = 1, δ = 10⁻⁹, 2 seeds: least strength in estimates and rows; "
+        "accuracy of a forest on rows",
         *(f"`{name}`" for name in mechanisms),
         "a forest on the records",
     )
@@ -554,6 +554,20 @@ def declared_parents(found: Figures) -> str:
         lines += [[f"towns {order}, hierarchy declared", *(f"{one:.3f}" for one in own[0])],
                   ["not declared", *(f"{one:.3f}" for one in own[1])],
                   ["not declared: records in a wrong region", *(f"{100 * one:.1f} %" for one in own[2])]]  # fmt: skip
+    return table(head, *lines)
+
+
+def rules(found: Figures) -> str:
+    """Return the share of rows that break a rule, and the error of counts, with and without rules."""
+    what = "20,000 stays, `discharge >= admission` and `part <= whole`, rows of all 2-way marginals"
+    head = (f"`benchmarks/row_quality.py rules`: {what}", "ε = 0.1", "ε = 1", "ε = 10")
+    lines = []
+    for mechanism in dict.fromkeys(key.split(", ")[0] for key in found):
+        own = [[found[f"{mechanism}, {epsilon}, {figure}"] for epsilon in ("0.1", "1", "10")]
+               for figure in ("free", "broken", "ratio")]  # fmt: skip
+        lines += [[f"`{mechanism}`: rows that break a rule without rules", *(f"{100 * one:.1f} %" for one in own[0])],
+                  ["with rules", *(f"{100 * one:.1f} %" for one in own[1])],
+                  ["error of 1- and 2-way counts, with over without", *(f"{one:.3f}" for one in own[2])]]  # fmt: skip
     return table(head, *lines)
 
 

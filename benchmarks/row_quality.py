@@ -1,7 +1,8 @@
-"""Quality of synthetic rows: usefulness for models, declared parents, histories of linked rows.
+"""Quality of synthetic rows: usefulness for models, declared parents, rules, histories of linked rows.
 
 python benchmarks/row_quality.py usefulness [--epsilons 0.1 1 10] [--seeds 3] [--first-seed 100]
 python benchmarks/row_quality.py declared_parents [--seeds 5] [--rows 50000] [--save]
+python benchmarks/row_quality.py rules [--seeds 10] [--rows 20000] [--mechanisms weighted-residuals aim-grem] [--save]
 python benchmarks/row_quality.py histories [--data movielens berka] [--epsilons 1 2 4] [--seeds 3]
 """
 
@@ -11,6 +12,7 @@ import argparse
 import sys
 import tempfile
 import time
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +139,8 @@ def draw_people(rows: int, seed: int, in_order: bool) -> tuple[Table, list[int]]
 
 def release_model(table: Table, epsilon: float, seed: int, of: list[int] | None) -> LowOrder:
     """Return the default `maxent` model of a job; `of` is the declared region of every town."""
-    determined = [{"attribute": "region", "by": "town", "map": {str(i): r for i, r in enumerate(of)}}] if of else []
-    domain = Domain(Domain(dict(table.sizes)).attributes, {"determined": determined})
+    rules = [f"if town = {town} then region = {region}" for town, region in enumerate(of or ())]
+    domain = Domain(dict(table.sizes), rules)
     workload = Workload(domain).add("marginal", attributes=table.targets)
     problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
     model = run(plan_adaptively(problem, Options()), table.counts, seeded_secret(seed)).fit.model
@@ -175,6 +177,79 @@ def print_declared_parents() -> None:
             figures |= {f"{name}, declared": known, f"{name}, not": without, f"{name}, wrong": off}
     if given.save:
         base.save("declared_parents", figures)
+
+
+RULES = ("discharge >= admission", "part <= whole")
+STAY = {
+    "admission": {"kind": "date", "by": "month", "low": "2019-01", "high": "2020-12"},
+    "discharge": {"kind": "date", "by": "month", "low": "2019-01", "high": "2021-04"},
+    "ward": {"kind": "categories", "values": list("abcde")},
+    "part": {"kind": "bins", "edges": [0, 5, 10, 20, 40, 60]},
+    "whole": {"kind": "bins", "edges": [0, 10, 20, 30, 50, 80]},
+}
+
+
+def draw_stays(rows: int, seed: int) -> pd.DataFrame:
+    """Return stays in a hospital, of about nine days, and a part of their days."""
+    rng = np.random.default_rng(seed)
+    first = np.datetime64("2019-01-01") + rng.integers(0, 730, rows)
+    ward = rng.integers(0, 5, rows)
+    days = np.minimum(rng.geometric(1 / (4 + 2 * ward)), 59)
+    whole = np.minimum(days + rng.integers(0, 20, rows), 79)
+    return pd.DataFrame({"admission": first, "discharge": first + days, "ward": np.array(list("abcde"))[ward],
+                         "part": days, "whole": whole})  # fmt: skip
+
+
+def release_stays(stays: pd.DataFrame, mechanism: str, epsilon: float, seed: int, rules: bool) -> tuple[float, float]:
+    """Return the share of rows that break a rule, and the mean L1 error / N of the 1- and 2-way marginals of rows."""
+    with tempfile.TemporaryDirectory() as place:
+        stays.to_parquet(f"{place}/stays.parquet", index=False)
+        stated = {"rule": [{"rule": rule} for rule in RULES]} if rules else {}
+        Path(place, "domain.toml").write_text(tomli_w.dumps({"attributes": STAY, **stated}))
+        job = {
+            "data": {"path": f"{place}/stays.parquet", "domain": f"{place}/domain.toml"},
+            "privacy": {"epsilon": epsilon, "delta": 1e-9, "ledger": f"{place}/ledger.sqlite", "dataset": "stays"},
+            "workload": [{"family": "marginal", "degree": 2}],
+            "mechanism": {"name": mechanism},
+            "engine": {"scheduler": "synchronous", "seed": seed},
+            "synthesize": {"rows": len(stays), "types": "input"},
+        }
+        rows = dp.run(job, f"{place}/run").synthetic().compute()
+        rows.to_parquet(f"{place}/rows.parquet", index=False)
+        domain = Domain.from_dict({"attributes": STAY})
+        counts = [dp.count_marginals(dp.Table.open(f"{place}/{name}.parquet", domain), MARGINALS)
+                  for name in ("stays", "rows")]  # fmt: skip
+    wrong = (pd.to_datetime(rows.discharge) < pd.to_datetime(rows.admission)) | (rows.part > rows.whole)
+    errors = [np.abs(counts[0][names] - counts[1][names]).sum() / len(stays) for names in MARGINALS]
+    return float(wrong.mean()), float(np.mean(errors))
+
+
+MARGINALS = [*((name,) for name in STAY), *combinations(STAY, 2)]
+
+
+def print_rules() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=list(SAVED))
+    parser.add_argument("--mechanisms", nargs="+", default=["weighted-residuals", "aim-grem", "aim-pgm"])
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    figures: dict[str, float] = {}
+    for mechanism in given.mechanisms:
+        for epsilon in given.epsilons:
+            found = np.array([[release_stays(draw_stays(given.rows, seed), mechanism, epsilon, seed, rules)
+                               for rules in (False, True)] for seed in range(given.seeds)])  # fmt: skip
+            (free, error), (broken, own) = found.mean(axis=0)
+            print(
+                f"{mechanism:18} epsilon {epsilon:4g}: rows that break a rule {100 * free:.1f} % without rules, "
+                f"{100 * broken:.1f} % with; error {error:.4f} and {own:.4f}, {own / error:.3f} times",
+                flush=True,
+            )
+            name = f"{mechanism}, {epsilon:g}"
+            figures |= {f"{name}, free": free, f"{name}, broken": broken, f"{name}, ratio": own / error}
+    if given.save:
+        base.save("rules", figures)
 
 
 DELTA, BOUND = 1e-5, 50
@@ -234,9 +309,8 @@ def berka(folder: Path) -> Job:
     }  # fmt: skip
     link = {"name": "transactions", "kind": "one-to-many", "parent": "accounts", "child": "transactions",
             "child_key": "account", "max_degree": BOUND, "order_by": ["date", "number"]}  # fmt: skip
-    early = [f"1993-{month:02d}" for month in range(1, 13)]
-    rules = [{"accounts.opened": [year], "transactions.date": early} for year in range(1994, 1998)]
-    return {"tables": tables, "link": [link], "impossible": rules}
+    rules = [{"rule": "if accounts.opened >= 1994 then transactions.date >= 1994-01-01"}]
+    return {"tables": tables, "link": [link], "rule": rules}
 
 
 DATABASES = {"movielens": movielens, "berka": berka}
@@ -263,7 +337,7 @@ class Histories:
         privacy = {"epsilon": epsilon, "delta": DELTA, "ledger": f"{folder}/ledger.sqlite", "dataset": "benchmark"}
         content = self.content | {"privacy": privacy, "engine": {"scheduler": "synchronous", "seed": seed}}
         if not ordered:
-            content = {key: one for key, one in content.items() if key != "impossible"}
+            content = {key: one for key, one in content.items() if key != "rule"}
             links = [{key: one for key, one in link.items() if key not in ("order_by", "parents")}
                      for link in content["link"]]  # fmt: skip
             content = content | {"link": links}
@@ -314,7 +388,7 @@ class Histories:
             run = open_run(path)
             sigma = LinkBudget(run.closed_job, run.neighbours, self.piece(run.job).link).steps_draw(
                 self.tables).lattice_variance**0.5 if ordered else 0.0  # fmt: skip
-            again = {key: one for key, one in self.content.items() if key != "impossible"} | {
+            again = {key: one for key, one in self.content.items() if key != "rule"} | {
                 "privacy": {"privacy_cost": 1.0, "dataset": "benchmark"}
             }
             again["tables"] = {name: one if one.get("public") else one | {"path": f"{path}/synthetic/{name}/*.parquet"}
@@ -388,6 +462,7 @@ def report(name: str, histories: Histories, epsilon: float, seeds: int) -> None:
 COMMANDS = {
     "usefulness": print_usefulness,
     "declared_parents": print_declared_parents,
+    "rules": print_rules,
     "histories": print_histories,
 }
 

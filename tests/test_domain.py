@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 import dpscale as dp
 from dpscale.domain import Attribute
-from dpscale.domain.structural_zeros import FunctionalDependency
+from dpscale.domain.rules import FunctionalDependency
 from tests.strategies import domains
 
 GOOD = {"kind": "categories", "values": ["F", "M"]}
@@ -149,10 +149,10 @@ def test_name_with_lone_surrogate_is_refused():
 
 
 def test_transitive_dependency_is_a_rule_of_the_domain():
-    rules = [{"attribute": "region", "by": "town", "map": {"0": 0, "1": 0, "2": 1}},
-            {"attribute": "country", "by": "region", "map": {"0": 1, "1": 0}}]  # fmt: skip
-    domain = dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": rules})
+    rules = ["if town in (0, 1) then region = 0", "if town = 2 then region = 1",
+             "(region = 0 and country = 1) or (region = 1 and country = 0)"]  # fmt: skip
+    domain = dp.Domain({"town": 3, "region": 2, "country": 2}, rules)
     assert FunctionalDependency("town", "country", (1, 1, 0)) in domain.rules
     assert len(domain.rules) == 3
-    assert domain == dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": rules})
+    assert domain == dp.Domain({"town": 3, "region": 2, "country": 2}, rules)
     assert dp.Domain.from_dict(domain.to_dict()).rules == domain.rules

@@ -49,7 +49,7 @@ from dpscale.base.display import escape_formula
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
-from dpscale.domain.structural_zeros import possible
+from dpscale.domain.rules import possible
 from dpscale.storage.files import write_whole
 
 MOST_CELLS = 20_000

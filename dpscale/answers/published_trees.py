@@ -34,7 +34,7 @@ from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.hierarchy import level_axes, margin_cells
 from dpscale.domain.public_totals import common_set
-from dpscale.domain.structural_zeros import constraints_on, possible
+from dpscale.domain.rules import constraints_on, possible
 from dpscale.optimize.nonnegative_counts import MOST_SIDE, Grids, Lines, fit_partitions
 from dpscale.plans.tree import with_implied, without_implied
 from dpscale.reconstruction.tree_estimates import TreeEstimates

@@ -61,6 +61,8 @@ class Synthesizer:
         Name of the data in the ledger. Default: "default".
     ledger : str or Path, optional
         Path or address of the ledger. Default: ledger.sqlite in the user's data folder.
+    rules : sequence of str
+        Public rules between attributes that all rows satisfy, beside those of the domain.
 
     Attributes
     ----------
@@ -90,11 +92,13 @@ class Synthesizer:
         rows_per_unit: int | None = None,
         dataset: str | None = None,
         ledger: str | Path | None = None,
+        rules: Sequence[str] = (),
     ) -> None:
         """Store the parameters, which are those of the class; `fit` checks them."""
         self.domain, self.epsilon, self.delta, self.degree, self.mechanism = domain, epsilon, delta, degree, mechanism
         self.target, self.options = target, options
         self.unit, self.rows_per_unit, self.dataset, self.ledger = unit, rows_per_unit, dataset, ledger
+        self.rules = rules
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters.
@@ -172,7 +176,7 @@ class Synthesizer:
         if not isinstance(self.domain, Domain):
             raise JobError("Synthesizer.domain", f"a {type(self.domain).__name__}", "a Domain", "write dp.Domain(a=3)")
         degree = min(self.degree, len(self.domain)) if isinstance(self.degree, int) else self.degree
-        queries = Workload(self.domain).add(MARGINAL.name, degree=degree)
+        queries = Workload(self.domain.with_rules(self.rules)).add(MARGINAL.name, degree=degree)
         if self.target is not None:
             queries.add_target(self.target)
         made = plan(queries, mechanism=self.mechanism, epsilon=self.epsilon, delta=self.delta, unit=self.unit,

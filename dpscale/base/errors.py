@@ -26,7 +26,7 @@ SECTIONS = {  # other fields by the section on them
     "run directory": "docs/run-directory.md", "period": "docs/growing.md", "plan": "docs/frames.md",
     "run": "docs/frames.md", "bins": "docs/frames.md", "Synthesizer": "docs/frames.md", "frame": "docs/frames.md",
     "client": "docs/cluster.md", "release": "docs/answers.md", "query": "docs/answers.md",
-    "impossible": "docs/rows.md#structural-zeros", "cap": "dpscale ledger cap --help",
+    "rule": "docs/rows.md#rules", "cap": "dpscale ledger cap --help",
     "columns": "dpscale domain sketch --help", "found": "docs/domain-file.md#cells-that-are-not-public",
     "scikit": "docs/rows.md", "SDMetrics": "docs/rows.md", "of": "docs/jobs.md#sums-and-means",
     "evidence": "docs/privacy.md#evidence-for-auditors",

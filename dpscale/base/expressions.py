@@ -1,14 +1,15 @@
-"""Tokens, literals and the recursive-descent reader that row filters and predicates share."""
+"""Tokens, literals and the recursive-descent readers that row filters, predicates and rules share."""
 
 from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import DataError, DpscaleError
@@ -23,6 +24,7 @@ TOKEN = re.compile(r"""
   | (?P<word>[^\W\d]\w*)
   | (?P<sign>==|<>|!=|<=|>=|=|<|>|&&|\|\||[&|])
   | (?P<mark>\.\.|[(),\[\]])
+  | (?P<sum>[.+*-])
 """, re.VERBOSE)  # fmt: skip
 INSTEAD = {"==": "write a single =", "<>": "write !=", "&&": "write and", "&": "write and"}
 MOST = 1 << 63  # smaller integers are compared exactly, as in columns
@@ -55,6 +57,8 @@ class ExpressionReader:
     instead : mapping of str to str
         Remedies by wrong token.
     error : type of DpscaleError
+    sums : bool
+        Whether the grammar has sums and qualified names.
     """
 
     field: ClassVar[str]
@@ -63,6 +67,7 @@ class ExpressionReader:
     words: ClassVar[tuple[str, ...]] = ("and", "or", "not", "in")
     instead: ClassVar[Mapping[str, str]] = INSTEAD
     error: ClassVar[type[DpscaleError]] = DataError
+    sums: ClassVar[bool] = False
 
     def __init__(self, text: str) -> None:
         self.text, self.place = text, 0
@@ -72,7 +77,7 @@ class ExpressionReader:
         found, at = [], 0
         while at < len(text):
             match = TOKEN.match(text, at)
-            if match is None:
+            if match is None or (match.lastgroup == "sum" and not self.sums):
                 self.refuse(Token("none", text[at], at), self.takes)
             found.append(Token(str(match.lastgroup), match.group(), at))
             at = match.end()
@@ -89,7 +94,7 @@ class ExpressionReader:
 
     def take_if(self, *words: str) -> bool:
         """Move past the next token if it is one of some words or marks; return whether it is."""
-        found = self.next.kind in ("word", "mark") and self.next.text.lower() in words
+        found = self.next.kind in ("word", "mark", "sum") and self.next.text.lower() in words
         self.place += found
         return found
 
@@ -156,6 +161,87 @@ class ExpressionReader:
             open_quote = token.kind == "none" and token.text in "'\"`"
             remedy = "close the quote" if open_quote else f"write {self.example}"
         raise self.error(self.field, got, takes, remedy)
+
+
+class Comparable(Protocol):
+    """Operand of `in`, `between` and `is null`; results have the operators |, & and ~."""
+
+    def compared(self, sign: str, value: Literal, /) -> Any:
+        """Return where the operand is in a relation to a literal."""
+
+    def nulls(self) -> Any:
+        """Return where the operand is null."""
+
+
+class ConditionReader(ExpressionReader, ABC):
+    """Reader of conditions joined by and, or, not and parentheses.
+
+    either     = both { "or" both }
+    both       = single { "and" single }
+    single     = "not" single | "(" either ")" | condition
+    membership = operand ["not"] "in" ( "(" literals ")" | "[" literals "]" | literal ".." literal )
+               | operand ["not"] "between" literal "and" literal | operand "is" ["not"] "null"
+    """
+
+    @abstractmethod
+    def condition(self) -> Any:
+        """Read a single condition."""
+
+    @abstractmethod
+    def joined(self, word: str, one: Any, other: Any) -> Any:
+        """Return two conditions joined by "and" or "or"."""
+
+    @abstractmethod
+    def negated(self, one: Any) -> Any:
+        """Return the negation of a condition."""
+
+    def either(self) -> Any:
+        found = self.both()
+        while self.take_if("or"):
+            found = self.joined("or", found, self.both())
+        return found
+
+    def both(self) -> Any:
+        found = self.single()
+        while self.take_if("and"):
+            found = self.joined("and", found, self.single())
+        return found
+
+    def single(self) -> Any:
+        if self.take_if("not"):
+            return self.negated(self.single())
+        if self.take_if("("):
+            found = self.either()
+            self.expect(")")
+            return found
+        return self.condition()
+
+    def membership(self, operand: Comparable) -> Any:
+        """Read the rest of a condition after an operand that no sign follows."""
+        if self.take_if("is"):
+            negated = self.take_if("not")
+            self.expect("null")
+            return ~operand.nulls() if negated else operand.nulls()
+
+        sign = self.take()
+        negated = sign.text.lower() == "not" and sign.kind == "word"
+        sign = self.take() if negated else sign
+        if sign.kind != "word" or sign.text.lower() not in ("in", "between"):
+            self.refuse(sign, "=, !=, <, <=, >, >=, in, between or is null")
+        found = self._members(operand, sign)
+        return ~found if negated else found
+
+    def _members(self, operand: Comparable, sign: Token) -> Any:
+        """Read the values after `in` or `between`."""
+        for start, end in (("(", ")"), ("[", "]")):
+            if sign.text.lower() == "in" and self.next.text == start:
+                first, *others = [operand.compared("=", value) for value in self.literals(start, end)]
+                for one in others:
+                    first = first | one
+                return first
+        low = self.literal()
+        self.expect(".." if sign.text.lower() == "in" else "and")
+        return operand.compared(">=", low) & operand.compared("<=", self.literal())
 
 
 def spelled_name(name: str, words: tuple[str, ...] = ExpressionReader.words) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import tomli_w
@@ -29,12 +28,14 @@ from dpscale.domain.attribute import Attribute, check_size
 from dpscale.domain.columns import axes_of
 from dpscale.domain.domain_schema import EXAMPLE, from_tables
 from dpscale.domain.hierarchy import Hierarchy, hierarchies_of
+from dpscale.domain.implied_rules import check_contradictions, implied_rules
 from dpscale.domain.number import TOTAL, Number, checked_number, read_numbers
 from dpscale.domain.public_totals import PublicTotal, check_totals, coarsen, read_total, total_bytes, total_name
+from dpscale.domain.rule_text import checked_text
+from dpscale.domain.rules import ValueRule, check_rules, closed, follows, read_constraints, with_dependencies
 from dpscale.domain.schema_values import check_keys, check_names, check_names_list
 from dpscale.domain.search import NodeSearch
-from dpscale.domain.search_schema import check_rules_known, located_tree
-from dpscale.domain.structural_zeros import check_rules, closed, follows, listed, read_rules
+from dpscale.domain.search_schema import located_tree
 from dpscale.domain.tree import stored_name, tree_bytes
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
@@ -255,8 +256,16 @@ class AxisIndex:
 
 
 TOTALS = "totals"
-RULES = ("impossible", "determined")
+RULE = "rule"
 REVIEWED, DISCOVERED = "reviewed", "discovered"
+
+
+def texts_of(tables: object) -> list[str]:
+    """Return the texts of tables [[rule]]. Raises DomainError for others."""
+    if not isinstance(tables, list) or not all(isinstance(table, Mapping) and set(table) == {RULE} for table in tables):
+        raise DomainError(RULE, "not a list of tables with the key rule", "tables [[rule]]",
+                          'write [[rule]] and below it rule = "discharge >= admission"')  # fmt: skip
+    return [table[RULE] for table in tables]
 
 
 class Domain(AxisIndex):
@@ -266,9 +275,8 @@ class Domain(AxisIndex):
     ----------
     attributes : mapping of str to object, or iterable of Attribute, optional
         Values as in `columns`, or attributes.
-    rules : mapping
-        Entries `impossible` and `determined` of a domain file, `reviewed` for a draft, and `discovered`: the names of
-        attributes whose cells a release has found.
+    rules : sequence of str
+        Public rules between attributes that all records satisfy, such as "discharge >= admission".
     public_totals : sequence of PublicTotal
         Exact totals of the records (`public_totals`).
     **columns
@@ -280,27 +288,74 @@ class Domain(AxisIndex):
     (2, 10)
     >>> Domain({"a": 10, "b": 20}).shape(("a", "b"))
     (10, 20)
+    >>> Domain({"part": 5, "whole": 9}, rules=["part <= whole"]).rules[0].names
+    ('part', 'whole')
     """
 
     def __init__(
         self,
         attributes: Mapping[str, object] | Iterable[Attribute] | None = None,
         /,
-        rules: Mapping[str, Any] = MappingProxyType({}),
+        rules: Sequence[str] = (),
         public_totals: Sequence[PublicTotal] = (),
         **columns: object,
     ) -> None:
         """Create a domain; the parameters are those of the class."""
         super().__init__(axes_of(attributes, columns))
-        self._rules = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
-        check_rules_known(self._rules, [axis.name for axis in self.axes if axis.search is not None])
-        rules_of_file = read_rules(self._rules, self.attribute) + follows(self.attributes)
-        check_rules(rules_of_file, self._sizes)
-        self.rules = closed(rules_of_file)
-        if "impossible" in self._rules:
-            self._rules["impossible"] = [listed(table, self.attribute) for table in self._rules["impossible"]]
+        self._read_rules(rules)
         self.public_totals = tuple(public_totals)
         check_totals(self, self.public_totals)
+
+    def _read_rules(self, texts: Sequence[str]) -> None:
+        """Read rules and their consequences; check that they do not contradict each other."""
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise DomainError("rules", safe_repr(texts), "a list of texts", 'write rules=["discharge >= admission"]')
+        self.rule_texts = tuple(dict.fromkeys(map(checked_text, texts)))
+        read = {text: read_constraints(text, self.__getitem__) for text in self.rule_texts}
+        every = [rule for own in read.values() for rule in own]
+        check_contradictions(read, self._sizes, {axis.name: axis.listed for axis in self.axes})
+
+        self.value_rules = tuple(rule for rule in every if isinstance(rule, ValueRule))
+        rules = with_dependencies([rule for rule in every if rule.names], self._sizes) + follows(self.attributes)
+        check_rules(rules, self._sizes)
+        self.rules = closed((*rules, *implied_rules(every)))
+
+    def with_rules(self, texts: Sequence[str]) -> Domain:
+        """Return the domain with further rules.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Rules as in the constructor.
+
+        Returns
+        -------
+        Domain
+
+        Raises
+        ------
+        DomainError
+            If a rule is invalid, or contradicts another one.
+
+        Examples
+        --------
+        >>> Domain(a=3, b=3).with_rules(["a <= b"]).rule_texts
+        ('a <= b',)
+        """
+        return self._copy(rules=(*self.rule_texts, *texts)) if texts else self
+
+    def _copy(self, **changes: Any) -> Domain:
+        """Return the domain with other axes, rules, public totals or marks."""
+        kept = {"axes": self.axes, "rules": self.rule_texts, "totals": self.public_totals, "marks": self._marks}
+        own = kept | changes
+        made = Domain(own["axes"], own["rules"], own["totals"])
+        made._marks = own["marks"]
+        return made
+
+    @cached_property
+    def _marks(self) -> dict[str, Any]:
+        """Entries `reviewed` and `discovered` of the domain file."""
+        return {}
 
     @classmethod
     def read(cls, path: str | Path) -> Domain:
@@ -358,12 +413,12 @@ class Domain(AxisIndex):
     @property
     def discovered(self) -> tuple[str, ...]:
         """Attributes and numbers whose cells were found by a search, or will be."""
-        return tuple(self._rules.get(DISCOVERED, ())) or tuple(one.name for one in self.searches)
+        return tuple(self._marks.get(DISCOVERED, ())) or tuple(one.name for one in self.searches)
 
-    def _with(self, changed: Mapping[str, Attribute], **rules: Any) -> Domain:
+    def _with(self, changed: Mapping[str, Attribute], **marks: Any) -> Domain:
         """Return the domain with other attributes in the places of some."""
         axes = [changed.get(axis.name, axis) for axis in self.axes]
-        return Domain(axes, {**self._rules, **rules}, self.public_totals)
+        return self._copy(axes=axes, marks={**self._marks, **marks})
 
     def with_totals(self, tables: Sequence[Mapping[str, Any]], folder: Path | None = None) -> Domain:
         """Return the domain with public totals of some records.
@@ -386,7 +441,7 @@ class Domain(AxisIndex):
             If a total is invalid, or contradicts another one.
         """
         found = [read_total(table, self, folder) for table in tables]
-        return Domain(self.axes, self._rules, (*self.public_totals, *found)) if found else self
+        return self._copy(totals=(*self.public_totals, *found)) if found else self
 
     def without(self, name: str) -> Domain:
         """Return the domain without an attribute.
@@ -410,15 +465,15 @@ class Domain(AxisIndex):
         ('b',)
         """
         self[name]
-        for rule in self.rules:
-            if name in rule.names:
+        for rule in (*self.rules, *self.value_rules):
+            if name in rule.names or (isinstance(rule, ValueRule) and name in rule.numbers):
                 raise DomainError("domain", f"a rule that contains {name!r}", "rules of other attributes", "remove it")
-        return Domain([axis for axis in self.axes if axis.name != name], self._rules, self.public_totals)
+        return self._copy(axes=[axis for axis in self.axes if axis.name != name])
 
     @cached_property
     def without_totals(self) -> Domain:
         """The domain without public totals."""
-        return Domain(self.axes, self._rules) if self.public_totals else self
+        return self._copy(totals=()) if self.public_totals else self
 
     def known_table(self, names: AttributeSet) -> Integers | None:
         """Return the exact table of an attribute set that follows from a public total; None if none does.
@@ -481,7 +536,7 @@ class Domain(AxisIndex):
         >>> Domain.from_dict({"attributes": {"age": {"kind": "integer", "low": 18, "high": 99}}})["age"].size
         82
         """
-        check_keys(content, {"attributes", "numbers", TOTALS, REVIEWED, DISCOVERED, *RULES}, "domain file")
+        check_keys(content, {"attributes", "numbers", TOTALS, REVIEWED, DISCOVERED, RULE}, "domain file")
         if content.get(REVIEWED, True) is not True:
             known = "true, after public bounds have replaced those that `dpscale domain sketch` took from the records"
             raise DomainError(REVIEWED, safe_repr(content[REVIEWED]), known, "review the file, then set it")
@@ -492,7 +547,9 @@ class Domain(AxisIndex):
                 "attributes", "not a table", "tables [attributes.NAME]", f"such as [attributes.age] with {EXAMPLE}"
             )
 
-        made = cls([*from_tables(tables, folder), *read_numbers(content.get("numbers", {}))], content)
+        axes = [*from_tables(tables, folder), *read_numbers(content.get("numbers", {}))]
+        made = cls(axes, texts_of(content.get(RULE, [])))
+        made._marks = {name: content[name] for name in (REVIEWED, DISCOVERED) if name in content}
         return made.with_totals(content.get(TOTALS, []), folder)
 
     def to_dict(self) -> dict[str, Any]:
@@ -508,6 +565,7 @@ class Domain(AxisIndex):
         3
         """
         numbers = {"numbers": {number.name: number.describe() for number in self.numbers}} if self.numbers else {}
+        rules = {RULE: [{RULE: text} for text in self.rule_texts]} if self.rule_texts else {}
         leaves = {
             attribute.level.tree
             for attribute in self.attributes
@@ -520,7 +578,7 @@ class Domain(AxisIndex):
         ]
         totals = {TOTALS: [total.describe() for total in self.public_totals]} if self.public_totals else {}
 
-        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._rules, **totals}
+        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **rules, **self._marks, **totals}
 
     def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:
         """Return a domain file and copies of the files of its hierarchies, for one folder.
@@ -566,7 +624,7 @@ class Domain(AxisIndex):
     @property
     def reviewed(self) -> bool:
         """Whether the domain is a draft from data that a person has reviewed."""
-        return REVIEWED in self._rules
+        return REVIEWED in self._marks
 
     def for_rows_per_unit(self, rows: int) -> Domain:
         """Return the domain for units of some rows, on which numbers with bounded totals depend.
@@ -624,7 +682,7 @@ class Domain(AxisIndex):
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        return self.axes, self.rules, tuple(total.digest for total in self.public_totals)
+        return self.axes, self.rule_texts, tuple(total.digest for total in self.public_totals)
 
     def __hash__(self) -> int:
         return hash(self.axes)

@@ -23,7 +23,7 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.domain.attribute import Attribute
-from dpscale.domain.structural_zeros import follows
+from dpscale.domain.rules import follows
 
 
 @dataclass(frozen=True, eq=False)

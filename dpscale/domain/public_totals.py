@@ -29,7 +29,7 @@ from dpscale.base.errors import DomainError
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.hierarchy import Hierarchy, level_axes, margin_cells
-from dpscale.domain.structural_zeros import DomainConstraint, possible
+from dpscale.domain.rules import DomainConstraint, possible
 from dpscale.storage.files import place
 
 EXTERNAL, SAME = ORIGINS = ("external", "same records")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,14 +141,3 @@ def located_tree(attribute: Attribute, folder: Path) -> NodeSearch:
         raise DomainError(field, f"{display_path(path)}, which was changed", "the file as the domain was written with",
                           "restore it, or remove sha256")  # fmt: skip
     return replace(search, file=str(path.resolve() if is_local(path) else path), digest=digest)
-
-
-def check_rules_known(rules: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Raise DomainError for a structural zero or a dependency of an attribute whose values are not known."""
-    for rule, tables in rules.items():
-        listed = [table for table in tables if isinstance(table, Mapping)] if isinstance(tables, list | tuple) else []
-        used = {str(key) for table in listed for key in (*table, table.get("attribute"), table.get("by"))}
-        if met := sorted(used.intersection(names)):
-            raise DomainError(
-                rule, f"the attribute {met[0]!r}, whose values are not known", "public attributes", "remove the rule"
-            )

@@ -24,7 +24,6 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, partition_groups, plan_passes
 from dpscale.evaluation.inputs import ComparedTable, Numbered, fold_counts, number_partitions
 from dpscale.privacy.streams import PublicStream
-from dpscale.synthesis.quality import combination_at
 
 DEGREES, MOST, MOST_CELLS = (1, 2, 3), 500, 1 << 22
 
@@ -49,6 +48,21 @@ def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -
     sets = [tuple(names[i] for i in combination_at(number, len(names), degree)) for number in numbers]
     small = tuple(one for one in sets if domain.cells(one) <= MOST_CELLS)
     return ComparedSets(small, every, len(sets) - len(small))
+
+
+def combination_at(number: int, count: int, degree: int) -> tuple[int, ...]:
+    """Return the number-th combination of `degree` of `count` columns, in the order of `itertools.combinations`."""
+    subset: list[int] = []
+    for column in range(count):
+        if len(subset) == degree:
+            break
+        count_with = comb(count - column - 1, degree - len(subset) - 1)  # sets that contain this column
+        if number < count_with:
+            subset.append(column)
+        else:
+            number -= count_with
+
+    return tuple(subset)
 
 
 def _draw_numbers(every: int, stream: PublicStream) -> list[int]:

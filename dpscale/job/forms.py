@@ -29,6 +29,7 @@ from dpscale.job.sections import (
     PeriodSettings,
     Privacy,
     ReconstructTable,
+    RuleTable,
     SynthesizeTable,
     TableSection,
     TableShares,
@@ -45,6 +46,7 @@ TABLE_SECTIONS: dict[str, type[Settings]] = {
     "output": Output,
     "synthesize": SynthesizeTable,
     "totals": TotalsTable,
+    "rule": RuleTable,
     "time": PeriodSettings,
 }
 JOB_SECTIONS: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "budget": BudgetTable}

@@ -22,7 +22,7 @@ from dpscale.domain import Domain
 from dpscale.job.data import Places, below, default_dataset, files_of, key_columns, places_of
 from dpscale.job.forms import ONLY, SEVERAL, check_sections, from_short, job_sentence, to_short, with_budget
 from dpscale.job.joins import Join, resolve_joins
-from dpscale.job.linked_rules import LinkedRule, linked_rules
+from dpscale.job.link_rules import LinkedRule, linked_rules
 from dpscale.job.protected_unit import check_columns, check_distinct, check_keys
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
@@ -33,6 +33,7 @@ from dpscale.job.sections import (
     LinkSection,
     LinkShare,
     Privacy,
+    RuleTable,
     SynthesizeTable,
     TableSection,
     TableShares,
@@ -60,8 +61,7 @@ class Job(Settings):
     workload: list[JoinWorkload] | None = None  # None: omitted from the digest of a job
     joins: dict[str, JoinSection] | None = None
     budget: BudgetTable = BudgetTable()
-    impossible: list[dict[str, Any]] | None = None
-    determined: list[dict[str, Any]] | None = None
+    rule: list[RuleTable] | None = None  # across tables; None: omitted from the digest of a job
     _is_short: bool = PrivateAttr(False)
 
     @classmethod
@@ -180,7 +180,7 @@ class Job(Settings):
     @cached_property
     def declared(self) -> dict[str, Domain]:
         """Domains of the tables as their files state them, with assumed cells where they are not public."""
-        return {name: Domain.read(one.domain) for name, one in self.tables.items()}
+        return {name: one.read_domain() for name, one in self.tables.items()}
 
     @cached_property
     def domains(self) -> dict[str, Domain]:
@@ -213,7 +213,7 @@ class Job(Settings):
 
     @cached_property
     def linked_rules(self) -> dict[str, list[LinkedRule]]:
-        """Structural zeros across tables, by link."""
+        """Rules across tables, by link."""
         return linked_rules(self)
 
     def key(self, table: str) -> tuple[str, ...]:

@@ -513,6 +513,12 @@ class PeriodSettings(Settings):
         return self if self.after is None else self.model_copy(update={"after": located(folder, self.after)})
 
 
+class RuleTable(Settings):
+    """Table [[rule]]: a public rule between attributes, as `domain.rule_text` reads it."""
+
+    rule: str
+
+
 class TableSection(UnitSettings, Named):
     """Table of a job: its data and key, its workload and methods.
 
@@ -527,6 +533,7 @@ class TableSection(UnitSettings, Named):
     synthesize: SynthesizeTable | None = None
     output: Output | None = None
     totals: list[TotalsTable] | None = None
+    rule: list[RuleTable] | None = None
     time: PeriodSettings | None = None
     snapshot: Literal["content", "footers"] | None = None
     links: bool | None = None
@@ -570,6 +577,10 @@ class TableSection(UnitSettings, Named):
         time = self.time and self.time.resolved(folder)
         own = {"workload": parts, "totals": totals, "time": time, "unit_through": self.resolved_hops(folder)}
         return self.model_copy(update={**paths, **own})
+
+    def read_domain(self) -> Domain:
+        """Return the domain of the file with the rules of the job."""
+        return Domain.read(self.domain).with_rules([one.rule for one in self.rule or ()])
 
     @property
     def method(self) -> MechanismTable:
@@ -748,9 +759,7 @@ class TablesOfJob(Protocol):
     @property
     def joins(self) -> Mapping[str, JoinSection] | None: ...
     @property
-    def impossible(self) -> Sequence[Mapping[str, Any]] | None: ...
-    @property
-    def determined(self) -> Sequence[Mapping[str, Any]] | None: ...
+    def rule(self) -> Sequence[RuleTable] | None: ...
     @property
     def declared(self) -> Mapping[str, Domain]: ...
     @property

@@ -300,7 +300,7 @@ class TableJob:
 
     def read_domain(self) -> Domain:
         rows = self.data.max_rows_per_unit
-        domain = without_period(Domain.read(self.data.domain), self.data.period)
+        domain = without_period(self.data.read_domain(), self.data.period)
         check_unit_needed(domain, rows is not None)
         domain = domain.for_rows_per_unit(rows or 1)
         domain = domain.with_totals([one.model_dump() for one in self.data.totals or []])

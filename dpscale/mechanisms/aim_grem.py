@@ -16,7 +16,7 @@ from pydantic import model_validator
 from dpscale.base.display import format_bytes
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.settings import setting
-from dpscale.domain.structural_zeros import DomainConstraint
+from dpscale.domain.rules import DomainConstraint
 from dpscale.mechanisms.aim.adaptive_plan import (
     AdaptiveOptions,
     AdaptivePlan,

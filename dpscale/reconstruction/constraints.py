@@ -1,6 +1,6 @@
 """Structural zeros and functional dependencies in maximum-entropy estimates.
 
-The rules of the domain (`dpscale.domain.structural_zeros`) are public, so using them costs no budget:
+The rules of the domain (`dpscale.domain.rules`) are public, so using them costs no budget:
 
 - *1-way marginals.* If one attribute depends on another, a region on its town, both 1-way marginals measure the region.
   Its estimate is their inverse-variance average, and the towns are scaled to it. Values that are impossible by
@@ -20,7 +20,7 @@ from itertools import combinations
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, NDArray
-from dpscale.domain.structural_zeros import DomainConstraint, FunctionalDependency, constraints_on, possible
+from dpscale.domain.rules import DomainConstraint, FunctionalDependency, ValueRule, constraints_on, possible
 from dpscale.workload.residual.axes import Groups, coarsened, expanded
 
 Rules = Sequence[DomainConstraint]
@@ -79,7 +79,7 @@ def known_pair(
 def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
     """Return which cells over groups contain a possible cell.
 
-    For large sets only functional dependencies are applied.
+    For large sets only functional dependencies and value rules are applied.
     """
     inside = [groups[name] for name in names]
     shape = [one.size for one in inside]
@@ -90,6 +90,9 @@ def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Grou
     for rule in constraints_on(rules, names):
         if isinstance(rule, FunctionalDependency):
             allowed &= _broadcast_groups(rule, names, groups)
+        elif isinstance(rule, ValueRule):
+            own = rule.over_groups({name: groups[name].labels for name in rule.names})
+            allowed &= own.possible(names, allowed.shape)
     return allowed
 
 

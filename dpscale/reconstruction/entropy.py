@@ -23,7 +23,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain.structural_zeros import DomainConstraint, FunctionalDependency, constraints_on
+from dpscale.domain.rules import DomainConstraint, FunctionalDependency, constraints_on
 from dpscale.reconstruction.constraints import (
     MOST_CELLS,
     coarse_possible,

@@ -28,10 +28,10 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, stats
-from dpscale.domain.structural_zeros import DomainConstraint, constraints_on
+from dpscale.domain.rules import DomainConstraint, constraints_on
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.consistency import NoisyCounts, non_negative_counts, total_of
-from dpscale.reconstruction.constraints import constrained_pairs, edges, known_pair, reconcile_one_ways
+from dpscale.reconstruction.constraints import coarse_possible, constrained_pairs, edges, known_pair, reconcile_one_ways
 from dpscale.reconstruction.entropy import LowOrder, product_of
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
@@ -140,14 +140,22 @@ class _PairShrinkage:
         return cls(model, paired, flat, np.array([residual.deviation for residual in residuals]), own)
 
     def alone(self) -> Floats:
-        """Shrink towards independence, or towards neighbouring cells where there is no better expectation."""
-        table = self._expected(self._place_tables(self.paired.independent(), self.rule_tables))
-        return self._fit([table, *(near(self.paired, table, reach) for reach in NEIGHBOUR_REACHES)])
+        """Shrink towards independence, or towards neighbouring cells where there is no better expectation.
+
+        The expectation of a pair with rules is independence on its possible cells, or on all cells.
+        """
+        tables = [self._expected(self._place_tables(self.paired.independent(), self.rule_tables))]
+        if self.rule_tables:
+            tables.append(self._expected(self.paired.independent()))
+        return self._fit([*tables, *(near(self.paired, own, reach) for own in tables for reach in NEIGHBOUR_REACHES)])
 
     def chained(self, links: PairLinks) -> Floats:
         """Shrink towards the nearest chains."""
         noisy = self.paired.noisy(self.residuals, self.paired.independent())
-        return self._fit([self._expected(self._place_tables(links.nearest(self.paired, noisy), self.rule_tables))])
+        nearest = self._expected(links.nearest(self.paired, noisy))
+        if not self.rule_tables:
+            return self._fit([nearest])
+        return self._fit([self._expected(self._place_tables(nearest.reference.copy(), self.rule_tables)), nearest])
 
     def _expected(self, expectation: Floats) -> NoisyTables:
         reference = np.maximum(expectation, LEAST)
@@ -155,11 +163,11 @@ class _PairShrinkage:
         return NoisyTables(values, reference, self.deviations, self.paired.starts)
 
     def _fit(self, ways: Sequence[NoisyTables]) -> Floats:
-        tables = self.paired.fit(best_posterior(ways), FIT_ROUNDS, FIT_TOLERANCE * self.model.total)
-        views = self.paired.split(tables)
-        return self._place_tables(
-            tables, {names: self.model.impose_rules(names, views[names]) for names in self.rule_tables}
-        )
+        tables = best_posterior(ways)
+        views = self.paired.split(tables) if self.rule_tables else {}
+        for names in self.rule_tables:
+            views[names] *= coarse_possible(self.model.rules, names, self.model.groups)
+        return self.paired.fit(tables, FIT_ROUNDS, FIT_TOLERANCE * self.model.total)
 
     def _place_tables(self, tables: Floats, own: Tables) -> Floats:
         """Write some tables into their positions, in place."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain.structural_zeros import restored
+from dpscale.domain.rules import restored
 from dpscale.reconstruction.base import Estimates, Evidence
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates

@@ -2,7 +2,8 @@
 
 The draft is complete: once a person has replaced its bounds and values by public ones and set `reviewed = true`, it is
 a valid domain file. Columns that a domain cannot represent (nested columns, too many texts, only nulls) and columns
-that look like identifiers, names or free text are omitted with a comment that states the reason.
+that look like identifiers, names or free text are omitted with a comment that states the reason. Rules between columns
+that hold in all records are proposed in comments.
 
 The summary of a column has its range, a bounded number of values, and the number of dates by format.
 """
@@ -31,6 +32,7 @@ from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.formats import other_delimiter
 from dpscale.records.frames import as_arrow, frame_columns, read_stream
 from dpscale.records.origin import Origin
+from dpscale.records.sketched_rules import RuleSummary
 from dpscale.storage.files import is_path, write_private
 
 MOST_VALUES = 64
@@ -309,6 +311,8 @@ class Sketch:
         Comments on columns.
     units : tuple of str
         Columns that may identify the privacy unit, the best proposal first.
+    rules : tuple of str
+        Rules between attributes that hold in all records.
 
     Examples
     --------
@@ -321,6 +325,7 @@ class Sketch:
     omitted: Mapping[str, str]
     notes: tuple[str, ...]
     units: tuple[str, ...]
+    rules: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return the domain file, with a privacy warning at the top and at most 150 lines for 120 columns.
@@ -341,7 +346,9 @@ class Sketch:
             reasons.setdefault(why, []).append(repr(name))
         left_out = [f"left out: {', '.join(names)} ({why})" for why, names in reasons.items()]
         proposal = [self.unit_proposal] if self.units else []
-        comments = [f"# {line}" for line in (*warning, *left_out, *self.notes, *proposal)]
+        holds = "rule that holds in all records, a proposal"
+        rules = [f"{holds}: rule = {toml_value(rule)} in [[rule]]" for rule in self.rules]
+        comments = [f"# {line}" for line in (*warning, *left_out, *self.notes, *proposal, *rules)]
 
         for written in (_tables(self.attributes), _tables(alike(self.attributes)), _rows(alike(self.attributes))):
             if len(written) + len(comments) + 3 <= MOST_LINES:
@@ -411,7 +418,7 @@ def make_sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Se
     DataError
         If the table cannot be read, has no such column, or none that a domain can describe.
     """
-    return _sketched(_file_summaries(path, dialect, lake, columns), {})
+    return _sketched(*_file_summaries(path, dialect, lake, columns), {})
 
 
 def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
@@ -448,19 +455,24 @@ def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
     names = [str(name) for name in frame_columns(frame)]
     _check_columns(columns, names)
     seen, mixed = {name: ColumnSummary() for name in columns or names}, dict[str, str]()
+    rules = RuleSummary(list(seen))
 
     for part in parts:
         whole = part.compute() if len(parts) > 1 or part is not frame else part
+        batch = {}
         for name, one in seen.items():
             try:
-                one.add(as_arrow(whole, [name]).column(0).combine_chunks())
+                batch[name] = as_arrow(whole, [name]).column(0).combine_chunks()
+                one.add(batch[name])
             except DataError as error:
                 mixed[name] = error.got
+        rows = max(map(len, batch.values()), default=0)
+        rules.add({name: batch.get(name, pa.nulls(rows)) for name in seen})
 
-    return _sketched({name: one for name, one in seen.items() if name not in mixed}, mixed)
+    return _sketched({name: one for name, one in seen.items() if name not in mixed}, rules, mixed)
 
 
-def _sketched(seen: Mapping[str, ColumnSummary], unread: Mapping[str, str]) -> Sketch:
+def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Mapping[str, str]) -> Sketch:
     """Return the draft of columns; `unread` has the reasons why other columns cannot be read."""
     drafts = {name: draft_attribute(name, one) for name, one in seen.items()}
     attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
@@ -474,11 +486,13 @@ def _sketched(seen: Mapping[str, ColumnSummary], unread: Mapping[str, str]) -> S
             notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
 
     omitted = {name: why for name, why in drafts.items() if isinstance(why, str)} | dict(unread)
-    return Sketch(attributes, omitted, tuple(notes), _units(seen))
+    return Sketch(attributes, omitted, tuple(notes), _units(seen), rules.rules(attributes))
 
 
-def _file_summaries(path: str, dialect: Dialect, lake: str, columns: Sequence[str]) -> dict[str, ColumnSummary]:
-    """Read the table once and return the summary of each column."""
+def _file_summaries(
+    path: str, dialect: Dialect, lake: str, columns: Sequence[str]
+) -> tuple[dict[str, ColumnSummary], RuleSummary]:
+    """Read the table once and return the summary of each column, and of rules between them."""
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     listing = table.partitions[: 1 if table.partitions[0].format.lists_columns else None]
     seen = {name: ColumnSummary() for partition in listing for name in partition.columns() if name}
@@ -492,12 +506,14 @@ def _file_summaries(path: str, dialect: Dialect, lake: str, columns: Sequence[st
 
     _check_columns(columns, list(seen))
     seen = {name: seen[name] for name in columns or seen}
+    rules = RuleSummary(list(seen))
     for partition in table.partitions:
         for batch in partition.batches(list(seen)):
             for name, one in seen.items():
                 one.add(batch[name])
+            rules.add(batch)
 
-    return seen
+    return seen, rules
 
 
 def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Structural zeros between parents and children: parents are exchanged until every link is possible.
+"""Rules between parents and children: parents are exchanged until every link is possible.
 
 Parents and children are in classes by the cells that the rules read. Children whose link is impossible leave their
 parents; a maximum flow from classes of children to classes of parents assigns as many as possible to the places that
@@ -54,7 +54,7 @@ class PossibleLinks:
 def check_size(parents: int, children: int) -> None:
     """Raise PlanError for more pairs of classes than memory permits."""
     if parents * children > MOST_CELLS:
-        raise PlanError("impossible, determined", f"{parents:,} × {children:,} kinds of linked rows",
+        raise PlanError("rule", f"{parents:,} × {children:,} kinds of linked rows",
                         f"at most {MOST_CELLS:,}", "state rules over attributes with fewer values")  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Flags, Floats, Integers32
-from dpscale.domain.structural_zeros import FunctionalDependency
+from dpscale.domain.rules import FunctionalDependency
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.constraints import determined_over_groups, known_pair
 from dpscale.reconstruction.entropy import proportional_fit

@@ -35,20 +35,44 @@ def column(
     `numbers` are those of the same input column with the steps of each row; a value of theirs inside the row's bin is
     the value of both columns.
     """
+    return column_of(attribute, cells, values_inside(attribute, cells, stream, wanted, numbers), wanted)
+
+
+def values_inside(
+    attribute: Attribute,
+    cells: Integers32,
+    stream: PublicStream,
+    wanted: pa.DataType | None = None,
+    numbers: Sequence[tuple[Number, Integers]] = (),
+) -> NDArray[Any] | None:
+    """Return values drawn inside bins, and days in periods, shape (n,); None where a cell is a single value.
+
+    The parameters are those of `column`.
+    """
+    inside = np.minimum(cells, attribute.listed - 1)
+    if attribute.kind == "date":
+        return _days(attribute, inside, stream)
+    if attribute.kind != "bins":
+        return None
+
+    values = _inside(attribute, inside, row_step(attribute, wanted), stream)
+    for number, steps in numbers:
+        values = _shared_values(attribute, inside, values, number, steps)
+    return values
+
+
+def column_of(
+    attribute: Attribute, cells: Integers32, inside: NDArray[Any] | None, wanted: pa.DataType | None = None
+) -> pa.Array:
+    """Return the column of cells with given values inside them, as `values_inside` returns them."""
     null = cells >= attribute.listed
     if attribute.values:
-        values = _categories(attribute, cells)
-    elif attribute.kind == "bins":
-        inside = _inside(attribute, np.minimum(cells, attribute.listed - 1), _step(attribute, wanted), stream)
-        for number, steps in numbers:
-            inside = _shared_values(attribute, np.minimum(cells, attribute.listed - 1), inside, number, steps)
-        values = pa.array(inside, mask=null)
-    elif attribute.kind == "date":
-        values = pa.array(_days(attribute, np.minimum(cells, attribute.listed - 1), stream), pa.date32(), mask=null)
-    else:
-        values = pa.array(cells.astype(np.int64) * attribute.step + attribute.low, mask=null)
-
-    return _cast(values, wanted)
+        return _cast(_categories(attribute, cells), wanted)
+    if inside is None:
+        return _cast(pa.array(cells.astype(np.int64) * attribute.step + attribute.low, mask=null), wanted)
+    if attribute.kind == "date":
+        return _cast(pa.array(inside.astype(np.int32), pa.date32(), mask=null), wanted)
+    return _cast(pa.array(inside, mask=null), wanted)
 
 
 def _shared_values(
@@ -114,7 +138,7 @@ def _days(attribute: Attribute, cells: Integers32, stream: PublicStream) -> NDAr
     return np.asarray(first + np.floor(stream.uniforms(len(cells)) * (beyond - first)), np.int32)
 
 
-def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
+def row_step(attribute: Attribute, wanted: pa.DataType | None) -> float:
     """Return the distance between a column's numbers; 0 for real numbers.
 
     Without a type, whole edges mean whole numbers.

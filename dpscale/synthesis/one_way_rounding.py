@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, Integers32
-from dpscale.domain.structural_zeros import Column, DomainConstraint, constraints_on
+from dpscale.domain.rules import Column, DomainConstraint, constraints_on
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDistribution, PairTargets
+from dpscale.synthesis.rule_values import RowCells, RuleValues
 
 SPARE, FEW = 4, 64  # rows that are sorted first, for each that is moved
 SLACK = 0.001  # L1 error, as a share of all rows, below which a 1-way is not adjusted
@@ -140,29 +141,45 @@ def rake(weights: Floats, cells: NDArray[np.integer], target: Floats) -> None:
 
 
 REPAIR_ROUNDS = 8
+EXCHANGE_ROUNDS, EXCHANGED, PARTNERS = 8, 1 << 12, 64  # rows at a time, and partners that are compared for each
 
 
 class RuleRepair:
-    """Rules over the attributes of rows; rules that involve other attributes are ignored."""
+    """Rules over the attributes of rows; rules that involve other attributes are ignored.
 
-    def __init__(self, rules: Sequence[DomainConstraint], names: Sequence[str], ones: Mapping[str, Floats]) -> None:
-        self._names = list(names)
+    `values` are those that compare values: rows whose cells have no values that satisfy all of them are repaired too.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[DomainConstraint],
+        names: Sequence[str],
+        ones: Mapping[str, Floats],
+        values: RuleValues | None = None,
+    ) -> None:
+        self._names, self._values = list(names), values or RuleValues(())
         self._rules = constraints_on(rules, names)
         self._shares = [ones[name] / ones[name].sum() for name in names]
+        self._sizes = np.array([len(ones[name]) for name in names])
 
     def broken(self, rows: Integers32) -> NDArray[np.bool_]:
         """Return which rows violate a rule, shape (n,)."""
-        impossible = np.zeros(len(rows), np.bool_)
-        for rule in self._rules:
-            impossible |= rule.broken(self._columns(rows))
+        impossible = self._breaks(rows)
+        left = np.flatnonzero(~impossible)
+        impossible[left] = ~self._values.are_possible(RowCells.of(self._names, rows[left]))
         return impossible
 
     def _columns(self, rows: Integers32) -> Column:
         return lambda name: rows[:, self._names.index(name)]
 
     def repair(self, rows: Integers32, stream: PublicStream) -> Integers32:
-        """Return the rows with every impossible one repaired. Raises PlanError if all of them are impossible."""
+        """Return the rows with every impossible one repaired. Raises PlanError if all of them are impossible.
+
+        First, rows exchange values of one attribute so that both are possible, which changes no 1-way marginal. Other
+        rows get a possible value by the 1-way marginal.
+        """
         rows = rows.copy()
+        self._exchange(rows, stream)
         for number in range(REPAIR_ROUNDS):
             for rule in self._rules:
                 impossible = np.flatnonzero(rule.broken(self._columns(rows)))
@@ -173,6 +190,54 @@ class RuleRepair:
                 return rows
 
         return self._copy_possible_rows(rows, stream)
+
+    def _exchange(self, rows: Integers32, stream: PublicStream) -> None:
+        """Exchange values of one attribute between impossible and other rows, in place, until all are possible.
+
+        Of PARTNERS rows at random the one is chosen with the smallest change of the pairs with other attributes:
+        d(a, b) · Σ_j d(x_j, y_j), where a and b are exchanged, with d the distance of cells relative to their number.
+        """
+        impossible = np.flatnonzero(self.broken(rows))
+        for _ in range(EXCHANGE_ROUNDS):
+            before = len(impossible)
+            for column in self._columns_of(rows[impossible]):
+                for start in range(0, len(impossible), EXCHANGED):
+                    self._exchange_column(rows, impossible[start : start + EXCHANGED], column, stream)
+                impossible = impossible[self.broken(rows[impossible])]
+            if not len(impossible) or len(impossible) == before:
+                return
+
+    def _columns_of(self, rows: Integers32) -> list[int]:
+        """Return the attributes of the rules that rows break, the last of each first."""
+        broken = [rule.names for rule in self._rules if len(rows) and rule.broken(self._columns(rows)).any()]
+        return list(dict.fromkeys(self._names.index(name) for names in broken for name in reversed(names)))
+
+    def _exchange_column(self, rows: Integers32, chosen: Integers, column: int, stream: PublicStream) -> None:
+        """Exchange the values of one attribute between chosen rows and partners where both become possible."""
+        partners = (stream.uniforms(len(chosen) * PARTNERS) * len(rows)).astype(np.int64)
+        own, other = np.repeat(rows[chosen], PARTNERS, axis=0), rows[partners]
+        apart = np.abs(own - other) / self._sizes
+        change = apart[:, column] * (apart.sum(axis=1) - apart[:, column])
+        own[:, column], other[:, column] = other[:, column], own[:, column].copy()
+
+        fits = np.flatnonzero(~(self._breaks(own) | self._breaks(other)))
+        order = fits[np.lexsort((change[fits], fits // PARTNERS))]
+        _, first = np.unique(order // PARTNERS, return_index=True)
+        best = order[first]  # the best partner of each row that has one
+        _, first = np.unique(partners[best], return_index=True)
+        best = best[np.sort(first)]
+        best = best[~np.isin(partners[best], chosen[best // PARTNERS])]
+        best = best[self._values.are_possible(RowCells.of(self._names, own[best]))]
+        best = best[self._values.are_possible(RowCells.of(self._names, other[best]))]
+        rows[chosen[best // PARTNERS], column] = own[best, column]
+        rows[partners[best], column] = other[best, column]
+
+    def _breaks(self, rows: Integers32) -> NDArray[np.bool_]:
+        """Return which rows violate a rule by itself, shape (n,)."""
+        found = np.zeros(len(rows), np.bool_)
+        for rule in self._rules:
+            found |= rule.broken(self._columns(rows))
+        return found
 
     def _possible_cells(self, rows: Integers32, column: int, stream: PublicStream) -> Integers32:
         """Return a possible cell of one attribute for each row, if there is one."""
@@ -191,7 +256,7 @@ class RuleRepair:
         impossible = self.broken(rows)
         possible_rows = np.flatnonzero(~impossible)
         if not len(possible_rows):
-            raise PlanError("impossible", "rules that exclude every row of these estimates",
+            raise PlanError("rule", "rules that exclude every row of these estimates",
                             "rules that allow some rows", "look for a rule that excludes too many values")  # fmt: skip
 
         chosen = possible_rows[(stream.uniforms(int(impossible.sum())) * len(possible_rows)).astype(np.int64)]

@@ -17,7 +17,7 @@ and dates. The cells of nulls and of outside values match `is null` and `= '(out
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +27,7 @@ import numpy as np
 
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError
-from dpscale.base.expressions import SIGNS, ExpressionReader, Literal, Token, spelled, spelled_name
+from dpscale.base.expressions import SIGNS, ConditionReader, Literal, spelled, spelled_name
 from dpscale.base.numerics import AttributeSet, Flags, Floats
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, read_period
@@ -79,7 +79,7 @@ def _nesting(text: str) -> Iterator[None]:
         ) from None
 
 
-class _Reader(ExpressionReader):
+class _Reader(ConditionReader):
     """Reader that evaluates a predicate while it is read."""
 
     field, takes = FIELD, "attribute = value, joined by and, or, not (=, !=, <, <=, >, >=, in, between, is null)"
@@ -91,7 +91,7 @@ class _Reader(ExpressionReader):
         super().__init__(text)
 
     def whole(self) -> Predicate:
-        found = self._either()
+        found = self.either()
         if self.next.kind != "end":
             self.refuse(self.next, "and, or, or the end")
         return found
@@ -101,7 +101,7 @@ class _Reader(ExpressionReader):
         found: dict[str, str] = {}
         while True:
             start = self.next.at
-            one = self._single()
+            one = self.single()
             if len(one.attributes) > 1 or not (one.attributes or one.mask.all()):
                 return None
 
@@ -112,40 +112,24 @@ class _Reader(ExpressionReader):
             if not self.take_if("and"):
                 return found if self.next.kind == "end" else None
 
-    def _either(self) -> Predicate:
-        found = self._both()
-        while self.take_if("or"):
-            found = self._combine(np.logical_or, found, self._both())
-        return found
-
-    def _both(self) -> Predicate:
-        found = self._single()
-        while self.take_if("and"):
-            found = self._combine(np.logical_and, found, self._single())
-        return found
-
-    def _single(self) -> Predicate:
-        if self.take_if("not"):
-            found = self._single()
-            return Predicate(found.attributes, ~found.mask)
-
-        if self.take_if("("):
-            found = self._either()
-            self.expect(")")
-            return found
-
+    def single(self) -> Predicate:
         if self.take_if("total"):
             return Predicate((), np.ones((), np.bool_))
-        return self._condition()
+        found: Predicate = super().single()
+        return found
 
-    def _combine(self, operation: Callable[[Any, Any], Any], one: Predicate, other: Predicate) -> Predicate:
+    def negated(self, one: Predicate) -> Predicate:
+        return Predicate(one.attributes, ~one.mask)
+
+    def joined(self, word: str, one: Predicate, other: Predicate) -> Predicate:
         names = self.domain.ordered(tuple(dict.fromkeys([*one.attributes, *other.attributes])))
         if self.domain.cells(names) > MOST_CELLS and len(names) > 1:
             raise JobError(FIELD, f"{safe_repr(self.text)} on {self.domain.cells(names)} cells of {', '.join(names)}",
                            f"at most {MOST_CELLS} cells", "join conditions on single attributes by and")  # fmt: skip
-        return Predicate(names, operation(*(_spread(self.domain, one, names) for one in (one, other))))
+        masks = (_spread(self.domain, one, names) for one in (one, other))
+        return Predicate(names, np.logical_and(*masks) if word == "and" else np.logical_or(*masks))
 
-    def _condition(self) -> Predicate:
+    def condition(self) -> Predicate:
         place = self.next
         name = self.name("the name of an attribute, in `…` if it contains blanks")
         if name not in self.domain.names:
@@ -155,30 +139,9 @@ class _Reader(ExpressionReader):
         return Predicate((name,), self._mask(cells))
 
     def _mask(self, cells: _Cells) -> Flags:
-        if self.take_if("is"):
-            negated = self.take_if("not")
-            self.expect("null")
-            return cells.nulls() ^ negated
-
-        sign = self.take()
-        if sign.kind == "sign" and sign.text in SIGNS:
-            return cells.compared(sign.text, self.literal())
-
-        negated = sign.text.lower() == "not" and sign.kind == "word"
-        sign = self.take() if negated else sign
-        if sign.kind != "word" or sign.text.lower() not in ("in", "between"):
-            self.refuse(sign, "=, !=, <, <=, >, >=, in, between or is null")
-        return self._members(cells, sign) ^ negated
-
-    def _members(self, cells: _Cells, sign: Token) -> Flags:
-        """Return the mask after `in` or `between`."""
-        for start, end in (("(", ")"), ("[", "]")):
-            if sign.text.lower() == "in" and self.next.text == start:
-                found = [cells.compared("=", value) for value in self.literals(start, end)]
-                return np.asarray(np.logical_or.reduce(found))
-        low = self.literal()
-        self.expect(".." if sign.text.lower() == "in" else "and")
-        return cells.compared(">=", low) & cells.compared("<=", self.literal())
+        if self.next.kind == "sign" and self.next.text in SIGNS:
+            return cells.compared(self.take().text, self.literal())
+        return np.asarray(self.membership(cells))
 
 
 def _spread(domain: Domain, one: Predicate, names: AttributeSet) -> Flags:

@@ -195,7 +195,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     ("search without delta", "table", {"domain:attributes.sex": {"kind": "discover"}, "privacy.delta": REMOVED}),
     ("share above 1", "table", {"domain:attributes.sex": {"kind": "discover"}, "budget": {"discover": 1.5}}),
     ("edges of a search", "table", {"domain:attributes.age": {"kind": "bins", "edges": "secret"}}),
-    ("rule on an absent attribute", "table", {"domain:impossible": [{"agee": ["x"]}]}),
+    ("rule on an absent attribute", "table", {"domain:rule": [{"rule": "agee != 'x'"}]}),
 ]
 COMMANDS: list[tuple[str, list[str]]] = [  # name, arguments; the run directory `done` is finished
     ("plan of an absent job", ["plan", "none.toml"]),

@@ -137,11 +137,9 @@ def test_invalid_cap_is_refused(place):
 
 
 @pytest.mark.parametrize("value", [True, [], 5, {}])
-@pytest.mark.parametrize("key", ["attribute", "by"])
-def test_determined_rule_requires_attribute_names(key, value):
-    rule = {"attribute": "sex", "by": "code", "map": {"0": "F"}} | {key: value}
-    with pytest.raises(dp.DomainError, match=rf"determined\.{key}: .* expected the name of an attribute"):
-        dp.Domain.from_dict(DOMAIN | {"determined": [rule]})
+def test_rules_are_texts(value):
+    with pytest.raises(dp.DomainError, match=r"rule: .* expected a text"):
+        dp.Domain.from_dict(DOMAIN | {"rule": [{"rule": value}]})
 
 
 def test_run_of_older_version_is_refused_without_suggesting_new_run(place):

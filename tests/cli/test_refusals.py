@@ -109,7 +109,7 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"more": "[synthesize]\nmethod = 'x'"}, "'ancestral'"),
     ({"more": "[synthesize]\nmethod = 'ancestral'"}, "graphical"),
     ({"more": "[synthesize]\nformat = 'xlsx'"}, "'parquet' or 'csv'"),
-    ({"more": "[tables.t]\npath = 'x'"}, "determined, engine, impossible, joins, link, privacy, synthesize"),
+    ({"more": "[tables.t]\npath = 'x'"}, "engine, joins, link, privacy, rule, synthesize"),
     ({"more": "[data2]\npath = 'x'"}, "did you mean 'data'"),
     ({"more": "nonsense ="}, "is not TOML"),
 ]  # fmt: skip
@@ -201,9 +201,9 @@ DOMAINS = [  # what is wrong in a domain file (an attribute's table, but for the
     (ATTRIBUTE + "kind = 'text-prefix'\nlength = 0\nvalues = ['a']", "a positive number of letters"),
     (ATTRIBUTE + "kind = 'text-prefix'\nvalues = ['a']", "length: missing"),
     (ATTRIBUTE + "kind = 'coded'\nsize = 3\nfrom = 3", "the name of a column"),
-    (ATTRIBUTE + "kind = 'coded'\nsize = 3\n[[impossible]]\ny = [1]", "no attribute 'y'"),
-    (ATTRIBUTE + "kind = 'coded'\nsize = 3\n[[impossible]]\nx = [7]", "values of x"),
-    (ATTRIBUTE + "kind = 'coded'\nsize = 3\n[[determined]]\nattribute = 'x'", "attribute, by and a table map"),
+    (ATTRIBUTE + "kind = 'coded'\nsize = 3\n[[rule]]\nrule = 'y != 1'", "no attribute 'y'"),
+    (ATTRIBUTE + "kind = 'coded'\nsize = 3\n[[rule]]\nrule = 'x != 7'", "a value of x"),
+    (ATTRIBUTE + "kind = 'coded'\nsize = 3\n[[rule]]\nholds = 'x != 1'", "tables with the key rule"),
 ]  # fmt: skip
 
 

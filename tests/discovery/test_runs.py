@@ -279,7 +279,7 @@ WRONG_DOMAINS = {
     "step": with_attribute(kind="bins", edges="private", low=0, high=9, step=2),
     "public edges": with_attribute(kind="bins", edges=[0, 1, 2], low=0),
     "number": {**DOMAIN, "numbers": {"pay": {"low": 0, "high": "private", "outside": "reject"}}},
-    "rule": {**DOMAIN, "impossible": [{"city": ["Bonn"], "sex": ["f"]}]},
+    "rule": {**DOMAIN, "rule": [{"rule": "if sex = 'f' then city != 'Bonn'"}]},
     "parent": with_attribute(kind="discover", parent={"land": {"a": ["b"]}}),
 }
 

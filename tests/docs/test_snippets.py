@@ -117,8 +117,9 @@ def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     if "project" in content:
         groups = {one.GROUP for one in (mechanisms, reconstruction, families, formats)}
         assert set(content["project"]["entry-points"]) == groups
-    elif content.keys() & {"impossible", "determined"}:
-        attributes = {"age": {"kind": "integer", "low": 0, "high": 99}} | {
+    elif content.keys() == {"rule"}:
+        day = {"kind": "date", "by": "month", "low": "2020-01", "high": "2020-12"}
+        attributes = {"age": {"kind": "integer", "low": 0, "high": 99}, "admission": day, "discharge": day} | {
             name: {"kind": "categories", "values": values}
             for name, values in {"marital": ["single", "married", "widowed"], "code": ["A1", "A2", "B1"],
                                  "region": ["north", "south"]}.items()

@@ -21,7 +21,7 @@ from dpscale.counting import count_marginals
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.hierarchy import hierarchies_of
-from dpscale.domain.structural_zeros import FunctionalDependency, restored
+from dpscale.domain.rules import FunctionalDependency, restored
 from dpscale.records.origin import Origin
 from dpscale.records.where import read_where
 from dpscale.runs.opening import open_run

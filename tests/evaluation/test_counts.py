@@ -30,7 +30,14 @@ from dpscale.evaluation.inputs import (
     row_attribute,
     size_of,
 )
-from dpscale.evaluation.marginals import choose_sets, compare_set, count_ways, score_all, summarise_by_degree
+from dpscale.evaluation.marginals import (
+    choose_sets,
+    combination_at,
+    compare_set,
+    count_ways,
+    score_all,
+    summarise_by_degree,
+)
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.opening import open_part
 from dpscale.synthesis.decode import column
@@ -170,3 +177,10 @@ def test_rows_are_encoded_into_cells_they_were_drawn_from(policy: dict[str, obje
     assert (codes[:, 0] == wanted).mean() == 1 if not kind or attribute.kind != "bins" else True
     counts = np.bincount(cells, minlength=attribute.size)
     assert fold_counts(counts, [attribute]).tolist() == np.bincount(wanted, minlength=size_of(attribute)).tolist()
+
+
+@pytest.mark.parametrize(("count", "degree"), [(5, 1), (6, 2), (7, 3), (3, 3), (4, 5)])
+def test_combination_at_equals_itertools(count: int, degree: int) -> None:
+    every = list(combinations(range(count), degree))
+    assert [combination_at(number, count, degree) for number in range(len(every))] == every
+    assert len(every) == comb(count, degree)

@@ -13,7 +13,7 @@ from dpscale.answers.publish import publish
 from dpscale.answers.published_trees import CONTRADICTION, TableLattice
 from dpscale.answers.tables import Answered
 from dpscale.domain import Domain
-from dpscale.domain.structural_zeros import possible
+from dpscale.domain.rules import possible
 from dpscale.optimize.nonnegative_counts import Grids, Lines
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.tree_estimates import TreeEstimates
@@ -192,9 +192,10 @@ def test_impossible_cells_are_0_at_all_levels():
     own = domain_of({"place": (3, 7, 19)}, 0).hierarchies[0]
     region = {c: [f"place {i}" for i in np.flatnonzero(own.tree.parents[2] == c)] for c in range(7)}
     emptied, single = 0, 1
-    content["impossible"] = [{"place": region[emptied], "age": {"low": 0, "high": 1}},
-                             {"place": region[single][:1], "age": {"low": 2, "high": 2}},
-                             {"country": ["country 0"], "age": {"low": 3, "high": 3}}]  # fmt: skip
+    places = ", ".join(f"'{place}'" for place in region[emptied])
+    rules = [f"if place in ({places}) then age > 1", f"not (place = '{region[single][0]}' and age = 2)",
+             "if country = 'country 0' then age != 3"]  # fmt: skip
+    content["rule"] = [{"rule": rule} for rule in rules]
     domain = Domain.from_dict(content)
     sets = [("country", "age"), ("region", "age"), ("place", "age")]
     sets = [domain.ordered(names) for names in sets]

@@ -66,7 +66,7 @@ def test_invalid_fields_are_refused(tmp_path, domain, fields, message):
 
 def test_impossible_cells_have_no_records(tmp_path, domain):
     """A cell of a structural zero may be left out, or have the count 0."""
-    domain = Domain.from_dict({**domain.to_dict(), "impossible": [{"a": ["x"], "b": ["q"]}]})
+    domain = Domain.from_dict({**domain.to_dict(), "rule": [{"rule": "if a = 'x' then b != 'q'"}]})
     for rows in (ROWS, [ROWS[0], *ROWS[2:]]):
         assert read(tmp_path, domain, rows).counts[0, 1] == 0
     with pytest.raises(DomainError, match="impossible a 'x', b 'q'"):

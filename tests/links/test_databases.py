@@ -437,7 +437,7 @@ def test_links_refer_to_written_rows(tmp_path: Path) -> None:
     from dpscale.runs.links.link_sampling import synthetic_codes
 
     path = write_job(tmp_path)
-    rules = tomli_w.dumps({"attributes": DOMAINS["persons"], "impossible": [{"age": [0, 1], "sex": ["F"]}]})
+    rules = tomli_w.dumps({"attributes": DOMAINS["persons"], "rule": [{"rule": "if age < 2 then sex != 'F'"}]})
     (tmp_path / "persons.toml").write_text(rules)
     release = dp.run(path, tmp_path / "run")
     codes = synthetic_codes(open_part(tmp_path / "run/tables/persons"))

@@ -1,4 +1,6 @@
-"""Structural zeros across tables: all linked rows satisfy them, whatever the noise."""
+"""Rules across tables: all linked rows satisfy them, whatever the noise."""
+
+import json
 
 import numpy as np
 import pandas as pd
@@ -10,12 +12,16 @@ from dpscale.base.errors import DpscaleError
 from dpscale.job import Job
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.link_rules import PossibleLinks, repair_links
+from dpscale.runs.links.linked_values import LinkedValues
 
 YEARS, KINDS = 6, 3
 CODED = {"year": {"kind": "coded", "size": YEARS}, "kind": {"kind": "coded", "size": KINDS}}
 
 
-def write_teams(folder, **changes):
+RULES = ("events.year = teams.year", "not (players.kind = 0 and events.kind = 2)")
+
+
+def write_teams(folder, rules=RULES, **changes):
     """Teams of a year (public) and players; events belong to a player and have the year of their team."""
     rng = np.random.default_rng(1)
     teams = pd.DataFrame({"team": range(30), "year": np.arange(30) % YEARS, "kind": rng.integers(0, KINDS, 30)})
@@ -35,8 +41,7 @@ def write_teams(folder, **changes):
             {"kind": "one-to-many", "parent": "players", "child": "events", "child_key": "player", "max_degree": 6,
              "order_by": "year", "parents": ["sides"]},
         ],
-        "determined": [{"attribute": "events.year", "by": "teams.year"}],
-        "impossible": [{"players.kind": [0], "events.kind": [2]}],
+        "rule": [{"rule": rule} for rule in rules],
         "privacy": {"privacy_cost": 2.0, "dataset": "teams"},
         "engine": {"scheduler": "synchronous", "seed": 3},
     }  # fmt: skip
@@ -79,14 +84,83 @@ def test_flow_finds_all_possible_links(bound):
             assert len(left) == (~possible[np.unique(parents)].any(axis=0))[children].sum()
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"determined": [{"attribute": "events.year", "by": "players.year"}]}, "an attribute of players"),
-    ({"determined": [{"attribute": "events.year", "by": "clubs.year"}]}, "TABLE.ATTRIBUTE"),
-    ({"determined": [{"attribute": "teams.year", "by": "players.kind"}]}, "two tables"),
-    ({"impossible": [{"events.year": [9], "teams.year": [1]}]}, "values of events.year"),
-    ({"impossible": [{"events.kind": [1], "teams.kind": [1]}, {"events.kind": [2], "players.kind": [1]}]},
-     "rules of one link"),
+@pytest.mark.parametrize(("rules", "words"), [
+    (["events.year = players.year"], "an attribute of players"),
+    (["events.year = clubs.year"], "TABLE.ATTRIBUTE"),
+    (["teams.year >= players.kind"], "attributes of the two tables"),
+    (["if events.year < 3 then events.kind = 1"], "tables.NAME.rule"),
+    (["if events.year = 9 then teams.year = 1"], "value of events.year"),
+    (["if teams.kind = 1 then events.kind != 1", "if events.kind = 2 then players.kind != 1"], "rules of one link"),
+    (["events.year > teams.year", "teams.year > events.year"], "which contradict each other"),
 ])  # fmt: skip
-def test_faulty_rules_are_refused(tmp_path, changes, words):
+def test_faulty_rules_are_refused(tmp_path, rules, words):
     with pytest.raises(DpscaleError, match=words):
-        Job.read(write_teams(tmp_path, **changes))
+        Job.read(write_teams(tmp_path, rules))
+
+
+PATIENTS = {"attributes": {"born": {"kind": "date", "by": "month", "low": "2019-01", "high": "2019-12"},
+                           "sex": {"kind": "categories", "values": ["F", "M"]},
+                           "first": {"kind": "date", "by": "month", "low": "2019-01", "high": "2020-12"}},
+            "rule": [{"rule": "first >= born"}]}  # fmt: skip
+VISITS = {"attributes": {"date": {"kind": "date", "by": "month", "low": "2019-01", "high": "2020-12"},
+                         "until": {"kind": "date", "by": "month", "low": "2019-01", "high": "2021-01",
+                                   "nulls": "category"},
+                         "ward": {"kind": "coded", "size": 3}},
+          "rule": [{"rule": "until >= date"}]}  # fmt: skip
+
+
+def write_visits(folder, ordered, public=False):
+    """Patients and visits that are not before the patient was born, nor before the first visit."""
+    rng = np.random.default_rng(2)
+    day = np.datetime64("2019-01-01")
+    born = rng.integers(0, 365, 300)
+    first = born + rng.integers(0, 60, 300)
+    patients = pd.DataFrame({"patient": range(300), "born": day + born, "first": day + first,
+                             "sex": rng.choice(["F", "M"], 300)})  # fmt: skip
+    of = np.repeat(np.arange(300), 3)
+    date = first[of] + np.minimum(rng.geometric(0.05, 900) - 1, 280)
+    until = pd.Series(day + date + np.minimum(rng.geometric(0.2, 900) - 1, 25)).where(rng.random(900) < 0.9)
+    visits = pd.DataFrame({"patient": of, "date": day + date, "until": until, "ward": rng.integers(0, 3, 900)})
+    for name, frame, domain in (("patients", patients, PATIENTS), ("visits", visits, VISITS)):
+        frame.to_parquet(folder / f"{name}.parquet", index=False)
+        (folder / f"{name}.toml").write_text(tomli_w.dumps(domain))
+    link = {"kind": "one-to-many", "parent": "patients", "child": "visits", "child_key": "patient", "max_degree": 5}
+    tables = {name: {"path": f"{name}.parquet", "domain": f"{name}.toml"} for name in ("patients", "visits")}
+    tables["patients"] |= {"key": "patient"} | ({"public": True} if public else {})
+    job = {"tables": tables, "link": [link | ({"order_by": "date"} if ordered else {})],
+           "rule": [{"rule": "visits.date >= patients.born"}, {"rule": "visits.date >= patients.first"},
+            {"rule": "if patients.sex = 'M' then visits.ward != 2"}],
+           "privacy": {"privacy_cost": 2.0, "dataset": "visits"},
+           "engine": {"scheduler": "synchronous", "seed": 3}}  # fmt: skip
+    path = folder / "job.toml"
+    path.write_text(tomli_w.dumps(job))
+    return path
+
+
+@pytest.mark.parametrize(("ordered", "public"), [(False, False), (True, False), (False, True)])
+def test_values_of_linked_rows_satisfy_rules(tmp_path, ordered, public):
+    release = dp.run(write_visits(tmp_path, ordered, public), tmp_path / "run")
+    tables = {name: frame.compute() for name, frame in release.synthetic().items()}
+    visits = tables["visits"].merge(tables["patients"], on="patient")
+    date, until, born, first = (pd.to_datetime(visits[name]) for name in ("date", "until", "born", "first"))
+    assert len(visits) > 500
+    assert not (date < born).any()
+    assert not (date < first).any()
+    assert not (until < date).any()
+    assert not (first < born).any()
+    assert not ((visits.sex == "M") & (visits.ward == 2)).any()
+    assert (date == first).sum() < 0.2 * len(visits)
+    assert json.loads((tmp_path / "run/synthetic/_rules.json").read_text()) == {"broken": {"visits": 0}}
+    if ordered:
+        months = (
+            tables["visits"]
+            .groupby("patient", sort=False)
+            .date.apply(lambda one: (np.diff(pd.to_datetime(one).dt.to_period("M").astype("int64")) >= 0).all())
+        )
+        assert months.all()
+
+
+def test_linked_rows_that_break_a_rule_are_not_written_as_correct(tmp_path, monkeypatch):
+    monkeypatch.setattr(LinkedValues, "fit", lambda *given: None)
+    with pytest.raises(RuntimeError, match="linked rows break a rule: visits"):
+        dp.run(write_visits(tmp_path, False), tmp_path / "run")

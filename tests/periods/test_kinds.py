@@ -71,7 +71,7 @@ def test_sums_have_their_standard_errors(opened, kind):
 
 def test_domain_without_an_attribute_of_a_rule_is_refused():
     attributes = {name: {"kind": "categories", "values": ["x", "y"]} for name in "abc"}
-    domain = Domain.from_dict({"attributes": attributes, "impossible": [{"a": ["x"], "b": ["y"]}]})
+    domain = Domain.from_dict({"attributes": attributes, "rule": [{"rule": "not (a = 'x' and b = 'y')"}]})
     assert domain.without("c").names == ("a", "b")
     with pytest.raises(DomainError, match="a rule that contains 'a'"):
         domain.without("a")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpscale.domain.structural_zeros import FunctionalDependency, StructuralZero, closed, possible
+from dpscale.domain.rules import FunctionalDependency, StructuralZero, closed, possible
 from dpscale.reconstruction import constraints
 from dpscale.reconstruction.constraints import (
     coarse_possible,

@@ -12,7 +12,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DomainError
-from dpscale.domain.structural_zeros import FunctionalDependency, possible
+from dpscale.domain.rules import FunctionalDependency, possible
 from dpscale.mechanisms.aim_grem import Options, plan
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
@@ -26,7 +26,7 @@ DOMAIN = {
         "married": {"kind": "boolean"},
         "work": {"kind": "coded", "size": 4},
     },
-    "impossible": [{"age": {"low": 0, "high": 1}, "married": [True]}],
+    "rule": [{"rule": "if age <= 1 then married = false"}],
 }
 WORKLOAD = [{"family": "marginal", "degree": 3}]
 
@@ -104,20 +104,22 @@ def test_chain_of_dependencies_needs_no_selection(people, tmp_path):
     assert (cells > 0).sum(axis=(1, 2)).tolist() == [1] * 12 + [1]
 
 
-def test_rule_may_start_with_a_range(people, tmp_path):
-    """The run stores the domain as TOML, which writes ranges last."""
+def test_rules_of_a_job_are_those_of_its_domain(people, tmp_path):
     people.to_parquet(tmp_path / "people.parquet", index=False)
-    table = "[[impossible]]\nage = { low = 0, high = 1 }\nmarried = [true]\n"
-    plain = {"attributes": DOMAIN["attributes"]}
-    (tmp_path / "domain.toml").write_text(table + tomli_w.dumps(plain))
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps({"attributes": DOMAIN["attributes"]}))
     job = {"data": {"path": str(tmp_path / "people.parquet"), "domain": str(tmp_path / "domain.toml")},
            "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "p", "ledger": str(tmp_path / "l.sqlite")},
            "workload": [{"family": "marginal", "attributes": [["age", "married"]]}],
-           "mechanism": {"name": "aim-grem"}}  # fmt: skip
-    cells = dp.run(job, tmp_path / "run").marginal(("age", "married"))
-    assert not cells[:2].any(axis=0).all()
+           "mechanism": {"name": "aim-grem"}, "rule": DOMAIN["rule"]}  # fmt: skip
+    release = dp.run(job, tmp_path / "run")
+    cells = release.marginal(("age", "married"))
+    assert not cells[:2, 1].any()
+    assert cells[:2, 0].any()
+    assert dp.Domain.read(tmp_path / "run/domain.toml") == dp.Domain.from_dict(DOMAIN)
 
 
 def test_rules_that_exclude_all_values_are_refused():
     with pytest.raises(DomainError, match="married"):
-        dp.Domain.from_dict({"attributes": DOMAIN["attributes"], "impossible": [{"married": [True, False]}]})
+        dp.Domain.from_dict(
+            {"attributes": DOMAIN["attributes"], "rule": [{"rule": "married = true"}, {"rule": "married = false"}]}
+        )

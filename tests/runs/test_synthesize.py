@@ -247,7 +247,7 @@ def test_rows_of_fixed_plan_mechanisms(tmp_path: Path, mechanism: str) -> None:
 
 def test_rows_satisfy_domain_rules(tmp_path: Path) -> None:
     domain = DOMAIN | {
-        "impossible": [{"age": {"high": 10}, "sex": ["F"]}, {"città": ["東京"], "income": {"low": 1000}}]
+        "rule": [{"rule": "not (age <= 10 and sex = 'F')"}, {"rule": "if città = '東京' then income < 1000"}]
     }
     rows = dp.run(write_job(tmp_path, domain=domain), tmp_path / "run").synthetic().compute()
     assert not ((rows.age <= 10) & (rows.sex == "F")).any()

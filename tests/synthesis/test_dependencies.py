@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpscale.domain.structural_zeros import FunctionalDependency
+from dpscale.domain.rules import FunctionalDependency
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.constraints import reconcile_one_ways
 from dpscale.reconstruction.low_order import NoisyResidual, low_order

@@ -1,4 +1,4 @@
-"""Rules of the domain in rows: impossible rows are repaired, and invalid rules are refused."""
+"""Rules of the domain in rows: rows that break a rule are repaired."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpscale import Domain, DomainError, PlanError
-from dpscale.domain.structural_zeros import FunctionalDependency, StructuralZero, possible as possible_cells
+from dpscale import Domain, PlanError
+from dpscale.domain.rules import FunctionalDependency, StructuralZero, possible as possible_cells
 from dpscale.privacy.streams import PublicStream
 from dpscale.synthesis.one_way_rounding import RuleRepair
 
@@ -21,17 +21,16 @@ ATTRIBUTES: dict[str, Any] = {
     "region": {"kind": "categories", "values": ["north", "south"]},
     "income": {"kind": "bins", "edges": [0, 10, 20, 30]},
 }
-RULES: dict[str, Any] = {
-    "impossible": [
-        {"age": {"high": 2}, "marital": ["married"]},
-        {"age": {"high": 1}, "income": {"low": 10}, "region": ["north"]},
-    ],
-    "determined": [{"attribute": "region", "by": "code", "map": {"A1": "north", "A2": "north", "B1": "south"}}],
-}
+RULES = [
+    "if age <= 2 then marital != 'married'",
+    "not (age <= 1 and income >= 10 and region = 'north')",
+    "if code in ('A1', 'A2') then region = 'north'",
+    "if code = 'B1' then region = 'south'",
+]
 
 
-def make_domain(**rules: Any) -> Domain:
-    return Domain.from_dict({"attributes": ATTRIBUTES, **(rules or RULES)})
+def make_domain(rules: list[str] = RULES) -> Domain:
+    return Domain.from_dict({"attributes": ATTRIBUTES, "rule": [{"rule": rule} for rule in rules]})
 
 
 def is_impossible(row: Mapping[str, int]) -> bool:
@@ -41,16 +40,20 @@ def is_impossible(row: Mapping[str, int]) -> bool:
     return young_married or rich_child or (row["region"] == 0) != (row["code"] < 2)
 
 
-def test_impossible_rows_are_repaired_and_others_unchanged() -> None:
-    own, rng = make_domain(), np.random.default_rng(0)
-    ones = {name: rng.random(own[name].size) + 0.2 for name in own.names}
-    rows = np.stack([rng.integers(0, own[name].size, 4000) for name in own.names], axis=1).astype(np.int32)
-    wrong = np.array([is_impossible(dict(zip(own.names, row, strict=True))) for row in rows])
-    possible = RuleRepair(own.rules, own.names, ones)
+def test_impossible_rows_are_repaired_with_few_changes() -> None:
+    """Rows exchange values where they can: few others change, and 1-way marginals nearly remain."""
+    domain, rng = make_domain(), np.random.default_rng(0)
+    ones = {name: rng.random(domain[name].size) + 0.2 for name in domain.names}
+    rows = np.stack([rng.integers(0, domain[name].size, 4000) for name in domain.names], axis=1).astype(np.int32)
+    wrong = np.array([is_impossible(dict(zip(domain.names, row, strict=True))) for row in rows])
+    possible = RuleRepair(domain.rules, domain.names, ones)
     assert (possible.broken(rows) == wrong).all()
     repaired = possible.repair(rows, PublicStream("r", "possible"))
-    assert not any(is_impossible(dict(zip(own.names, row, strict=True))) for row in repaired)
-    assert (repaired[~wrong] == rows[~wrong]).all()
+    assert not any(is_impossible(dict(zip(domain.names, row, strict=True))) for row in repaired)
+    assert (repaired != rows).any(axis=1).sum() < 2 * wrong.sum()
+    for column in range(5):
+        before, after = (np.bincount(own[:, column], minlength=6) for own in (rows, repaired))
+        assert np.abs(after - before).sum() < 0.4 * wrong.sum()
     assert 0.3 < wrong.mean() < 0.9
 
 
@@ -84,24 +87,6 @@ def test_rules_that_exclude_every_row_are_refused() -> None:
     rules = [StructuralZero((("a", frozenset({0, 1, 2})),))]
     with pytest.raises(PlanError, match="rules that exclude every row"):
         RuleRepair(rules, ["a"], {"a": np.ones(3)}).repair(np.zeros((4, 1), np.int32), PublicStream("r", "possible"))
-
-
-@pytest.mark.parametrize(
-    ("rules", "text"),
-    [
-        ({"impossible": [{"agee": [1]}]}, "no attribute 'agee'"),
-        ({"impossible": [{"age": [77]}]}, "impossible.age: 77"),
-        ({"impossible": [{"age": 3}]}, "impossible.age: not a list of values"),
-        ({"impossible": {"age": [3]}}, "impossible: not a list of tables"),
-        ({"impossible": [{"marital": {"low": 1}}]}, "numbers low and high"),
-        ({"determined": [{"attribute": "region", "by": "code"}]}, "attribute, by and a table map"),
-        ({"determined": [{"attribute": "region", "by": "code", "map": {"A1": "nort"}}]}, "did you mean 'north'"),
-    ],
-)
-def test_invalid_rules_are_refused(rules: dict[str, Any], text: str) -> None:
-    with pytest.raises(DomainError) as refused:
-        make_domain(**rules)
-    assert text in str(refused.value)
 
 
 def test_rules_round_trip_through_domain_file() -> None:

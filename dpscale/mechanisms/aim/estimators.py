@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, one_thread
-from dpscale.domain.structural_zeros import DomainConstraint
+from dpscale.domain.rules import DomainConstraint
 from dpscale.plans.measurement_plan import CurrentEstimates, TableEstimates
 from dpscale.reconstruction.consistency import NoisyCounts, total_of
 from dpscale.reconstruction.constraints import determined_by_one, determined_over_groups, edges

@@ -381,8 +381,8 @@ class Setting:
         """
         found: dict[int, tuple[AttributeSet, ...]] = {}
         for degree in self.schedule.law_degrees:
-            kept = self.ordered(self._fewest_cells(degree))
-            sets = (names for names in combinations(kept, degree) if not self._has_two_levels(names))
+            chosen = self.ordered(self._fewest_cells(degree))
+            sets = (names for names in combinations(chosen, degree) if not self._has_two_levels(names))
             few = [names for names in sets if self._product(names) <= MOST_LARGER_CELLS // MOST_LAWS]
             found[degree] = tuple(
                 names for names in few if not (self.estimator.is_determined(names) or self.is_known(names))

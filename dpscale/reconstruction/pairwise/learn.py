@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, Integers32, NDArray, ParallelMap, named_task, serial_map
-from dpscale.domain.structural_zeros import DomainConstraint, restored
+from dpscale.domain.rules import DomainConstraint, restored
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.fitting_loops import fit_pair

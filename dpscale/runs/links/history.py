@@ -2,19 +2,20 @@
 
 Links of a table with `order_by` are grouped by parent and in order (`relational.history`). The rows of the table
 are written in that order. Dates are drawn inside the cell of each row independently, so dates of equal cells of one
-parent are exchanged until they do not decrease; the cells, and all values of the table together, remain.
+parent are exchanged until they do not decrease, unless a row would break a rule; the cells, and all values of the table
+together, remain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.arrow import pa, pc, pq
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import Flags, Integers
 from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.sections import LinkSection
@@ -23,9 +24,11 @@ from dpscale.runs.linked_tables import LinkedTables
 from dpscale.storage.files import writing
 from dpscale.synthesis.decode import column as decoded
 
+Broken = Callable[[pa.Table, Integers], Flags]
 
-def write_again(run: LinkedTables, name: str, files: Sequence[str], links: Mapping[str, Any]) -> None:
-    """Write the files of a table again, if it has an order or changed cells.
+
+def write_changes(run: LinkedTables, name: str, files: Sequence[str], links: Mapping[str, Any]) -> bool:
+    """Write the files of a table again if rules across tables changed cells; return whether they did.
 
     Parameters
     ----------
@@ -34,24 +37,58 @@ def write_again(run: LinkedTables, name: str, files: Sequence[str], links: Mappi
     files : sequence of str
         Of the table, in the database.
     links : mapping of str to ndarray
-        By link, rows of the parent and of the child; by TABLE.ATTRIBUTE, rows whose cells changed, and these.
+        By TABLE.ATTRIBUTE, rows whose cells changed, and these.
     """
-    domain, ordering = run.tables[name].domain, link_in_order(run.job, name)
+    domain = run.tables[name].domain
     changed = {one: links[f"{name}.{one}"] for one in domain.names if f"{name}.{one}" in links}
-    if ordering is None and not changed:
-        return
-    paths = [run.path / "synthetic" / file for file in files]
-    parts = [pq.read_table(path) for path in paths]
-    begins = np.cumsum([0, *(part.num_rows for part in parts)]).tolist()
+    if not changed:
+        return False
+    paths, parts, begins = _parts(run, files)
     for attribute, cells in changed.items():
         stream = PublicStream(run.manifest["release"], f"changed cells of {name}.{attribute}")
         parts = [_with_cells(part, begin, domain, attribute, cells, stream)
                  for part, begin in zip(parts, begins, strict=False)]  # fmt: skip
-    if ordering is not None:
-        whole = in_order(pa.concat_tables(parts), links[ordering.called], ordering.order[0], domain)
-        parts = [whole.slice(begin, part.num_rows) for part, begin in zip(parts, begins, strict=False)]
     for path, part in zip(paths, parts, strict=True):
         _write(path, part)
+    return True
+
+
+def write_in_order(
+    run: LinkedTables, name: str, files: Sequence[str], links: Mapping[str, Any], broken: Broken
+) -> tuple[pa.Table, Integers] | None:
+    """Write the files of a table again in the order of its links, if it has one.
+
+    Parameters
+    ----------
+    run : LinkedTables
+    name : str
+    files : sequence of str
+        Of the table, in the database.
+    links : mapping of str to ndarray
+        By link, rows of the parent and of the child.
+    broken : callable
+        broken(table, order) returns the rows of a table in another order that break a rule.
+
+    Returns
+    -------
+    tuple of (pyarrow.Table, ndarray), or None
+        The table and the numbers that its rows had before; None without an order.
+    """
+    if (ordering := link_in_order(run.job, name)) is None:
+        return None
+    paths, parts, begins = _parts(run, files)
+    domain, pairs = run.tables[name].domain, links[ordering.called]
+    whole = in_order(pa.concat_tables(parts), pairs, ordering.order[0], domain, broken)
+    for path, part, begin in zip(paths, parts, begins, strict=False):
+        _write(path, whole.slice(begin, part.num_rows))
+    return whole, _order(whole.num_rows, pairs)
+
+
+def _parts(run: LinkedTables, files: Sequence[str]) -> tuple[list[Path], list[pa.Table], list[int]]:
+    """Return the paths and the rows of files, and the number of the first row of each."""
+    paths = [run.path / "synthetic" / file for file in files]
+    parts = [pq.read_table(path) for path in paths]
+    return paths, parts, np.cumsum([0, *(part.num_rows for part in parts)]).tolist()
 
 
 def _write(path: Path, table: pa.Table) -> None:
@@ -84,7 +121,9 @@ def link_in_order(job: Job, name: str) -> LinkSection | None:
     return links[0] if links else None
 
 
-def in_order(table: pa.Table, pairs: Integers, attribute: str, domain: Domain) -> pa.Table:
+def in_order(
+    table: pa.Table, pairs: Integers, attribute: str, domain: Domain, broken: Broken | None = None
+) -> pa.Table:
     """Return the rows of a child's table in the order of its links, those without a parent last.
 
     Parameters
@@ -97,16 +136,32 @@ def in_order(table: pa.Table, pairs: Integers, attribute: str, domain: Domain) -
         The order.
     domain : Domain
         Of the table.
+    broken : callable, optional
+        broken(table, order) returns the rows that break a rule. The dates of a parent are not exchanged if some would.
     """
-    left = np.setdiff1d(np.arange(table.num_rows), pairs[:, 1])
-    order = np.concatenate([pairs[:, 1], left])
+    order = _order(table.num_rows, pairs)
     table = table.take(pa.array(order))
     column = domain[attribute].column
     if domain[attribute].kind not in ("bins", "date") or domain.is_shared(column):  # values may not change alone
         return table
     found = np.arange(len(order))
     found[: len(pairs)] = _ascending(table.column(column).slice(0, len(pairs)), pairs[:, 0])
-    return table.set_column(table.column_names.index(column), column, table.column(column).take(pa.array(found)))
+    exchanged = _exchanged(table, column, found)
+    if broken is None or not (wrong := broken(exchanged, order)[: len(pairs)]).any():
+        return exchanged
+    kept = np.flatnonzero(np.isin(pairs[:, 0], pairs[wrong, 0]))
+    found[kept] = kept
+    return _exchanged(table, column, found)
+
+
+def _order(rows: int, pairs: Integers) -> Integers:
+    """Return the numbers of the rows in the order of their links, those without a parent last."""
+    return np.concatenate([pairs[:, 1], np.setdiff1d(np.arange(rows), pairs[:, 1])])
+
+
+def _exchanged(table: pa.Table, column: str, rows: Integers) -> pa.Table:
+    """Return a table whose rows have the values of other rows in a column."""
+    return table.set_column(table.column_names.index(column), column, table.column(column).take(pa.array(rows)))
 
 
 def _ascending(values: pa.ChunkedArray, parents: Integers) -> Integers:

@@ -1,4 +1,4 @@
-"""Links that satisfy the rules across tables (`job.linked_rules`): post-processing of sampled links.
+"""Links that satisfy the rules across tables (`job.link_rules`): post-processing of sampled links.
 
 Links are changed so that as many as possible satisfy the rules (`relational.link_rules`). Where no parent fits a child,
 the child's attribute gets another cell, at random by the frequency in its table, that satisfies the rules of the
@@ -15,11 +15,20 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Flags, Integers, Integers32
 from dpscale.job import Job
-from dpscale.job.linked_rules import LinkedRule
+from dpscale.job.link_rules import LinkedRule
 from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import distinct
 from dpscale.relational.link_rules import PossibleLinks, check_size, repair_links
+
+
+@dataclass(frozen=True)
+class _ChangingRow:
+    """Row of a child that changes for a link, with its parent; None stands for some parent."""
+
+    link: LinkSection
+    parent: int | None
+    child: int
 
 
 @dataclass(eq=False)
@@ -40,8 +49,8 @@ class RuledRows:
         By link with rules, the parent of every child, or −1.
     frequencies : dict of (str, str) to ndarray
         By table and attribute, numbers of rows of every cell.
-    kinds : dict of str to ndarray
-        By link with rules, the distinct parents in the attributes of the rules.
+    kinds : dict of tuple of str to ndarray
+        By link and attributes, the distinct parents in these attributes.
     """
 
     job: Job
@@ -50,7 +59,7 @@ class RuledRows:
     changed: dict[str, dict[int, int]] = field(default_factory=dict)
     parents: dict[str, Integers] = field(default_factory=dict)
     frequencies: dict[tuple[str, str], Integers] = field(default_factory=dict, repr=False)
-    kinds: dict[str, Integers32] = field(default_factory=dict, repr=False)
+    kinds: dict[tuple[str, ...], Integers32] = field(default_factory=dict, repr=False)
 
     def apply(self, link: LinkSection, pairs: Integers, bound: int | None, release: str) -> Integers:
         """Return the links, shape (m, 2), changed so that all satisfy the rules.
@@ -119,48 +128,94 @@ class RuledRows:
         return PossibleLinks(of, to, ~broken, bound)
 
     def _change(self, link: LinkSection, child: int, parent: int | None, stream: PublicStream) -> None:
-        """Change a cell of a child so that the parent fits it, or some parent if it is None."""
-        for name in dict.fromkeys(one.child[-1] for one in self.job.linked_rules[link.called]):
-            allowed = self._allowed(link, parent, child, name)
-            if allowed.any():
-                weights = np.cumsum((self._frequency(link.child, name) + 1e-9) * allowed)
-                cell = int(np.searchsorted(weights, float(stream.uniforms(1)[0]) * weights[-1], side="right"))
-                self._set(link.child, name, child, min(cell, int(np.flatnonzero(allowed)[-1])))
-                return
-        raise PlanError("impossible, determined", f"rules that exclude a row of {link.child} with every value of"
+        """Change a cell of a child so that the parent fits it, or some parent if it is None.
+
+        If no single cell satisfies all rules, further cells of the row follow.
+        """
+        names = tuple(dict.fromkeys(one.child[-1] for one in self.job.linked_rules[link.called]))
+        changing = _ChangingRow(link, parent, child)
+        if any(self._set_allowed(changing, name, None, stream) for name in names) or self._follow(changing, stream):
+            return
+        raise PlanError("rule", f"rules that exclude a row of {link.child} with every value of"
                         f" {link.parent}", "rules that allow some value", "state fewer rules")  # fmt: skip
 
-    def _allowed(self, link: LinkSection, parent: int | None, child: int, name: str) -> Flags:
-        """Return the cells of a child's attribute that satisfy all rules, with this parent and those of other links."""
-        domain = self.job.domains[link.child]
+    def _follow(self, changing: _ChangingRow, stream: PublicStream) -> bool:
+        """Change one cell of a child after the other until all rules hold; return whether they do."""
+        decided = set[str]()
+        while broken := self._broken_names(changing):
+            free = [name for names in broken for name in reversed(names) if name not in decided]
+            if not free:
+                return False
+            decided.add(free[0])
+            if not self._set_allowed(changing, free[0], decided, stream):
+                return False
+        return True
+
+    def _broken_names(self, changing: _ChangingRow) -> list[tuple[str, ...]]:
+        """Return the child's attributes of the rules that a row breaks, those across tables first."""
+        table, row = changing.link.child, changing.child
+        own = {name: self._cells(table, name)[row : row + 1].astype(np.int64)
+               for name in self.job.domains[table].names}  # fmt: skip
+        linked = [rule.child for one, rules in self._ruled(table) for rule in rules
+                  if not self._fits(one, [rule], own, self._known(changing, one))[0]]  # fmt: skip
+        return linked + [rule.names for rule in self.job.domains[table].rules if rule.broken(own.__getitem__)[0]]
+
+    def _set_allowed(self, changing: _ChangingRow, name: str, decided: set[str] | None, stream: PublicStream) -> bool:
+        """Change a cell of a child to a possible one, by the frequency of cells; return whether there is one.
+
+        Rules over other attributes than those that are `decided` are left out, unless it is None.
+        """
+        table = changing.link.child
+        allowed = self._allowed(changing, name, decided)
+        if not allowed.any():
+            return False
+        weights = np.cumsum((self._frequency(table, name) + 1e-9) * allowed)
+        cell = int(np.searchsorted(weights, float(stream.uniforms(1)[0]) * weights[-1], side="right"))
+        self._set(table, name, changing.child, min(cell, int(np.flatnonzero(allowed)[-1])))
+        return True
+
+    def _allowed(self, changing: _ChangingRow, name: str, decided: set[str] | None) -> Flags:
+        """Return the cells of a child's attribute that satisfy the rules of its table, and those with its parents."""
+        table = changing.link.child
+        domain = self.job.domains[table]
         size = domain[name].size
-        own = {other: np.full(size, self._cells(link.child, other)[child]) for other in domain.names}
+        own = {other: np.full(size, self._cells(table, other)[changing.child]) for other in domain.names}
         own[name] = np.arange(size)
         allowed = np.ones(size, np.bool_)
         for rule in domain.rules:
-            allowed &= ~rule.broken(own.__getitem__)
-        for one in self.job.link:
-            if one.child == link.child and (rules := self.job.linked_rules.get(one.called)):
-                known = parent if one.called == link.called else self._parent(one, child)
-                allowed &= self._fits(one, rules, own, known)
+            if decided is None or decided.issuperset(rule.names):
+                allowed &= ~rule.broken(own.__getitem__)
+        for link, rules in self._ruled(table):
+            chosen = [rule for rule in rules if decided is None or decided.issuperset(rule.child)]
+            if chosen:
+                allowed &= self._fits(link, chosen, own, self._known(changing, link))
         return allowed
+
+    def _ruled(self, table: str) -> list[tuple[LinkSection, list[LinkedRule]]]:
+        """Return the links of a child's table with their rules, those without any left out."""
+        return [(link, rules) for link in self.job.link
+                if link.child == table and (rules := self.job.linked_rules.get(link.called))]  # fmt: skip
+
+    def _known(self, changing: _ChangingRow, link: LinkSection) -> int | None:
+        """Return the parent of a row that changes in a link; None if it has none yet."""
+        return changing.parent if link.called == changing.link.called else self._parent(link, changing.child)
 
     def _fits(self, link: LinkSection, rules: list[LinkedRule], own: Mapping[str, Integers], parent: int | None
               ) -> Flags:  # fmt: skip
         """Return which cells of a child fit its parent in a link, or some parent if it is None."""
         names = list(dict.fromkeys(name for one in rules for name in one.parent))
         cells = np.stack([self._cells(link.parent, name) for name in names], axis=1)
-        kinds = cells[parent : parent + 1] if parent is not None else self._kinds(link, cells)
+        kinds = cells[parent : parent + 1] if parent is not None else self._kinds((link.called, *names), cells)
         size = len(next(iter(own.values())))
         columns = {f"{link.child}.{name}": np.tile(values, len(kinds)) for name, values in own.items()}
         columns |= {f"{link.parent}.{name}": np.repeat(kinds[:, i], size) for i, name in enumerate(names)}
         return np.asarray((~_broken(rules, columns.__getitem__)).reshape(len(kinds), size).any(axis=0))
 
-    def _kinds(self, link: LinkSection, cells: Integers32) -> Integers32:
-        """Return the distinct rows of a parent in the attributes of the rules."""
-        if link.called not in self.kinds:
-            self.kinds[link.called] = np.unique(cells, axis=0)
-        return self.kinds[link.called]
+    def _kinds(self, key: tuple[str, ...], cells: Integers32) -> Integers32:
+        """Return the distinct rows of a parent in some attributes, which the key names after the link."""
+        if key not in self.kinds:
+            self.kinds[key] = np.unique(cells, axis=0)
+        return self.kinds[key]
 
     def _parent(self, link: LinkSection, child: int) -> int | None:
         """Return the parent of a child in an earlier link with rules; None if it has none yet."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
 from dpscale.job.sections import LinkSection
 from dpscale.runs.linked_tables import INDEX, LinkedTables
-from dpscale.runs.links.history import write_again
+from dpscale.runs.links.history import write_changes, write_in_order
 from dpscale.runs.links.link_blocks import ParentFiles, stored_parents
+from dpscale.runs.links.linked_values import LinkedValues, write_check
 from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.links.release_keys import Keys, release_keys, with_distinct_ends
 from dpscale.runs.links.table_profiles import FOLDER
@@ -75,12 +77,25 @@ def write_tables(run: LinkedTables, pairs: Mapping[str, Integers | ParentFiles],
             files[name] = _write_parts(run.path / "synthetic" / name, public[name])
         else:
             files[name] = _with_keys(run, name, described[name], keys, pairs, engine)
-            write_again(run, name, files[name], pairs)
+    _satisfy_rules(run, files, pairs)
     for link in job.link:
         found = pairs.get(link.called)
         if link.via is not None and isinstance(found, np.ndarray):
             files[link.called] = _write_parts(run.path / "synthetic" / link.called, _paired(run, link, keys, found))
     write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
+
+
+def _satisfy_rules(run: LinkedTables, files: Mapping[str, list[str]], pairs: Mapping[str, Any]) -> None:
+    """Write changed cells, values that satisfy the rules, and the order of the rows; check the rules."""
+    changed = [name for name in run.tables if write_changes(run, name, files[name], pairs)]
+    values = LinkedValues(run, files, pairs)
+    values.fit(changed)
+    ordered = {
+        name: write_in_order(run, name, files[name], pairs, partial(values.may_not_exchange, name))
+        for name in run.tables
+    }
+    if values.links:
+        write_check(run.path / "synthetic", values.count_broken(ordered))
 
 
 def _with_keys(run: LinkedTables, name: str, description: Mapping[str, Any], keys: Mapping[str, Keys],

@@ -14,7 +14,7 @@ from typing import Any
 
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
-from dpscale.domain import Hierarchy
+from dpscale.domain import Domain, Hierarchy
 from dpscale.domain.public_totals import condition_of
 from dpscale.engine import Engine
 from dpscale.job import TableJob
@@ -91,7 +91,7 @@ def _two_digits(records: float) -> int:
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 USUAL_DELTA = 1e-9
-SHOWN, MOST = 5, 2000
+SHOWN, MOST, SHOWN_RULES = 5, 2000, 10
 LARGE_SHARE = 0.5
 MANY_SETS, LARGE_NOISE, LEAST_COST = 50, 100.0, 1e-12  # of a target: sets, and records of noise if each set is measured
 
@@ -228,11 +228,23 @@ def _mechanism_error(name: str, job: TableJob, problem: PlanningProblem, tools: 
 
 def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the conclusions from the expected errors as sentences."""
+    domain = measurement_plan.workload.domain
     return [
+        *_on_rules(domain),
         *_on_assumed_cells(measurement_plan),
         *_on_errors(job, measurement_plan, families),
         *_on_target(job, measurement_plan),
     ]
+
+
+def _on_rules(domain: Domain) -> list[str]:
+    """Return what is said of the rules between attributes."""
+    count = len(domain.rule_texts)
+    if not count:
+        return []
+    return [f"{count} {'rule' if count == 1 else 'rules'} between attributes {'is' if count == 1 else 'are'} taken as"
+            f" public: {'; '.join(domain.rule_texts[:SHOWN_RULES])}{'; …' if count > SHOWN_RULES else ''}. All rows and"
+            " maximum-entropy estimates satisfy them, at no cost."]  # fmt: skip
 
 
 def _on_assumed_cells(measurement_plan: MeasurementPlan) -> list[str]:

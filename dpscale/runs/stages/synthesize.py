@@ -38,11 +38,11 @@ from dpscale.runs.stages.row_numbers import (
     write_array,
     write_targets,
 )
+from dpscale.runs.stages.row_rules import broken_rows, fit_values, repaired
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import listed, present, remove, write_whole, writing
-from dpscale.synthesis.decode import column, number_column, table_of, type_of
+from dpscale.synthesis.decode import column_of, number_column, table_of, type_of, values_inside
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, split_rows
-from dpscale.synthesis.one_way_rounding import RuleRepair
 from dpscale.synthesis.quality import mean_distances, rows_warning, worst_set
 
 
@@ -52,6 +52,7 @@ class RowsWarning(UserWarning):
 
 INDEX = "_rows.json"  # readers of a folder skip names that begin with an underscore
 MOST_COUNTED = 1 << 24  # rows times compared sets
+COUNTED = 3  # arrays of a part before its sums: counts, rows counted, rows that break a rule
 Counts = list[np.ndarray]
 
 
@@ -87,12 +88,17 @@ def perform(run: TablePart, engine: Engine) -> None:
         _count_parts(engine, [(str(run.path), str(folder), name, part) for part in parts])
     items = [(str(run.path), str(folder), name, settings, part) for part in parts]
     # counts are summed on the workers, so that no process has those of all parts
-    written = engine.reduce(write_part, items, 2 + len(targets), "rows")
+    written = engine.reduce(write_part, items, COUNTED + len(targets), "rows")
     counts = engine.map(_same, [(total,) for total in written], "rows")
     description = {"rows": rows, "parts": files, "weights": settings.weights, "method": name, "tried": distances,
                    "files": [_file_name(settings, number) for number in range(files)]}  # fmt: skip
+    if run.domain.rule_texts:
+        broken = int(counts[2][0])
+        if broken:
+            raise RuntimeError(f"{broken} synthetic rows break a rule of the domain")
+        description["rules"] = {"stated": len(run.domain.rule_texts), "broken": broken}
     if targets:
-        sums = counts[2:]
+        sums = counts[COUNTED:]
         scale = 1.0 if settings.weights else rows / sampler.total
         description["numbers"] = describe_numbers(run, targets, sums, scale)
     _write_description(run, sampler, description, counts[0], int(counts[1][0]))
@@ -155,7 +161,8 @@ def _clear(folder: Path) -> None:
 def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> Counts:
     """Draw a part and write its files.
 
-    Return its counts over the compared sets, the number of rows counted, then its sums of numbers.
+    Return its counts over the compared sets, the numbers of rows that were counted and that break a rule, then its sums
+    of numbers.
 
     `settings` is an argument because a process with an open run may have older settings.
     """
@@ -164,13 +171,14 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     rows = read_array(stored) if present(stored) else drawn_rows(run, sampler, part)
     weights = sampler.weights(rows, part) if settings.weights and isinstance(sampler, PairwiseSampler) else None
     numbers = number_steps(run, Path(folder), sampler, rows, part, weights) if run.workload.numbers else {}
-    start = 0
+    start, broken = 0, 0
     for file in part.each:
         inside = slice(start, start + file.count)
         stream = PublicStream(run.manifest["release"], "values", file.rows, file.parts, file.number)
         steps = {number: own[inside] for number, own in numbers.items()}
         table = decoded(run, sampler, rows[inside], steps, None if weights is None else weights[inside], stream)
         _write(run.path / "synthetic" / _file_name(settings, file.number), table)
+        broken += broken_rows(run, sampler.names, rows[inside], table)
         start += file.count
     sums = row_sums(run, Path(folder), sampler, rows, numbers, weights) if numbers else []
     if present(stored):
@@ -179,7 +187,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     most = max(1, MOST_COUNTED // max(1, len(layout.sets)) * part.count // max(1, part.rows))
     few = rows[:most]
     counts = layout.count(few, None if weights is None else weights[:most])
-    return [counts, np.array([len(few)]), *sums]
+    return [counts, np.array([len(few)]), np.array([broken]), *sums]
 
 
 def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart, key: str | None = None) -> Integers32:
@@ -188,11 +196,7 @@ def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart, key: str | No
     `key` names the random streams; by default it is the public name of the release.
     """
     key = key or run.manifest["release"]
-    rows = sampler.rows(part, key)
-    if not run.domain.rules:
-        return rows
-    stream = PublicStream(key, "possible", *part.key)
-    return RuleRepair(run.domain.rules, sampler.names, sampler.ones).repair(rows, stream)
+    return repaired(run, sampler, sampler.rows(part, key), PublicStream(key, "possible", *part.key))
 
 
 def decoded(
@@ -207,15 +211,22 @@ def decoded(
     names, types = sampler.names, run.manifest.get("columns") or {}
     every = (*names, *numbers)
     ordered = [name for name in types if name in every] + [name for name in every if name not in types]
-    values = {}
+    values, inside = {}, dict[str, Any]()
+    for name in ordered:
+        attribute = run.domain[name]
+        if not isinstance(attribute, Number):  # columns of one input column have the same value
+            alike = [one for one in run.domain.numbers if one.name in numbers and one.column == attribute.column]
+            same = [(one, numbers[one.name]) for one in alike]
+            wanted = type_of(types.get(name, ""))
+            inside[name] = values_inside(attribute, cells[:, names.index(name)], stream, wanted, same)
+
+    fit_values(run, names, cells, numbers, inside, stream)
     for name in ordered:
         wanted, attribute = type_of(types.get(name, "")), run.domain[name]
         if isinstance(attribute, Number):
             values[name] = number_column(attribute, numbers[name], wanted)
-        else:  # columns of one input column have the same value
-            alike = [one for one in run.domain.numbers if one.name in numbers and one.column == attribute.column]
-            same = [(one, numbers[one.name]) for one in alike]
-            values[name] = column(attribute, cells[:, names.index(name)], stream, wanted, same)
+        else:
+            values[name] = column_of(attribute, cells[:, names.index(name)], inside[name], wanted)
     if weights is not None:
         values["weight" if "weight" not in values else "weight_"] = pa.array(weights)
     return table_of(values)

@@ -1,0 +1,515 @@
+"""Text of a rule between attributes, read into clauses.
+
+    rule      = "if" either "then" either | either
+    condition = sum { sign sum } | membership
+    sum       = ["-"] term { ("+" | "-") term }
+    term      = attribute | number ["*" attribute] | 'text' | date | true | false
+    attribute = name | name "." name
+    sign      = "=" | "!=" | "<" | "<=" | ">" | ">="
+
+`either` and `membership` are those of `base.expressions.ConditionReader`. Rules have the logic of SQL's CHECK: a
+comparison with a null is neither true nor false, and a rule is broken where it is false. Values outside the domain are
+unknown like nulls, except that they are equal to no value of the domain.
+
+A rule is brought into conjunctive form. A clause is a set of cells of some attributes, and linear comparisons of
+values, of which at least one holds:
+
+    x_1 in S_1  or  x_2 in S_2  or … or  Σ_j c_j v_j + d ≤ 0  or …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from dpscale.base.display import nearest, safe_repr
+from dpscale.base.errors import DomainError
+from dpscale.base.expressions import SIGNS, ConditionReader, Literal
+from dpscale.base.numerics import Flags, Floats
+from dpscale.domain.attribute import EPOCH, Attribute, first_day, read_period
+from dpscale.domain.number import Number
+
+FIELD = "rule"
+WORDS = ("and", "or", "not", "in", "between", "is", "null", "if", "then")
+SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
+MOST_CLAUSES = 4096  # of a rule
+Find = Callable[[str], Attribute]
+
+
+@dataclass(frozen=True, eq=False)
+class ValueRanges:
+    """Values in the cells of an attribute.
+
+    Attributes
+    ----------
+    low, high : ndarray, shape (cells,)
+        Ends, which belong to the range.
+    unknown : ndarray of bool, shape (cells,)
+        Cells of nulls and of values outside the domain.
+    step : float
+        Distance of values; 0 for real numbers.
+    """
+
+    low: Floats
+    high: Floats
+    unknown: Flags
+    step: float
+
+    @property
+    def are_values(self) -> bool:
+        """Whether every cell is a single value."""
+        return bool((self.low == self.high).all())
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest value."""
+        known = ~self.unknown
+        return float(self.low[known].min()), float(self.high[known].max())
+
+
+def value_ranges(attribute: Attribute, step: float | None = None) -> ValueRanges:
+    """Return the values in the cells of an attribute, dates as days since 1970, and 0 for texts.
+
+    Parameters
+    ----------
+    attribute : Attribute
+        A number has a single cell, its range.
+    step : float, optional
+        Distance of the numbers in bins, as rows have them; by default any numbers, and the last bin is closed.
+    """
+    if isinstance(attribute, Number):
+        ends = np.array([attribute.ends])
+        return ValueRanges(ends[:, 0], ends[:, 1], np.zeros(1, np.bool_), float(attribute.unit))
+
+    if attribute.kind == "bins":
+        edges = np.asarray(attribute.edges, np.float64)
+        low, high = edges[:-1], np.nextafter(edges[1:], edges[:-1])
+        if step:
+            first = np.ceil(low / step)
+            low, high = first * step, (np.maximum(np.ceil(edges[1:] / step), first + 1) - 1) * step
+        elif step is None:
+            high[-1] = edges[-1]
+    elif attribute.kind == "date":
+        numbers = range(attribute.low, attribute.high + 2)
+        days = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers], np.float64)
+        low, high, step = days[:-1], days[1:] - 1, 1.0
+    else:
+        labels = attribute.labels[: attribute.listed]
+        texts = kind_of_values(attribute) == "text"
+        values = [0.0 if texts else float(label) for label in labels]
+        low = high = np.array(values)
+        step = float(all(value.is_integer() for value in values))
+
+    unknown = np.arange(attribute.size) >= attribute.listed
+    padding = np.zeros(attribute.size - attribute.listed)
+    return ValueRanges(np.append(low, padding), np.append(high, padding), unknown, step or 0.0)
+
+
+def kind_of_values(attribute: Attribute) -> str:
+    """Return how values of an attribute are compared: as a number, date or text."""
+    if attribute.kind in ("integer", "coded", "bins", "number"):
+        return "number"
+    if attribute.kind == "date":
+        return "date"
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in attribute.values)
+    return "number" if numbers and attribute.kind == "categories" else "text"
+
+
+@dataclass(frozen=True)
+class CellTest:
+    """Cells of an attribute in which a comparison is true, and those in which it is false; in others it is neither."""
+
+    name: str
+    true: frozenset[int]
+    false: frozenset[int]
+
+    def __invert__(self) -> CellTest:
+        return CellTest(self.name, self.false, self.true)
+
+    def __and__(self, other: Any) -> CompoundCondition:
+        return CompoundCondition("and", (self, other))
+
+    def __or__(self, other: Any) -> CompoundCondition:
+        return CompoundCondition("or", (self, other))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Comparison Σ_j c_j v_j + d (sign) 0 of values, with a sign <, <= or =."""
+
+    terms: tuple[tuple[str, float], ...]
+    constant: float
+    sign: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.terms)
+
+    def __invert__(self) -> Linear | CompoundCondition:
+        opposite = Linear(tuple((name, -factor) for name, factor in self.terms), -self.constant, "<")
+        if self.sign == "=":
+            return CompoundCondition("or", (Linear(self.terms, self.constant, "<"), opposite))
+        return opposite if self.sign == "<=" else Linear(opposite.terms, opposite.constant, "<=")
+
+    def __and__(self, other: Any) -> CompoundCondition:
+        return CompoundCondition("and", (self, other))
+
+    def __or__(self, other: Any) -> CompoundCondition:
+        return CompoundCondition("or", (self, other))
+
+    def permits(self, low: Any, high: Any) -> Any:
+        """Return whether a sum between two ends can have the sign to 0."""
+        if self.sign == "=":
+            return (low <= 0) & (high >= 0)
+        return low < 0 if self.sign == "<" else low <= 0
+
+    def sums(self, low: Mapping[str, Any], high: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the least and greatest sum of values within ends."""
+        least = greatest = self.constant
+        for name, factor in self.terms:
+            ends = factor * low[name], factor * high[name]
+            least = least + ends[factor < 0]
+            greatest = greatest + ends[factor > 0]
+        return least, greatest
+
+    def fits(self, low: Mapping[str, Any], high: Mapping[str, Any]) -> Any:
+        """Return where the comparison can be true for values within ends."""
+        return self.permits(*self.sums(low, high))
+
+
+Node = Any  # CellTest, Linear or CompoundCondition
+
+
+@dataclass(frozen=True)
+class CompoundCondition:
+    """Conditions joined by "and" or "or"."""
+
+    word: str
+    parts: tuple[Node, ...]
+
+    def __invert__(self) -> CompoundCondition:
+        return CompoundCondition("or" if self.word == "and" else "and", tuple(~part for part in self.parts))
+
+    def __and__(self, other: Any) -> CompoundCondition:
+        return CompoundCondition("and", (self, other))
+
+    def __or__(self, other: Any) -> CompoundCondition:
+        return CompoundCondition("or", (self, other))
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Alternatives of which one holds: cells in which an attribute does not break the clause, and comparisons."""
+
+    cells: tuple[tuple[str, frozenset[int]], ...] = ()
+    linear: tuple[Linear, ...] = ()
+
+    def or_else(self, other: Clause) -> Clause:
+        cells = dict(self.cells)
+        for name, own in other.cells:
+            cells[name] = cells.get(name, frozenset()) | own
+        return Clause(tuple(cells.items()), tuple(dict.fromkeys(self.linear + other.linear)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Attributes, and numbers, in the order of the text."""
+        return tuple(dict.fromkeys([*(name for name, _ in self.cells), *(n for one in self.linear for n in one.names)]))
+
+
+def checked_text(text: object) -> str:
+    """Return the text of a rule. Raises DomainError for another object."""
+    if not isinstance(text, str):
+        raise DomainError(FIELD, safe_repr(text), "a text", 'write a rule as "discharge >= admission"')
+    return text
+
+
+def read_rule(text: object, find: Find) -> tuple[Clause, ...]:
+    """Return the clauses of a rule, all of which hold.
+
+    Parameters
+    ----------
+    text : str
+    find : callable
+        find(name) returns an attribute or a number, or raises DomainError.
+
+    Raises
+    ------
+    DomainError
+        If the syntax is wrong, a name or value is unknown, or values cannot be compared.
+    """
+    try:
+        reader = _Reader(checked_text(text), find)
+        return tuple(one for one in reader.clauses(reader.whole()) if not _is_always_true(one, find))
+    except RecursionError:
+        raise DomainError(FIELD, f"{safe_repr(text)}, with too many levels of ( or not", "fewer levels",
+                          "remove parentheses") from None  # fmt: skip
+
+
+def _is_always_true(clause: Clause, find: Find) -> bool:
+    return any(len(cells) == find(name).size for name, cells in clause.cells)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """Sum of values and a constant, or a single text."""
+
+    reader: _Reader
+    terms: tuple[tuple[str, float], ...] = ()
+    constant: float = 0.0
+    dates: int = 0  # number of dates of the sum
+    literal: Literal | None = None  # of an operand that is only a literal
+
+    @property
+    def attribute(self) -> Attribute | None:
+        """The attribute of an operand that is only an attribute."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and self.constant == 0:
+            return self.reader.find(self.terms[0][0])
+        return None
+
+    def plus(self, other: Self, sign: int) -> Self:
+        terms = dict(self.terms)
+        for name, factor in other.terms:
+            terms[name] = terms.get(name, 0.0) + sign * factor
+        kept = tuple((name, factor) for name, factor in terms.items() if factor)
+        return type(self)(self.reader, kept, self.constant + sign * other.constant, self.dates + sign * other.dates)
+
+    def times(self, factor: float) -> Self:
+        """Return a multiple of an attribute."""
+        if self.dates:
+            raise self.reader.fault("a product of a date", "a number times an attribute", "fix it")
+        return type(self)(self.reader, tuple((name, factor * own) for name, own in self.terms))
+
+    def compared(self, sign: str, value: Literal) -> Node:
+        return self.reader.compare(self, sign, self.reader.operand_of(value))
+
+    def nulls(self) -> CellTest:
+        attribute = self.attribute
+        if attribute is None or isinstance(attribute, Number):
+            raise self.reader.fault("is null after a sum or a number", "an attribute", "name an attribute")
+        null = frozenset({attribute.null_cell} if attribute.null_cell >= 0 else ())
+        return CellTest(attribute.name, null, frozenset(range(attribute.size)) - null)
+
+
+class _Reader(ConditionReader):
+    """Reader of one rule."""
+
+    field, takes = FIELD, "a comparison of attributes, joined by and, or, not, or if … then …"
+    example = "a rule as discharge >= admission, or if age < 15 then status = 'single'"
+    words, error, sums = WORDS, DomainError, True
+
+    def __init__(self, text: str, find: Find) -> None:
+        self._find = find
+        super().__init__(text)
+
+    def find(self, name: str) -> Attribute:
+        """Return an attribute. Raises DomainError for one whose values are not public."""
+        attribute = self._find(name)
+        if attribute.search is not None:
+            raise self.fault(f"the attribute {name!r}, whose values are not known", "public attributes",
+                             "remove the rule")  # fmt: skip
+        return attribute
+
+    def fault(self, got: str, takes: str, remedy: str) -> DomainError:
+        return DomainError(FIELD, f"{safe_repr(self.text)}: {got}", takes, remedy)
+
+    def whole(self) -> Node:
+        if self.take_if("if"):
+            premise = self.either()
+            self.expect("then")
+            found = ~premise | self.either()
+        else:
+            found = self.either()
+        if self.next.kind != "end":
+            self.refuse(self.next, "and, or, or the end")
+        return found
+
+    def joined(self, word: str, one: Node, other: Node) -> Node:
+        return CompoundCondition(word, (one, other))
+
+    def negated(self, one: Node) -> Node:
+        return ~one
+
+    def condition(self) -> Node:
+        first = self._sum()
+        if self.next.kind != "sign" or self.next.text not in SIGNS:
+            return self.membership(first)
+
+        sums, signs = [first], []
+        while self.next.kind == "sign" and self.next.text in SIGNS:
+            signs.append(self.take().text)
+            sums.append(self._sum())
+        found = [self.compare(one, sign, other) for (one, other), sign in zip(pairwise(sums), signs, strict=True)]
+        return found[0] if len(found) == 1 else CompoundCondition("and", tuple(found))
+
+    def _sum(self) -> _Operand:
+        negative = self._take_sign("-")
+        found = self._term()
+        found = _Operand(self).plus(found, -1) if negative else found
+        while True:
+            if self._take_sign("+", "-"):
+                sign = -1 if self.tokens[self.place - 1].text == "-" else 1
+            elif self.next.kind == "number" and self.next.text[0] in "+-":
+                sign = 1  # the sign of the number itself
+            else:
+                return found
+            other = self._term()
+            if isinstance(found.literal, str) or isinstance(other.literal, str):
+                raise self.fault("a text in a sum", "numbers and dates", "compare texts by = or !=")
+            found = found.plus(other, sign)
+
+    def _take_sign(self, *signs: str) -> bool:
+        return self.next.kind == "sum" and self.take_if(*signs)
+
+    def _term(self) -> _Operand:
+        if self.next.kind in ("word", "quoted") and self.next.text.lower() not in ("true", "false"):
+            return self._attribute()
+        found = self.operand_of(self.literal())
+        if self._take_sign("*"):
+            if found.dates or isinstance(found.literal, str):
+                raise self.fault("a product of a date or text", "a number times an attribute", "fix it")
+            return self._attribute().times(found.constant)
+        return found
+
+    def _attribute(self) -> _Operand:
+        name = self.name("the name of an attribute, in `…` if it contains blanks")
+        if self._take_sign("."):
+            name = f"{name}.{self.name('the name of an attribute')}"
+        return _Operand(self, ((name, 1.0),), dates=int(kind_of_values(self.find(name)) == "date"))
+
+    def operand_of(self, value: Literal) -> _Operand:
+        if isinstance(value, datetime):
+            since = value - datetime(1970, 1, 1)
+            return _Operand(self, constant=since.days + since.seconds / 86400, dates=1, literal=value)
+        number = 0.0 if isinstance(value, str) else float(value)
+        return _Operand(self, constant=number, literal=value)
+
+    def compare(self, one: _Operand, sign: str, other: _Operand) -> Node:
+        """Return the comparison of two operands."""
+        if one.literal is not None and other.attribute is not None:
+            one, sign, other = other, SWAPPED[sign], one
+        first, second = one.attribute, other.attribute
+        if first is not None and other.literal is not None:
+            return self._compare_literal(first, one, sign, other)
+        if first is not None and second is not None and sign in ("=", "!=") and _are_labels(first, second):
+            return self._equal_labels(first, second, sign)
+
+        texts = [name for name, _ in one.terms + other.terms if kind_of_values(self.find(name)) == "text"]
+        if texts or isinstance(one.literal, str) or isinstance(other.literal, str):
+            raise self.fault(f"{sign} of texts" if not texts else f"{sign} with the text {texts[0]}",
+                             "numbers or dates, or = and != of two texts", "compare values of one kind")  # fmt: skip
+        if one.dates != other.dates or one.dates not in (0, 1):
+            raise self.fault("a date compared with a number", "values of one kind", "compare a date with a date")
+        difference = one.plus(other, -1)
+        if not difference.terms:
+            raise self.fault("a comparison of constants", "an attribute on one side", "remove it")
+        longer_first = difference.terms if len(one.terms) >= len(other.terms) else (
+            *(term for term in difference.terms if term[0] not in dict(one.terms)),
+            *(term for term in difference.terms if term[0] in dict(one.terms)),
+        )  # fmt: skip
+        return self._signed(longer_first, difference.constant, sign)
+
+    def _signed(self, terms: tuple[tuple[str, float], ...], constant: float, sign: str) -> Node:
+        """Return a comparison of a sum with 0; one that the cells of an attribute decide is a test of cells."""
+        linear: Node = Linear(terms, constant, sign if sign in ("<", "<=", "=") else "<=")
+        if sign in (">", ">="):
+            linear = Linear(tuple((name, -factor) for name, factor in terms), -constant, "<" if sign == ">" else "<=")
+        if len(terms) == 1 and sign != "!=":
+            return self._decided(linear)
+        return linear if sign != "!=" else ~Linear(terms, constant, "=")
+
+    def _decided(self, linear: Linear) -> Node:
+        attribute = self.find(linear.names[0])
+        if isinstance(attribute, Number):
+            return linear
+        ranges = value_ranges(attribute)
+        opposite = ~linear
+        parts = opposite.parts if isinstance(opposite, CompoundCondition) else (opposite,)
+        ends = {attribute.name: ranges.low}, {attribute.name: ranges.high}
+        cannot = np.any([one.fits(*ends) for one in parts], axis=0) & ~ranges.unknown
+        can = linear.fits(*ends) & ~ranges.unknown
+        if (can & cannot).any():
+            return linear
+        return CellTest(attribute.name, frozenset(np.flatnonzero(can).tolist()),
+                        frozenset(np.flatnonzero(cannot).tolist()))  # fmt: skip
+
+    def _compare_literal(self, attribute: Attribute, own: _Operand, sign: str, other: _Operand) -> Node:
+        value, kind = other.literal, kind_of_values(attribute)
+        if kind == "date" and not isinstance(value, datetime):
+            return self._compare_period(attribute, sign, value)
+        if kind == "number" and isinstance(value, int | float) and (
+            isinstance(attribute, Number) or sign not in ("=", "!=") or not value_ranges(attribute).are_values
+        ):  # fmt: skip
+            return self._signed(own.terms, -other.constant, sign)
+        if kind == "date":
+            return self._signed(own.terms, -other.constant, sign)
+        if sign not in ("=", "!="):
+            raise self.fault(f"{attribute.name} {sign} {value!r}", "= or != for texts", "list the values with in (…)")
+        test = self._equal(attribute, value)
+        return test if sign == "=" else ~test
+
+    def _compare_period(self, attribute: Attribute, sign: str, value: Literal | None) -> Node:
+        """Return the comparison of a date with the name of a period: its first or last day."""
+        try:
+            number = read_period(attribute.by, value)
+        except ValueError as error:
+            raise self.fault(f"{value!r} for the date {attribute.name}", f"a date, or {error}", "fix it") from None
+        first, beyond = (float((first_day(attribute.by, at) - EPOCH).days) for at in (number, number + 1))
+        if sign in ("=", "!="):
+            inside = self._compare_period(attribute, ">=", value) & self._compare_period(attribute, "<=", value)
+            return inside if sign == "=" else ~inside
+        return self._signed(((attribute.name, 1.0),), -(first if sign in ("<", ">=") else beyond - 1), sign)
+
+    def _equal(self, attribute: Attribute, value: Literal | None) -> CellTest:
+        """Return the test of one label."""
+        label = int(value) if isinstance(value, float) and value.is_integer() else value
+        cell = attribute.cell_of.get(label, attribute.cell_of.get(str(label)))
+        if cell is None or cell == attribute.null_cell:
+            known = [str(one) for one in attribute.labels if one is not None]
+            raise self.fault(repr(value), f"a value of {attribute.name}", nearest(str(label), known))
+        null = {attribute.null_cell} if attribute.null_cell >= 0 else set()
+        return CellTest(attribute.name, frozenset({cell}), frozenset(range(attribute.size)) - {cell} - null)
+
+    def _equal_labels(self, one: Attribute, other: Attribute, sign: str) -> CompoundCondition:
+        """Return the equality of two attributes whose cells are labels."""
+        cells = {str(label): cell for cell, label in enumerate(other.labels[: other.listed])}
+        every = frozenset(range(other.listed))
+        parts = []
+        for cell, label in enumerate(one.labels[: one.listed]):
+            equal = frozenset({cells[str(label)]} if str(label) in cells else ())
+            other_fits = CellTest(other.name, equal, every - equal)
+            differs = CellTest(one.name, frozenset(range(one.listed)) - {cell}, frozenset({cell}))
+            parts.append(differs | (other_fits if sign == "=" else ~other_fits))
+        return CompoundCondition("and", tuple(parts))
+
+    def clauses(self, node: Node) -> list[Clause]:
+        """Return a condition as clauses, all of which hold where it is not false."""
+        if isinstance(node, CellTest):
+            size = self.find(node.name).size
+            return [Clause(((node.name, frozenset(range(size)) - node.false),))]
+        if isinstance(node, Linear):
+            return [Clause(linear=(node,))]
+        parts = [self.clauses(part) for part in node.parts]
+        if node.word == "and":
+            return [clause for part in parts for clause in part]
+
+        found = parts[0]
+        for part in parts[1:]:
+            found = [one.or_else(other) for one in found for other in part]
+            if len(found) > MOST_CLAUSES:
+                raise self.fault("too many alternatives", f"at most {MOST_CLAUSES:,} clauses", "divide the rule")
+        return found
+
+
+def _are_labels(one: Attribute, other: Attribute) -> bool:
+    """Return whether cells of both attributes are labels that can be compared."""
+    kinds = [kind_of_values(own) for own in (one, other)]
+    if kinds[0] != kinds[1] or any(isinstance(own, Number) for own in (one, other)):
+        return False
+    return kinds[0] == "text" or all(
+        value_ranges(own).are_values and (own.kind != "date" or own.by == "day") for own in (one, other)
+    )

@@ -1,0 +1,455 @@
+"""Rules between attributes, stated in the domain; synthetic rows always satisfy them.
+
+    [[rule]]
+    rule = "discharge >= admission"
+
+    [[rule]]
+    rule = "if age < 15 then marital not in ('married', 'widowed')"
+
+The texts are read by `rule_text`. A clause over cells is a structural zero: a combination of cells that no row has.
+Zeros that leave one cell of an attribute for each cell of another are a functional dependency; attributes that group
+the values of another one depend on it in the same way. A clause with comparisons of values is a value rule: it excludes
+the combinations of cells in which no values satisfy it, and restricts the values in others.
+
+Rules are public, like the domain, so they cost no budget. Synthetic rows, published tables and maximum-entropy
+estimates (`dpscale.reconstruction.constraints`) satisfy them; measurements and least squares ignore them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpscale.base.errors import DomainError
+from dpscale.base.numerics import Flags, Integers, NDArray
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.number import Number
+from dpscale.domain.rule_text import FIELD, Clause, Find, Linear, ValueRanges, read_rule, value_ranges
+from dpscale.domain.tree import TreeLevel
+
+Cells = NDArray[np.integer]
+MOST_CELLS = 1 << 24  # of two attributes whose zeros may be a functional dependency
+
+
+class DomainConstraint(Protocol):
+    """Constraint on the attributes `names`; the last one is changed in a row that violates it."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def broken(self, column: Column, /) -> Flags:
+        """Return the rows that violate the constraint, shape (n,).
+
+        `column(name)` returns the rows' cells of an attribute, shape (n,).
+        """
+
+    def forbidden(self, name: str, column: Column, size: int, /) -> Flags:
+        """Return the cells of one attribute that violate the constraint given the rows' other cells.
+
+        The result has shape (n, size).
+        """
+
+    def possible(self, names: Sequence[str], shape: Sequence[int], /) -> Flags:
+        """Return the possible cells of a table over `names`, which include its own; broadcasts to `shape`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the constraint as JSON-ready data."""
+
+
+Column = Callable[[str], Cells]
+
+
+@dataclass(frozen=True)
+class StructuralZero:
+    """Structural zero: for each attribute, the cells whose combination is impossible."""
+
+    cells: tuple[tuple[str, frozenset[int]], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.cells)
+
+    def broken(self, column: Column) -> Flags:
+        return self._has(column, self.names)
+
+    def forbidden(self, name: str, column: Column, size: int) -> Flags:
+        others = self._has(column, [one for one in self.names if one != name])
+        return np.multiply.outer(others, np.isin(np.arange(size), list(dict(self.cells)[name])))
+
+    def _has(self, column: Column, names: Sequence[str]) -> Flags:
+        held = np.ones(len(column(self.names[0])), np.bool_)
+        for name in names:
+            held &= np.isin(column(name), list(dict(self.cells)[name]))
+        return held
+
+    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
+        own = dict(self.cells)
+        held = np.ones([size if name in own else 1 for name, size in zip(names, shape, strict=True)], np.bool_)
+        held[np.ix_(*[sorted(own.get(name, {0})) for name in names])] = False
+        return held
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"cells": [[name, sorted(cells)] for name, cells in self.cells]}
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionalDependency:
+    """Functional dependency between two attributes.
+
+    Cell i of `determinant` implies cell `of[i]` of `dependent`; −1 permits every cell. Any sequence of integers may be
+    given for `of`, which becomes an array.
+    """
+
+    determinant: str
+    dependent: str
+    of: Integers
+
+    def __post_init__(self) -> None:
+        """Convert `of` to an array that cannot be changed."""
+        of = np.array(self.of, np.int64)
+        of.setflags(write=False)
+        object.__setattr__(self, "of", of)
+
+    @cached_property
+    def _identity(self) -> tuple[str, str, bytes]:
+        return *self.names, hashlib.sha256(self.of.astype("<i8").tobytes()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FunctionalDependency) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.determinant, self.dependent
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether every determinant cell implies a dependent cell."""
+        return bool(self.of.min() >= 0)
+
+    def broken(self, column: Column) -> Flags:
+        wanted = self.of[column(self.determinant)]
+        return (wanted >= 0) & (wanted != column(self.dependent))
+
+    def forbidden(self, name: str, column: Column, size: int) -> Flags:
+        if name == self.determinant:
+            return np.asarray((self.of >= 0) & (self.of != column(self.dependent)[:, None]))
+        wanted = self.of[column(self.determinant)][:, None]
+        return np.asarray((wanted >= 0) & (wanted != np.arange(size)))
+
+    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
+        sizes = dict(zip(names, shape, strict=True))
+        held = (self.of[:, None] < 0) | (self.of[:, None] == np.arange(sizes[self.dependent]))
+        if names.index(self.determinant) > names.index(self.dependent):
+            held = held.T
+        return held.reshape([size if name in self.names else 1 for name, size in sizes.items()])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"by": self.determinant, "what": self.dependent, "of": self.of.tolist()}
+
+
+@dataclass(frozen=True, eq=False)
+class ValueRule:
+    """Clause with comparisons of values.
+
+    Attributes
+    ----------
+    clause : Clause
+    ranges : mapping of str to ValueRanges
+        Values in the cells of its attributes, and of its numbers.
+    numbers : tuple of str
+        Those that are numbers, which have no cells.
+    text : str
+        Rule of the domain that contains the clause.
+    """
+
+    clause: Clause
+    ranges: Mapping[str, ValueRanges] = field(repr=False)
+    numbers: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def of(cls, clause: Clause, axes: Iterable[Attribute], text: str) -> ValueRule:
+        own = {axis.name: axis for axis in axes if axis.name in clause.names}
+        numbers = tuple(name for name, axis in own.items() if isinstance(axis, Number))
+        return cls(clause, {name: value_ranges(axis) for name, axis in own.items()}, numbers, text)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Attributes in the order of the text."""
+        return tuple(name for name in self.clause.names if name not in self.numbers)
+
+    @cached_property
+    def _identity(self) -> str:
+        return json.dumps(self.to_dict(), sort_keys=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ValueRule) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def with_ranges(self, ranges: Mapping[str, ValueRanges]) -> ValueRule:
+        """Return the rule for other values in the cells of some attributes."""
+        return ValueRule(self.clause, {**self.ranges, **ranges}, self.numbers, self.text)
+
+    def renamed(self, names: Mapping[str, str]) -> ValueRule:
+        """Return the rule with other names of some attributes and numbers."""
+        cells = tuple((names.get(name, name), own) for name, own in self.clause.cells)
+        linear = tuple(
+            Linear(tuple((names.get(name, name), factor) for name, factor in one.terms), one.constant, one.sign)
+            for one in self.clause.linear
+        )
+        ranges = {names.get(name, name): own for name, own in self.ranges.items()}
+        return ValueRule(Clause(cells, linear), ranges, tuple(names.get(one, one) for one in self.numbers), self.text)
+
+    def compares(self, name: str) -> bool:
+        """Return whether the rule compares values of an attribute or number, rather than its cells."""
+        return any(name in linear.names for linear in self.clause.linear)
+
+    def over_groups(self, labels: Mapping[str, Integers]) -> ValueRule:
+        """Return the rule over groups of cells, which permits all groups with a possible cell.
+
+        Parameters
+        ----------
+        labels : mapping of str to ndarray
+            Group of every cell of each attribute.
+        """
+        cells = tuple(
+            (name, frozenset(labels[name][sorted(own)].tolist()) if own else own) for name, own in self.clause.cells
+        )
+        ranges = {name: _hull(own, labels[name]) if name in labels else own for name, own in self.ranges.items()}
+        return ValueRule(Clause(cells, self.clause.linear), ranges, self.numbers, self.text)
+
+    def broken(self, column: Column) -> Flags:
+        return np.asarray(~self.fits({name: column(name) for name in self.names}))
+
+    def forbidden(self, name: str, column: Column, size: int) -> Flags:
+        cells = {other: column(other)[:, None] for other in self.names if other != name}
+        rows = len(next(iter(cells.values()))) if cells else len(column(name))
+        return np.broadcast_to(~self.fits({**cells, name: np.arange(size)[None, :]}), (rows, size))
+
+    def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
+        axes = {name: np.arange(size).reshape([-1 if other == name else 1 for other in names])
+                for name, size in zip(names, shape, strict=True) if name in self.names}  # fmt: skip
+        return np.asarray(self.fits(axes))
+
+    def fits(self, cells: Mapping[str, Cells]) -> Flags:
+        """Return where some values in the cells of the attributes satisfy the rule; the arrays broadcast."""
+        held = np.zeros((), np.bool_)
+        for name, allowed in self._allowed.items():
+            held = held | allowed[cells[name]]
+        for linear in self.clause.linear:
+            held = held | self.unknown(linear, cells) | linear.fits(*self.ends(linear.names, cells))
+        return held
+
+    @cached_property
+    def _allowed(self) -> dict[str, Flags]:
+        return {name: np.isin(np.arange(len(self.ranges[name].low)), sorted(own)) for name, own in self.clause.cells}
+
+    def satisfied_by_cells(self, cells: Mapping[str, Cells]) -> Flags:
+        """Return where the cells alone satisfy the rule, or a value that it compares is unknown."""
+        held = np.zeros((), np.bool_)
+        for name, allowed in self._allowed.items():
+            held = held | allowed[cells[name]]
+        for linear in self.clause.linear:
+            held = held | self.unknown(linear, cells)
+        return held
+
+    def unknown(self, linear: Linear, cells: Mapping[str, Cells]) -> Flags:
+        """Return where a value of a comparison is unknown."""
+        found = np.zeros((), np.bool_)
+        for name in linear.names:
+            if name not in self.numbers:
+                found = found | self.ranges[name].unknown[cells[name]]
+        return found
+
+    def ends(self, names: Iterable[str], cells: Mapping[str, Cells]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the ends of the values of attributes in cells, and of numbers."""
+        low, high = {}, {}
+        for name in names:
+            at = 0 if name in self.numbers else cells[name]
+            low[name], high[name] = self.ranges[name].low[at], self.ranges[name].high[at]
+        return low, high
+
+    def to_dict(self) -> dict[str, Any]:
+        ranges = {name: [own.low.tolist(), own.high.tolist(), own.unknown.tolist(), own.step]
+                  for name, own in self.ranges.items()}  # fmt: skip
+        linear = [[list(map(list, one.terms)), one.constant, one.sign] for one in self.clause.linear]
+        return {"rule": self.text, "tests": [[name, sorted(own)] for name, own in self.clause.cells],
+                "linear": linear, "ranges": ranges, "numbers": list(self.numbers)}  # fmt: skip
+
+
+def _hull(own: ValueRanges, labels: Integers) -> ValueRanges:
+    """Return the ranges of groups of cells; a group with an unknown cell is unknown."""
+    count = int(labels.max()) + 1
+    low, high, unknown = np.full(count, np.inf), np.full(count, -np.inf), np.zeros(count, np.bool_)
+    np.minimum.at(low, labels, own.low)
+    np.maximum.at(high, labels, own.high)
+    np.logical_or.at(unknown, labels, own.unknown)
+    return ValueRanges(low, high, unknown, own.step)
+
+
+def restored(record: Mapping[str, Any]) -> StructuralZero | FunctionalDependency | ValueRule:
+    """Return the constraint described by the output of `to_dict`."""
+    if "cells" in record:
+        return StructuralZero(tuple((name, frozenset(cells)) for name, cells in record["cells"]))
+    if "rule" in record:
+        linear = tuple(Linear(tuple((name, factor) for name, factor in terms), constant, sign)
+                       for terms, constant, sign in record["linear"])  # fmt: skip
+        clause = Clause(tuple((name, frozenset(cells)) for name, cells in record["tests"]), linear)
+        ranges = {name: ValueRanges(np.array(low, np.float64), np.array(high, np.float64), np.array(unknown, np.bool_),
+                                    step) for name, (low, high, unknown, step) in record["ranges"].items()}  # fmt: skip
+        return ValueRule(clause, ranges, tuple(record["numbers"]), record["rule"])
+    return FunctionalDependency(record["by"], record["what"], record["of"])
+
+
+def constraints_on(rules: Iterable[DomainConstraint], names: Iterable[str]) -> tuple[DomainConstraint, ...]:
+    """Return the constraints whose attributes are all among `names`."""
+    inside = set(names)
+    return tuple(rule for rule in rules if inside.issuperset(rule.names))
+
+
+def possible(rules: Iterable[DomainConstraint], names: Sequence[str], shape: Sequence[int]) -> Flags:
+    """Return the cells of a table that the constraints on its attributes permit."""
+    held = np.ones(shape, np.bool_)
+    for rule in constraints_on(rules, names):
+        held &= rule.possible(names, shape)
+    return held
+
+
+def read_constraints(text: object, find: Find) -> tuple[StructuralZero | ValueRule, ...]:
+    """Return the structural zeros and value rules of a rule.
+
+    Parameters
+    ----------
+    text : str
+    find : callable
+        find(name) returns an attribute or a number.
+
+    Raises
+    ------
+    DomainError
+        If the rule cannot be read.
+    """
+    found = list[StructuralZero | ValueRule]()
+    for clause in read_rule(text, find):
+        if clause.linear:
+            found.append(ValueRule.of(clause, [replace(find(name), name=name) for name in clause.names], str(text)))
+        else:
+            found.append(StructuralZero(tuple(
+                (name, frozenset(range(find(name).size)) - cells) for name, cells in clause.cells
+            )))  # fmt: skip
+    return tuple(found)
+
+
+def with_dependencies(
+    rules: Sequence[StructuralZero | ValueRule], sizes: Mapping[str, int]
+) -> tuple[DomainConstraint, ...]:
+    """Return the constraints, with a functional dependency in place of zeros of two attributes that amount to it."""
+    pairs = dict[frozenset[str], list[StructuralZero]]()
+    for rule in rules:
+        if isinstance(rule, StructuralZero) and len(rule.names) == 2:
+            pairs.setdefault(frozenset(rule.names), []).append(rule)
+
+    found = dict[frozenset[str], FunctionalDependency]()
+    for pair, zeros in pairs.items():
+        names = zeros[0].names
+        shape = [sizes[name] for name in names]
+        if math.prod(shape) <= MOST_CELLS and (one := _dependency(names, possible(zeros, names, shape))) is not None:
+            found[pair] = one
+
+    replaced = {id(rule) for pair in found for rule in pairs[pair]}
+    return (*(rule for rule in rules if id(rule) not in replaced), *found.values())
+
+
+def _dependency(names: Sequence[str], allowed: Flags) -> FunctionalDependency | None:
+    """Return the dependency by which each cell of one attribute leaves a single cell of the other, if there is one."""
+    for (determinant, dependent), table in ((names, allowed), (names[::-1], allowed.T)):
+        if (table.sum(axis=1) == 1).all():
+            return FunctionalDependency(determinant, dependent, table.argmax(axis=1))
+    return None
+
+
+def follows(attributes: Sequence[Attribute]) -> tuple[FunctionalDependency, ...]:
+    """Return the functional dependencies of attributes that group the values of another attribute."""
+    children = {
+        attribute.column: attribute
+        for attribute in reversed(attributes)
+        if not attribute.groups and attribute.level is None
+    }
+    found = [
+        (attribute, children[attribute.column])
+        for attribute in attributes
+        if attribute.groups and attribute.column in children
+    ]
+    levels = [attribute for attribute in attributes if attribute.level is not None]
+    pairs = [(above, below) for above, below in product(levels, repeat=2) if _is_above(above.level, below.level)]
+
+    return (*(_grouped(parent, child) for parent, child in found), *(_of_levels(*pair) for pair in pairs))
+
+
+def _is_above(one: TreeLevel | None, other: TreeLevel | None) -> bool:
+    """Return whether both are levels of the same tree and the first is above the second."""
+    return one is not None and other is not None and one.level < other.level and one.tree is other.tree
+
+
+def _of_levels(above: Attribute, below: Attribute) -> FunctionalDependency:
+    """Return the dependency of a level of a tree on one below it; their additional cells correspond."""
+    assert above.level is not None
+    assert below.level is not None
+    tree = below.level.tree
+    of = tree.cells(above.level.level)[tree.starts[below.level.level]]
+    return FunctionalDependency(below.name, above.name, np.append(of, np.arange(above.listed, above.size)))
+
+
+def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
+    """Return the dependency of a parent on its child.
+
+    Outside values, and nulls, correspond to each other if both attributes have a cell for them.
+    """
+    place = {label: cell for cell, label in enumerate(child.labels)} if parent.length == child.length else {}
+    of = [-1] * child.size
+    for cell, group in enumerate(parent.groups):
+        for value in group:
+            if value in place:
+                of[place[value]] = cell
+
+    for own, other in ((child.outside_cell, parent.outside_cell), (child.null_cell, parent.null_cell)):
+        if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
+            of[own] = other
+
+    return FunctionalDependency(child.name, parent.name, np.array(of))
+
+
+def closed(rules: Sequence[DomainConstraint]) -> tuple[DomainConstraint, ...]:
+    """Return the constraints with the transitive closure of the total functional dependencies.
+
+    For example, a country follows from a town if it follows from the region and the region from the town.
+    """
+    follows = {rule.names: rule for rule in rules if isinstance(rule, FunctionalDependency) and rule.whole}
+    for _ in range(len(follows)):
+        for one, other in product(list(follows.values()), repeat=2):
+            pair = one.determinant, other.dependent
+            if one.dependent == other.determinant and one.determinant != other.dependent and pair not in follows:
+                follows[pair] = FunctionalDependency(*pair, other.of[one.of])
+    return (*rules, *(rule for rule in follows.values() if rule not in rules))
+
+
+def check_rules(rules: Sequence[DomainConstraint], sizes: Mapping[str, int]) -> None:
+    """Raise DomainError if the constraints exclude all values of an attribute."""
+    for name in sorted({rule.names[0] for rule in rules if len(rule.names) == 1}):
+        if not possible(rules, (name,), (sizes[name],)).any():
+            raise DomainError(
+                FIELD, f"rules that exclude all values of {name}", "rules that leave at least one value", "remove one"
+            )

@@ -1,0 +1,298 @@
+"""Values of linked rows, so that rules across tables hold inside cells too.
+
+Cells of linked rows satisfy the rules (`rules`), but values inside them are drawn for each table alone. Tables are
+visited from parents to children. A parent's value is drawn again between the ends that the cells of its children leave;
+then a child's values are fitted to its own rules and to the values of its parents (`synthesis.rule_values`). Where a
+child's cell has no such value, the value leaves its cell, as little as possible.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.arrow import pa, pq
+from dpscale.base.numerics import Flags, Floats, Integers, NDArray
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.number import Number
+from dpscale.domain.rule_text import kind_of_values
+from dpscale.domain.rules import ValueRule
+from dpscale.job.sections import LinkSection
+from dpscale.privacy.streams import PublicStream
+from dpscale.records.column_values import days, numbers
+from dpscale.records.encode import encode
+from dpscale.runs.linked_tables import LinkedTables
+from dpscale.runs.links.public_tables import public_tables
+from dpscale.runs.stages.row_rules import with_row_ranges
+from dpscale.storage.files import write_whole, writing
+from dpscale.synthesis.rule_values import RowCells, RuleValues
+
+CHECKED = "_rules.json"
+
+
+@dataclass(eq=False)
+class LinkedValues:
+    """Written tables of a run, whose values are changed where rules across tables require it.
+
+    Attributes
+    ----------
+    run : LinkedTables
+    files : mapping of str to sequence of str
+        Files of each table in the database.
+    pairs : mapping of str to ndarray, shape (links, 2)
+        Rows of the parent and of the child by link, numbered as they are written.
+    """
+
+    run: LinkedTables
+    files: Mapping[str, Sequence[str]]
+    pairs: Mapping[str, Any] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the tables that are read."""
+        self._tables: dict[str, pa.Table] = {}
+
+    @property
+    def links(self) -> list[LinkSection]:
+        """Links with rules that compare values, from parents to children."""
+        found = [link for link in self.run.job.link if self._rules(link)]
+        ordered = list[LinkSection]()
+        while found:
+            children = {link.child for link in found}
+            free = [link for link in found if link.parent not in children] or found
+            ordered += free
+            found = [link for link in found if link not in free]
+        return ordered
+
+    def fit(self, changed: Sequence[str]) -> None:
+        """Change the values of tables with rules across tables, or with `changed` cells, and write them again."""
+        links = self.links
+        for link in links:
+            if link.parent in self.run.tables:
+                self._narrow(link.parent, [one for one in links if one.parent == link.parent])
+        for name in dict.fromkeys([*(link.child for link in links), *changed]):
+            rules, rows = self._of_child(name, [one for one in links if one.child == name])
+            self._change(name, rules, rows)
+        for name in self._tables:
+            self._write(name)
+
+    def broken(self, name: str, table: pa.Table, order: Integers) -> Flags:
+        """Return the rows of a child's table that break a rule that compares values, shape (n,).
+
+        `order` has the numbers of the rows in the order of the table.
+        """
+        before, self._tables[name] = self._table(name), table
+        rules, rows = self._of_child(name, [one for one in self.links if one.child == name], order)
+        found = rules.broken(rows, self._values(rules, rows))
+        self._tables[name] = before
+        return found
+
+    def may_not_exchange(self, name: str, table: pa.Table, order: Integers) -> Flags:
+        """Return the rows that break a rule if dates of a parent's children are exchanged.
+
+        Dates of a table whose children are compared with them are not exchanged at all.
+        """
+        if any(link.parent == name for link in self.links):
+            return np.ones(table.num_rows, np.bool_)
+        return self.broken(name, table, order)
+
+    def count_broken(self, ordered: Mapping[str, tuple[pa.Table, Integers] | None]) -> dict[str, int]:
+        """Return the number of rows of each child's table that break a rule; `ordered` has tables in another order."""
+        found = {}
+        for name in dict.fromkeys(link.child for link in self.links):
+            table = self._table(name)
+            given = ordered.get(name) or (table, np.arange(table.num_rows))
+            found[name] = int(self.broken(name, *given).sum())
+        return found
+
+    def _rules(self, link: LinkSection) -> list[ValueRule]:
+        """Return the rules of a link that compare values, for the values that rows have."""
+        rules = [one.rule for one in self.run.closed_job.linked_rules.get(link.called, ())]
+        found = [rule for rule in rules if isinstance(rule, ValueRule)]
+        for table in (link.parent, link.child):
+            if (part := self.run.tables.get(table)) is not None:
+                found = with_row_ranges(part, found, f"{table}.")
+        return found
+
+    def _own_rules(self, name: str) -> list[ValueRule]:
+        """Return the value rules of a table, under the names of rules across tables."""
+        part = self.run.tables[name]
+        known = set(self._table(name).column_names)
+        rules = [rule for rule in part.domain.value_rules if known.issuperset(rule.clause.names)]
+        return [
+            rule.renamed({one: f"{name}.{one}" for one in rule.clause.names}) for rule in with_row_ranges(part, rules)
+        ]
+
+    def _table(self, name: str) -> pa.Table:
+        if name not in self._tables:
+            self._tables[name] = (
+                pa.concat_tables([pq.read_table(self.run.path / "synthetic" / file) for file in self.files[name]])
+                if name in self.run.tables else public_tables(self.run)[name][1]
+            )  # fmt: skip
+        return self._tables[name]
+
+    def _column(self, name: str) -> tuple[Attribute, pa.Array]:
+        """Return an attribute TABLE.ATTRIBUTE and its column."""
+        table, _, attribute = name.partition(".")
+        found, rows = self.run.closed_job.domains[table][attribute], self._table(table)
+        column = attribute if attribute in rows.column_names else found.column
+        return found, rows.column(column).combine_chunks()
+
+    def _cells(self, name: str) -> tuple[NDArray[np.integer], Flags]:
+        """Return the cells of an attribute, and the rows whose value is unknown though no cell tells it."""
+        attribute, column = self._column(name)
+        if isinstance(attribute, Number):
+            return np.zeros(len(column), np.int64), np.isnan(self._numbers(name))
+        null = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        plain = replace(attribute, nulls="category", outside="category", unparsable="category")
+        cells = encode(plain, column).astype(np.int64)
+        unknown = null | (cells >= attribute.listed)
+        place = attribute.null_cell if attribute.null_cell >= 0 else attribute.outside_cell
+        cells = np.where(unknown, max(place, 0), cells)
+        return cells, unknown & (place < 0)
+
+    def _numbers(self, name: str) -> Floats:
+        """Return the values of a column as numbers, dates as days since 1970; nan where there is none."""
+        attribute, column = self._column(name)
+        is_date = kind_of_values(attribute) == "date"
+        found = days(column, attribute.zone, attribute.format) if is_date else numbers(column)
+        if found is None:
+            return np.full(len(column), np.nan)
+        return np.where(found.missing | found.foreign, np.nan, found.values.astype(np.float64))
+
+    def _narrow(self, name: str, links: Sequence[LinkSection]) -> None:
+        """Draw the values of parents again between the ends that the cells of their children leave."""
+        bounds = dict[str, tuple[Floats, Floats]]()
+        for link in links:
+            parents, children = np.asarray(self.pairs[link.called]).T
+            rules = RuleValues(self._rules(link))
+            cells, nulls = self._linked_cells(rules, link, parents, children)
+            low, high = rules.narrowed(RowCells(cells, nulls, len(parents)))
+            for attribute in (one for one in rules.names if one.startswith(f"{name}.")):
+                least, most = bounds.setdefault(attribute, self._own_ends(attribute))
+                np.maximum.at(least, parents, low[attribute])
+                np.minimum.at(most, parents, high[attribute])
+
+        own = RuleValues(self._own_rules(name))
+        for attribute, (least, most) in bounds.items():
+            values, stream = self._numbers(attribute), self._stream(f"values of {attribute}")
+            outside = (values < least) | (values > most)
+            drawn = self._lattice(attribute)._between(attribute, least, most, stream.uniforms(len(values)))
+            self._set(attribute, np.where(outside & ~np.isnan(drawn), drawn, values))
+        self._change(name, own, self._rows(own, name, {key: ends for key, ends in bounds.items() if key in own.names}))
+
+    def _lattice(self, attribute: str) -> RuleValues:
+        """Return rules that compare an attribute."""
+        table = attribute.partition(".")[0]
+        links = [link for link in self.links if table in (link.parent, link.child)]
+        return RuleValues([rule for link in links for rule in self._rules(link) if attribute in rule.clause.names])
+
+    def _own_ends(self, attribute: str) -> tuple[Floats, Floats]:
+        """Return copies of the ends of an attribute's values in the cells of all rows."""
+        ranges = self._lattice(attribute).rules[0].ranges[attribute]
+        cells, _ = self._cells(attribute)
+        return ranges.low[cells], ranges.high[cells]
+
+    def _linked_cells(self, rules: RuleValues, link: LinkSection, parents: Integers, children: Integers
+                      ) -> tuple[dict[str, NDArray[np.integer]], dict[str, Flags]]:  # fmt: skip
+        """Return the cells of links, and their unknown values, by TABLE.ATTRIBUTE."""
+        cells, nulls = {}, {}
+        for name in dict.fromkeys(own for rule in rules.rules for own in rule.clause.names):
+            at = parents if name.startswith(f"{link.parent}.") else children
+            found, unknown = self._cells(name)
+            cells[name], nulls[name] = found[at], unknown[at]
+        return cells, nulls
+
+    def _rows(self, rules: RuleValues, name: str, bounds: Mapping[str, tuple[Floats, Floats]]) -> RowCells:
+        """Return the rows of a table for its own rules."""
+        cells, nulls = {}, {}
+        for own in dict.fromkeys(one for rule in rules.rules for one in rule.clause.names):
+            cells[own], nulls[own] = self._cells(own)
+        return RowCells(cells, nulls, self._table(name).num_rows, bounds)
+
+    def _of_child(self, name: str, links: Sequence[LinkSection], order: Integers | None = None
+                  ) -> tuple[RuleValues, RowCells]:  # fmt: skip
+        """Return the rules of a child's table with its parents, and its rows with the values of their parents."""
+        rules, own = self._own_rules(name), RuleValues(self._own_rules(name))
+        rows = self._rows(own, name, {})
+        cells, nulls, bounds = dict(rows.cells), dict(rows.nulls), dict[str, tuple[Floats, Floats]]()
+        for link in links:
+            parent_of = np.full(rows.count, -1, np.int64)
+            parent_of[np.asarray(self.pairs[link.called])[:, 1]] = np.asarray(self.pairs[link.called])[:, 0]
+            parent_of = parent_of if order is None else parent_of[order]
+            for rule in self._rules(link):
+                named = {one: f"{link.called}:{one}" for one in rule.clause.names if one.startswith(f"{link.parent}.")}
+                rules.append(rule.renamed(named))
+                for one in rule.clause.names:
+                    found, unknown = self._cells(one)
+                    if one not in named:
+                        cells[one], nulls[one] = found, unknown
+                        continue
+                    cells[named[one]] = np.where(parent_of >= 0, found[parent_of], 0)
+                    nulls[named[one]] = (parent_of < 0) | unknown[parent_of]
+                    values = self._numbers(one)[parent_of] if rule.compares(one) else np.zeros(rows.count)
+                    nulls[named[one]] |= np.isnan(values)
+                    bounds[named[one]] = values, values
+        for one in (number for rule in rules for number in rule.numbers):
+            bounds[one] = self._numbers(one), self._numbers(one)
+        return RuleValues(rules), RowCells(cells, nulls, rows.count, bounds)
+
+    def _values(self, rules: RuleValues, rows: RowCells) -> dict[str, Floats]:
+        return {name: rows.bounds[name][0] if name in rows.bounds and ":" in name else self._numbers(name)
+                for name in rules.names}  # fmt: skip
+
+    def _change(self, name: str, rules: RuleValues, rows: RowCells) -> None:
+        """Fit the values of a table to rules."""
+        if not rules.rules:
+            return
+        before = self._values(rules, rows)
+        own = [one for one in rules.names if one.startswith(f"{name}.") and one not in rules.numbers]
+        wider = {one: next(rule.ranges[one].ends for rule in rules.rules if one in rule.ranges) for one in own}
+        after = rules.fitted(rows, before, self._stream(f"values of {name}"), wider)
+        for one in own:
+            self._set(one, after[one])
+
+    def _stream(self, purpose: str) -> PublicStream:
+        return PublicStream(self.run.manifest["release"], purpose)
+
+    def _set(self, name: str, values: Floats) -> None:
+        """Replace the values of a column, where they changed."""
+        attribute, column = self._column(name)
+        before = self._numbers(name)
+        null = np.isnan(before)
+        if (null | (before == values)).all():
+            return
+        filled = np.where(null, 0.0, values)
+        if kind_of_values(attribute) == "date":
+            made = pa.array(filled.astype(np.int32), pa.date32(), mask=null)
+        elif pa.types.is_integer(column.type):
+            made = pa.array(filled.astype(np.int64), mask=null)
+        else:
+            made = pa.array(filled, mask=null)
+        table, _, own = name.partition(".")
+        rows = self._table(table)
+        place = rows.column_names.index(own if own in rows.column_names else attribute.column)
+        cast = made.cast(column.type, safe=not pa.types.is_decimal(column.type))
+        self._tables[table] = rows.set_column(place, rows.column_names[place], cast)
+
+    def _write(self, name: str) -> None:
+        if name not in self.run.tables:
+            return
+        start = 0
+        for file in self.files[name]:
+            path = self.run.path / "synthetic" / file
+            count = pq.read_metadata(path).num_rows
+            with writing(path, durable=False) as written:
+                pq.write_table(self._tables[name].slice(start, count), written, store_schema=False)
+            start += count
+
+
+def write_check(folder: Path, broken: Mapping[str, int]) -> None:
+    """Write the number of rows of each child's table that break a rule across tables, after checking that none does."""
+    if any(broken.values()):
+        raise RuntimeError(f"linked rows break a rule: {', '.join(name for name, count in broken.items() if count)}")
+    write_whole(folder / CHECKED, json.dumps({"broken": dict(broken)}, indent=1).encode())

@@ -1,0 +1,343 @@
+"""Values inside the cells of rows, so that the rules between attributes hold.
+
+Values are first drawn independently (`decode`). Rows that break a rule get others, in three steps:
+
+1. *Rejection.* All values that the rule is connected with are drawn again, uniformly in their cells. Accepted values
+   are uniform in the region that the rules permit.
+2. *Conditional draws.* One value after the other is drawn uniformly between the ends that the rules leave it. For
+   Σ_j c_j v_j + d ≤ 0 and c_i > 0 the upper end of v_i is −(d + Σ_{j≠i} min c_j v_j) / c_i, and so on until no end
+   changes. The last term of a sum follows from the others. Without cycles of sums the ends are exact, and no draw
+   fails. Of several alternatives that are possible one is chosen at random.
+3. *Fixed shares.* Rows that random draws do not satisfy take the middle of the remaining range for each value, or an
+   end. Rows for which this fails are not drawn at all: `one_way_rounding.RuleRepair` repairs their cells.
+
+Numbers are moved as little as the ends require, because their sums are released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from dpscale.base.numerics import Flags, Floats, Integers, Integers32, NDArray
+from dpscale.domain.rule_text import Linear
+from dpscale.domain.rules import ValueRule
+from dpscale.privacy.streams import PublicStream
+
+REJECTIONS, ATTEMPTS = 16, 4
+FIXED = (0.5, 0.0, 1.0, 0.25, 0.75)  # shares of the remaining ranges, which decide whether cells are possible
+CLOSE = 1e-9  # of the largest term: rounding of a sum of floats, and of a lattice
+Draw = Callable[[int], Floats]
+Values = Mapping[str, Floats]
+
+
+def is_true(linear: Linear, values: Values) -> Flags:
+    """Return where values satisfy a comparison; equal sums of floats may differ by rounding."""
+    total, _ = linear.sums(values, values)
+    if linear.sign != "=":
+        return np.asarray(linear.permits(total, total))
+    size = sum(abs(factor) * np.abs(values[name]) for name, factor in linear.terms) + abs(linear.constant)
+    return np.asarray(np.abs(total) <= CLOSE * np.maximum(size, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class RowCells:
+    """Cells of some rows, and which of their values are null or have narrower ends than their cells.
+
+    Attributes
+    ----------
+    cells : mapping of str to ndarray
+        Cells of each attribute, shape (n,).
+    nulls : mapping of str to ndarray of bool
+        Nulls of numbers, and of attributes whose cell does not tell it, shape (n,).
+    count : int
+        Number n of rows.
+    bounds : mapping of str to (ndarray, ndarray)
+        Ends of values in place of those of the cells, each of shape (n,).
+    """
+
+    cells: Mapping[str, NDArray[np.integer]]
+    nulls: Mapping[str, Flags]
+    count: int
+    bounds: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, names: Sequence[str], rows: Integers32, numbers: Mapping[str, Integers] | None = None) -> RowCells:
+        """Return the cells of rows, shape (n, attributes), with the steps of their numbers."""
+        nulls = {name: steps < 0 for name, steps in (numbers or {}).items()}
+        return cls({name: rows[:, at] for at, name in enumerate(names)}, nulls, len(rows))
+
+    def select(self, chosen: Integers) -> RowCells:
+        return RowCells({name: own[chosen] for name, own in self.cells.items()},
+                        {name: own[chosen] for name, own in self.nulls.items()}, len(chosen),
+                        {name: (low[chosen], high[chosen]) for name, (low, high) in self.bounds.items()})  # fmt: skip
+
+    def satisfied(self, rule: ValueRule) -> Flags:
+        """Return the rows whose cells alone satisfy a rule, or that have a null in it."""
+        found = np.broadcast_to(rule.satisfied_by_cells(self.cells), self.count).copy()
+        for name in rule.clause.names:
+            if name in self.nulls:
+                found |= self.nulls[name]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class RuleValues:
+    """Value rules over the columns of rows; those that involve other columns are ignored.
+
+    Attributes
+    ----------
+    rules : sequence of ValueRule
+        With the ranges of the values that rows have.
+    """
+
+    rules: Sequence[ValueRule]
+
+    @classmethod
+    def over(cls, rules: Iterable[ValueRule], names: Iterable[str]) -> RuleValues:
+        known = set(names)
+        return cls([rule for rule in rules if known.issuperset(rule.clause.names)])
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Attributes and numbers that are compared, in the order of the rules."""
+        return tuple(
+            dict.fromkeys(name for rule in self.rules for linear in rule.clause.linear for name in linear.names)
+        )
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        return frozenset(name for rule in self.rules for name in rule.numbers)
+
+    @cached_property
+    def _steps(self) -> dict[str, float]:
+        return {name: own.step for rule in self.rules for name, own in rule.ranges.items()}
+
+    @cached_property
+    def components(self) -> list[RuleValues]:
+        """The rules in groups without a common value."""
+        groups = list[tuple[set[str], list[ValueRule]]]()
+        for rule in self.rules:
+            compared = {name for linear in rule.clause.linear for name in linear.names}
+            meeting = [group for group in groups if group[0] & compared]
+            groups = [group for group in groups if group not in meeting]
+            names = compared.union(*(group[0] for group in meeting))
+            groups.append((names, [own for group in meeting for own in group[1]] + [rule]))
+        return [RuleValues(own) for _, own in groups]
+
+    def broken(self, rows: RowCells, values: Values) -> Flags:
+        """Return the rows whose values break a rule, shape (n,)."""
+        found = np.zeros(rows.count, np.bool_)
+        for rule in self.rules:
+            holds = rows.satisfied(rule)
+            for linear in rule.clause.linear:
+                holds |= is_true(linear, values)
+            found |= ~holds
+        return found
+
+    def are_possible(self, rows: RowCells) -> Flags:
+        """Return the rows whose cells have values that satisfy all rules, shape (n,)."""
+        possible = np.ones(rows.count, np.bool_)
+        for group in self.components:
+            low, high = group._ends(rows)
+            undecided = np.zeros(rows.count, np.bool_)
+            for rule in group.rules:
+                certain = rows.satisfied(rule)
+                for linear in rule.clause.linear:
+                    _, most = linear.sums(low, high)
+                    certain |= False if linear.sign == "=" else linear.permits(most, most)
+                undecided |= ~certain
+            chosen = np.flatnonzero(undecided)
+            if len(chosen):
+                possible[chosen] = group._at_fixed_shares(rows.select(chosen))
+        return possible
+
+    def _at_fixed_shares(self, rows: RowCells) -> Flags:
+        """Return the rows for which some of the fixed shares satisfy the rules, shape (n,)."""
+        left = np.arange(rows.count)
+        for share in FIXED:
+            some = rows.select(left)
+            left = left[self.broken(some, self._conditional(some, _constant(share), {}))]
+            if not len(left):
+                break
+        found = np.ones(rows.count, np.bool_)
+        found[left] = False
+        return found
+
+    def narrowed(self, rows: RowCells) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return the ends of values that the rules leave in the cells of rows, by name, each of shape (n,)."""
+        low, high = self._ends(rows)
+        single = [(rule.clause.linear[0], ~rows.satisfied(rule)) for rule in self.rules if len(rule.clause.linear) == 1]
+        self._tighten(single, low, high)
+        return low, high
+
+    def fitted(
+        self,
+        rows: RowCells,
+        values: Values,
+        stream: PublicStream,
+        wider: Mapping[str, tuple[float, float]] | None = None,
+    ) -> dict[str, Floats]:
+        """Return values of which none breaks a rule; rows that break none keep theirs.
+
+        Parameters
+        ----------
+        rows : RowCells
+        values : mapping of str to ndarray
+            Values of the attributes and numbers that are compared, shape (n,), in their cells.
+        stream : PublicStream
+        wider : mapping of str to (float, float), optional
+            Ends of attributes whose values may leave their cells in rows that have no values otherwise.
+
+        Raises
+        ------
+        RuntimeError
+            If no values satisfy the rules for some row, which `are_possible` excludes.
+        """
+        found = {name: np.array(values[name], np.float64) for name in self.names}
+        for group in self.components:
+            left = group._fit(rows, found, stream)
+            if len(left) and wider:
+                bounds = {
+                    name: (np.full(rows.count, low), np.full(rows.count, high)) for name, (low, high) in wider.items()
+                }
+                left = group._fit(replace(rows, bounds={**bounds, **rows.bounds}), found, stream, frozenset(wider))
+            if len(left):
+                raise RuntimeError(f"no values satisfy the rules for {len(left)} rows")
+        return found
+
+    def _fit(
+        self, rows: RowCells, values: dict[str, Floats], stream: PublicStream, nearest: frozenset[str] = frozenset()
+    ) -> Integers:
+        """Change the values of rows that break a rule, in place; return the rows that still do.
+
+        Those in `nearest` move as little as possible, as numbers do.
+        """
+        left = np.flatnonzero(self.broken(rows, values))
+        random = REJECTIONS + ATTEMPTS
+        for attempt in range(REJECTIONS if nearest else 0, random + len(FIXED)):
+            if not len(left):
+                break
+            some = rows.select(left)
+            current = {name: values[name][left] for name in self.names}
+            if attempt < REJECTIONS:
+                drawn = self._independent(some, stream.uniforms, current)
+            elif attempt < random:
+                drawn = self._conditional(some, stream.uniforms, current, nearest | self.numbers)
+            else:
+                drawn = self._conditional(some, _constant(FIXED[attempt - random]), {})
+            accepted = ~self.broken(some, drawn)
+            for name in self.names:
+                values[name][left[accepted]] = drawn[name][accepted]
+            left = left[~accepted]
+        return left
+
+    def _ends(self, rows: RowCells) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return the ends of the values of every row."""
+        low, high = dict[str, Floats](), dict[str, Floats]()
+        for rule in self.rules:
+            compared = [name for linear in rule.clause.linear for name in linear.names]
+            for ends, found in zip(rule.ends(compared, rows.cells), (low, high), strict=True):
+                found |= {name: np.broadcast_to(end, rows.count).astype(np.float64) for name, end in ends.items()}
+        for name in low.keys() & rows.bounds.keys():
+            low[name], high[name] = rows.bounds[name]
+        return low, high
+
+    def _independent(self, rows: RowCells, draw: Draw, current: Values) -> dict[str, Floats]:
+        """Return values drawn uniformly in their cells; numbers keep theirs."""
+        low, high = self._ends(rows)
+        return {name: current[name] if name in self.numbers else self._between(name, low[name], high[name],
+                                                                               draw(rows.count))
+                for name in self.names}  # fmt: skip
+
+    def _between(self, name: str, low: Floats, high: Floats, shares: Floats) -> Floats:
+        """Return the values at shares of the ranges, on the lattice of a column; nan for empty ranges."""
+        step = self._steps[name]
+        if not step:
+            values = np.clip(low + shares * (high - low), low, np.maximum(low, high))
+        else:
+            count = np.maximum(np.rint((high - low) / step), 0) + 1
+            values = np.rint(low / step + np.minimum(np.floor(shares * count), count - 1)) * step
+        values = np.where(low == high, low, values)
+        return np.asarray(np.where(high < low - CLOSE * np.maximum(np.abs(low), 1), np.nan, values))
+
+    def _conditional(
+        self, rows: RowCells, draw: Draw, current: Values, nearest: frozenset[str] = frozenset()
+    ) -> dict[str, Floats]:
+        """Return values drawn one after the other between the ends that the rules leave.
+
+        Those in `nearest` take the nearest value to their current one.
+        """
+        low, high = self._ends(rows)
+        ends = {name: (low[name], high[name]) for name in self.names}
+        active = [(rule.clause.linear[0], ~rows.satisfied(rule)) for rule in self.rules if len(rule.clause.linear) == 1]
+        self._tighten(active, low, high)
+        for rule in self.rules:
+            if len(rule.clause.linear) > 1:
+                active += _chosen(rule, ~rows.satisfied(rule), low, high, draw(rows.count))
+                self._tighten(active, low, high)
+
+        for name in self.names:
+            value = self._between(name, low[name], high[name], draw(rows.count))
+            if name in nearest:
+                closest = np.clip(current[name], low[name], np.maximum(low[name], high[name]))
+                value = np.where(np.isnan(value), np.nan, closest)
+            low[name] = high[name] = np.clip(value, *ends[name])
+            self._tighten(active, low, high)
+        return low
+
+    def _tighten(self, active: Sequence[tuple[Linear, Flags]], low: dict[str, Floats], high: dict[str, Floats]) -> None:
+        """Move the ends of values, in place, as far as comparisons require in the rows in which they are active."""
+        for _ in range(len(active) * len(self.names) + 1):
+            changed = False
+            for linear, rows in active:
+                changed |= self._tighten_one(linear, rows, low, high)
+            if not changed:
+                return
+
+    def _tighten_one(self, linear: Linear, rows: Flags, low: dict[str, Floats], high: dict[str, Floats]) -> bool:
+        changed = False
+        strict = linear.sign == "<"
+        for sign in (1, -1) if linear.sign == "=" else (1,):
+            signed = Linear(tuple((name, sign * factor) for name, factor in linear.terms), sign * linear.constant, "<=")
+            for name, factor in signed.terms:
+                others = Linear(tuple(term for term in signed.terms if term[0] != name), signed.constant, "<=")
+                bound = np.broadcast_to(-others.sums(low, high)[0] / factor, len(rows))
+                if factor > 0:
+                    bound, ends = self._on_lattice(name, bound, math.floor, strict), high
+                    nearer = rows & (bound < ends[name])
+                else:
+                    bound, ends = self._on_lattice(name, bound, math.ceil, strict), low
+                    nearer = rows & (bound > ends[name])
+                if nearer.any() and (low[name] < high[name])[nearer].any():
+                    ends[name] = np.where(nearer, bound, ends[name])
+                    changed = True
+        return changed
+
+    def _on_lattice(self, name: str, bound: Floats, towards: Callable[[float], int], strict: bool) -> Floats:
+        """Return the last value of a column up to a bound, which itself is excluded if `strict`."""
+        step, sign = self._steps[name], 1.0 if towards is math.floor else -1.0
+        if not step:
+            return np.nextafter(bound, -sign * np.inf) if strict else bound
+        at = sign * bound / step
+        last = np.ceil(at - CLOSE) - 1 if strict else np.floor(at + CLOSE)
+        return np.asarray(sign * last * step)
+
+
+def _constant(share: float) -> Draw:
+    return lambda count: np.full(count, share)
+
+
+def _chosen(
+    rule: ValueRule, rows: Flags, low: Mapping[str, Floats], high: Mapping[str, Floats], shares: Floats
+) -> list[tuple[Linear, Flags]]:
+    """Return the comparisons of a rule, each with the rows in which it is chosen among those that are possible."""
+    possible = np.stack([linear.fits(low, high) for linear in rule.clause.linear])
+    number = np.minimum(np.floor(shares * possible.sum(axis=0)), np.maximum(possible.sum(axis=0) - 1, 0))
+    order = np.cumsum(possible, axis=0) - 1
+    return [(linear, rows & own & (place == number))
+            for linear, own, place in zip(rule.clause.linear, possible, order, strict=True)]  # fmt: skip
