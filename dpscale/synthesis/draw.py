@@ -165,7 +165,7 @@ class RowSampler(Protocol):
 
     @property
     def targeted(self) -> tuple[tuple[int, ...], ...]:
-        """Columns of every set of more than two attributes that rows have as a target, beside those of a model."""
+        """Columns of every law that rows have as a target, beside the sets of a model."""
 
     def rows(self, part: RowPart, release: str) -> Integers32:
         """Return the part's rows over cells, shape (count, d)."""
@@ -210,7 +210,7 @@ class PairwiseSampler:
 
     @property
     def targeted(self) -> tuple[tuple[int, ...], ...]:
-        return () if self.larger is None else tuple(columns for columns, _ in self.larger.tables)
+        return () if self.larger is None else self.larger.laws
 
     def rows(self, part: RowPart, release: str) -> Integers32:
         groups = draw(self.model, part, release, self.larger)

@@ -100,7 +100,7 @@ def compared_sets(requested: Iterable[Columns], sizes: Sequence[int], further: I
     sizes : sequence of int
         Number of cells of each column.
     further : iterable of tuple of int
-        Sets that rows have as targets.
+        Laws that rows have as targets.
     """
     wanted = evenly_spaced(sorted({columns for columns in requested if columns}, key=_order), MOST_REQUESTED)
     further = sorted(set(further), key=_order)
@@ -228,11 +228,11 @@ def mean_distances(comparisons: Sequence[SetComparison]) -> dict[str, float]:
 
 
 def worst_set(comparisons: Sequence[SetComparison]) -> SetComparison | None:
-    """Return the set that fails, or the set nearest to failing: in standard errors where they are known."""
+    """Return the set that fails by most, or that is nearest to failing: in standard errors where they are known."""
 
     def order(one: SetComparison) -> tuple[bool, bool, float]:
         known = one.standard_errors is not None
-        return one.fails(len(comparisons)), known, one.standard_errors or one.departure / one.limit
+        return one.fails(len(comparisons)), known, one.standard_errors or one.departure - one.limit
 
     return max(comparisons, key=order, default=None)
 

@@ -150,12 +150,15 @@ class SetTargets:
         Sets of four and more attributes.
     wide_shares : ndarray
         Shares of all rows in every cell of the wide sets, flat.
+    laws : tuple of tuple of int
+        The sets that are laws.
     """
 
     triples: TripleLayout
     shares: Floats
     wide: SetLayout
     wide_shares: Floats
+    laws: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -253,7 +256,7 @@ def set_targets(
     for number, names in enumerate(wide_names):
         wide.of(wide_shares, number)[:] = np.maximum(wide_tables[names], 0) / model.total
 
-    return SetTargets(triples, _rounded(shares), wide, _rounded(wide_shares))
+    return SetTargets(triples, _rounded(shares), wide, _rounded(wide_shares), tuple(columns))
 
 
 def _larger_sets(sizes: Integers, rows: float, memory: int) -> list[tuple[int, ...]]:
@@ -304,15 +307,16 @@ class Polisher(Sweeper):
 
 def write_targets(path: Path, selected: SetTargets) -> None:
     """Write targets exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
-    wide = np.array(json.dumps(selected.wide.sets))
+    wide, laws = (np.array(json.dumps(sets)) for sets in (selected.wide.sets, selected.laws))
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, sizes=selected.triples.sizes, sets=selected.triples.sets,
-                 shares=selected.shares, wide=wide, wide_shares=selected.wide_shares)  # fmt: skip
+                 shares=selected.shares, wide=wide, wide_shares=selected.wide_shares, laws=laws)  # fmt: skip
 
 
 def read_targets(path: Path) -> SetTargets:
     """Return the targets in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         sizes = arrays["sizes"]
-        wide = SetLayout(sizes, tuple(tuple(own) for own in json.loads(str(arrays["wide"]))))
-        return SetTargets(TripleLayout(sizes, arrays["sets"]), arrays["shares"], wide, arrays["wide_shares"])
+        wide, laws = (tuple(map(tuple, json.loads(str(arrays[name])))) for name in ("wide", "laws"))
+        triples = TripleLayout(sizes, arrays["sets"])
+        return SetTargets(triples, arrays["shares"], SetLayout(sizes, wide), arrays["wide_shares"], laws)

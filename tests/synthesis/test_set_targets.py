@@ -42,6 +42,13 @@ def learnt() -> PairwiseModel:
 
 @pytest.fixture(scope="module")
 def model_of_threes(learnt: PairwiseModel) -> SetTargets:
+    """Return targets of all triples alone: without sets of four, which small tables have too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "LARGER", ())
+        return make_targets(learnt)
+
+
+def make_targets(learnt: PairwiseModel) -> SetTargets:
     return set_targets(learnt, make_model(draw_joint()), "release", MEMORY, ROWS)
 
 
@@ -199,7 +206,8 @@ def test_three_way_targets_round_trip_and_are_reproducible(learnt: PairwiseModel
     again = set_targets(learnt, make_model(draw_joint()), "release", MEMORY, ROWS)
     assert written.shares.tobytes() == back.shares.tobytes() == again.shares.tobytes()
     assert (back.triples.sets == written.triples.sets).all()
-    assert back.wide.sets == written.wide.sets == ()
+    assert back.wide.sets == written.wide.sets == ((0, 1, 2, 3),), "all sets of four of a small table"
+    assert back.laws == written.laws == ()
     assert (set_targets(learnt, make_model(draw_joint()), "another", MEMORY, ROWS).shares != written.shares).any()
 
 
@@ -260,6 +268,18 @@ def test_table_without_departure_is_no_law() -> None:
     assert laws_of(weak, 10**7) == [BITS[:4]]
 
 
+def test_sets_of_four_and_five_are_targets_of_small_tables(monkeypatch) -> None:
+    model = parity_model(3)
+    learnt = learn(pair_targets(model, MEMORY), "release", count=4000)
+    made = set_targets(learnt, model, "release", MEMORY, 20_000)
+    fours = tuple(combinations(range(5), 4))
+    assert made.wide.sets == (*fours, (0, 1, 2, 3, 4))
+    assert made.laws == ((0, 1, 2),)
+    assert set_targets(learnt, model, "release", MEMORY, 10**8).wide.sets == (), "too many rows"
+    monkeypatch.setattr(module, "MOST_STEPS", 20_000 * 2 * 4 * 5 * 4)
+    assert set_targets(learnt, model, "release", MEMORY, 20_000).wide.sets == fours, "all of a degree, or none"
+
+
 def test_wide_sets_are_counted_as_by_brute_force_and_weights_follow_changes() -> None:
     rng = np.random.default_rng(3)
     sizes = np.array([2, 3, 4, 2, 3], np.int64)
@@ -290,9 +310,10 @@ def test_wide_sets_are_counted_as_by_brute_force_and_weights_follow_changes() ->
 def test_targets_of_wide_sets_round_trip(tmp_path: Path) -> None:
     model = parity_model(5)
     learnt = learn(pair_targets(model, MEMORY), "release", count=4000)
-    written = set_targets(learnt, model, "release", MEMORY, 20_000)
+    written = set_targets(learnt, model, "release", MEMORY, 20_000, polish=False)
     write_targets(tmp_path / "laws.npz", written)
     back = read_targets(tmp_path / "laws.npz")
+    assert back.laws == written.laws == ((0, 1, 2, 3, 4),)
     assert back.wide.sets == written.wide.sets == ((0, 1, 2, 3, 4),)
     assert back.wide_shares.tobytes() == written.wide_shares.tobytes()
     assert set_targets(learnt, model, "release", 100, 20_000).is_empty, "a law that does not fit the memory"
