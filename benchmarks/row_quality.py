@@ -241,8 +241,11 @@ def print_rules() -> None:
             found = np.array([[release_stays(draw_stays(given.rows, seed), mechanism, epsilon, seed, rules)
                                for rules in (False, True)] for seed in range(given.seeds)])  # fmt: skip
             (free, error), (broken, own) = found.mean(axis=0)
-            print(f"{mechanism:18} epsilon {epsilon:4g}: rows that break a rule {100 * free:.1f} % without rules, "
-                  f"{100 * broken:.1f} % with; error {error:.4f} and {own:.4f}, {own / error:.3f} times", flush=True)
+            print(
+                f"{mechanism:18} epsilon {epsilon:4g}: rows that break a rule {100 * free:.1f} % without rules, "
+                f"{100 * broken:.1f} % with; error {error:.4f} and {own:.4f}, {own / error:.3f} times",
+                flush=True,
+            )
             name = f"{mechanism}, {epsilon:g}"
             figures |= {f"{name}, free": free, f"{name}, broken": broken, f"{name}, ratio": own / error}
     if given.save:
