@@ -141,9 +141,10 @@ class RuledRows:
 
     def _follow(self, changing: _ChangingRow, stream: PublicStream) -> bool:
         """Change one cell of a child after the other until all rules hold; return whether they do."""
-        changed = set[str]()
+        domain, changed = self.job.domains[changing.link.child], set[str]()
+        alone = {name for name in domain.names if not domain.is_shared(domain[name].column)}
         while broken := self._broken_names(changing):
-            free = [name for names in broken for name in reversed(names) if name not in changed]
+            free = [name for names in broken for name in reversed(names) if name in alone - changed]
             if not free:
                 return False
             changed.add(free[0])
