@@ -106,7 +106,8 @@ def fit_model(evidence: Evidence, options: Options) -> GraphicalModel:
                for name, size in sizes.items()}  # fmt: skip
     check_size(grouped, [one.attributes for one in observed if len(one.attributes) > 1], options.most_cells)
     with one_thread():
-        return fit(sizes, observed, FitOptions(close=options.close))
+        rules = domain.rules if domain.rule_texts else ()  # parents alone change no estimate
+        return fit(sizes, observed, FitOptions(close=options.close), rules=rules)
 
 
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:

@@ -141,7 +141,8 @@ def rake(weights: Floats, cells: NDArray[np.integer], target: Floats) -> None:
 
 
 REPAIR_ROUNDS = 8
-EXCHANGE_ROUNDS, EXCHANGED, PARTNERS = 8, 1 << 12, 64  # rows at a time, and partners that are compared for each
+EXCHANGE_ROUNDS, EXCHANGED = 8, 1 << 12  # and rows at a time
+PARTNERS, FEWEST_PARTNERS, MOST_COMPARED = 64, 8, 1 << 20  # of a row, and comparisons of all rows
 
 
 class RuleRepair:
@@ -194,15 +195,16 @@ class RuleRepair:
     def _exchange(self, rows: Integers32, stream: PublicStream) -> None:
         """Exchange values of one attribute between impossible and other rows, in place, until all are possible.
 
-        Of PARTNERS rows at random the one is chosen with the smallest change of the pairs with other attributes:
+        Of up to PARTNERS rows at random the one is chosen with the smallest change of the pairs with other attributes:
         d(a, b) · Σ_j d(x_j, y_j), where a and b are exchanged, with d the distance of cells relative to their number.
         """
         impossible = np.flatnonzero(self.broken(rows))
         for _ in range(EXCHANGE_ROUNDS):
             before = len(impossible)
+            partners = min(PARTNERS, max(FEWEST_PARTNERS, MOST_COMPARED // max(before, 1)))
             for column in self._columns_of(rows[impossible]):
                 for start in range(0, len(impossible), EXCHANGED):
-                    self._exchange_column(rows, impossible[start : start + EXCHANGED], column, stream)
+                    self._exchange_column(rows, impossible[start : start + EXCHANGED], column, partners, stream)
                 impossible = impossible[self.broken(rows[impossible])]
             if not len(impossible) or len(impossible) == before:
                 return
@@ -212,24 +214,26 @@ class RuleRepair:
         broken = [rule.names for rule in self._rules if len(rows) and rule.broken(self._columns(rows)).any()]
         return list(dict.fromkeys(self._names.index(name) for names in broken for name in reversed(names)))
 
-    def _exchange_column(self, rows: Integers32, chosen: Integers, column: int, stream: PublicStream) -> None:
-        """Exchange the values of one attribute between chosen rows and partners where both become possible."""
-        partners = (stream.uniforms(len(chosen) * PARTNERS) * len(rows)).astype(np.int64)
-        own, other = np.repeat(rows[chosen], PARTNERS, axis=0), rows[partners]
+    def _exchange_column(
+        self, rows: Integers32, chosen: Integers, column: int, count: int, stream: PublicStream
+    ) -> None:
+        """Exchange the values of one attribute between chosen rows and a partner of `count` where both are possible."""
+        partners = (stream.uniforms(len(chosen) * count) * len(rows)).astype(np.int64)
+        own, other = np.repeat(rows[chosen], count, axis=0), rows[partners]
         apart = np.abs(own - other) / self._sizes
         change = apart[:, column] * (apart.sum(axis=1) - apart[:, column])
         own[:, column], other[:, column] = other[:, column], own[:, column].copy()
 
         fits = np.flatnonzero(~(self._breaks(own) | self._breaks(other)))
-        order = fits[np.lexsort((change[fits], fits // PARTNERS))]
-        _, first = np.unique(order // PARTNERS, return_index=True)
+        order = fits[np.lexsort((change[fits], fits // count))]
+        _, first = np.unique(order // count, return_index=True)
         best = order[first]  # the best partner of each row that has one
         _, first = np.unique(partners[best], return_index=True)
         best = best[np.sort(first)]
-        best = best[~np.isin(partners[best], chosen[best // PARTNERS])]
+        best = best[~np.isin(partners[best], chosen[best // count])]
         best = best[self._values.are_possible(RowCells.of(self._names, own[best]))]
         best = best[self._values.are_possible(RowCells.of(self._names, other[best]))]
-        rows[chosen[best // PARTNERS], column] = own[best, column]
+        rows[chosen[best // count], column] = own[best, column]
         rows[partners[best], column] = other[best, column]
 
     def _breaks(self, rows: Integers32) -> NDArray[np.bool_]:

@@ -111,8 +111,9 @@ def test_rows_of_adaptive_mechanisms_satisfy_rules(tmp_path: Path, mechanism: st
     rows = release.synthetic().compute()
     assert not (pd.to_datetime(rows.discharge) < pd.to_datetime(rows.admission)).any()
     assert not (rows.part > rows.whole).any()
-    if mechanism == "aim-grem":  # the zeros of a graphical model are those of its rows
-        assert not release.marginal(("admission", "discharge"))[np.tril_indices(12, -1)].any()
+    cells = release.marginal(("admission", "discharge"))
+    assert cells.sum() > 2000
+    assert cells[np.tril_indices(12, -1)].sum() < 1e-6  # structural zeros of the estimates
 
 
 def test_plan_states_rules(tmp_path: Path) -> None:

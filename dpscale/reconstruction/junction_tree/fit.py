@@ -25,8 +25,10 @@ from functools import cached_property
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, optimize
+from dpscale.domain.rules import DomainConstraint, constraints_on
 from dpscale.reconstruction.consistency import LEAST_TOTAL
-from dpscale.reconstruction.junction_tree.model import GraphicalModel, calibrate
+from dpscale.reconstruction.constraints import coarse_possible
+from dpscale.reconstruction.junction_tree.model import IMPOSSIBLE, GraphicalModel, calibrate
 from dpscale.reconstruction.junction_tree.tree import (
     JunctionTree,
     assign_factors,
@@ -200,6 +202,7 @@ def fit(
     options: FitOptions = DEFAULT_OPTIONS,
     start: GraphicalModel | None = None,
     total: float | None = None,
+    rules: Sequence[DomainConstraint] = (),
 ) -> GraphicalModel:
     """Return the fitted model of the attributes in `sizes`.
 
@@ -213,8 +216,10 @@ def fit(
         Model fitted to some of the same measurements, from which the fit starts.
     total : float, optional
         Number of records; estimated from the measurements by default.
+    rules : sequence of DomainConstraint
+        Rules whose impossible cells have no records, where a measured set contains all their attributes.
     """
-    problem = _Problem(sizes, [one for one in observed if one.attributes], total or total_of(observed))
+    problem = _Problem(sizes, [one for one in observed if one.attributes], total or total_of(observed), tuple(rules))
     potentials = problem.potentials(start)
     (gap, loss), tau, stalled = problem.gap(potentials), options.first * problem.curvature, 0
     best = potentials
@@ -236,6 +241,7 @@ class _Problem:
     sizes: Mapping[str, int]
     observed: Sequence[Observed]
     total: float
+    rules: tuple[DomainConstraint, ...] = ()
     groups: dict[str, Groups] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -276,6 +282,9 @@ class _Problem:
             found |= {(name,): table for name, table in start.cells.items() if name in self.sizes}
             found |= {names: table for names, table in start.factors.items()
                       if names in found and table.shape == found[names].shape}  # fmt: skip
+        for names in self.sets:
+            if constraints_on(self.rules, names):  # a step scales cells, so that impossible ones stay empty
+                found[names] = np.where(coarse_possible(self.rules, names, self.groups), found[names], IMPOSSIBLE)
         return found
 
     def _initial_cells(self, name: str) -> Floats:

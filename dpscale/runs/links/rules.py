@@ -141,13 +141,14 @@ class RuledRows:
 
     def _follow(self, changing: _ChangingRow, stream: PublicStream) -> bool:
         """Change one cell of a child after the other until all rules hold; return whether they do."""
-        decided = set[str]()
+        domain, changed = self.job.domains[changing.link.child], set[str]()
+        alone = {name for name in domain.names if not domain.is_shared(domain[name].column)}
         while broken := self._broken_names(changing):
-            free = [name for names in broken for name in reversed(names) if name not in decided]
+            free = [name for names in broken for name in reversed(names) if name in alone - changed]
             if not free:
                 return False
-            decided.add(free[0])
-            if not self._set_allowed(changing, free[0], decided, stream):
+            changed.add(free[0])
+            if not self._set_allowed(changing, free[0], changed, stream):
                 return False
         return True
 
@@ -160,13 +161,13 @@ class RuledRows:
                   if not self._fits(one, [rule], own, self._known(changing, one))[0]]  # fmt: skip
         return linked + [rule.names for rule in self.job.domains[table].rules if rule.broken(own.__getitem__)[0]]
 
-    def _set_allowed(self, changing: _ChangingRow, name: str, decided: set[str] | None, stream: PublicStream) -> bool:
+    def _set_allowed(self, changing: _ChangingRow, name: str, changed: set[str] | None, stream: PublicStream) -> bool:
         """Change a cell of a child to a possible one, by the frequency of cells; return whether there is one.
 
-        Rules over other attributes than those that are `decided` are left out, unless it is None.
+        Rules over other attributes than those that are `changed` are left out, unless it is None.
         """
         table = changing.link.child
-        allowed = self._allowed(changing, name, decided)
+        allowed = self._allowed(changing, name, changed)
         if not allowed.any():
             return False
         weights = np.cumsum((self._frequency(table, name) + 1e-9) * allowed)
@@ -174,7 +175,7 @@ class RuledRows:
         self._set(table, name, changing.child, min(cell, int(np.flatnonzero(allowed)[-1])))
         return True
 
-    def _allowed(self, changing: _ChangingRow, name: str, decided: set[str] | None) -> Flags:
+    def _allowed(self, changing: _ChangingRow, name: str, changed: set[str] | None) -> Flags:
         """Return the cells of a child's attribute that satisfy the rules of its table, and those with its parents."""
         table = changing.link.child
         domain = self.job.domains[table]
@@ -183,10 +184,10 @@ class RuledRows:
         own[name] = np.arange(size)
         allowed = np.ones(size, np.bool_)
         for rule in domain.rules:
-            if decided is None or decided.issuperset(rule.names):
+            if changed is None or changed.issuperset(rule.names):
                 allowed &= ~rule.broken(own.__getitem__)
         for link, rules in self._ruled(table):
-            chosen = [rule for rule in rules if decided is None or decided.issuperset(rule.child)]
+            chosen = [rule for rule in rules if changed is None or changed.issuperset(rule.child)]
             if chosen:
                 allowed &= self._fits(link, chosen, own, self._known(changing, link))
         return allowed
