@@ -48,7 +48,7 @@ def factor_fields(factor: Factor) -> Fields:
         }
     if isinstance(factor, SpectralFactor):
         integers = {"coefficients": packed(factor.coefficients), "multipliers": packed(factor.multipliers)}
-        return fields | {"circle": factor.circle} | integers
+        return fields | integers | {"spread": packed(factor.spread)}
     if isinstance(factor, CirculantFactor):
         return fields | {"packed": packed(factor.kernel)}
     if isinstance(factor, ToeplitzFactor):

@@ -538,6 +538,8 @@ def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
     elif isinstance(factor, ToeplitzFactor | SpectralFactor):
         yield f"{key}.coefficients", factor.coefficients
         yield f"{key}.multipliers", factor.multipliers
+        if isinstance(factor, SpectralFactor):
+            yield f"{key}.spread", factor.spread
     elif isinstance(factor, CirculantFactor):
         yield f"{key}.kernel", factor.kernel
     elif factor.matrix is not None:
@@ -555,10 +557,8 @@ def _describe(factor: Factor) -> dict[str, Any]:
 
     if isinstance(factor, LayeredFactor):
         return described | {"widths": list(factor.widths), "sha256": factor.digest}
-    if isinstance(factor, SpectralFactor):
-        return described | {"circle": factor.circle, "sha256": factor.digest}
-    if isinstance(factor, ToeplitzFactor | CirculantFactor):
-        return described | {"sha256": factor.digest}  # its weights follow from its shape
+    if isinstance(factor, ToeplitzFactor | CirculantFactor | SpectralFactor):
+        return described | {"sha256": factor.digest}  # its weights follow from its shape, or are an array
 
     if factor.matrix is not None:
         described["sha256"] = factor.digest
@@ -583,12 +583,8 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
         integers = (matrices[f"{key}.coefficients"], matrices[f"{key}.multipliers"])
         factor = ToeplitzFactor("toeplitz", shape, None, (last_cell(*shape),), None, *integers)
     elif described["kind"] == "spectral":
-        known, multipliers, circle = (
-            matrices[f"{key}.coefficients"],
-            matrices[f"{key}.multipliers"],
-            described["circle"],
-        )
-        factor = SpectralFactor("spectral", shape, coefficients=known, multipliers=multipliers, circle=circle)
+        known, multipliers, spread = (matrices[f"{key}.{name}"] for name in ("coefficients", "multipliers", "spread"))
+        factor = SpectralFactor("spectral", shape, None, (tuple(spread.tolist()),), None, known, multipliers)
     elif described["kind"] == "circulant":
         factor = CirculantFactor("circulant", shape, kernel=matrices[f"{key}.kernel"])
     elif described["kind"] == "layered":

@@ -6,7 +6,7 @@ import pytest
 from dpscale.optimize.convex import optimise
 from dpscale.optimize.long_axis import (
     LinearAxis,
-    WidePrefix,
+    WideRoot,
     centred_bound,
     chain_of,
     chain_of_family,
@@ -15,7 +15,7 @@ from dpscale.optimize.long_axis import (
 )
 from dpscale.optimize.opt_explicit import p_identity_error
 from dpscale.workload import FAMILIES, PREFIX, root_of
-from dpscale.workload.wide import last_cell, weighted_piece, wide_scale
+from dpscale.workload.wide import WideGram, last_cell, weighted_piece, wide_scale
 
 CHAINS = ("prefix", "range")
 
@@ -87,8 +87,9 @@ def test_wide_prefix_problem_is_that_of_other_cells():
     np.testing.assert_allclose(centred[:-1, :-1], PREFIX.gram(size - 1))
     assert not centred[-1].any()
     assert (np.trace(centred), square) == wide_scale(PREFIX, size, last_cell(size))
-    optimum = WidePrefix("", size).solved(None)
-    factor, error = WidePrefix("", size).rounded(optimum, 25, "gaussian")
+    problem = WideRoot(WideGram("", size, last_cell(size), ((PREFIX, 1 / PREFIX.trace(size - 1)),)))
+    optimum = problem.solved(None)
+    factor, error = problem.rounded(optimum, 25, "gaussian")
     known = optimise(root_of(PREFIX.gram(size - 1) / PREFIX.trace(size - 1)), (size - 1,), 1e-7)
     assert known.primal * (1 - 1e-3) < optimum.dual <= known.primal
     assert known.primal < error < 1.05 * known.primal

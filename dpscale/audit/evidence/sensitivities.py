@@ -112,36 +112,46 @@ def of_toeplitz(factor: Fields) -> list[tuple[int, int]]:
 
 
 def of_spectrum(factor: Fields) -> list[tuple[int, int]]:
-    """Return norms for entries (t_(i−j) − t_(i+j+2)) d_j, on a circle t_(i−j) d_j, of integers t of an even period.
+    """Return norms for entries M (t_(i−j) − t_(i+j+2)) d_j − s_i, of integers t of period N = 2 cells + 2, d, and U.
 
-    The squared norm of column j without d_j is a_0 − a_(2j+2), on a circle a_0, for the autocorrelation a of t. If t
-    does not increase over half its period, no entry is negative, and the L1 norm is a difference of running sums.
+    M is the sum of U, and s_i the sum of (t_(i−j) − t_(i+j+2)) d_j U_j over j. Column j has the squared norm
+    M² d_j² (a_0 − a_(2j+2)) − 2 M d_j r_j + Σ s², with a the autocorrelation of t, and r the same sum with s instead of
+    d U. If t does not increase over half its period, no entry of the first part is negative; the second norm is a bound
+    of the L1 norm, M d_j times a difference of running sums, and Σ s.
     """
     known, own, (cells,) = list(unpacked(factor["coefficients"])), unpacked(factor["multipliers"]), factor["shape"]
-    period = cells if factor["circle"] else 2 * cells + 2
-    series = known + known[1 : (period + 1) // 2][::-1]
-    products = autocorrelation(series)
-    if factor["circle"]:
-        return [(d * d * products[0], d * sum(series)) for d in own]
-    before = list(accumulate(series * 2, initial=0))
+    spread, period = unpacked(factor["spread"]), 2 * cells + 2
+    series, whole = known + known[1:-1][::-1], sum(spread)
+    products = cyclic_product(series, series)
+    shift = _odd_product(series, list(map(mul, own, spread)))
+    again = _odd_product(series, shift)
+    squares, total, before = sum(map(mul, shift, shift)), sum(shift), list(accumulate(series * 2, initial=0))
     pairs = list[tuple[int, int]]()
     for j, d in enumerate(own):
-        squared = products[0] - products[2 * j + 2]
+        squared = (whole * d) ** 2 * (products[0] - products[2 * j + 2]) - 2 * whole * d * again[j] + squares
         near = before[period - j + cells] - before[period - j]
         far = before[min(j + 2 + cells, 2 * period)] - before[j + 2]
-        pairs.append((d * d * squared, d * (near - far)))
+        pairs.append((squared, whole * d * (near - far) + total))
     return pairs
 
 
-def autocorrelation(series: Sequence[int]) -> list[int]:
-    """Return the cyclic autocorrelation of an even sequence of integers of at least 0: the digits of a square."""
-    width, count = len(str(len(series) * max(series) ** 2)), len(series)
+def _odd_product(series: Sequence[int], values: Sequence[int]) -> list[int]:
+    """Return Σ_j (t_(i−j) − t_(i+j+2)) v_j for every cell i, with t an even sequence over its period."""
+    cells = len(values)
+    found = cyclic_product(series, [0, *values, *[0] * (len(series) - cells - 1)])
+    return [found[i + 1] - found[-i - 1] for i in range(cells)]
+
+
+def cyclic_product(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return the cyclic convolution of two sequences of integers of at least 0: the digits of a product."""
+    width, count = len(str(len(first) * max(first) * max(second))), len(first)
     with localcontext() as context:
         context.prec, context.Emax = 2 * count * width + 2, MAX_EMAX
-        number = Decimal("".join(str(value).zfill(width) for value in reversed(series)))
-        text = format(number * number, "f").zfill(2 * count * width)
+        one, other = (Decimal("".join(str(value).zfill(width) for value in reversed(values)))
+                      for values in (first, second))  # fmt: skip
+        text = format(one * other, "f").zfill(2 * count * width)
     sums = [int(text[end - width : end]) for end in range(len(text), 0, -width)]
-    return [first + second for first, second in zip(sums[:count], sums[count : 2 * count], strict=True)]
+    return [low + high for low, high in zip(sums[:count], sums[count : 2 * count], strict=True)]
 
 
 def of_layers(factor: Fields) -> list[tuple[int, int]]:
@@ -211,9 +221,10 @@ def digest(factor: Fields) -> str:
     if factor["kind"] == "tree":
         return digest_of_tree(factor)
     if factor["kind"] in ("layered", "spectral"):
-        names, form = ("top", "widths") if factor["kind"] == "layered" else ("coefficients", "circle")
-        head = f"{factor['kind']}{tuple(factor['shape'])}{tuple(factor[form]) if form == 'widths' else factor[form]}"
-        integers = b"".join(zlib.decompress(base64.b64decode(factor[name])) for name in (names, "multipliers"))
+        layered = ("top", "multipliers")
+        names = layered if factor["kind"] == "layered" else ("coefficients", "multipliers", "spread")
+        head = f"{factor['kind']}{tuple(factor['shape'])}{tuple(factor['widths']) if 'widths' in factor else ''}"
+        integers = b"".join(zlib.decompress(base64.b64decode(factor[name])) for name in names)
         return hashlib.sha256(head.encode() + integers).hexdigest()
     if "columns" in factor:
         return factor["columns"]["sha256"]
@@ -278,16 +289,13 @@ def _misshapen_tree(factor: Fields) -> str:
 
 def _misshapen_spectrum(factor: Fields) -> str:
     """Return the fault of a spectral strategy whose integers are not those of its axis."""
-    known, own, shape = unpacked(factor["coefficients"]), unpacked(factor["multipliers"]), factor["shape"]
-    if (
-        len(shape) != 1
-        or len(own) != shape[0]
-        or len(known) != (shape[0] if factor["circle"] else 2 * shape[0] + 2) // 2 + 1
-    ):
-        return "has not a coefficient for each distance and a multiplier for each cell"
+    known, own, spread = (unpacked(factor[name]) for name in ("coefficients", "multipliers", "spread"))
+    shape = factor["shape"]
+    if len(shape) != 1 or len(own) != shape[0] or len(known) != shape[0] + 2 or len(spread) != shape[0]:
+        return "has not a coefficient for each distance, and a multiplier and a weight for each cell"
     if min(own) < 1 or known[-1] < 0 or any(after > before for before, after in pairwise(known)):
         return "has coefficients that increase or are negative, or multipliers below 1"
-    return ""
+    return "has weights below 0, or only 0" if min(spread) < 0 or not any(spread) else ""
 
 
 def _misshapen_kernel(factor: Fields) -> str:
