@@ -250,8 +250,9 @@ def hdmm_paper(found: Figures) -> str:
     speed = " and ".join(f"{significant(found[f'figure 2, {noise}'], 2)} s under {noise.capitalize()} noise (paper: "
                          f"under {most:g})" for noise, most in HDMM_FIGURE_2.items())  # fmt: skip
     return (
-        f"{errors}\n\n{totals}\n\n{times}\n\n{built}\n\nFigure 2, all ranges of 1,024 cells: {speed}. LRM and COA: the paper's "
-        "figures are printed next to ours; tables 4 and 5 up to 1,024 cells, range and prefix up to 4,096. HDMM is the best search; ours has "
+        f"{errors}\n\n{totals}\n\n{times}\n\n{built}\n\nFigure 2, all ranges of 1,024 cells: {speed}. LRM and COA: "
+        "the paper's figures are printed next to ours; tables 4 and 5 up to 1,024 cells, range and prefix up to 4,096. "
+        "HDMM is the best search; ours has "
         "OPT_M with a strategy per attribute too. The predicates of SF1 are not those of the paper, which lists none."
     )
 

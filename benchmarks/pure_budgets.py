@@ -26,7 +26,7 @@ from printed import HDMM_1D_LAPLACE, HDMM_4, HDMM_SIZES
 import dpscale as dp
 from dpscale.mechanisms import auto
 from dpscale.optimize.baselines import layered_tree
-from dpscale.optimize.layered_strategy import LayeredProblem
+from dpscale.optimize.layered_strategy import SCALES, LayeredProblem
 from dpscale.optimize.opt_explicit import descend
 from dpscale.workload import Family, one_way_family
 
@@ -99,8 +99,8 @@ def search_opt0(name: str, size: int) -> dict[str, float]:
     """Print and return the RMSE of HDMM's OPT0 for one family on one attribute, from blocks of FAN cells as a start."""
     family, label, start = one_way_family(name), f"wide, {name} on {size:,} cells", time.process_time()
     problem = LayeredProblem(size, (FAN, 1), [(family, 1.0)])
-    generator = np.random.default_rng(0)
-    _, rows, weights = problem.descend(generator.random((problem.blocks // FAN, problem.blocks)))
+    random = np.random.default_rng(0).random((problem.blocks // FAN, problem.blocks))
+    _, rows, weights = min((problem.descend(random * scale) for scale in SCALES), key=lambda end: end[0])
     factor = problem.factor(rows, weights)
     parameters = np.vstack([np.diag(factor.multipliers[0]), factor.top]) / factor.multipliers[1]
     end = descend(family.gram(size), np.repeat(parameters, FAN, axis=1)[:, :size], OPT0_STEPS)

@@ -3,9 +3,9 @@
 `explicit` is OPT0 on all cells of the workload's attributes, if they are few; `product` is OPT⊗; `union` is OPT+;
 `marginals` is OPT_M, with the identity or with one strategy per attribute. OPT0 of one wide attribute is a strategy
 without a matrix of cells × cells: `optimize.layered_strategy` under pure ε, and under Gaussian noise the root of its
-range or prefix queries, or the optimum of its circular queries, beside the total. The plan lists the marginals to count before
-any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has its
-own least squares. Estimates from several blocks are averaged residual by residual, or come from the one block that
+range or prefix queries, or the optimum of its circular queries, with the total. The plan lists the marginals to count
+before any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has
+its own least squares. Estimates from several blocks are averaged residual by residual, or come from the one block that
 answers a set of queries better (`plans.accuracy_base`). The error of the plan is that of these estimates.
 
 Version 1 searched products one attribute after the other, from fewer starts. A plan is read from its file, so charged

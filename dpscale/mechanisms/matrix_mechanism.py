@@ -34,7 +34,7 @@ from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan, read_plan
 from dpscale.privacy.draws import variance_factor
-from dpscale.workload import RANGE, Family, Workload
+from dpscale.workload import Family, Workload
 from dpscale.workload.merging import MergedCells, merge_cells
 from dpscale.workload.residual import Weights
 from dpscale.workload.wide import is_wide

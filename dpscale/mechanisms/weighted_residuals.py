@@ -86,7 +86,9 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     separate = _bounded(problem) or problem.workload.domain.public_totals
     rooted = {} if separate or problem.noise == LAPLACE else weights_of_roots(problem.workload)
     if rooted and len(rooted) == len(demands.kind_of) == 1:
-        return _plan_rooted(problem, tools, solve, rooted)
+        made = _plan_rooted(problem, tools, solve, rooted)
+        if made.error <= made.floor * (1 + NEARLY):
+            return made
 
     whole, least = None if separate else _plan_axis(problem, tools), 0.0
     listed = None if separate or whole is not None else _listed(problem, tools)

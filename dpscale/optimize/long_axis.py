@@ -34,14 +34,14 @@ import numpy as np
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
 from dpscale.optimize.integer_strategies import centring_rounder
+from dpscale.optimize.quadrature import root_quadrature
 from dpscale.plans.factor import Factor
 from dpscale.plans.spectral import SpectralFactor, spectral_factor, spectral_weights
-from dpscale.plans.toeplitz import ToeplitzFactor, root_quadrature, toeplitz_factor
 from dpscale.privacy.draws import GAUSSIAN
 from dpscale.workload import PREFIX, RANGE, Family, GramFactor
 from dpscale.workload.node_grams import generators
 from dpscale.workload.residual import Weights, profile_of
-from dpscale.workload.wide import LONG, WideGram, last_cell, weighted_piece
+from dpscale.workload.wide import LONG, WideGram, weighted_piece
 
 NODES, BELOW = 32, 0.05  # quadrature nodes; factor below the least value of D·G₀ for eigenvalues of M
 SAME = 1e-12  # tolerance of symmetry
@@ -377,9 +377,9 @@ def spread_weights(weights: Floats, size: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class WideRoot:
-    """Problem of a wide axis that has a root in closed form: prefix queries alone (`plans.toeplitz`), or range queries.
+    """Problem of a wide axis whose range or prefix queries have a root in closed form (`plans.spectral`).
 
-    Range queries (`plans.spectral`) may be together with prefix queries or cells. The Gram matrix has trace 1.
+    Range queries may be together with prefix queries and cells. The Gram matrix has trace 1.
     """
 
     gram: WideGram
@@ -394,19 +394,16 @@ class WideRoot:
         return (self.gram.weights,)
 
     @property
-    def factor(self) -> ToeplitzFactor | SpectralFactor:
-        cumulative = self.gram.weights == last_cell(self.gram.size)
-        return (toeplitz_factor if cumulative else spectral_factor)(self.gram.size)
+    def factor(self) -> SpectralFactor:
+        return spectral_factor(self.gram.size, all(family != RANGE for family, _ in self.gram.asked))
 
     def solved(self, solve: Solve) -> Optimum:
         """Return the error of the normalised root and a bound; the general solver `solve` is not needed."""
         error, (family, weight), size = self._error(GAUSSIAN), self.gram.asked[0], self.gram.size
-        if self.gram.weights == last_cell(size):
-            bound = weight * (whole_bound(PREFIX, size - 1) or 0.0)
-        elif len(self.gram.asked) == 1:
-            bound = weight * centred_bound(cast(Family, family), size, self.gram.weights)
-        else:
-            bound = self.gram.lower_bound
+        alone = len(self.gram.asked) == 1
+        bound = (
+            weight * centred_bound(cast(Family, family), size, self.gram.weights) if alone else self.gram.lower_bound
+        )
         return Optimum(np.zeros((0, 0)), error, min(bound, error), np.zeros(0))
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
@@ -431,10 +428,7 @@ def rooted_weights(families: Collection[Family], size: int, alone: bool) -> Weig
         Whether there are no other axes.
     """
     others = set(families) - {RANGE}
-    if RANGE in families and (not others or (alone and all(_has_trace(family, size) for family in others))):
+    traced = alone and all(family.is_identity or family.tridiagonal(size) is not None for family in others)
+    if RANGE in families and (traced or not others):
         return spectral_weights(size)
-    return last_cell(size) if others == set(families) == {PREFIX} else None
-
-
-def _has_trace(family: Family, size: int) -> bool:
-    return family.is_identity or family.tridiagonal(size) is not None
+    return spectral_weights(size, even=True) if others == set(families) == {PREFIX} else None

@@ -1,20 +1,24 @@
-"""Strategy of range queries on a wide axis: K = M T D (I − u1ᵀ), T symmetric with sines as eigenvectors, D diagonal.
+"""Strategy of range or prefix queries on a wide axis: K = M T D (I − u1ᵀ), T symmetric of known eigenvectors.
 
-The Gram matrix G of all ranges of n cells has the sines as eigenvectors. T is G^¼ in integers, so TᵀT = G^½, the
-optimum at equal weights of the cells; D makes the norms of the columns of T D nearly equal. This is the normalised
-square root of `plans.toeplitz` with a symmetric root; its error for ranges is about 10⁻⁴ above the optimum.
+The Gram matrix G of all ranges of n cells has the sines as eigenvectors, which are odd about both ends of the axis;
+that of all prefixes has the cosines that are even about the start and odd about the end. T is G^¼ in integers, so TᵀT =
+G^½, the optimum at equal weights of the cells; the diagonal matrix D makes the norms of the columns of T D nearly
+equal: the normalised square root factorisation (Henzinger, Kalinin and Upadhyay, 2025) with a symmetric root. Its error
+is about 10⁻⁴ above the optimum for ranges, and 3·10⁻³ for prefixes.
 
 The total is a measurement of its own. With X = D TᵀT D and the weights u = X⁻¹1/(1ᵀX⁻¹1) of the axis, Xu = a1, so
     X = a 11ᵀ + (I − 1uᵀ) X (I − u1ᵀ):
 the total and the centred rows have the Gram matrix of T D together, and nothing is lost. In integers M u = U, of sum
 M, whose running sums are the nearest integers to those of M u, and K = M T D − (T D U) 1ᵀ is centred exactly.
 
-With integers t, t_k = t_(−k), of period N = 2 (n + 1), T_ij = t_(i−j) − t_(i+j+2), so T is a cyclic convolution with
-the odd continuation of the cells. It is exact on integers. The Fourier transform of t has the eigenvalues of T; that
-of r has their −2nd powers, so with e = C1/(1ᵀC1)^½ the covariance is
-    (C − e eᵀ)/M²,   C = X⁻¹ = D⁻¹ (r_(i−j) − r_(i+j+2)) D⁻¹.
-With a the cyclic autocorrelation of t and s = T D U, column j of K has the squared norm
-    M² d_j² (a_0 − a_(2j+2)) − 2 M d_j (T s)_j + |s|².
+With even integers t of period N,
+    odd start:   N = 2n + 2,  T_ij = t_(i−j) − t_(i+j+2);
+    even start:  N = 4n + 2,  T_ij = t_(i−j) + t_(i+j+1),  t_(k+N/2) = −t_k;
+so T is a cyclic convolution with the cells, continued before the start. It is exact on integers. With λ the eigenvalues
+of T by frequency, the sequence r of T⁻² is that of t with λ⁻² instead of λ, and with e = C1/(1ᵀC1)^½ the covariance is
+    (C − e eᵀ)/M²,   C = X⁻¹ = D⁻¹ (r_(i−j) ∓ r_(i+j+·)) D⁻¹.
+With a the sequence of T² and s = T D U, column j of K has the squared norm
+    M² d_j² (a_0 ∓ a_(2j+·)) − 2 M d_j (T s)_j + |s|².
 The trace for a Gram matrix G_ij = α_i β_j, i ≤ j, is a sum over i − j and i + j of products of α/d and β/d: a
 correlation, and sums over pairs i < j with a given i + j, by halves of ever shorter runs of cells.
 """
@@ -31,14 +35,15 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray
+from dpscale.plans.convolution import exact_convolution
 from dpscale.plans.factor import ImplicitFactor
-from dpscale.plans.toeplitz import LARGEST_MULTIPLIER, exact_convolution
 from dpscale.workload import Family
 from dpscale.workload.node_grams import generators
 from dpscale.workload.residual import Weights
 
-COEFFICIENT_BITS, MULTIPLIER_BITS, TOTAL_BITS = 16, 12, 12  # of t, of D and of M
-MOST_TOTAL = 1 << 24  # M
+COEFFICIENT_BITS, TOTAL_BITS = 16, 12  # of t and of M
+FEWEST_BITS, MOST_BITS = 12, 17  # of D: steps of D are high frequencies, whose error grows with the cells
+LARGEST_MULTIPLIER, MOST_TOTAL = 1 << 20, 1 << 24  # of D, and M
 HALF = 20  # bits
 MOST_PAIRS = 1 << 30  # of cells, of which covariances are computed for errors of listed intervals
 
@@ -49,23 +54,26 @@ class SpectralFactor(ImplicitFactor):
 
     Attributes
     ----------
-    coefficients : ndarray of int64, shape (n + 2,)
-        t_k ≥ 0 for k = 0 … N/2, not increasing.
+    coefficients : ndarray of int64, shape (n + 2,), or (n + 1,) for an even start
+        t_k ≥ 0 for k = 0, 1, …, not increasing.
     multipliers : ndarray of int64, shape (n,)
         The diagonal of D, each at least 1.
+    even : bool
+        Whether the start is even.
     """
 
     coefficients: Integers = None  # type: ignore[assignment]
     multipliers: Integers = None  # type: ignore[assignment]
+    even: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the integers are those of a root and of multipliers, one for each cell."""
         known, own = self.coefficients, self.multipliers
         if self.kind != "spectral" or len(self.shape) != 1 or known.dtype != np.int64 or own.dtype != np.int64:
             raise ValueError("a spectral strategy has integers for one axis")
-        if known.shape != (self.cells + 2,) or int(known[-1]) < 0 or (np.diff(known) > 0).any():
+        if known.shape != (self.cells + 2 - self.even,) or int(known[-1]) < 0 or (np.diff(known) > 0).any():
             raise ValueError("the coefficients of a spectral strategy increase, or are not those of its axis")
-        if float(known.sum()) * float(known[0]) * LARGEST_MULTIPLIER >= 1 << 62:
+        if float(known.sum()) * max(float(known[0]), 1 << HALF) >= 1 << 60:
             raise ValueError("the coefficients of a spectral strategy are too large")
         if own.shape != self.shape or int(own.min()) < 1 or int(own.max()) >= LARGEST_MULTIPLIER:
             raise ValueError("the multipliers of a spectral strategy are not in their limits, one for each cell")
@@ -76,7 +84,12 @@ class SpectralFactor(ImplicitFactor):
     @property
     def period(self) -> int:
         """N."""
-        return 2 * self.cells + 2
+        return 4 * self.cells + 2 if self.even else 2 * self.cells + 2
+
+    @property
+    def _far(self) -> tuple[int, int]:
+        """Sign and shift of the second term of T."""
+        return (1, 1) if self.even else (-1, 2)
 
     @property
     def rows(self) -> int:
@@ -97,31 +110,39 @@ class SpectralFactor(ImplicitFactor):
     def digest(self) -> str:
         arrays = (self.coefficients, self.multipliers, self.spread)
         content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in arrays)
-        return hashlib.sha256(f"{self.kind}{self.shape}".encode() + content).hexdigest()
+        return hashlib.sha256(f"{self.kind}{self.shape}{self.even}".encode() + content).hexdigest()
 
-    def _periodic(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return a sequence of k = 0 … N/2 over its period."""
-        return np.concatenate([values, values[1:-1][::-1]])
+    @property
+    def _series(self) -> Integers:
+        """The sequence t over a period."""
+        known = self.coefficients
+        if not self.even:
+            return np.concatenate([known, known[1:-1][::-1]])
+        half = np.concatenate([known, -known[1:][::-1]])
+        return np.concatenate([half, -half])
 
     def _continued(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of the cells along the last axis over a period, odd about both ends."""
+        """Return values of the cells along the last axis over a period, even or odd about the start."""
         zero = np.zeros_like(values[..., :1])
+        if self.even:
+            between = np.zeros_like(values, shape=(*values.shape[:-1], 2 * self.cells + 2))
+            return np.concatenate([values, between, values[..., ::-1]], axis=-1)
         return np.concatenate([zero, values, zero, -values[..., ::-1]], axis=-1)
 
     def _cells(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the cells of a period along the last axis."""
-        return values[..., 1 : self.cells + 1]
+        return values[..., : self.cells] if self.even else values[..., 1 : self.cells + 1]
 
     def _root(self, columns: NDArray[Any]) -> NDArray[Any]:
         """Return T applied along the last axis of integers, exact."""
-        return self._cells(_fold(exact_convolution(self._periodic(self.coefficients), self._continued(columns))))
+        return self._cells(_fold(exact_convolution(self._series, self._continued(columns))))
 
     @cached_property
     def squared_norms(self) -> list[int]:
         """Squared norms of the columns of T D, exact."""
-        series = self._periodic(self.coefficients)
-        folded = _fold(exact_convolution(series, series[None]))[0]
-        sums = folded[0] - folded[(2 * np.arange(self.cells) + 2) % self.period]
+        (sign, shift), series = self._far, self._series
+        folded = _fold(exact_convolution(series, series[None]))[0] >> self.even
+        sums = folded[0] + sign * folded[(2 * np.arange(self.cells) + shift) % self.period]
         return [total * own**2 for total, own in zip(sums.tolist(), self.multipliers.tolist(), strict=True)]
 
     @cached_property
@@ -136,8 +157,8 @@ class SpectralFactor(ImplicitFactor):
         """
         shift, multipliers = self._shift, self.multipliers.tolist()
         if power == 1:
-            near, whole = self._windows(self._periodic(self.coefficients)), sum(shift.tolist())
-            return [self.scale * d * one + whole for d, one in zip(multipliers, near.tolist(), strict=True)]
+            whole = sum(shift.tolist())
+            return [self.scale * d * one + whole for d, one in zip(multipliers, self._sums.tolist(), strict=True)]
 
         high, low = (self._root(part[None])[0].tolist() for part in (shift >> HALF, shift & ((1 << HALF) - 1)))
         whole = sum(value * value for value in shift.tolist())
@@ -145,13 +166,15 @@ class SpectralFactor(ImplicitFactor):
         return [self.scale**2 * square - 2 * self.scale * d * ((above << HALF) + below) + whole
                 for square, d, above, below in columns]  # fmt: skip
 
-    def _windows(self, series: Integers) -> Integers:
-        """Return Σ_i t_(i−j) − t_(i+j+2) over the cells i, for every cell j; no term is negative."""
-        place, before = np.arange(self.cells), np.concatenate([[0], np.cumsum(np.tile(series, 3))])
+    @property
+    def _sums(self) -> Integers:
+        """Sums of the columns of T, of which no entry is negative."""
+        (sign, shift), place = self._far, np.arange(self.cells)
+        before = np.concatenate([[0], np.cumsum(np.tile(self._series, 3))])
         start = self.period - place  # of i − j = −j, a period later
         near = before[start + self.cells] - before[start]
-        far = before[place + 2 + self.cells] - before[place + 2]
-        return np.asarray(near - far)
+        far = before[place + shift + self.cells] - before[place + shift]
+        return np.asarray(near + sign * far)
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:
@@ -168,24 +191,32 @@ class SpectralFactor(ImplicitFactor):
 
     @cached_property
     def largest_row_sum(self) -> int:
-        rows = int(self._periodic(self.coefficients).sum()) * int(self.multipliers.max())
+        rows = int(self._sums.max()) * int(self.multipliers.max())
         return self.scale * rows + self.cells * int(self._shift.max())
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return K applied along the leading axis of integers, exact; see `ToeplitzFactor.apply`."""
+        """Return K applied along the leading axis of integers, exact; see `exact_convolution`."""
         columns = values.reshape(self.cells, -1).T
         centred = columns * self.scale - columns.sum(axis=1, keepdims=True) * self.spread
         found = self._root(centred * self.multipliers)
         return np.ascontiguousarray(found.T).reshape(values.shape)
 
     @cached_property
-    def _spectrum(self) -> Floats:
-        """Eigenvalues of T, by frequency."""
-        return np.asarray(np.fft.rfft(self._periodic(self.coefficients).astype(np.float64)).real)
+    def _inverse(self) -> Floats:
+        """1/λ by frequency; 0 at the frequencies that no vector of cells has."""
+        spectrum = np.fft.rfft(self._series.astype(np.float64)).real / (1 + self.even)
+        used = slice(1, None, 2) if self.even else slice(None)
+        found = np.zeros(len(spectrum))
+        found[used] = 1 / spectrum[used]
+        return found
+
+    def _sequence(self, power: int) -> Floats:
+        """Return the Fourier transform of the sequence of T to the power −1 or −2."""
+        return self._inverse**power * (1 + self.even)
 
     def _divided(self, values: Floats, power: int) -> Floats:
         """Return T to the power −1 or −2 applied along the last axis."""
-        found = np.fft.irfft(np.fft.rfft(self._continued(values)) * self._spectrum**-power, self.period)
+        found = np.fft.irfft(np.fft.rfft(self._continued(values)) * self._sequence(power), self.period)
         return np.asarray(self._cells(found))
 
     @cached_property
@@ -208,13 +239,14 @@ class SpectralFactor(ImplicitFactor):
     @cached_property
     def _kernel(self) -> Floats:
         """The sequence r over a period."""
-        return np.asarray(np.fft.irfft(self._spectrum**-2.0, self.period))
+        return np.asarray(np.fft.irfft(self._sequence(2), self.period))
 
     @property
     def _variances(self) -> Floats:
         """Diagonal of C."""
-        far = self._kernel[(2 * np.arange(self.cells) + 2) % self.period]
-        return np.asarray((self._kernel[0] - far) / self.multipliers**2.0)
+        sign, shift = self._far
+        far = self._kernel[(2 * np.arange(self.cells) + shift) % self.period]
+        return np.asarray((self._kernel[0] + sign * far) / self.multipliers**2.0)
 
     @property
     def mean_variance(self) -> float:
@@ -224,7 +256,7 @@ class SpectralFactor(ImplicitFactor):
         if family.is_identity:
             return self.mean_variance * self.cells
         if family.tridiagonal(self.cells) is None:
-            raise PlanError("workload", f"family {family.name} on the root of range queries of {self.cells} cells",
+            raise PlanError("workload", f"family {family.name} on the root of other queries of {self.cells} cells",
                             "marginal, prefix or range queries", "use weighted-residuals")  # fmt: skip
 
         scales, lags = 1 / self.multipliers, np.arange(self.cells)
@@ -232,8 +264,8 @@ class SpectralFactor(ImplicitFactor):
         length = 1 << (2 * self.cells - 1).bit_length()
         apart = np.fft.irfft(np.fft.rfft(left, length).conj() * np.fft.rfft(right, length), length)[: self.cells]
         total = 2 * float(apart[1:] @ self._kernel[lags[1:] % self.period])
-        sums = ordered_products(left, right)
-        total -= 2 * float(sums @ self._kernel[(np.arange(len(sums)) + 2) % self.period])
+        (sign, shift), sums = self._far, ordered_products(left, right)
+        total += 2 * sign * float(sums @ self._kernel[(np.arange(len(sums)) + shift) % self.period])
         total += float((left / scales) @ (right / scales * self._variances))
         return (total - float(self._edges @ family.times_gram(self._edges))) / self.scale**2
 
@@ -256,7 +288,8 @@ class SpectralFactor(ImplicitFactor):
         length, scales = 1 << (2 * self.cells - 1).bit_length(), 1 / self.multipliers
         kernel = np.concatenate([[0.0], self._kernel[1 : self.cells]])
         before = np.fft.irfft(np.fft.rfft(scales, length) * np.fft.rfft(kernel, length), length)[: self.cells]
-        before = before - ordered_sums(scales, self._kernel[(np.arange(2 * self.cells) + 2) % self.period])
+        sign, shift = self._far
+        before += sign * ordered_sums(scales, self._kernel[(np.arange(2 * self.cells) + shift) % self.period])
         return np.pad(np.cumsum(self._variances + 2 * scales * before), (1, 0))
 
     def _sum_covariances(self, first: Integers, last: Integers) -> Floats:
@@ -273,8 +306,9 @@ class SpectralFactor(ImplicitFactor):
         order = None if (np.diff(first) >= 0).all() else np.argsort(first, kind="stable")
         ends = np.searchsorted(first if order is None else first[order], np.arange(1, steps + 2))
         cells, running, scales = np.arange(self.cells), np.zeros(self.cells), 1 / self.multipliers
+        sign, shift = self._far
         for cell in range(steps):
-            column = self._kernel[np.abs(cells - cell)] - self._kernel[(cells + cell + 2) % self.period]
+            column = self._kernel[np.abs(cells - cell)] + sign * self._kernel[(cells + cell + shift) % self.period]
             running += column * (scales[cell] * scales)
             sums = np.cumsum(running)
             some = slice(ends[cell], ends[cell + 1]) if order is None else order[ends[cell] : ends[cell + 1]]
@@ -338,33 +372,39 @@ def ordered_sums(values: Floats, kernel: Floats) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def spectral_factor(size: int) -> SpectralFactor:
-    """Return the centred, normalised root of the ranges of an axis.
+def spectral_factor(size: int, even: bool = False) -> SpectralFactor:
+    """Return the centred, normalised root of the ranges of an axis, or of its prefixes.
 
     Parameters
     ----------
     size : int
         Number of cells, at least 2.
+    even : bool
+        True for prefixes.
     """
-    eigenvalues = 1 / np.sin(np.arange(size + 2) * np.pi / (2 * size + 2) + (np.arange(size + 2) == 0)) ** 2
-    root = np.fft.irfft(eigenvalues**0.25, 2 * size + 2)[: size + 2]
-    root = np.minimum.accumulate(root - root[-1])
+    period = 4 * size + 2 if even else 2 * size + 2
+    numbers = np.arange(period // 2 + 1)
+    roots = np.abs(np.sin(np.maximum(numbers, 1) * np.pi / period)) ** -0.5
+    roots[::2] *= not even
+    root = np.fft.irfft(roots, period)[: size + 2 - even]
+    root = np.minimum.accumulate(root - (0.0 if even else root[-1]))
     coefficients = np.rint(np.ldexp(np.maximum(root / root[0], 0.0), COEFFICIENT_BITS)).astype(np.int64)
     coefficients.setflags(write=False)
     ones = np.ones(size, np.int64)
     plain = SpectralFactor(
-        "spectral", (size,), weights=((1,) * size,), coefficients=coefficients, multipliers=ones
+        "spectral", (size,), weights=((1,) * size,), coefficients=coefficients, multipliers=ones, even=even
     )
     norms = np.sqrt(np.array(plain.squared_norms, np.float64))
-    multipliers = np.rint(np.ldexp(norms.max() / norms, MULTIPLIER_BITS)).astype(np.int64)
+    bits = min(max(FEWEST_BITS, size.bit_length() - 1), MOST_BITS)
+    multipliers = np.rint(np.ldexp(norms.max() / norms, bits)).astype(np.int64)
     whole = replace(plain, multipliers=multipliers)
     sums = np.cumsum(np.maximum(whole._edges, 0.0))
     ends = np.rint(np.ldexp(sums / sums[-1], TOTAL_BITS)).astype(np.int64)
     return replace(whole, weights=(tuple(np.diff(ends, prepend=0).tolist()),))
 
 
-def spectral_weights(size: int) -> Weights:
-    """Return the weights U of an axis of range queries; see `spectral_factor`."""
-    own = spectral_factor(size).weights
-    assert own is not None and own[0] is not None
-    return own[0]
+def spectral_weights(size: int, even: bool = False) -> Weights:
+    """Return the weights U of an axis of range queries, or of prefix queries; see `spectral_factor`."""
+    (own,) = spectral_factor(size, even).weights or (None,)
+    assert own is not None
+    return own

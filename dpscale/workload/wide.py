@@ -176,12 +176,6 @@ def _contrasts(size: int) -> Floats:
     return np.asarray(rows / np.sqrt(before * (before + 1))[:, None])
 
 
-@lru_cache(maxsize=16)
-def last_cell(size: int) -> Weights:
-    """Return the weights of an axis whose total is that of its last cell."""
-    return (*[0] * (size - 1), 1)
-
-
 def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[float, float]:
     """Return the trace of a family's centred Gram matrix, and uᵀGu, the part of its means.
 
