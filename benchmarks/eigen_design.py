@@ -374,6 +374,21 @@ def print_table_2(quick: bool) -> dict[str, float]:
               f"{relative[0]:.2f}/{relative[1]:.2f} ({rel_best}/{rel_worst})")  # fmt: skip
         found |= {f"{label}, best": own[0], f"{label}, worst": own[1], f"{label}, bound": 1 / own[2],
                   f"{label}, relative, best": relative[0], f"{label}, relative, worst": relative[1]}  # fmt: skip
+    return found | print_orders(flat, data)
+
+
+def print_orders(rivals: Strategies, data: np.ndarray) -> dict[str, float]:
+    """Print relative errors of cumulative queries for other orders of the same counts.
+
+    The smallest sums dominate the mean of the relative errors, so that the order of the counts decides which strategy
+    is ahead.
+    """
+    found, queries = {}, one_way("prefix", len(data))
+    orders = {"descending counts": np.sort(data)[::-1], "ascending counts": np.sort(data),
+              "equal counts": np.full(len(data), data.mean())}  # fmt: skip
+    for order, cells in orders.items():
+        best, worst, _ = compare(f"1D CDF, relative, {order}", queries, rivals, {}, cells)
+        found |= {f"1D CDF, {order}, best": best, f"1D CDF, {order}, worst": worst}
     return found
 
 

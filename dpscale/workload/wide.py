@@ -29,6 +29,7 @@ from dpscale.workload.residual import Weights, profile_of
 
 LONG, DENSE = 512, 2048  # sizes above which an axis is structured, and above which it is divided into blocks
 BLOCKS = 512  # minimum number of blocks of a wide axis
+MOST_DENSE = 8192  # size above which families that are no intervals are refused
 WIDEST = DENSE * DENSE
 SAME = 1e-12  # relative difference of products of weights
 
@@ -213,7 +214,8 @@ def check_wide(family: WideFamily, size: int) -> None:
     """Raise PlanError if a family is not supported on a wide axis, or the axis is too wide."""
     if not family.has_intervals:
         raise PlanError("workload", f"family {family.name} on an attribute of {size} cells",
-                        f"at most {DENSE} cells, or queries that are intervals", "coarsen the attribute")  # fmt: skip
+                        f"at most {MOST_DENSE} cells, or queries that are intervals",
+                        "coarsen the attribute")  # fmt: skip
     if size > WIDEST and not family.is_identity:
         raise PlanError("workload", f"family {family.name} on an attribute of {size} cells",
                         f"at most {WIDEST} cells", "coarsen the attribute")  # fmt: skip

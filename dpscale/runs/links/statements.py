@@ -174,8 +174,8 @@ def describe_allocation(run: LinkedTables, link: LinkSection, expected: float | 
             found.append({"text": f"About {100 * cut:.0f} % of the links of {name} in the data are beyond the bound of"
                           f" {link.bound}, which {bound}, and were not counted.", "warn": cut > MUCH})  # fmt: skip
     if expected is not None and expected > 1 and link.mechanism == "published":
-        found.append({"text": f"By the noise of its marginals, {LOSES}: {name} has {figure(expected)} times the expected"
-                      " error of random links.", "warn": True})  # fmt: skip
+        text = f"By the noise of its marginals, {LOSES}: {name} has {figure(expected)} times their expected error."
+        found.append({"text": text, "warn": True})
     elif expected is not None and expected > LITTLE:
         found.append({"text": f"The share of {name} is too small for a signal: its links are hardly better than random"
                       " ones.", "warn": True})  # fmt: skip
