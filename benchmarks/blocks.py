@@ -466,7 +466,38 @@ def aim_grem(found: Figures) -> str:
             [label, *times, GREM_PAPER[name], fine(crp), fine(iid), fine(iid / crp), fine(GREM_PAPER_ERRORS[name])]
         )
     metrics = (_by_mechanism(found, metric, what) for metric, what in GREM_METRICS.items())
-    return "\n\n".join([table(head, *lines), *metrics, _grem_notes(found)])
+    return "\n\n".join([table(head, *lines), *metrics, _shapes(found), _models(found), _grem_notes(found)])
+
+
+def _shapes(found: Figures) -> str:
+    """Return errors and seconds on tables with the paper's numbers of attributes."""
+    keys = [key.removesuffix(", L1") for key in found if key.startswith("shape ") and key.endswith(", L1")]
+    shapes = dict.fromkeys(key.split(", ")[0].removeprefix("shape ") for key in keys)
+    names = dict.fromkeys(key.split(", ", 1)[1] for key in keys)
+    head = ("`benchmarks/aim_grem.py --only shapes`: L1 error / N, ε = 1, CPU seconds",
+            *(f"{count} attributes" for count in shapes))  # fmt: skip
+    return table(head, *([f"`{name}`", *(_error_in_seconds(found, f"shape {count}, {name}") for count in shapes)]
+                         for name in names))  # fmt: skip
+
+
+def _error_in_seconds(found: Figures, key: str) -> str:
+    return f"{fine(found[f'{key}, L1'])} in {significant(found[f'{key}, seconds'], 3)} s"
+
+
+def _models(found: Figures) -> str:
+    """Return the cells of published AIM+PGM, with the time at which those were stopped that did not end."""
+    keys = [key.removesuffix(", seeds") for key in found if key.startswith("models, ") and key.endswith(", seeds")]
+    head = ("`benchmarks/papers.py aim-grem --nightly`: AIM+PGM as published, L1 error / N, CPU seconds (seeds)",
+            "ε = 0.1", "1", "10")  # fmt: skip
+
+    def cell(key: str) -> str:
+        own = _error_in_seconds(found, key) if f"{key}, L1" in found else "none"
+        late = f", stopped after {found[f'{key}, stopped']:.0f} s" if found[f"{key}, stopped"] else ""
+        return f"{own} ({found[f'{key}, seeds']:.0f}){late}"
+
+    tables = dict.fromkeys(key.split(", ")[1] for key in keys)
+    return table(head, *([GREM_TABLES[name], *(cell(f"models, {name}, {epsilon}") for epsilon in ("0.1", "1", "10"))]
+                         for name in tables))  # fmt: skip
 
 
 def _by_mechanism(found: Figures, metric: str, what: str) -> str:
