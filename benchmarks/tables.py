@@ -207,12 +207,12 @@ def _wide_axis(found: Figures, key: str) -> list[str]:
 
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
-    for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows, graphical,
-                 aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets, wide,
-                 joint_plans, pure_budgets, census_products, largest_errors, growth, reading, hdmm_paper,
-                 query_smasher_paper, eigen_design, relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
-                 rivals, wide_rivals, linked_chains, relational_rounds, commands, profiles, many_rows, cluster_cost,
-                 units, wide_adaptive)
+    for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rows,
+                 graphical, aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets,
+                 wide, joint_plans, pure_budgets, census_products, largest_errors, growth, reading, hdmm_paper,
+                 query_smasher_paper, eigen_design, relational_paper, intervals, leave_out, pair_ideas,
+                 multiple_tables, audits, rivals, wide_rivals, linked_chains, relational_rounds, commands,
+                 profiles, many_rows, cluster_cost, units, wide_adaptive)
 }  # fmt: skip
 
 
