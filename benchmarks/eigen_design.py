@@ -426,8 +426,8 @@ def marginal_eigenvalue(sizes: Sequence[int], sets: Iterable[Sequence[int]], spa
                      for one in sets if set(space) <= set(one)))  # fmt: skip
 
 
-def eigen_weights(values: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    return weigh(values, squares, GAP).weights
+def eigen_weights(values: np.ndarray, squares: np.ndarray, gap: float) -> np.ndarray:
+    return weigh(values, squares, gap).weights
 
 
 def completed_error(values: np.ndarray, queries: np.ndarray, weights: np.ndarray) -> float:
@@ -479,15 +479,16 @@ def print_figure_4(quick: bool) -> dict[str, float]:
     """Print the error of reduced designs and of competitors over the full design and the bound, and seconds."""
     sizes, found = (8, 8, 4) if quick else (32, 16, 16), {}
     cells = math.prod(sizes)
+    gap = GAP if cells <= LARGE else GAP_OF_LARGE
     for label, (values, queries) in (("range", range_eigenvectors(cells)),
                                      ("marginals", marginal_eigenvectors(sizes, pairs(sizes)))):  # fmt: skip
         squares, bound, full = queries**2, float(np.sqrt(values).sum()) ** 2 / cells, 0.0
-        designs: dict[str, Callable[[], np.ndarray]] = {"full": partial(eigen_weights, values, squares)}
+        designs: dict[str, Callable[[], np.ndarray]] = {"full": partial(eigen_weights, values, squares, gap)}
         for group in (4, 16, 64):
-            designs[f"groups of {group}"] = partial(separated_weights, values, squares, group, GAP)
+            designs[f"groups of {group}"] = partial(separated_weights, values, squares, group, gap)
         for part in (0.015, 0.06, 0.25):
             designs[f"{100 * part:g} % principal"] = partial(
-                principal_weights, values, squares, max(1, round(part * len(values))), GAP
+                principal_weights, values, squares, max(1, round(part * len(values))), gap
             )
         for name, make in designs.items():
             start = time.perf_counter()
