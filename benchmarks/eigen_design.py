@@ -446,15 +446,33 @@ def completed_error(values: np.ndarray, queries: np.ndarray, weights: np.ndarray
     if missing.max() <= FLAT * most:
         return most * float((values / weights).sum())
     if len(queries) == queries.shape[1]:
-        square = (queries.T * weights) @ queries
-        np.fill_diagonal(square, most)
-        factor = linalg.cho_factor(square, overwrite_a=True)
-        return most * float(((queries @ linalg.cho_solve(factor, queries.T)).diagonal() * values).sum())
+        return completed_sines_error(values, weights)
 
     # Woodbury: Q M⁻¹ Qᵀ = (U + (Q D⁻¹ Qᵀ)⁻¹)⁻¹
     spread = (queries / np.maximum(missing, FLAT * most)) @ queries.T
     inverse = linalg.inv(np.diag(weights) + linalg.inv(spread))
     return most * float((inverse.diagonal() * values).sum())
+
+
+def completed_sines_error(values: np.ndarray, weights: np.ndarray) -> float:
+    """Return `completed_error` of sines on an even number of cells, by vectors even and odd about the middle."""
+    grams, squares = halves(values), halves(weights)
+    diagonal = (squares[0].diagonal() + squares[1].diagonal()) / 2
+    most, total = float(diagonal.max()), 0.0
+    for gram, square in zip(grams, squares, strict=True):
+        square[np.diag_indices(len(square))] += most - diagonal
+        inverse, _ = linalg.lapack.dpotri(linalg.cholesky(square, lower=True), lower=True)
+        total += 2 * float((gram * np.tril(inverse)).sum()) - float((gram.diagonal() * inverse.diagonal()).sum())
+    return most * total
+
+
+def halves(values: np.ndarray) -> list[np.ndarray]:
+    """Return QᵀΛQ of sines, Λ with these values, on vectors of half the cells that are even or odd about the middle."""
+    size = len(values)
+    series, cells = np.fft.irfft(np.pad(values, 1), 2 * size + 2), np.arange(size // 2)
+    near, far = np.subtract.outer(cells, cells), np.add.outer(cells, cells)
+    square, across = series[np.abs(near)] - series[far + 2], series[size - 1 - far] - series[size + 1 + near]
+    return [square + across, square - across]
 
 
 def of_competitors(label: str, sizes: Sequence[int], values: np.ndarray) -> dict[str, float]:

@@ -51,7 +51,7 @@ from dpscale.relational.rounding import cross_count
 
 ABSOLUTE = 0.4  # half of the mean absolute value of a standard normal variable
 MODEL_ERROR = 0.12  # error of pairs of attributes that an adaptive mechanism does not measure
-TABLE_WEIGHT, CHAIN_WEIGHT, PENALTY, EVEN = 0.2, 1.0, 20.0, 0.15
+TABLE_WEIGHT, PENALTY, EVEN = 0.2, 20.0, 0.15
 LEAST_LOG = np.log(1e-6)
 STEPS = 4000
 LEAST = 0.002  # share below which a link is not measured
@@ -209,11 +209,8 @@ class AllocationProblem:
     def objective(self, shares: Mapping[str, float]) -> float:
         """Return the value that an allocation minimises."""
         errors, least = self.errors(shares), self.random_error()
-        weights = {name: CHAIN_WEIGHT if name in self.chains else 1.0 for name in errors}
-        total = sum(weights[name] * np.log(error) for name, error in errors.items())
-        total += PENALTY * sum(
-            weights[name] * max(0.0, np.log(error / least[name])) ** 2 for name, error in errors.items()
-        )
+        total = sum(np.log(error) for error in errors.values())
+        total += PENALTY * sum(max(0.0, np.log(error / least[name])) ** 2 for name, error in errors.items())
         tables = [table.of_degree(self.amount * shares[f"tables.{name}"])[1] for name, table in self.tables.items()]
         total += TABLE_WEIGHT * sum(np.log(max(one, 1e-12)) for one in tables)
         if not self.tables:
