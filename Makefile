@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all check docs audit airflow nightly papers bench clean
+.PHONY: demo test test-all check docs audit airflow nightly papers papers-nightly bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dpscale demo
@@ -34,6 +34,9 @@ nightly: $(VENV)/.test
 
 papers: $(VENV)/.test
 	$(BIN)/python benchmarks/papers.py all
+
+papers-nightly: $(VENV)/.test
+	$(BIN)/python benchmarks/papers.py aim-grem --nightly
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet ".[bench]"

@@ -5,9 +5,11 @@ a generated table with the 12 attributes of data/schemas/loans.toml. The paper's
 attributes) are not published, so times and errors are compared by their ratios. Times are CPU seconds of one core;
 counting is excluded.
 
-    python benchmarks/aim_grem.py [--only table2 loop transforms errors sizes] [--tables adult acs loans]
-        --quick          Adult and Loans with one seed, without aim-pgm
+    python benchmarks/aim_grem.py [--only table2 loop transforms errors sizes shapes models] [--tables adult acs loans]
+        --quick          Adult and Loans with one seed, without aim-pgm and shapes
         --long           also aim-pgm at every ε on every table (about an hour more)
+        --nightly        only *models*
+        --limit S        seconds of a run of *models* (3600)
         --processes N    tasks at a time (2)
         --save           save the figures in results/; those of other parts than --only remain
 
@@ -21,11 +23,18 @@ counting is excluded.
 - *transforms* (figures 3 and 5): Decomp and Recon along axes and by dense Kronecker factors.
 - *errors* (figures 4 and 6 to 10): errors and seconds by mechanism; seeds 0 and 1, aim-pgm seed 0, models of 1 MB.
 - *sizes* (figure 11): published aim-pgm on Adult at ε = 1 with models of 10 and 50 MB; seed 0.
+- *shapes*: tables with the paper's numbers of attributes, made of real tables side by side with rows in random order:
+  15 are Adult and the name of the degree, 43 are 23 of the ACS and 20 of a telephone company, 66 are those and the 23
+  again. ε = 1, seed 0.
+- *models*: published aim-pgm on every table at every ε, three seeds, each run in a process of its own. A run that does
+  not end within the limit is stopped, and the next cell begins.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -63,6 +72,11 @@ TABLES, EPSILONS, SEEDS, TIMED = ("adult", "acs", "loans"), (0.1, 1.0, 10.0), 2,
 LOAN_ROWS, LOAN_SEED = 42_535, 0
 MEGABYTE = (1 << 20) // 8  # cells
 MODEL, SIZES = MEGABYTE, (10, 50)
+SHAPES = {"15": ("adult",), "43": ("acs23", "telco"), "66": ("acs23", "telco", "acs23")}  # by attributes
+DEGREE_NUMBER = "education-num"
+SHAPE_MECHANISMS = ("residual-planner", "aim-grem, published", "aim-grem, default")
+MODEL_SEEDS, MODEL_SECONDS = 3, 3600.0
+PARTS = ("table2", "loop", "transforms", "errors", "sizes", "shapes")  # by default
 GRAPHICAL = {"adult": (0.1, 1.0), "acs": (0.1,), "loans": (0.1, 1.0)}  # ε of aim-pgm without --long
 COLUMNS = ("lazy, CRP", "lazy, IID", "full, IID", "error, CRP", "error, IID")
 PRINTED = {"adult": (8.10, 16.58, 149.64, 9.532, 10.166), "acs": (311.60, 607.97, 14094.69, 0.053, 0.060),
@@ -76,21 +90,44 @@ Answers = Callable[[Names], np.ndarray]
 @lru_cache(maxsize=1)
 def load(name: str) -> Table | None:
     """Load a table and count its sets of up to three attributes; None if its file is absent."""
-    table = _generate_loans() if name == "loans" else load_table(name, DATA)
+    made: Callable[[str], Table | None]
+    made = _side_by_side if name in SHAPES else _generate_loans if name == "loans" else load_table
+    table = made(name)
     if table is not None:
         for names in (*table.targets, *combinations(table.names, 2), *((own,) for own in table.names), ()):
             table.counts(names)
     return table
 
 
-def _generate_loans() -> Table:
+def _generate_loans(name: str) -> Table:
     """Return the table that data/generate.py makes from the Loans schema."""
     sys.path.insert(0, str(ROOT / "data"))
     import generate
 
     sizes = generate.read_schema(ROOT / "data" / "schemas" / "loans.toml")
     columns = generate.chunk(0, LOAN_ROWS, sizes, LOAN_SEED, 1.1, 0.5)
-    return Table("loans", sizes, np.stack([columns[name].to_numpy() for name in sizes], axis=1))
+    return Table(name, sizes, np.stack([columns[own].to_numpy() for own in sizes], axis=1))
+
+
+def _side_by_side(attributes: str) -> Table | None:
+    """Return the tables of a shape side by side, the rows of each in an order of their own; None if one is absent.
+
+    Adult has a 15th attribute in its source: the name of the degree, which its number determines.
+    """
+    rng, parts = np.random.default_rng(0), [load_table(name, DATA) for name in SHAPES[attributes]]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return None
+
+    columns, sizes, rows = [], {}, min(part.rows for part in found)
+    for number, part in enumerate(found):
+        order = rng.permutation(part.rows)[:rows]
+        columns += [part.columns[name][order] for name in part.names]
+        sizes |= {f"{number} {name}": size for name, size in part.sizes.items()}
+    if attributes == "15":
+        columns.append(columns[list(sizes).index(f"0 {DEGREE_NUMBER}")])
+        sizes["education"] = sizes[f"0 {DEGREE_NUMBER}"]
+    return Table(attributes, sizes, np.stack(columns, axis=1))
 
 
 class Clock:
@@ -390,11 +427,47 @@ def _text_ratios(found: Mapping[tuple[str, str, float], Figures], name: str) -> 
     return ratios
 
 
+def run_shapes(tasks: Tasks) -> Figures:
+    """Print errors and seconds on tables with the paper's numbers of attributes, and return the figures."""
+    figures: Figures = {}
+    present = [name for name in SHAPES if _side_by_side(name) is not None]
+    runs = {(name, mechanism): [(name, mechanism, 1.0, 0)] for name in present for mechanism in SHAPE_MECHANISMS}
+    for (name, mechanism), own in tasks.means(measure_errors, runs).items():
+        count = len(list(combinations(range(int(name)), 3)))
+        shown = ", ".join(f"{key} {value:.4g}" for key, value in own.items())
+        print(f"{name} attributes, {count:,} marginals, epsilon 1, {mechanism}: {shown}", flush=True)
+        figures |= {f"shape {name}, {mechanism}, {key}": own[key] for key in ("L1", "seconds")}
+    return figures
+
+
+def run_models(tables: Sequence[str], limit: float) -> Figures:
+    """Print the errors of published aim-pgm in every cell, or the time at which it was stopped; return the figures."""
+    figures: Figures = {}
+    for name, epsilon in product(tables, EPSILONS):
+        ends, stopped = [], 0.0
+        for seed in range(MODEL_SEEDS):
+            what = json.dumps([name, SLOW[0], epsilon, seed])
+            try:
+                done = subprocess.run([sys.executable, __file__, "--one", what], stdout=subprocess.PIPE, check=True,
+                                      text=True, timeout=limit)  # fmt: skip
+            except subprocess.TimeoutExpired:
+                stopped = limit
+                break
+            ends.append(json.loads(done.stdout))
+        label = f"models, {name}, {epsilon:g}"
+        figures |= {f"{label}, seeds": float(len(ends)), f"{label}, stopped": stopped}
+        figures |= {f"{label}, {key}": mean_of(ends)[key] for key in ("L1", "seconds")} if ends else {}
+        shown = "".join(f", {key} {value:.4g}" for key, value in mean_of(ends).items()) if ends else ""
+        late = f", stopped after {stopped:.0f} s" if stopped else ""
+        print(f"aim-pgm as published, {name}, epsilon {epsilon:g}: {len(ends)} seeds{shown}{late}", flush=True)
+    return figures
+
+
 REASONS = """What cannot be compared, and why:
   figures 4 to 11: the values are in images only; the text has the few figures above
   table 2, absolute times and errors: the processed tables (15, 66 and 43 attributes) are not published
   AIM+PGM of 50 MB on every table: 1 MB here; the paper's figure 11 and ours show that the size matters little
-  AIM+PGM at large budgets (up to 14.0 times the error of ResidualPlanner; a week for ACS): minutes a run, see --long
+  AIM+PGM at large budgets (up to 14.0 times the error of ResidualPlanner; a week for ACS): see --nightly
   larger budgets of Loans: they are not in the text"""
 
 
@@ -469,15 +542,25 @@ def run_sizes(tasks: Tasks) -> Figures:
     return figures
 
 
+def saved_models() -> Figures:
+    return {key: value for key, value in base.load("aim_grem").items() if key.startswith("models, ")}
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("table2", "loop", "transforms", "errors", "sizes")
-    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--only", nargs="+", choices=(*PARTS, "models"), default=PARTS)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--processes", type=int, default=2)
-    for flag in ("quick", "long", "save"):
+    parser.add_argument("--limit", type=float, default=MODEL_SECONDS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    for flag in ("quick", "long", "nightly", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
     chosen = parser.parse_args(given)
+    if chosen.one:
+        print(json.dumps(measure_errors(*json.loads(chosen.one))))
+        return
+    if chosen.nightly:
+        chosen.only = ("models",)
     quick, tasks = chosen.quick, Tasks(chosen.processes)
     figures: Figures = {}
     tables = []
@@ -495,11 +578,16 @@ def main(given: Sequence[str] | None = None) -> None:
         figures |= run_loops(tasks, tables, seeds)
     if "sizes" in chosen.only and "adult" in tables and not quick:
         figures |= run_sizes(tasks)
+    if "shapes" in chosen.only and not quick:
+        figures |= run_shapes(tasks)
+    if "models" in chosen.only:
+        figures |= run_models(tables, chosen.limit)
     if "errors" in chosen.only:
         figures |= run_errors(tasks, tables, quick, chosen.long)
     print(REASONS)
     if chosen.save:
-        base.save("aim_grem", (base.load("aim_grem") if set(chosen.only) < set(parts) else {}) | figures)
+        missing = {*PARTS, "models"} - set(chosen.only)
+        base.save("aim_grem", (base.load("aim_grem") if missing - {"models"} else saved_models()) | figures)
 
 
 if __name__ == "__main__":

@@ -235,19 +235,24 @@ def hdmm_paper(found: Figures) -> str:
         ["dpscale", *(f"{found[f'table 3, {name}']:,.0f}" for name in HDMM_3)],
         ["paper", *(f"{paper:,}" for paper in HDMM_3.values())],
     )
-    searches = sorted({key.split(", ")[1] for key in found if key.startswith("figure 3")})
+    searches = sorted({key.split(", ")[1] for key in found if key.startswith("figure 3, ")})
+    ways, part = ("OPT⊗", "OPT+", "OPT_M"), "figure 3 (c)"
+    sizes = {key.split(", ")[1]: None for key in found if key.startswith(part)}
+    built = table(
+        ["figure 3 (c): seconds of the reconstruction of all sets of three", *ways],
+        *([size, *(seconds(found[f"{part}, {size}, {name}"]) if f"{part}, {size}, {name}" in found else "refused"
+                   for name in ways)] for size in sizes),
+    )  # fmt: skip
     times = table(
-        ["figure 3: seconds of a search, Gaussian noise", "OPT⊗", "OPT+", "OPT_M"],
-        *(
-            [label, *(seconds(found[f"figure 3, {label}, {name}"]) for name in ("OPT⊗", "OPT+", "OPT_M"))]
-            for label in searches
-        ),
+        ["figure 3: seconds of a search, Gaussian noise", *ways],
+        *([label, *(seconds(found[f"figure 3, {label}, {name}"]) for name in ways)] for label in searches),
     )
     speed = " and ".join(f"{significant(found[f'figure 2, {noise}'], 2)} s under {noise.capitalize()} noise (paper: "
                          f"under {most:g})" for noise, most in HDMM_FIGURE_2.items())  # fmt: skip
     return (
-        f"{errors}\n\n{totals}\n\n{times}\n\nFigure 2, all ranges of 1,024 cells: {speed}. LRM and COA: the paper's "
-        "figures are printed next to ours; tables 4 and 5 up to 1,024 cells. HDMM is the best search; ours has "
+        f"{errors}\n\n{totals}\n\n{times}\n\n{built}\n\nFigure 2, all ranges of 1,024 cells: {speed}. LRM and COA: "
+        "the paper's figures are printed next to ours; tables 4 and 5 up to 1,024 cells, range and prefix up to 4,096. "
+        "HDMM is the best search; ours has "
         "OPT_M with a strategy per attribute too. The predicates of SF1 are not those of the paper, which lists none."
     )
 
@@ -261,9 +266,13 @@ def query_smasher_paper(found: Figures) -> str:
     head = "`benchmarks/papers.py query-smasher`: the paper's error over ours, least to most (rows)"
     errors = ranges(found, head, [f"table {number}" for number in (2, 3, 4, 5, 8)], names)
     times = ranges(found, "the paper's time (128-core server) over ours", ["table 6", "table 7"], names[3:], True)
+    start = "table 4, prefix base, "
+    known = {key.removeprefix(start): value for key, value in found.items() if key.startswith(start)}
+    based = ", ".join(f"{value:.3f} ({family.replace(' ', ', ')} cells)" for family, value in known.items())
     return (
         f"{errors}\n\n(`weighted-residuals` is compared with the paper's own method. `residual-planner-plus` has "
-        f"the best named base of each attribute; the paper's RP+ solves for one.)\n\n{times}"
+        "the best named base of each attribute. The paper's RP+ has one base for all families: with the optimal base "
+        f"of prefix queries for all of them, the printed errors are {based} times ours.)\n\n{times}"
     )
 
 
@@ -295,16 +304,26 @@ def _table_2(found: Figures) -> str:
     for label, ((best, worst, floor), (low, high)) in EIGEN_TABLE_2.items():
         pairs = {"best": best, "worst": worst, "bound": floor, "relative, best": low, "relative, worst": high}
         lines.append([label, *(f"{found[f'{label}, {key}']:.2f} ({paper:.2f})" for key, paper in pairs.items())])
-    return table(["table 2, over Eigen-Design: ours (paper)", "best competitor", "worst", "bound",
-                  "best, relative error", "worst"], *lines)  # fmt: skip
+    head = ["table 2, over Eigen-Design: ours (paper)", "best competitor", "worst", "bound", "best, relative error",
+            "worst"]  # fmt: skip
+    orders = ", ".join(f"{found[f'1D CDF, {order}, best']:.2f} and {found[f'1D CDF, {order}, worst']:.2f} for {order}"
+                       for order in ("descending counts", "ascending counts", "equal counts"))  # fmt: skip
+    return table(head, *lines) + (
+        "\n\nThe smallest sums, those of the first cells, decide the relative error of cumulative queries (1D CDF), "
+        f"and so does the order of the counts: best and worst competitor have {orders}. The paper's census extract, "
+        "which is not public, has the sign of these."
+    )
 
 
 def _figures_4_and_5(found: Figures) -> str:
     reduced = table(
-        ["figure 4, 1,024 cells, over the bound: ours (paper)", "groups of 16", "6 % principal"],
-        *([kind, *(f"{found[f'figure 4, {kind}, {name}']:.3f} ({paper:.2f})" for name, paper in
-                   zip(("groups of 16", "6 % principal"), EIGEN_FIGURE_4[kind], strict=True))]
-          for kind in ("range", "marginals")),
+        ["figure 4, 8,192 cells, over the bound: ours (paper)", "full", "groups of 16", "6 % principal",
+         "competitors"],
+        *([kind, f"{found[f'figure 4, {kind}, full']:.3f}",
+           *(f"{found[f'figure 4, {kind}, {name}']:.3f} ({paper:.2f})" for name, paper in
+             zip(("groups of 16", "6 % principal"), EIGEN_FIGURE_4[kind], strict=True)),
+           ", ".join(f"{name} {found[f'figure 4, {kind}, {name}']:.3f}" for name in names)]
+          for kind, names in (("range", ("wavelet", "hierarchical")), ("marginals", ("Fourier", "DataCube")))),
     )  # fmt: skip
     lines, names = [], ("wavelet", "Walsh-Hadamard", "discrete Fourier")
     for kind in ("range", "range, permuted", "marginals", "marginals, permuted"):
@@ -473,7 +492,38 @@ def aim_grem(found: Figures) -> str:
             [label, *times, GREM_PAPER[name], fine(crp), fine(iid), fine(iid / crp), fine(GREM_PAPER_ERRORS[name])]
         )
     metrics = (_by_mechanism(found, metric, what) for metric, what in GREM_METRICS.items())
-    return "\n\n".join([table(head, *lines), *metrics, _grem_notes(found)])
+    return "\n\n".join([table(head, *lines), *metrics, _shapes(found), _models(found), _grem_notes(found)])
+
+
+def _shapes(found: Figures) -> str:
+    """Return errors and seconds on tables with the paper's numbers of attributes."""
+    keys = [key.removesuffix(", L1") for key in found if key.startswith("shape ") and key.endswith(", L1")]
+    shapes = dict.fromkeys(key.split(", ")[0].removeprefix("shape ") for key in keys)
+    names = dict.fromkeys(key.split(", ", 1)[1] for key in keys)
+    head = ("`benchmarks/aim_grem.py --only shapes`: L1 error / N, ε = 1, CPU seconds",
+            *(f"{count} attributes" for count in shapes))  # fmt: skip
+    return table(head, *([f"`{name}`", *(_error_in_seconds(found, f"shape {count}, {name}") for count in shapes)]
+                         for name in names))  # fmt: skip
+
+
+def _error_in_seconds(found: Figures, key: str) -> str:
+    return f"{fine(found[f'{key}, L1'])} in {significant(found[f'{key}, seconds'], 3)} s"
+
+
+def _models(found: Figures) -> str:
+    """Return the cells of published AIM+PGM, with the time at which those were stopped that did not end."""
+    keys = [key.removesuffix(", seeds") for key in found if key.startswith("models, ") and key.endswith(", seeds")]
+    head = ("`benchmarks/papers.py aim-grem --nightly`: AIM+PGM as published, L1 error / N, CPU seconds (seeds)",
+            "ε = 0.1", "1", "10")  # fmt: skip
+
+    def cell(key: str) -> str:
+        own = _error_in_seconds(found, key) if f"{key}, L1" in found else "none"
+        late = f", stopped after {found[f'{key}, stopped']:.0f} s" if found[f"{key}, stopped"] else ""
+        return f"{own} ({found[f'{key}, seeds']:.0f}){late}"
+
+    tables = dict.fromkeys(key.split(", ")[1] for key in keys)
+    return table(head, *([GREM_TABLES[name], *(cell(f"models, {name}, {epsilon}") for epsilon in ("0.1", "1", "10"))]
+                         for name in tables))  # fmt: skip
 
 
 def _by_mechanism(found: Figures, metric: str, what: str) -> str:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from itertools import combinations, product
 
 import numpy as np
@@ -25,8 +26,20 @@ from printed import EIGEN_EXAMPLE_4, EIGEN_FIGURE_3, EIGEN_FIGURE_4, EIGEN_FIGUR
 from scipy import linalg
 
 from dpscale import Domain, Workload
-from dpscale.optimize.baselines import data_cube, fourier, greedy_h, hb, hierarchical, identity, scaled, walsh, wavelet
-from dpscale.optimize.eigen_design import eigen_design, eigen_queries, principal_design, separated_design, weigh
+from dpscale.optimize.baselines import (
+    data_cube,
+    fourier,
+    greedy_h,
+    hb,
+    hierarchical,
+    identity,
+    layered_tree,
+    layered_wavelet,
+    scaled,
+    walsh,
+    wavelet,
+)
+from dpscale.optimize.eigen_design import eigen_design, eigen_queries, principal_weights, separated_weights, weigh
 from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import inverse_gram
@@ -35,6 +48,7 @@ from dpscale.workload import FAMILIES
 EPSILON, DELTA = 0.5, 1e-4
 UNIT = math.sqrt(2 * math.log(2 / DELTA)) / EPSILON
 GAP, GAP_OF_LARGE, LARGE = 1e-3, 1e-2, 1024
+FLAT = 1e-9  # relative difference of columns that are equally long
 RANGES, SETS = 1000, 10
 DOMAINS = ((2048,), (64, 32), (16, 16, 8), (8, 8, 8, 4))
 QUICK_DOMAINS = ((256,), (16, 16), (8, 8, 4), (4, 4, 4, 4))
@@ -178,7 +192,7 @@ def residual(sizes: Sequence[int], space: Sequence[int]) -> np.ndarray:
 
 def of_fourier(sizes: Sequence[int], sets: Sequence[Sequence[int]]) -> np.ndarray:
     """Return the Fourier strategy of marginals: the products that they need, with equal weights (Barak et al.)."""
-    closed = {tuple(sorted(part)) for one in sets for k in range(len(one) + 1) for part in combinations(one, k)}
+    closed = closure(sets)
     total = np.zeros((math.prod(sizes),) * 2)
     for one in closed:
         total += residual(sizes, one)
@@ -187,7 +201,7 @@ def of_fourier(sizes: Sequence[int], sets: Sequence[Sequence[int]]) -> np.ndarra
 
 def of_marginals(sizes: Sequence[int], weights: dict[tuple[int, ...], float]) -> np.ndarray:
     """Return the inverse Gram matrix of weighted marginals, residual space by residual space."""
-    closed = {tuple(sorted(part)) for one in weights for k in range(len(one) + 1) for part in combinations(one, k)}
+    closed = closure(weights)
     found = np.zeros((math.prod(sizes),) * 2)
     for space in closed:
         level = sum(w**2 * math.prod(n for i, n in enumerate(sizes) if i not in one)
@@ -198,12 +212,16 @@ def of_marginals(sizes: Sequence[int], weights: dict[tuple[int, ...], float]) ->
     return found * sum(w**2 for w in weights.values())
 
 
-def of_cube(family: str, sizes: Sequence[int], sets: Sequence[Sequence[int]]) -> np.ndarray:
+def cube_weights(family: str, sizes: Sequence[int], sets: Sequence[Sequence[int]]) -> dict[tuple[int, ...], float]:
+    """Return DataCube's weights of marginals for a family over sets of attributes."""
     names = [f"x{i}" for i in range(len(sizes))]
     workload = Workload(Domain(dict(zip(names, map(int, sizes), strict=True))))
     union = implicit(workload.add(family, attributes=[tuple(names[i] for i in one) for one in sets]))
-    found = data_cube(union, "gaussian")
-    return of_marginals(sizes, {tuple(names.index(name) for name in one): w for one, w in found.items()})
+    return {tuple(names.index(name) for name in one): w for one, w in data_cube(union, "gaussian").items()}
+
+
+def of_cube(family: str, sizes: Sequence[int], sets: Sequence[Sequence[int]]) -> np.ndarray:
+    return of_marginals(sizes, cube_weights(family, sizes, sets))
 
 
 def range_strategies(sizes: Sequence[int]) -> Strategies:
@@ -356,33 +374,154 @@ def print_table_2(quick: bool) -> dict[str, float]:
               f"{relative[0]:.2f}/{relative[1]:.2f} ({rel_best}/{rel_worst})")  # fmt: skip
         found |= {f"{label}, best": own[0], f"{label}, worst": own[1], f"{label}, bound": 1 / own[2],
                   f"{label}, relative, best": relative[0], f"{label}, relative, worst": relative[1]}  # fmt: skip
+    return found | print_orders(flat, data)
+
+
+def print_orders(rivals: Strategies, data: np.ndarray) -> dict[str, float]:
+    """Print relative errors of cumulative queries for other orders of the same counts.
+
+    The smallest sums dominate the mean of the relative errors, so that the order of the counts decides which strategy
+    is ahead.
+    """
+    found, queries = {}, one_way("prefix", len(data))
+    orders = {"descending counts": np.sort(data)[::-1], "ascending counts": np.sort(data),
+              "equal counts": np.full(len(data), data.mean())}  # fmt: skip
+    for order, cells in orders.items():
+        best, worst, _ = compare(f"1D CDF, relative, {order}", queries, rivals, {}, cells)
+        found |= {f"1D CDF, {order}, best": best, f"1D CDF, {order}, worst": worst}
     return found
 
 
+def range_eigenvectors(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the eigenvalues of the Gram matrix of all ranges, largest first, and its eigenvectors, which are sines."""
+    numbers = np.arange(1, size + 1)
+    angles = np.pi * numbers / (size + 1)
+    queries = np.sin(np.outer(numbers, angles)) * math.sqrt(2 / (size + 1))
+    return (size + 1) / (4 * np.sin(angles / 2) ** 2), queries
+
+
+def marginal_eigenvectors(sizes: Sequence[int], sets: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the eigenvalues of marginals above 0, largest first, and eigenvectors; those of one value are random."""
+    rng, by_value = np.random.default_rng(0), defaultdict(list)
+    contrasts = [np.linalg.eigh(np.full((n, n), 1 / n))[1].T for n in sizes]  # the last row is constant
+    for space in closure(sets):
+        rows = kron([own[:-1] if i in space else own[-1:] for i, own in enumerate(contrasts)])
+        by_value[marginal_eigenvalue(sizes, sets, space)].append(rows)
+    values, queries = [], []
+    for value in sorted(by_value, reverse=True):
+        rows = np.concatenate(by_value[value])
+        values.append(np.full(len(rows), value))
+        queries.append(np.linalg.qr(rng.normal(size=(len(rows),) * 2))[0] @ rows)
+    return np.concatenate(values), np.concatenate(queries)
+
+
+def closure(sets: Iterable[Sequence[int]]) -> set[tuple[int, ...]]:
+    """Return all subsets of sets: the residual spaces of their marginals."""
+    return {tuple(sorted(part)) for one in sets for k in range(len(one) + 1) for part in combinations(one, k)}
+
+
+def marginal_eigenvalue(sizes: Sequence[int], sets: Iterable[Sequence[int]], space: Sequence[int]) -> float:
+    """Return the eigenvalue of the Gram matrix of marginals on a residual space."""
+    return float(sum(math.prod(n for i, n in enumerate(sizes) if i not in one)
+                     for one in sets if set(space) <= set(one)))  # fmt: skip
+
+
+def eigen_weights(values: np.ndarray, squares: np.ndarray, gap: float) -> np.ndarray:
+    return weigh(values, squares, gap).weights
+
+
+def completed_error(values: np.ndarray, queries: np.ndarray, weights: np.ndarray) -> float:
+    """Return tr(G M⁻¹) max M_jj with M = QᵀUQ + D of weighted eigenvectors and completed columns, G = QᵀΛQ.
+
+    Parameters
+    ----------
+    values, weights : ndarray, shape (k,)
+        The diagonals of Λ and of U.
+    queries : ndarray, shape (k, n)
+        Q, with orthonormal rows.
+    """
+    loads = weights @ queries**2
+    most = float(loads.max())
+    missing = most - loads
+    if missing.max() <= FLAT * most:
+        return most * float((values / weights).sum())
+    if len(queries) == queries.shape[1]:
+        return completed_sines_error(values, weights)
+
+    # Woodbury: Q M⁻¹ Qᵀ = (U + (Q D⁻¹ Qᵀ)⁻¹)⁻¹
+    spread = (queries / np.maximum(missing, FLAT * most)) @ queries.T
+    inverse = linalg.inv(np.diag(weights) + linalg.inv(spread))
+    return most * float((inverse.diagonal() * values).sum())
+
+
+def completed_sines_error(values: np.ndarray, weights: np.ndarray) -> float:
+    """Return `completed_error` of sines on an even number of cells, by vectors even and odd about the middle."""
+    grams, squares = halves(values), halves(weights)
+    diagonal = (squares[0].diagonal() + squares[1].diagonal()) / 2
+    most, total = float(diagonal.max()), 0.0
+    for gram, square in zip(grams, squares, strict=True):
+        square[np.diag_indices(len(square))] += most - diagonal
+        inverse, _ = linalg.lapack.dpotri(linalg.cholesky(square, lower=True), lower=True)
+        total += 2 * float((gram * np.tril(inverse)).sum()) - float((gram.diagonal() * inverse.diagonal()).sum())
+    return most * total
+
+
+def halves(values: np.ndarray) -> list[np.ndarray]:
+    """Return QᵀΛQ of sines, Λ with these values, on vectors of half the cells that are even or odd about the middle."""
+    size = len(values)
+    series, cells = np.fft.irfft(np.pad(values, 1), 2 * size + 2), np.arange(size // 2)
+    near, far = np.subtract.outer(cells, cells), np.add.outer(cells, cells)
+    square, across = series[np.abs(near)] - series[far + 2], series[size - 1 - far] - series[size + 1 + near]
+    return [square + across, square - across]
+
+
+def of_competitors(label: str, sizes: Sequence[int], values: np.ndarray) -> dict[str, float]:
+    """Return the squared errors of the competitors of a workload of figure 4."""
+    if label == "range":
+        cells = math.prod(sizes)
+        trees = {"wavelet": layered_wavelet(cells), "hierarchical": layered_tree(cells)}
+        return {name: tree.trace(FAMILIES["range"]) * tree.squared_sensitivity("gaussian")
+                for name, tree in trees.items()}  # fmt: skip
+    sets = pairs(sizes)
+    weights = cube_weights("marginal", sizes, sets)
+    cube = 0.0
+    for space in closure(sets):
+        level = sum(w**2 * math.prod(n for i, n in enumerate(sizes) if i not in one)
+                    for one, w in weights.items() if set(space) <= set(one))  # fmt: skip
+        cube += math.prod(sizes[i] - 1 for i in space) * marginal_eigenvalue(sizes, sets, space) / level
+    squares = sum(w**2 for w in weights.values())
+    return {"Fourier": float(values.sum()) * len(values) / math.prod(sizes), "DataCube": cube * squares}
+
+
 def print_figure_4(quick: bool) -> dict[str, float]:
-    """Print the error of reduced designs over the full one and the bound, and their seconds."""
-    cells, sizes, found = (256, (8, 8, 4), {}) if quick else (1024, (16, 8, 8), {})
-    for label, gram in (("range", one_way("range", cells).gram),
-                        ("marginals", products("marginal", sizes, pairs(sizes)).gram)):  # fmt: skip
-        bound, full = svd_of_gram(gram), 0.0
-        designs: dict[str, Callable[[], object]] = {"full": lambda gram=gram: eigen_design(gram, gap=GAP)}
+    """Print the error of reduced designs and of competitors over the full design and the bound, and seconds."""
+    sizes, found = (8, 8, 4) if quick else (32, 16, 16), {}
+    cells = math.prod(sizes)
+    gap = GAP if cells <= LARGE else GAP_OF_LARGE
+    for label, (values, queries) in (("range", range_eigenvectors(cells)),
+                                     ("marginals", marginal_eigenvectors(sizes, pairs(sizes)))):  # fmt: skip
+        squares, bound, full = queries**2, float(np.sqrt(values).sum()) ** 2 / cells, 0.0
+        designs: dict[str, Callable[[], np.ndarray]] = {"full": partial(eigen_weights, values, squares, gap)}
         for group in (4, 16, 64):
-            designs[f"groups of {group}"] = lambda gram=gram, group=group: separated_design(gram, group, gap=GAP)
+            designs[f"groups of {group}"] = partial(separated_weights, values, squares, group, gap)
         for part in (0.015, 0.06, 0.25):
-            count = max(1, round(part * cells))
-            designs[f"{100 * part:g} % principal"] = lambda gram=gram, count=count: principal_design(
-                gram, count, gap=GAP
+            designs[f"{100 * part:g} % principal"] = partial(
+                principal_weights, values, squares, max(1, round(part * len(values))), gap
             )
         for name, make in designs.items():
             start = time.perf_counter()
-            error = make().error  # type: ignore[attr-defined]
-            seconds, full = time.perf_counter() - start, full or error
+            weights = make()
+            seconds, error = time.perf_counter() - start, completed_error(values, queries, weights)
+            full = full or error
             over, over_bound = math.sqrt(error / full), math.sqrt(error / bound)
             paper = {"groups of 16": EIGEN_FIGURE_4[label][0], "6 % principal": EIGEN_FIGURE_4[label][1]}.get(name)
             print(f"  {label}, {name:<18} {over:.3f} × full, {over_bound:.3f} × bound, {seconds:.2f} s"
                   + (f" (paper {paper:.2f})" if paper else ""), flush=True)  # fmt: skip
-            if paper:
+            if paper or name == "full":
                 found[f"figure 4, {label}, {name}"] = over_bound
+        for name, error in of_competitors(label, sizes, values).items():
+            found[f"figure 4, {label}, {name}"] = math.sqrt(error / bound)
+            print(f"  {label}, {name:<18} {math.sqrt(error / full):.3f} × full, {math.sqrt(error / bound):.3f} × bound")
     return found
 
 

@@ -8,7 +8,8 @@ same job with equal shares of tables and links is `equal`, which was the divisio
 
     python benchmarks/linked_tables.py [--data 100K 1M berka chinook generated] [--epsilons 0.5 1 2 4] [--seeds 5]
         [--equal]       also with equal shares
-        [--chains]      rentals at ε = 1 and 4, also with shares that ignore chains of two links
+        [--chains]      rentals at ε = 1 and 4, also with shares that ignore chains of two links; with --save no others
+        [--chained chinook]  this database instead, at the given --epsilons
         [--save]        save the figures of --chains in results/
         [--also histories link_scale]  also these benchmarks, of rows in order and of many links, in the same run
         [--hma PYTHON]  also SDV's HMA, which is not private, once, with an interpreter that has SDV (`hma_rows.py`)
@@ -196,14 +197,21 @@ def summary(found: Sequence[dict[str, Figures]], kind: str) -> dict[str, Any]:
             "excess": max(excess.values()), "chains": chains, "errors": errors}  # fmt: skip
 
 
-def print_chains(seeds: int) -> dict[str, float]:
+def print_chains(seeds: int, database: str, epsilons: Sequence[float]) -> dict[str, float]:
     """Print and return the errors of links and of both links in a chain, and the seeds above random links."""
-    found, chain, kinds = {}, "customers to payments", ("ours", "links", "random")
+    found, kinds = {}, ("ours", "links", "random")
     with tempfile.TemporaryDirectory() as folder:
-        measured = Measured(make_database("rentals", Path(folder)))
-        for epsilon in CHAIN_EPSILONS:
+        measured = Measured(make_database(database, Path(folder)))
+        for epsilon in epsilons:
             runs = list(trials(measured, epsilon, seeds, ("links",)))
-            for link in ("rentals", "payments", chain):
+            for kind in ("ours", "links"):
+                one = summary(runs, kind)
+                print(
+                    f"{database}, ε = {epsilon:g}, {kind}: geometric mean over links {one['geometric']:.3f} of random, "
+                    + ", ".join(f"{name} {ratio:.3f}" for name, ratio in one["chains"].items()),
+                    flush=True,
+                )
+            for link in runs[0]["random"]:
                 errors = {kind: [run[kind][link][0] for run in runs] for kind in kinds}
                 found |= {f"{link}, {kind}, {epsilon:g}": float(np.mean(own)) for kind, own in errors.items()}
                 print(f"{link}, ε = {epsilon:g}: " + ", ".join(
@@ -219,14 +227,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--equal", action="store_true", help="also with equal shares")
     parser.add_argument("--chains", action="store_true", help="generated rentals alone")
+    parser.add_argument("--chained", default="rentals", help="database of --chains")
     parser.add_argument("--save", action="store_true", help="save the figures of --chains")
     parser.add_argument("--also", nargs="*", default=[], choices=["histories", "link_scale"])
     parser.add_argument("--hma", help="an interpreter that has SDV")
     parser.add_argument("--hma-seconds", type=int, default=1800)
     arguments = parser.parse_args()
+    if arguments.save and arguments.chained != "rentals":
+        parser.error("--save is of the rentals")
     if arguments.chains:
         with one_thread():
-            found = print_chains(arguments.seeds)
+            own = arguments.chained != "rentals"
+            found = print_chains(arguments.seeds, arguments.chained, arguments.epsilons if own else CHAIN_EPSILONS)
         if arguments.save:
             base.save("linked_chains", found)
         return

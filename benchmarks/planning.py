@@ -4,8 +4,8 @@ python benchmarks/planning.py small_domains          # errors of default plans a
 python benchmarks/planning.py product_tasks [--workers 1 8 16 24 64] [--size 64]
 python benchmarks/planning.py selection [--candidates 20000 100000 1000000] [--draws 2000] [--codes 1000000]
 python benchmarks/planning.py query_candidates [--tables adult salary] [--epsilons 0.1 1 10] [--seeds 3]
-python benchmarks/planning.py largest_errors         # objective = "max" against "sum"
-python benchmarks/planning.py census_products [--products 300] [--mechanisms weighted-residuals hdmm]
+python benchmarks/planning.py largest_errors [--save]        # objective = "max" against "sum"
+python benchmarks/planning.py census_products [--products 300] [--mechanisms weighted-residuals hdmm] [--save]
 python benchmarks/planning.py weighted_fourier       # joint residuals by FFT, against dense strategies and the optimum
 """
 
@@ -25,6 +25,7 @@ from itertools import combinations
 from time import perf_counter
 from typing import Any
 
+import base
 import numpy as np
 from base import Names, Table, load_table
 
@@ -338,6 +339,9 @@ LARGEST = {
 
 
 def print_largest_errors() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--save", action="store_true")
+    given, figures = parser.parse_args(), dict[str, float]()
     os.environ["DPSCALE_STORE"] = "off"
     for name, workload in LARGEST.items():
         for mechanism in ("weighted-residuals", "query-smasher"):
@@ -347,6 +351,9 @@ def print_largest_errors() -> None:
             before, after = (largest_variance(made) for made in (usual, least))
             print(f"{name}, {mechanism}: largest variance {before:.4f}, with max {after:.4f}, RMSE {usual.rmse():.4f} "
                   f"and {least.rmse():.4f}; {least.notes[0]}; {seconds:.1f} CPU-s", flush=True)  # fmt: skip
+            figures |= {f"{name}, {mechanism}, sum": before, f"{name}, {mechanism}, max": after}
+    if given.save:
+        base.save("largest_errors", figures)
 
 
 def largest_variance(plan: dp.Plan) -> float:
@@ -379,7 +386,8 @@ def print_census_products() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--products", type=int, default=300)
     parser.add_argument("--mechanisms", nargs="*", default=["weighted-residuals", "hdmm"])
-    given = parser.parse_args()
+    parser.add_argument("--save", action="store_true")
+    given, figures = parser.parse_args(), dict[str, float]()
     os.environ["DPSCALE_STORE"] = "off"
     with one_thread():
         symmetric = np.random.default_rng(0).normal(size=(1000, 1000))
@@ -392,6 +400,10 @@ def print_census_products() -> None:
         seconds = time.process_time() - start
         print(f"{given.products} products by {mechanism}: {seconds:.1f} CPU-s ({seconds / unit:.0f} times), RMSE "
               f"{plan.rmse():.8g}, bound {plan.bound:.8g}, over all mechanisms {plan.floor:.8g}")  # fmt: skip
+        figures |= {f"{mechanism}, seconds": seconds, f"{mechanism}, times eigh": seconds / unit,
+                    f"{mechanism}, RMSE": plan.rmse()}  # fmt: skip
+    if given.save:
+        base.save("census_products", figures)
 
 
 DENSE_ROWS = {  # at most 2,600 joint cells: also solved by dense matrices and planned by query-smasher

@@ -148,13 +148,36 @@ def wide(found: Figures) -> str:
         shown = "below 10⁻⁶" if gap < 1e-6 else f"{100 * gap:.{1 if gap > 1e-3 else 3}f} %"
         return f"{found[f'{name} {size}, seconds']:.2f} s, {shown}"
 
-    names = {"hdmm prefix": "prefix, `hdmm`"}
-    lines = [[names.get(one, one), *(cell(one, size) for size in sizes)]
-             for one in ("marginal", "prefix", "hdmm prefix", "range", "circular")]  # fmt: skip
+    names = {"hdmm prefix": "prefix, `hdmm`"} | {f"{one} pairs": f"{one}, pairs with 8 cells too" for one in PAIRED}
+    lines = [
+        [names.get(one, one), *(cell(one, size) for size in sizes)]
+        for one in ("marginal", "prefix", "hdmm prefix", "range", "circular", *(f"{one} pairs" for one in PAIRED))
+    ]
     above = [f"{size:,} cells {found[f'prefix {size}, rmse']:.2f} ({100 * found[f'prefix {size}, over all']:.2f} %)"
              for size in sizes]  # fmt: skip
     text = "Prefix queries, RMSE (squared error above the bound over all matrix mechanisms)"
     return f"{table(head, *lines)}\n\n{text}: {'; '.join(above)}."
+
+
+PAIRED = ("prefix", "range", "circular")
+
+
+def census_products(found: Figures) -> str:
+    head = ("`benchmarks/planning.py census_products`: 300 products on the shape of the census file SF1", "CPU seconds",
+            "times `eigh` of 1,000 × 1,000", "RMSE")  # fmt: skip
+    names = dict.fromkeys(key.split(", ")[0] for key in found)
+    rows = ([f"`{name}`", f"{found[f'{name}, seconds']:.1f}", f"{found[f'{name}, times eigh']:.0f}",
+             f"{found[f'{name}, RMSE']:.4g}"] for name in names)  # fmt: skip
+    return table(head, *rows)
+
+
+def largest_errors(found: Figures) -> str:
+    head = ("`benchmarks/planning.py largest_errors`: largest variance of a query at privacy cost 1",
+            'objective = "sum"', '"max"', "ratio")  # fmt: skip
+    names = dict.fromkeys(key.rpartition(", ")[0] for key in found)
+    rows = ([name, *(f"{found[f'{name}, {kind}']:.4g}" for kind in ("sum", "max")),
+             f"{found[f'{name}, max'] / found[f'{name}, sum']:.3f}"] for name in names)  # fmt: skip
+    return table(head, *rows)
 
 
 def pure_budgets(found: Figures) -> str:
@@ -169,7 +192,8 @@ def pure_budgets(found: Figures) -> str:
              f"{found['drawn, mean ratio']:.3f}, and at most 0.97 for {found['drawn, at least 3 % below']:.0f}; "
              f"planning takes {found['drawn, seconds']:.1f} CPU seconds in the mean.")  # fmt: skip
     wide_head = ("One wide attribute, RMSE at ε = 1, δ = 0", "default", "best hierarchy (HB)", "OPT0, printed",
-                 "default over HB", "over OPT0", "CPU seconds")  # fmt: skip
+                 "default over HB", "over OPT0", "CPU seconds",
+                 "OPT0, searched (CPU seconds)", "default over it")  # fmt: skip
     axes = [key.removesuffix(", hierarchy") for key in found if key.endswith(", hierarchy")]
     return f"{table(head, *shown)}\n\n{drawn}\n\n{table(wide_head, *(_wide_axis(found, key) for key in axes))}"
 
@@ -177,18 +201,20 @@ def pure_budgets(found: Figures) -> str:
 def _wide_axis(found: Figures, key: str) -> list[str]:
     default, tree, opt0 = (found.get(f"{key}, {name}") for name in ("default", "hierarchy", "OPT0"))
     peer, ratio = ("", "") if opt0 is None else (f"{opt0:.2f}", f"{default / opt0:.3f}")
+    best = found.get(f"{key}, OPT0 searched")
+    searched = () if best is None else (f"{best:.2f} ({found[f'{key}, OPT0 seconds']:.0f})", f"{default / best:.3f}")
     return [key.removeprefix("wide, "), f"{default:.2f}", f"{tree:.2f}", peer, f"{default / tree:.3f}", ratio,
-            f"{found[f'{key}, seconds']:.1f}"]  # fmt: skip
+            f"{found[f'{key}, seconds']:.1f}", *(searched or ("", ""))]  # fmt: skip
 
 
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rules, rows,
                  graphical, aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets,
-                 wide, joint_plans, laws, pure_budgets, growth, reading, hdmm_paper, query_smasher_paper, eigen_design,
-                 relational_paper, intervals, leave_out, pair_ideas, multiple_tables, audits,
-                 rivals, wide_rivals, linked_chains, relational_rounds, commands, profiles, many_rows, cluster_cost,
-                 units, wide_adaptive)
+                 wide, joint_plans, laws, pure_budgets, census_products, largest_errors, growth, reading, hdmm_paper,
+                 query_smasher_paper, eigen_design, relational_paper, intervals, leave_out, pair_ideas,
+                 multiple_tables, audits, rivals, wide_rivals, linked_chains, relational_rounds, commands,
+                 profiles, many_rows, cluster_cost, units, wide_adaptive)
 }  # fmt: skip
 
 

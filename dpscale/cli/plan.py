@@ -225,7 +225,8 @@ def _link_error(expected: dict[str, Any]) -> list[str]:
     noise = [f"{label} {expected[name]:.3g}" for name, label in labels.items() if expected.get(name) is not None]
     left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
     lines = [f"standard deviation of the noise: {', '.join(noise)}"] if noise else []
-    return lines + ([f"expected error relative to random links, by number of links: {', '.join(left)}"] if left else [])
+    lines += [f"expected error relative to random links, by number of links: {', '.join(left)}"] if left else []
+    return lines + ([f"warning: {expected['loses']}"] if expected.get("loses") else [])
 
 
 def plan_text(summary: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, 
 from dpscale.relational.degrees import buckets, thresholds
 from dpscale.relational.features import Side
 from dpscale.relational.history import HistoryTables
-from dpscale.relational.published import LoopSize, Rounds, chosen_rounds, moved_entries
+from dpscale.relational.published import LoopSize, Rounds, chosen_rounds, moved_entries, round_errors
 from dpscale.storage.files import read_text
 
 FILE = "allocation/allocation.json"
@@ -56,6 +56,7 @@ ROOT_SPREAD, LINK_SPREAD = 3.0, 1.5  # log-spreads of numbers of rows around the
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
 
+LOSES = 'the published loop is expected to be worse than random links (mechanism = "maxent" is not)'
 DEPARTURE = 0.08  # expected total variation of random links: 0.4 times the prior departures of a cell of a marginal
 FIRST = 0.02  # of the budget of the parts that state no share, for the first measurement
 
@@ -420,12 +421,23 @@ class LinkBudget:
         loop = self.link.loop
         if self.link.rounds is not None:
             return loop
+        return replace(loop, rounds=chosen_rounds(self._loop_size(links), loop, MOST_ROUNDS // loop.each))
 
-        noise = float(self.parts.sums) * (1 - loop.alpha)
+    def loop_error(self, links: float) -> float:
+        """Return the expected error of a published loop relative to random links; above 1 it is expected to lose.
+
+        Parameters
+        ----------
+        links : float
+            Number of links, public or noisy.
+        """
+        rounds, size = self.loop(links), self._loop_size(links)
+        return round_errors(size, rounds, rounds.rounds)[-1] / size.departure
+
+    def _loop_size(self, links: float) -> LoopSize:
+        noise = float(self.parts.sums) * (1 - self.link.loop.alpha)
         sigma = math.sqrt(moved_entries(self.neighbours.protects.relation) * self.moved**2 / noise)
-        sizes = self.sizes(self.link.parent), self.sizes(self.link.child)
-        most = MOST_ROUNDS // loop.each
-        return replace(loop, rounds=chosen_rounds(LoopSize(sizes, links, sigma, DEPARTURE), loop, most))
+        return LoopSize((self.sizes(self.link.parent), self.sizes(self.link.child)), links, sigma, DEPARTURE)
 
     def links_draw(self) -> GaussianDraw:
         return gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")

@@ -75,7 +75,7 @@ def measure_block(
 
 def _has_limbs(block: Block) -> bool:
     """Return whether the product of a block can be computed in limbs; a centred tree of many leaves cannot."""
-    if all(factor.kind not in ("tree", "toeplitz", "layered", "spectral", "circulant") for factor in block.factors):
+    if all(factor.kind not in ("tree", "layered", "spectral", "circulant") for factor in block.factors):
         return True
     from dpscale.measurement import wide  # imports numba
 

@@ -22,7 +22,6 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.spectral import SpectralFactor
-from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
 
 Term = Callable[[Floats], Floats]
@@ -31,7 +30,6 @@ EXACT, WORDS = 1 << 53, 1 << 62  # of sums of absolute products in float64 and i
 WIDTHS = range(30, 11, -1)
 ON_WORDS = (
     TreeFactor,
-    ToeplitzFactor,
     LayeredFactor,
     SpectralFactor,
     CirculantFactor,

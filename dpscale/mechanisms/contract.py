@@ -29,6 +29,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
 from dpscale.workload import Workload
+from dpscale.workload.wide import is_wide
 
 VERSION = 1
 VARIABLE = "DPSCALE_STORE"
@@ -139,11 +140,25 @@ MOST_TABLE = 100_000  # queries of a set of which the errors are computed one by
 
 
 SET_BYTES = 1 << 10  # of a set while a plan is made
+DENSE_BYTES, TRANSFORM_BYTES = 32, 160  # of a pair of cells of a wide axis with a matrix, and of a joint cell by FFT
 
 
 def planning_memory(workload: Workload) -> int:
-    """Return the predicted bytes of the sets of a workload and their subsets while it is planned."""
-    return SET_BYTES * workload.most_subsets
+    """Return the predicted bytes of planning a workload.
+
+    They are those of the sets and their subsets, of the matrices of wide axes without another form, and of the Fourier
+    transforms of the largest set of joint queries.
+    """
+    dense, joint = set[int](), 0
+    for part in workload.parts:
+        for names in part.sets:
+            if part.factorizes:
+                sizes = zip(part.families(names), part.domain.shape(names), strict=True)
+                dense |= {size for family, size in sizes if is_wide(size) and not family.is_divided(size)}
+            elif len(names) > 1:
+                joint = max(joint, part.domain.cells(names))
+    matrices = DENSE_BYTES * sum(size**2 for size in dense)
+    return SET_BYTES * workload.most_subsets + matrices + TRANSFORM_BYTES * joint
 
 
 def seconds_of_sets(problem: PlanningProblem, options: Any) -> float:

@@ -2,10 +2,10 @@
 
 `explicit` is OPT0 on all cells of the workload's attributes, if they are few; `product` is OPT⊗; `union` is OPT+;
 `marginals` is OPT_M, with the identity or with one strategy per attribute. OPT0 of one wide attribute is a strategy
-without a matrix of cells × cells: `optimize.layered_strategy` under pure ε, and the root of its range or circular
-queries (`plans.spectral`) under Gaussian noise. The plan lists the marginals to count before
-any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has its
-own least squares. Estimates from several blocks are averaged residual by residual, or come from the one block that
+without a matrix of cells × cells: `optimize.layered_strategy` under pure ε, and under Gaussian noise the root of its
+range or prefix queries, or the optimum of its circular queries, with the total. The plan lists the marginals to count
+before any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has
+its own least squares. Estimates from several blocks are averaged residual by residual, or come from the one block that
 answers a set of queries better (`plans.accuracy_base`). The error of the plan is that of these estimates.
 
 Version 1 searched products one attribute after the other, from fewer starts. A plan is read from its file, so charged
@@ -14,6 +14,7 @@ runs of version 1 are measured by their own plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal
@@ -22,7 +23,15 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import Objective, PlanningProblem, Tools, objective
-from dpscale.mechanisms.matrix_mechanism import check_cells, marginal_plan, matrix_mechanism, wide_attribute
+from dpscale.mechanisms.matrix_mechanism import (
+    check_cells,
+    marginal_plan,
+    matrix_mechanism,
+    weights_of_roots,
+    wide_attribute,
+)
+from dpscale.mechanisms.query_smasher import solve_optimally
+from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
 from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
 from dpscale.optimize.integer_strategies import joint_block, product_block
@@ -34,9 +43,8 @@ from dpscale.optimize.opt_marginals import MarginalStrategy, attribute_strategie
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
-from dpscale.plans.spectral import spectral_factor
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE
-from dpscale.workload import CIRCULAR, RANGE, Family, Workload
+from dpscale.workload import CIRCULAR, Family, Workload
 from dpscale.workload.wide import DENSE
 
 NAME = "hdmm"
@@ -126,17 +134,13 @@ def _ways(problem: PlanningProblem) -> Sequence[str]:
 def wide_axis(problem: PlanningProblem) -> str | None:
     """Return the only attribute of a workload if it is wide and its queries have one strategy for all cells; else None.
 
-    Under Gaussian noise these are workloads with range or circular queries.
+    Under Gaussian noise these are workloads with range or circular queries, or with prefix queries alone.
     """
     name = wide_attribute(problem.workload)
-    possible = name is not None and (problem.noise == LAPLACE or bool(_rooted(problem.workload)))
-    return name if possible else None
-
-
-def _rooted(workload: Workload) -> list[Family]:
-    """Return the families of the sets of one attribute whose Gram matrix has a root in closed form."""
-    families = {family for family, _ in _asked(workload)[0]}
-    return [family for family in (RANGE, CIRCULAR) if family in families]
+    if name is None or problem.noise == LAPLACE:
+        return name
+    has_arcs = any(family is CIRCULAR for family, _ in _asked(problem.workload)[0])
+    return name if has_arcs or weights_of_roots(problem.workload) else None
 
 
 def _asked(workload: Workload) -> tuple[list[tuple[Family, float]], float]:
@@ -171,7 +175,7 @@ def _noise(problem: PlanningProblem) -> Noise:
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
     workload, noise = problem.workload, problem.noise
     if (name := wide_axis(problem)) is not None:
-        yield from _whole_axis(workload, name, noise)
+        yield from _whole_axis(problem, name, tools)
         return
 
     most = MOST_EXPLICIT if options.way == "explicit" else max(EXPLICIT_CELLS, DENSE * (_ways(problem) == WAYS[:1]))
@@ -188,15 +192,19 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
     yield "explicit", [block], strategy.bound if certified else max(strategy.bound, svd_of_gram(gram))
 
 
-def _whole_axis(workload: Workload, name: str, noise: str) -> Tried:
+def _whole_axis(problem: PlanningProblem, name: str, tools: Tools) -> Tried:
     """Yield strategies for all cells of a wide attribute, with a bound over all strategies; 0 if unknown."""
+    workload, noise = problem.workload, problem.noise
     bound, size = whole_bound(workload), workload.domain[name].size
     if noise == LAPLACE:
         factors = {"explicit": optimise_layers(size, *_asked(workload)), "all cells": identity_factor(size)}
-    else:
-        factors = {f"explicit, root of {family.name}": spectral_factor(family, size) for family in _rooted(workload)}
-    for label, factor in factors.items():
-        yield label, [Block((name,), (factor,), BELOW_ONE, True, noise)], bound
+        for label, factor in factors.items():
+            yield label, [Block((name,), (factor,), BELOW_ONE, True, noise)], bound
+        return
+
+    solve = partial(solve_optimally, CERTIFIED, math.inf, tools.store)
+    solved, _ = solve_residuals(problem, tools, solve, weights=weights_of_roots(workload))
+    yield "explicit", list(assemble_plan(problem, NAME, solved).blocks), bound
 
 
 def _times_gram(workload: Workload, names: AttributeSet) -> TimesGram | None:

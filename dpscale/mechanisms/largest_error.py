@@ -64,7 +64,8 @@ def least_largest(problem: PlanningProblem, make: Callable[[PlanningProblem], Pl
         If the queries are too many, or are not linear.
     """
     if problem.noise != GAUSSIAN:
-        raise JobError("mechanism.objective", "max under Laplace noise", "sum", "give delta, or leave it out")
+        raise JobError("mechanism.objective", "max under Laplace noise, where the least weighted sum, which bounds the "
+                       "largest error, is no convex program", "sum", "give delta, or leave it out")  # fmt: skip
 
     weights, mixing = QueryWeights.of(problem.workload), Mixing()
     best: Plan | None = None
@@ -159,8 +160,9 @@ class QueryWeights:
         """Return equal weights. Raises PlanError if the queries are too many or not linear."""
         for part in workload.parts:
             if part.statistic is not None:
-                raise PlanError("mechanism.objective", f"max with {part.name}, which is no linear query",
-                                "linear queries", "minimise the sum, or ask for sums and counts")  # fmt: skip
+                raise PlanError("mechanism.objective",
+                                f"max with {part.name}, a ratio whose variance depends on the data", "linear queries",
+                                "minimise the sum, or ask for sums and counts")  # fmt: skip
         if workload.query_count > MOST_QUERIES:
             raise PlanError("mechanism.objective", f"max of the errors of {workload.query_count:,} queries",
                             f"at most {MOST_QUERIES:,}", "use fewer sets, minimise the sum, or use residual-planner "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +29,14 @@ from dpscale.mechanisms.earlier_blocks import (
 )
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.mechanisms.largest_error import USUAL_ROUNDS, least_largest
+from dpscale.optimize.long_axis import rooted_weights
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan, read_plan
 from dpscale.privacy.draws import variance_factor
-from dpscale.workload import Workload
+from dpscale.workload import Family, Workload
 from dpscale.workload.merging import MergedCells, merge_cells
+from dpscale.workload.residual import Weights
 from dpscale.workload.wide import is_wide
 
 
@@ -151,6 +154,24 @@ def wide_attribute(workload: Workload) -> str | None:
         return None
     [name] = names
     return name if is_wide(workload.domain[name].size) else None
+
+
+def weights_of_roots(workload: Workload) -> dict[str, Weights]:
+    """Return the wide attributes whose queries have a root in closed form, with the weights of their cells.
+
+    These are attributes with prefix queries or with range queries alone; see `WideRoot`.
+    """
+    asked, refused = defaultdict[str, set[Family]](set), set[str]()
+    for part in workload.parts:
+        for names in part.sets:
+            refused.update(() if part.factorizes else names)
+            for name, family in zip(names, part.families(names) if part.factorizes else (), strict=False):
+                asked[name].add(family)
+
+    sizes = {name: workload.domain[name].size for name in asked.keys() - refused}
+    wide = {name: size for name, size in sizes.items() if is_wide(size)}
+    found = {name: rooted_weights(asked[name], size, len(asked) == 1) for name, size in wide.items()}
+    return {name: weights for name, weights in found.items() if weights is not None}
 
 
 def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:

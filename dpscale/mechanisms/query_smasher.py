@@ -12,9 +12,11 @@ from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
 from dpscale.plans.plan import Plan
+from dpscale.workload.wide import is_wide
 
 NAME = "query-smasher"
 MANY_CELLS, LOOSELY = 512, 1e-5  # cells of one axis above which a step takes tenths of a second; the gap used there
+WIDELY = 1e-3  # the gap used on wide axes
 
 
 class SolverOptions(Settings):
@@ -57,7 +59,8 @@ def solve_optimally(
     """Return the certified optimum of one problem, starting from the stored solution if there is one."""
     name = (NAME, key, shape, gap)
     known = store.get(*name) if store and key else None
-    enough = max(gap, LOOSELY) if len(shape) == 1 and shape[0] > MANY_CELLS else gap
+    cells = shape[0] if len(shape) == 1 else 0
+    enough = max(gap, WIDELY if is_wide(cells) else LOOSELY if cells > MANY_CELLS else 0.0)
     optimum = optimise(rows, shape, tolerance or enough, seconds, known)
     if store and key and known is None and optimum.ended == "gap":  # a search ended by time is not reproducible
         store.put(optimum.weights, *name)

@@ -27,7 +27,7 @@ from dpscale.base.settings import setting
 from dpscale.domain import MOST_PARTS
 from dpscale.mechanisms import hdmm, query_smasher
 from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
-from dpscale.mechanisms.matrix_mechanism import matrix_mechanism
+from dpscale.mechanisms.matrix_mechanism import matrix_mechanism, weights_of_roots
 from dpscale.mechanisms.pure_plans import best_of, whole_plans
 from dpscale.mechanisms.query_smasher import solve_optimally
 from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
@@ -52,10 +52,10 @@ from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import BELOW_ONE, LAPLACE, rooted, variance_factor
-from dpscale.workload import PREFIX, Workload
+from dpscale.workload import Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.axes import Weights
-from dpscale.workload.wide import is_wide, last_cell
+from dpscale.workload.wide import is_wide
 
 NAME = "weighted-residuals"
 PLAINLY = 1e-4  # relative to 1/n: closer to the plain mean, the loss is 10^-8 and the mean is exact
@@ -84,9 +84,11 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
 
     demands = demands_of(problem.workload)
     separate = _bounded(problem) or problem.workload.domain.public_totals
-    cumulative = {} if separate or problem.noise == LAPLACE else _cumulative(problem.workload)
-    if cumulative and len(cumulative) == len(demands.kind_of) == 1:
-        return _plan_cumulative(problem, tools, solve, cumulative)
+    rooted = {} if separate or problem.noise == LAPLACE else weights_of_roots(problem.workload)
+    if rooted and len(rooted) == len(demands.kind_of) == 1:
+        made = _plan_rooted(problem, tools, solve, rooted)
+        if made.error <= made.floor * (1 + NEARLY):
+            return made
 
     whole, least = None if separate else _plan_axis(problem, tools), 0.0
     listed = None if separate or whole is not None else _listed(problem, tools)
@@ -95,7 +97,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     if whole is not None and (problem.noise == LAPLACE or whole.optimality_gap <= NEARLY):
         return whole
 
-    split = _plan_split(problem, options, tools, solve, demands, cumulative)
+    split = _plan_split(problem, options, tools, solve, demands, rooted)
     best = split if whole is None or split.error <= whole.error else whole
     return best if least <= best.floor else replace(best, floor=min(least, best.error))
 
@@ -106,7 +108,7 @@ def _plan_split(
     tools: Tools,
     solve: Solve,
     demands: Demands,
-    cumulative: Mapping[str, Weights],
+    rooted: Mapping[str, Weights],
 ) -> Plan:
     """Return the plan of residual spaces, some of them measured together."""
     separate = _bounded(problem) or problem.workload.domain.public_totals
@@ -126,8 +128,8 @@ def _plan_split(
             plans.append(_plan_weights(problem, tools, solve, {}, sets))
     elif not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
         plans.append(_plan_weights(problem, tools, solve, {}, sets))
-    if cumulative:
-        plans.append(_plan_weights(problem, tools, solve, {**weights, **cumulative}, sets))
+    if rooted:
+        plans.append(_plan_weights(problem, tools, solve, {**weights, **rooted}, sets))
     made = _best_plan(problem, tools, plans)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     notes = (*notes, _note(_kind_of_floor(problem, demands), searched.floor, problem.noise))
@@ -136,8 +138,8 @@ def _plan_split(
 
 
 def _plan_axis(problem: PlanningProblem, tools: Tools) -> Plan | None:
-    """Return the plan of one strategy for all cells of a wide attribute; None if there is none for its queries."""
-    if hdmm.wide_axis(problem) is None:
+    """Return the plan of one strategy for all cells of a wide attribute under pure epsilon; None if there is none."""
+    if problem.noise != LAPLACE or hdmm.wide_axis(problem) is None:
         return None
     with suppress(PlanError):
         made = hdmm.plan(problem, hdmm.Options(way="explicit"), tools)
@@ -179,22 +181,8 @@ def _plan_listed(problem: PlanningProblem, solve: Solve, listed: RowSpaceProblem
     return Plan(problem.workload, NAME, blocks, error, bound, notes, 0.0, bound), least
 
 
-def _cumulative(workload: Workload) -> dict[str, Weights]:
-    """Return the wide attributes with prefix queries alone and no others beside them, with their weights (`toeplitz`).
-
-    Such an attribute has a better strategy than one of two levels if its total is that of its last cell.
-    """
-    others = set[str]()
-    for part in workload.parts:
-        for names in part.sets:
-            if not part.factorizes or list(part.families(names)) != [PREFIX]:
-                others.update(names)
-    sizes = {name: workload.domain[name].size for names in workload.sets for name in names if name not in others}
-    return {name: last_cell(size) for name, size in sizes.items() if is_wide(size)}
-
-
-def _plan_cumulative(problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights]) -> Plan:
-    """Return the plan of prefix queries on one wide attribute, which needs no search."""
+def _plan_rooted(problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights]) -> Plan:
+    """Return the plan of queries on one wide attribute that have a root, which needs no search."""
     made, least = _plan_weights(problem, tools, solve, weights, []), whole_bound(problem.workload)
     return replace(made, floor=min(least, made.error), notes=(*made.notes, _note("axis", least, problem.noise)))
 

@@ -185,7 +185,8 @@ def check_certifiable(plan: Plan) -> None:
         raise PlanError("certify", "pure epsilon, whose least error is no convex program",
                         "epsilon with delta, rho, renyi or privacy_cost", "add delta, or leave it out")  # fmt: skip
     if not is_certifiable(plan):
-        got = "levels of a hierarchy together" if plan.blocks.has_trees else "whole marginals"
+        got = "levels of a hierarchy together" if plan.blocks.has_trees else "whole marginals, whose error is "
+        got += "" if plan.blocks.has_trees else "no sum over residual spaces"
         raise PlanError("certify", f"a plan by {plan.mechanism}, which measures {got}",
                         "a plan of residual spaces", "use weighted-residuals or query-smasher")  # fmt: skip
 

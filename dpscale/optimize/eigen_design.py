@@ -134,7 +134,7 @@ def separated_design(gram: Floats, group: int | None = None, gap: float = GAP, n
     """
     queries = eigen_queries(gram)
     step = group or max(1, round(len(gram) ** (1 / 3)))
-    weights = _separated_weights(query_costs(gram, queries), sizes_of(queries, noise), step, gap, noise)
+    weights = separated_weights(query_costs(gram, queries), sizes_of(queries, noise), step, gap, noise)
     return _strategy(gram, queries, weights, noise)
 
 
@@ -143,7 +143,7 @@ def principal_design(gram: Floats, count: int, gap: float = GAP, noise: Noise = 
     queries = eigen_queries(gram)
     if count >= len(queries):
         return eigen_design(gram, gap=gap, noise=noise)
-    weights = _principal_weights(query_costs(gram, queries), sizes_of(queries, noise), count, gap, noise)
+    weights = principal_weights(query_costs(gram, queries), sizes_of(queries, noise), count, gap, noise)
     return _strategy(gram, queries, weights, noise)
 
 
@@ -179,8 +179,8 @@ def choose_design(gram: Floats, gap: float = GAP) -> DesignChoice:
     groups = [] if large else [round(count ** (1 / 3)), round(count / 3), round(count / 2)]
     numbers = [round(count / 3)] if large else [round(count / 4), round(count / 3), round(count / 2)]
     reduced = {
-        **{f"separate {k}": _separated_weights(costs, squares, k, gap) for k in groups if 1 < k < count},
-        **{f"principal {k}": _principal_weights(costs, squares, k, gap) for k in numbers if 0 < k < count},
+        **{f"separate {k}": separated_weights(costs, squares, k, gap) for k in groups if 1 < k < count},
+        **{f"principal {k}": principal_weights(costs, squares, k, gap) for k in numbers if 0 < k < count},
     }
     errors = {FULL: 1.0, **{name: _design_error(gram, queries, u) / full.error for name, u in reduced.items()}}
     name = min(errors, key=errors.__getitem__)
@@ -205,7 +205,8 @@ def choose_queries(gram: Floats, designs: Mapping[str, Floats], gap: float = LAP
     return DesignChoice(full, tried[name], name, {label: made.error / full.error for label, made in tried.items()})
 
 
-def _separated_weights(costs: Floats, sizes: Floats, group: int, gap: float, noise: Noise = "gaussian") -> Floats:
+def separated_weights(costs: Floats, sizes: Floats, group: int, gap: float = GAP, noise: Noise = "gaussian") -> Floats:
+    """Return the weights of eigen-query separation for design queries in the order of their groups; see `weigh`."""
     cuts = [slice(start, start + group) for start in range(0, len(costs), group)]
     inner = [weigh(costs[cut], sizes[cut], gap, noise) for cut in cuts]
     loads = np.stack([solution.weights @ sizes[cut] for solution, cut in zip(inner, cuts, strict=True)])
@@ -213,7 +214,8 @@ def _separated_weights(costs: Floats, sizes: Floats, group: int, gap: float, noi
     return np.concatenate([f * solution.weights for f, solution in zip(outer, inner, strict=True)])
 
 
-def _principal_weights(costs: Floats, sizes: Floats, count: int, gap: float, noise: Noise = "gaussian") -> Floats:
+def principal_weights(costs: Floats, sizes: Floats, count: int, gap: float = GAP, noise: Noise = "gaussian") -> Floats:
+    """Return the weights of principal vectors, the first `count` design queries; see `weigh`."""
     rest = (np.append(costs[:count], costs[count:].sum()), np.vstack([sizes[:count], sizes[count:].sum(axis=0)]))
     weights = weigh(*rest, gap, noise).weights
     return np.append(weights[:count], np.full(len(costs) - count, weights[count]))

@@ -38,43 +38,57 @@ LEAST = 1e-24  # of the largest c, so that no eigenvalue vanishes
 
 @dataclass(frozen=True, eq=False)
 class FourierProblem:
-    """Problem of a subworkload whose strategies are circulant along every axis."""
+    """Problem of a Gram matrix of trace 1 whose strategies are circulant along every axis.
 
-    sub: Subworkload
+    Attributes
+    ----------
+    key : str
+    shape : tuple of int
+        Sizes of the axes.
+    terms : tuple of (float, tuple of AnyGram)
+        Weights, and the factors of one axis each, or one joint factor.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    terms: tuple[tuple[float, tuple[AnyGram, ...]], ...]
     is_center = False
 
-    @property
-    def key(self) -> str:
-        return f"fourier/{self.sub.signature()}"
+    @classmethod
+    def of(cls, sub: Subworkload) -> FourierProblem:
+        """Return the problem of a subworkload."""
+        terms = ((weight / sub.scale, tuple(sub.factors[name] for name in key)) for key, weight in sub.terms.items())
+        return cls(f"fourier/{sub.signature()}", sub.sizes, tuple(terms))
+
+    @classmethod
+    def of_axis(cls, gram: WideGram) -> FourierProblem:
+        """Return the problem of one wide axis."""
+        return cls(gram.key, (gram.size,), ((1.0, (gram,)),))
 
     @property
     def weights(self) -> tuple[Weights | None, ...]:
-        return self.sub.weights
+        return (None,) * len(self.shape)
 
     @property
     def power(self) -> Floats:
-        """C by frequency, shape `sizes`; a residual has no part at the frequencies that are 0 on an axis."""
-        terms = ((key, weight / self.sub.scale) for key, weight in self.sub.terms.items())
-        return np.asarray(sum(weight * self._term_power(key) for key, weight in terms))
+        """C by frequency, shape `shape`; a residual has no part at the frequencies that are 0 on an axis."""
+        return np.asarray(sum(weight * self._term_power(factors) for weight, factors in self.terms))
 
-    def _term_power(self, key: tuple[str, ...]) -> Floats:
-        factors = [self.sub.factors[name] for name in key]
-        if self.sub.is_joint(key):
-            return array_power(_chunks(factors[0]), self.sub.sizes)
+    def _term_power(self, factors: tuple[AnyGram, ...]) -> Floats:
+        if len(factors) < len(self.shape):
+            return array_power(_chunks(factors[0]), self.shape)
         return reduce(np.multiply.outer, map(_axis_power, factors))
 
     def solved(self, solve: Solve) -> Optimum:
         """Return the optimum; its `root` has the eigenvalues of the strategy by frequency."""
         spectrum, primal = spectrum_of(self.power)
-        bounds = (weight * math.prod(_bound(self.sub.factors[name]) for name in key)
-                  for key, weight in self.sub.terms.items())  # fmt: skip
-        bound = math.fsum(bounds) / self.sub.scale
+        bound = math.fsum(weight * math.prod(map(_bound, factors)) for weight, factors in self.terms)
         return Optimum(np.sqrt(spectrum), primal, min(bound, primal), np.zeros(0))
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return the strategy in integers and its error coefficient."""
-        factor = CirculantFactor("circulant", self.sub.sizes, kernel=rounded_kernel(optimum.root))
-        error = float((self.power * factor.inverse_power).sum()) * self.sub.cells
+        factor = CirculantFactor("circulant", self.shape, kernel=rounded_kernel(optimum.root))
+        error = float((self.power * factor.inverse_power).sum()) * math.prod(self.shape)
         return factor, error * factor.squared_sensitivity(noise)
 
 
@@ -111,7 +125,7 @@ def _axis_power(factor: AnyGram) -> Floats:
 def _bound(factor: AnyGram) -> float:
     """Return the bound (Σ singular values)²/n of the error of a Gram matrix over all strategies; 0 if not computed."""
     if isinstance(factor, WideGram):
-        return factor.lower_bound
+        return max(factor.lower_bound, _invariant_bound(factor))
     if isinstance(factor, ArrayGram) and math.prod(factor.shape) > MOST_BOUNDED:
         return 0.0
     rows = np.concatenate(list(factor.chunks())) if isinstance(factor, ArrayGram) else factor.rows
@@ -119,3 +133,11 @@ def _bound(factor: AnyGram) -> float:
         return float(np.linalg.svd(rows, compute_uv=False).sum() ** 2 / rows.shape[1])
     squares = np.linalg.eigvalsh(rows @ rows.T)
     return float(np.sqrt(squares[squares > NEGLIGIBLE * squares[-1]]).sum() ** 2 / rows.shape[1])
+
+
+def _invariant_bound(gram: WideGram) -> float:
+    """Return the optimum of centred queries that rotations leave unchanged: (Σ √c)²/n; 0 for other queries."""
+    families = [cast(Family, family) for family, _ in gram.asked]
+    if not all(family.invariant and (family.has_intervals or family.is_identity) for family in families):
+        return 0.0
+    return spectrum_of(_axis_power(gram))[1]

@@ -24,21 +24,24 @@ the sum of the inverses of the 2 × 2 blocks on the diagonal, minus 1/G_ii for e
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
 from dpscale.optimize.integer_strategies import centring_rounder
+from dpscale.optimize.quadrature import root_quadrature
 from dpscale.plans.factor import Factor
-from dpscale.plans.toeplitz import ToeplitzFactor, root_quadrature, toeplitz_factor
+from dpscale.plans.spectral import SpectralFactor, spectral_factor, spectral_weights
 from dpscale.privacy.draws import GAUSSIAN
-from dpscale.workload import PREFIX, Family, GramFactor
+from dpscale.workload import PREFIX, RANGE, Family, GramFactor
 from dpscale.workload.node_grams import generators
 from dpscale.workload.residual import Weights, profile_of
-from dpscale.workload.wide import LONG, last_cell, weighted_piece
+from dpscale.workload.wide import LONG, WideGram, weighted_piece
 
 NODES, BELOW = 32, 0.05  # quadrature nodes; factor below the least value of D·G₀ for eigenvalues of M
 SAME = 1e-12  # tolerance of symmetry
@@ -373,29 +376,59 @@ def spread_weights(weights: Floats, size: int) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class WidePrefix:
-    """Problem of prefix queries on a wide axis whose total is that of its last cell, with a Gram matrix of trace 1."""
+class WideRoot:
+    """Problem of a wide axis whose range or prefix queries have a root in closed form (`plans.spectral`).
 
-    key: str
-    size: int
+    Range queries may be together with prefix queries and cells. The Gram matrix has trace 1.
+    """
+
+    gram: WideGram
     is_center = False
 
     @property
-    def weights(self) -> tuple[Weights | None, ...]:
-        return (last_cell(self.size),)
+    def key(self) -> str:
+        return self.gram.key
 
-    @cached_property
-    def factor(self) -> ToeplitzFactor:
-        return toeplitz_factor(self.size)
+    @property
+    def weights(self) -> tuple[Weights | None, ...]:
+        return (self.gram.weights,)
+
+    @property
+    def factor(self) -> SpectralFactor:
+        return spectral_factor(self.gram.size, all(family != RANGE for family, _ in self.gram.asked))
 
     def solved(self, solve: Solve) -> Optimum:
-        """Return the error of the normalised square root and a bound; the general solver `solve` is not needed."""
-        bound, known = self._error(GAUSSIAN), whole_bound(PREFIX, self.size - 1) or 0.0
-        return Optimum(np.zeros((0, 0)), bound, min(known / PREFIX.trace(self.size - 1), bound), np.zeros(0))
+        """Return the error of the normalised root and a bound; the general solver `solve` is not needed."""
+        error, (family, weight), size = self._error(GAUSSIAN), self.gram.asked[0], self.gram.size
+        alone = len(self.gram.asked) == 1
+        bound = (
+            weight * centred_bound(cast(Family, family), size, self.gram.weights) if alone else self.gram.lower_bound
+        )
+        return Optimum(np.zeros((0, 0)), error, min(bound, error), np.zeros(0))
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return the strategy, which has its own bits, and its error coefficient."""
         return self.factor, self._error(noise)
 
     def _error(self, noise: str) -> float:
-        return self.factor.trace(PREFIX) * self.factor.squared_sensitivity(noise) / PREFIX.trace(self.size - 1)
+        traces = (weight * self.factor.trace(cast(Family, family)) for family, weight in self.gram.asked)
+        return math.fsum(traces) * self.factor.squared_sensitivity(noise)
+
+
+def rooted_weights(families: Collection[Family], size: int, alone: bool) -> Weights | None:
+    """Return the weights of a wide axis whose queries have a root in closed form (`WideRoot`); None if they have none.
+
+    Parameters
+    ----------
+    families : collection of Family
+        Families of the queries on the axis.
+    size : int
+        Number of cells.
+    alone : bool
+        Whether there are no other axes.
+    """
+    others = set(families) - {RANGE}
+    traced = alone and all(family.is_identity or family.tridiagonal(size) is not None for family in others)
+    if RANGE in families and (traced or not others):
+        return spectral_weights(size)
+    return spectral_weights(size, even=True) if others == set(families) == {PREFIX} else None

@@ -23,7 +23,7 @@ from dpscale.workload.factors import weighted_queries
 from dpscale.workload.listed import ListedQueries
 from dpscale.workload.residual import subsets
 from dpscale.workload.subworkloads import Left, RequestedResiduals
-from dpscale.workload.wide import even_cut
+from dpscale.workload.wide import even_cut, is_wide
 
 MOST_KINDS = 32
 Role = tuple[int, frozenset[tuple[str, ...]]]
@@ -162,7 +162,7 @@ class Demands:
     families : mapping of str to Family
         One-way families by the keys that tokens contain.
     even : frozenset of int
-        Kinds whose best weights are the plain mean, or whose problems are too large for a search.
+        Kinds whose best weights are the plain mean, or whose problems are too large for a search, or not smooth.
     mirrored : frozenset of int
         Kinds in problems so large that exploiting reversal symmetry saves more than asymmetric weights would gain.
     """
@@ -236,9 +236,11 @@ def demands_of(workload: Workload) -> Demands:
     families = {family.key: family for part in workload.parts for family in part.axis_families}
     invariant = {key for key, family in families.items() if family.invariant}
     invariant |= {part.name for part in workload.parts if part.pooled and part.invariant}
+    whole = {key for key, family in families.items() if not (family.has_intervals or family.is_identity)}
     even = frozenset(
-        number for (size, uses), number in of.items() if size == 1 or {use[0] for use in uses} <= invariant
-    )
+        number for (size, uses), number in of.items()
+        if size == 1 or (keys := {use[0] for use in uses}) <= invariant or (is_wide(size) and keys & whole)
+    )  # fmt: skip
     spaces = _Spaces(workload, kind_of)
     found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, families, even)
     large = {

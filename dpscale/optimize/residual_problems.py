@@ -29,14 +29,14 @@ from dpscale.optimize.integer_strategies import (
     two_cell_factor,
     weight_bits,
 )
-from dpscale.optimize.long_axis import LinearAxis, WidePrefix, centred_bound, long_family
+from dpscale.optimize.long_axis import LinearAxis, WideRoot, centred_bound, long_family, rooted_weights
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor
-from dpscale.workload import PREFIX, AnyGram, Family, GramFactor, Subworkload, root_of
+from dpscale.workload import AnyGram, Family, GramFactor, Subworkload, root_of
 from dpscale.workload.factors import MOST_GRAM, AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
-from dpscale.workload.wide import Cut, WideGram, cut_of, last_cell, runs_of
+from dpscale.workload.wide import Cut, WideGram, cut_of, runs_of
 
 RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
 ROUNDED_BITS, LEAST_BITS = 18, 28  # bits of combinations of a rounded basis, and least bits of the basis
@@ -273,12 +273,15 @@ def _times(factor: Factor, number: int) -> Factor:
     return Factor("matrix", factor.shape, factor.explicit() * number, factor.weights)
 
 
-def wide_problem(gram: WideGram) -> CellsAlone | Nested | WidePrefix:
+def wide_problem(gram: WideGram) -> CellsAlone | Nested | WideRoot | FourierProblem:
     """Return the problem of a wide axis."""
     if gram.cells_alone:
         return CellsAlone(gram.key, gram.size)
-    if gram.weights == last_cell(gram.size) and [family for family, _ in gram.asked] == [PREFIX]:
-        return WidePrefix(gram.key, gram.size)
+    families = [cast(Family, family) for family, _ in gram.asked]
+    if gram.weights is None and any(family.invariant and not family.is_identity for family in families):
+        return FourierProblem.of_axis(gram)
+    if gram.weights is not None and gram.weights == rooted_weights(families, gram.size, alone=True):
+        return WideRoot(gram)
 
     cut, profile = cut_of(gram.size, gram.weights)
     grams = [gram.mixed([family.block_gram(cut) for family, _ in gram.asked], profile)]
@@ -326,7 +329,7 @@ def _reduced(weights: Sequence[int]) -> Weights:
     return tuple(number // common for number in weights)
 
 
-AnyProblem = Problem | CellsAlone | Nested | WidePrefix | LinearAxis | FourierProblem
+AnyProblem = Problem | CellsAlone | Nested | WideRoot | LinearAxis | FourierProblem
 AnyOptimum = Optimum | TwoLevels
 Rounded = dict[tuple[str, int], tuple[Factor, float]]  # by a problem's key and bits
 
@@ -342,7 +345,7 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
     is_product = bool(only) and not sub.is_joint(only)
     joint = not based and len(sub.attributes) > 1 and sub.cells <= MOST_CELLS
     if sub.fourier or (joint and not is_product):
-        return (known.setdefault(f"fourier/{sub.signature()}", FourierProblem(sub)),)
+        return (known.setdefault(f"fourier/{sub.signature()}", FourierProblem.of(sub)),)
     if is_product:
         triples = zip(only, sub.sizes, sub.weights, strict=True)
         return tuple(_problem_of(sub.factors[key], (n,), (own,), based, known) for key, n, own in triples)

@@ -25,8 +25,8 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray
+from dpscale.plans.convolution import exact_convolution
 from dpscale.plans.factor import ImplicitFactor
-from dpscale.plans.toeplitz import exact_convolution
 from dpscale.workload import Family
 from dpscale.workload.family import in_chunks
 from dpscale.workload.node_grams import generators

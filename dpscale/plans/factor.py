@@ -22,8 +22,8 @@ from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, kron, profile_of
 from dpscale.workload.wide import LONG
 
-KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "toeplitz", "layered", "spectral", "circulant")
-WHOLE = ("full", "layered", "spectral")  # kinds that measure all cells, and the total with them
+KINDS = ("center", "identity", "matrix", "full", "nested", "tree", "layered", "spectral", "circulant")
+WHOLE = ("full", "layered")  # kinds that measure all cells, and the total with them
 LIMB = 21
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
@@ -39,7 +39,7 @@ class Factor:
     kind : str
         "center": K = n I − 11ᵀ. "identity": K = I. "matrix": K has linearly independent rows, each centred exactly
         along every axis of `shape`. "full": K has linearly independent columns, for measurements of a marginal itself.
-        "nested", "tree", "toeplitz", "layered", "spectral" and "circulant": see the classes of these names.
+        "nested", "tree", "layered", "spectral" and "circulant": see the classes of these names.
     shape : tuple of int
     matrix : ndarray of int64, shape (rows, cells), or None
     weights : tuple of Weights or None

@@ -17,7 +17,6 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.spectral import SpectralFactor
-from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
@@ -48,11 +47,9 @@ def factor_fields(factor: Factor) -> Fields:
         }
     if isinstance(factor, SpectralFactor):
         integers = {"coefficients": packed(factor.coefficients), "multipliers": packed(factor.multipliers)}
-        return fields | {"circle": factor.circle} | integers
+        return fields | integers | {"spread": packed(factor.spread), "even": factor.even}
     if isinstance(factor, CirculantFactor):
         return fields | {"packed": packed(factor.kernel)}
-    if isinstance(factor, ToeplitzFactor):
-        return fields | {"packed": packed(np.concatenate([factor.coefficients, factor.multipliers]))}
     if factor.matrix is None:
         return fields
     if factor.matrix.size <= SHOWN:

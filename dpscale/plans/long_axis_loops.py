@@ -1,4 +1,4 @@
-"""Compiled loops for long axes: diagonals of inverses of tridiagonal matrices, and errors of Toeplitz strategies."""
+"""Compiled loops for long axes: diagonals of inverses of tridiagonal matrices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.compilation import njit
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats
 
 OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}  # no division is by zero: weights are positive
 NOTHING = 1e-20  # relative to the diagonal of an inverse
@@ -202,47 +202,3 @@ def add_chain_inverses(
             up = weights[i] + square * sums[i] + after
 
         add_triangle(inverse, ratios, shares[k], total)
-
-
-@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1])", **OPTIONS)
-def add_prefix_variances(scales: Floats, series: Floats, nodes: Floats, shares: Floats, total: Floats) -> None:
-    """Add Σ_l M_il² to `total` for every row i; see `plans.toeplitz` for M.
-
-    `scales` e and `series` s have one entry per row; s_k = Σ_p share_p node_p^(k − 1) for k ≥ 1.
-    """
-    count = len(nodes)
-    powers, sums, inner = np.ones(count), np.zeros(count), np.zeros(count)
-    square, variance = 0.0, 0.0
-    for i in range(len(scales)):
-        own, crossed = scales[i], 0.0
-        square += series[i] * series[i]
-        for p in range(count):
-            crossed += shares[p] * inner[p]
-            sums[p] += series[i] * powers[p]
-            powers[p] = powers[p] * nodes[p] if powers[p] > 1e-290 else 0.0
-            inner[p] = nodes[p] * inner[p] + own * sums[p]
-        variance += own * (2 * crossed + own * square)
-        total[i] += variance
-
-
-@njit("void(float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64[::1], float64[::1])", **OPTIONS)
-def add_excess_covariances(
-    scales: Floats, series: Floats, nodes: Floats, shares: Floats, low: Integers, high: Integers, total: Floats
-) -> None:
-    """Add Σ_l M_il (M_jl − M_il) to `total` for pairs of rows i = low ≤ j = high."""
-    n = len(scales)
-    inner, after = np.empty(n), np.zeros(n)
-    for p in range(len(nodes)):
-        node, power, added, last = nodes[p], 1.0, 0.0, 0.0
-        for i in range(n):
-            added += series[i] * power
-            power = power * node if power > 1e-290 else 0.0
-            last = node * last + scales[i] * added
-            inner[i] = last
-
-        for i in range(n - 2, -1, -1):
-            after[i] = scales[i + 1] + node * after[i + 1]
-        rate = np.log(node)
-        for k in range(len(low)):
-            i, j = low[k], high[k]
-            total[k] += shares[p] * inner[i] * (after[i] - np.exp(rate * (j - i)) * after[j])

@@ -38,13 +38,11 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.spectral import SpectralFactor
-from dpscale.plans.toeplitz import ToeplitzFactor
 from dpscale.plans.tree import TreeFactor
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 from dpscale.workload.merging import merge_cells
 from dpscale.workload.residual import kron
-from dpscale.workload.wide import last_cell
 
 SHOWN_CELLS = 4096
 Arrays = Mapping[str, NDArray[Any]]
@@ -522,7 +520,7 @@ def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Cou
 
 
 def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of a factor: a matrix, those of a nested or Toeplitz factor, or a tree and its multipliers."""
+    """Yield the arrays of a factor: a matrix, those of an implicit or nested factor, or a tree and its multipliers."""
     if isinstance(factor, NestedFactor):
         for number, part in enumerate(factor.parts):
             yield from _arrays(f"{key}.{number}", part)
@@ -535,9 +533,10 @@ def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
     elif isinstance(factor, LayeredFactor):
         yield f"{key}.top", factor.top
         yield f"{key}.multipliers", factor.multipliers
-    elif isinstance(factor, ToeplitzFactor | SpectralFactor):
+    elif isinstance(factor, SpectralFactor):
         yield f"{key}.coefficients", factor.coefficients
         yield f"{key}.multipliers", factor.multipliers
+        yield f"{key}.spread", factor.spread
     elif isinstance(factor, CirculantFactor):
         yield f"{key}.kernel", factor.kernel
     elif factor.matrix is not None:
@@ -556,9 +555,9 @@ def _describe(factor: Factor) -> dict[str, Any]:
     if isinstance(factor, LayeredFactor):
         return described | {"widths": list(factor.widths), "sha256": factor.digest}
     if isinstance(factor, SpectralFactor):
-        return described | {"circle": factor.circle, "sha256": factor.digest}
-    if isinstance(factor, ToeplitzFactor | CirculantFactor):
-        return described | {"sha256": factor.digest}  # its weights follow from its shape
+        return described | {"even": factor.even, "sha256": factor.digest}  # its weights are an array
+    if isinstance(factor, CirculantFactor):
+        return described | {"sha256": factor.digest}
 
     if factor.matrix is not None:
         described["sha256"] = factor.digest
@@ -579,16 +578,10 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
 
     if "tree" in described:
         factor = _tree_factor(key, described, matrices)
-    elif described["kind"] == "toeplitz":
-        integers = (matrices[f"{key}.coefficients"], matrices[f"{key}.multipliers"])
-        factor = ToeplitzFactor("toeplitz", shape, None, (last_cell(*shape),), None, *integers)
     elif described["kind"] == "spectral":
-        known, multipliers, circle = (
-            matrices[f"{key}.coefficients"],
-            matrices[f"{key}.multipliers"],
-            described["circle"],
-        )
-        factor = SpectralFactor("spectral", shape, coefficients=known, multipliers=multipliers, circle=circle)
+        known, multipliers, spread = (matrices[f"{key}.{name}"] for name in ("coefficients", "multipliers", "spread"))
+        weights_of, even = (tuple(spread.tolist()),), described["even"]
+        factor = SpectralFactor("spectral", shape, None, weights_of, None, known, multipliers, even)
     elif described["kind"] == "circulant":
         factor = CirculantFactor("circulant", shape, kernel=matrices[f"{key}.kernel"])
     elif described["kind"] == "layered":

@@ -1,21 +1,26 @@
-"""Strategy of range queries on a wide axis: K = T D with T symmetric, of known eigenvectors, and D diagonal.
+"""Strategy of range or prefix queries on a wide axis: K = M T D (I − u1ᵀ), T symmetric of known eigenvectors.
 
-The Gram matrix G of all ranges of n cells has the sines as eigenvectors, that of all arcs of a circle has the Fourier
-basis. T is G^¼ in integers, so TᵀT = G^½, the optimum at equal weights of the cells; D makes the norms of the columns
-nearly equal. This is the normalised square root of `plans.toeplitz` with a symmetric root. For ranges its error is
-about 10⁻⁴ above the optimum, for arcs it is the optimum.
+The Gram matrix G of all ranges of n cells has the sines as eigenvectors, which are odd about both ends of the axis;
+that of all prefixes has the cosines that are even about the start and odd about the end. T is G^¼ in integers, so TᵀT =
+G^½, the optimum at equal weights of the cells; the diagonal matrix D makes the norms of the columns of T D nearly
+equal: the normalised square root factorisation (Henzinger, Kalinin and Upadhyay, 2025) with a symmetric root. Its error
+is about 10⁻⁴ above the optimum for ranges, and 3·10⁻³ for prefixes.
 
-With integers t, t_k = t_(−k), of period N,
-    circle: N = n,          T_ij = t_(i−j);
-    line:   N = 2 (n + 1),  T_ij = t_(i−j) − t_(i+j+2),
-so T is a cyclic convolution with the cells, on the line with their odd continuation. It is exact on integers. The
-Fourier transform of t has the eigenvalues of T; that of r has their −2nd powers, so
+The total is a measurement of its own. With X = D TᵀT D and the weights u = X⁻¹1/(1ᵀX⁻¹1) of the axis, Xu = a1, so
+    X = a 11ᵀ + (I − 1uᵀ) X (I − u1ᵀ):
+the total and the centred rows have the Gram matrix of T D together, and nothing is lost. In integers M u = U, of sum
+M, whose running sums are the nearest integers to those of M u, and K = M T D − (T D U) 1ᵀ is centred exactly.
 
-    (KᵀK)⁻¹ = D⁻¹ (r_(i−j) − r_(i+j+2)) D⁻¹.
-
-With a the cyclic autocorrelation of t, column j of T has the squared norm a_0 − a_(2j+2), on the circle a_0. The trace
-for a Gram matrix G_ij = α_i β_j, i ≤ j, is a sum over i − j and i + j of products of α/d and β/d: a correlation, and
-sums over pairs i < j with a given i + j, by halves of ever shorter runs of cells.
+With even integers t of period N,
+    odd start:   N = 2n + 2,  T_ij = t_(i−j) − t_(i+j+2);
+    even start:  N = 4n + 2,  T_ij = t_(i−j) + t_(i+j+1),  t_(k+N/2) = −t_k;
+so T is a cyclic convolution with the cells, continued before the start. It is exact on integers. With λ the eigenvalues
+of T by frequency, the sequence r of T⁻² is that of t with λ⁻² instead of λ, and with e = C1/(1ᵀC1)^½ the covariance is
+    (C − e eᵀ)/M²,   C = X⁻¹ = D⁻¹ (r_(i−j) ∓ r_(i+j+·)) D⁻¹.
+With a the sequence of T² and s = T D U, column j of K has the squared norm
+    M² d_j² (a_0 ∓ a_(2j+·)) − 2 M d_j (T s)_j + |s|².
+The trace for a Gram matrix G_ij = α_i β_j, i ≤ j, is a sum over i − j and i + j of products of α/d and β/d: a
+correlation, and sums over pairs i < j with a given i + j, by halves of ever shorter runs of cells.
 """
 
 from __future__ import annotations
@@ -23,104 +28,153 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, NDArray
+from dpscale.plans.convolution import exact_convolution
 from dpscale.plans.factor import ImplicitFactor
-from dpscale.plans.toeplitz import COEFFICIENT_BITS, LARGEST_MULTIPLIER, MULTIPLIER_BITS, exact_convolution
 from dpscale.workload import Family
 from dpscale.workload.node_grams import generators
+from dpscale.workload.residual import Weights
 
+COEFFICIENT_BITS, TOTAL_BITS = 16, 12  # of t and of M
+FEWEST_BITS, MOST_BITS = 12, 17  # of D: steps of D are high frequencies, whose error grows with the cells
+LARGEST_MULTIPLIER, MOST_TOTAL = 1 << 20, 1 << 24  # of D, and M
+HALF = 20  # bits
 MOST_PAIRS = 1 << 30  # of cells, of which covariances are computed for errors of listed intervals
 
 
 @dataclass(frozen=True, eq=False)
 class SpectralFactor(ImplicitFactor):
-    """Strategy of the kind "spectral".
+    """Strategy of the kind "spectral", with the weights U of its axis.
 
     Attributes
     ----------
-    coefficients : ndarray of int64, shape (N // 2 + 1,)
-        t_k ≥ 0 for k = 0 … N/2, not increasing.
+    coefficients : ndarray of int64, shape (n + 2,), or (n + 1,) for an even start
+        t_k ≥ 0 for k = 0, 1, …, not increasing.
     multipliers : ndarray of int64, shape (n,)
         The diagonal of D, each at least 1.
-    circle : bool
-        Whether the cells are on a circle.
+    even : bool
+        Whether the start is even.
     """
 
     coefficients: Integers = None  # type: ignore[assignment]
     multipliers: Integers = None  # type: ignore[assignment]
-    circle: bool = False
+    even: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the integers are those of a root and of multipliers, one for each cell."""
         known, own = self.coefficients, self.multipliers
         if self.kind != "spectral" or len(self.shape) != 1 or known.dtype != np.int64 or own.dtype != np.int64:
             raise ValueError("a spectral strategy has integers for one axis")
-        if known.shape != (self.period // 2 + 1,) or int(known[-1]) < 0 or (np.diff(known) > 0).any():
+        if known.shape != (self.cells + 2 - self.even,) or int(known[-1]) < 0 or (np.diff(known) > 0).any():
             raise ValueError("the coefficients of a spectral strategy increase, or are not those of its axis")
-        if float(known.astype(np.float64) @ known) * 2 >= 1 << 62:
+        if float(known.sum()) * max(float(known[0]), 1 << HALF) >= 1 << 60:
             raise ValueError("the coefficients of a spectral strategy are too large")
         if own.shape != self.shape or int(own.min()) < 1 or int(own.max()) >= LARGEST_MULTIPLIER:
             raise ValueError("the multipliers of a spectral strategy are not in their limits, one for each cell")
-        if self.circle and np.ptp(own):
-            raise ValueError("the multipliers of a spectral strategy on a circle differ")
+        spread = (self.weights or (None,))[0]
+        if spread is None or len(spread) != self.cells or min(spread) < 0 or not 0 < sum(spread) < MOST_TOTAL:
+            raise ValueError("the weights of a spectral strategy are not in their limits, one for each cell")
 
     @property
     def period(self) -> int:
         """N."""
-        return self.cells if self.circle else 2 * self.cells + 2
+        return 4 * self.cells + 2 if self.even else 2 * self.cells + 2
+
+    @property
+    def _far(self) -> tuple[int, int]:
+        """Sign and shift of the second term of T."""
+        return (1, 1) if self.even else (-1, 2)
 
     @property
     def rows(self) -> int:
         return self.cells
 
     @cached_property
-    def digest(self) -> str:
-        content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in (self.coefficients, self.multipliers))
-        return hashlib.sha256(f"{self.kind}{self.shape}{self.circle}".encode() + content).hexdigest()
+    def spread(self) -> Integers:
+        """U."""
+        assert self.weights is not None
+        return np.array(self.weights[0], np.int64)
 
-    def _periodic(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return a sequence of k = 0 … N/2 over its period."""
-        return np.concatenate([values, values[1 : (self.period + 1) // 2][::-1]])
+    @cached_property
+    def scale(self) -> int:
+        """M."""
+        return int(self.spread.sum())
+
+    @cached_property
+    def digest(self) -> str:
+        arrays = (self.coefficients, self.multipliers, self.spread)
+        content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in arrays)
+        return hashlib.sha256(f"{self.kind}{self.shape}{self.even}".encode() + content).hexdigest()
+
+    @property
+    def _series(self) -> Integers:
+        """The sequence t over a period."""
+        known = self.coefficients
+        if not self.even:
+            return np.concatenate([known, known[1:-1][::-1]])
+        half = np.concatenate([known, -known[1:][::-1]])
+        return np.concatenate([half, -half])
 
     def _continued(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of the cells along the last axis over a period: on the line, odd about both ends."""
-        if self.circle:
-            return values
+        """Return values of the cells along the last axis over a period, even or odd about the start."""
         zero = np.zeros_like(values[..., :1])
+        if self.even:
+            between = np.zeros_like(values, shape=(*values.shape[:-1], 2 * self.cells + 2))
+            return np.concatenate([values, between, values[..., ::-1]], axis=-1)
         return np.concatenate([zero, values, zero, -values[..., ::-1]], axis=-1)
 
     def _cells(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the cells of a period along the last axis."""
-        return values if self.circle else values[..., 1 : self.cells + 1]
+        return values[..., : self.cells] if self.even else values[..., 1 : self.cells + 1]
+
+    def _root(self, columns: NDArray[Any]) -> NDArray[Any]:
+        """Return T applied along the last axis of integers, exact."""
+        return self._cells(_fold(exact_convolution(self._series, self._continued(columns))))
+
+    @cached_property
+    def squared_norms(self) -> list[int]:
+        """Squared norms of the columns of T D, exact."""
+        (sign, shift), series = self._far, self._series
+        folded = _fold(exact_convolution(series, series[None]))[0] >> self.even
+        sums = folded[0] + sign * folded[(2 * np.arange(self.cells) + shift) % self.period]
+        return [total * own**2 for total, own in zip(sums.tolist(), self.multipliers.tolist(), strict=True)]
+
+    @cached_property
+    def _shift(self) -> Integers:
+        """Column s = T D U: K is M T D without it."""
+        return np.asarray(self._root((self.multipliers * self.spread)[None])[0])
 
     def column_norms(self, power: int) -> list[int]:
-        """Return the sums of the absolute entries of every column to the power 1 or 2, exact."""
-        series = self._periodic(self.coefficients)
-        if power == 2:
-            folded = _fold(exact_convolution(series, series[None]))[0]
-            sums = np.full(self.cells, folded[0])
-            if not self.circle:
-                sums = sums - folded[(2 * np.arange(self.cells) + 2) % self.period]
-        elif self.circle:
-            sums = np.full(self.cells, series.sum())
-        else:  # no entry is negative, so the column is the sum of 2j + 2 coefficients about 0
-            sums = self._windows(series)
-        multipliers = self.multipliers.tolist()
-        return [int(total) * own**power for total, own in zip(sums.tolist(), multipliers, strict=True)]
+        """Return for every column the squared norm, exact, or for the power 1 a bound of the sum of absolute entries.
 
-    def _windows(self, series: Integers) -> Integers:
-        """Return Σ_i t_(i−j) − t_(i+j+2) over the cells i, for every cell j."""
-        place, before = np.arange(self.cells), np.concatenate([[0], np.cumsum(np.tile(series, 3))])
+        The bound is M times the sum of the column of T D, and the sum of s.
+        """
+        shift, multipliers = self._shift, self.multipliers.tolist()
+        if power == 1:
+            whole = sum(shift.tolist())
+            return [self.scale * d * one + whole for d, one in zip(multipliers, self._sums.tolist(), strict=True)]
+
+        high, low = (self._root(part[None])[0].tolist() for part in (shift >> HALF, shift & ((1 << HALF) - 1)))
+        whole = sum(value * value for value in shift.tolist())
+        columns = zip(self.squared_norms, multipliers, high, low, strict=True)
+        return [self.scale**2 * square - 2 * self.scale * d * ((above << HALF) + below) + whole
+                for square, d, above, below in columns]  # fmt: skip
+
+    @property
+    def _sums(self) -> Integers:
+        """Sums of the columns of T, of which no entry is negative."""
+        (sign, shift), place = self._far, np.arange(self.cells)
+        before = np.concatenate([[0], np.cumsum(np.tile(self._series, 3))])
         start = self.period - place  # of i − j = −j, a period later
         near = before[start + self.cells] - before[start]
-        far = before[place + 2 + self.cells] - before[place + 2]
-        return np.asarray(near - far)
+        far = before[place + shift + self.cells] - before[place + shift]
+        return np.asarray(near + sign * far)
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:
@@ -128,109 +182,118 @@ class SpectralFactor(ImplicitFactor):
 
     @cached_property
     def l1_sensitivity(self) -> int:
+        """Bound of the largest sum of absolute entries of a column; pure epsilon has other strategies."""
         return max(self.column_norms(1))
 
     @cached_property
     def largest(self) -> int:
-        return int(self.coefficients[0]) * int(self.multipliers.max())
+        return self.scale * int(self.coefficients[0]) * int(self.multipliers.max())
 
     @cached_property
     def largest_row_sum(self) -> int:
-        return int(self._periodic(self.coefficients).sum()) * int(self.multipliers.max())
+        rows = int(self._sums.max()) * int(self.multipliers.max())
+        return self.scale * rows + self.cells * int(self._shift.max())
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return K applied along the leading axis of integers, exact; see `ToeplitzFactor.apply`."""
-        columns = self._continued(values.reshape(self.cells, -1).T * self.multipliers)
-        found = self._cells(_fold(exact_convolution(self._periodic(self.coefficients), columns)))
+        """Return K applied along the leading axis of integers, exact; see `exact_convolution`."""
+        columns = values.reshape(self.cells, -1).T
+        centred = columns * self.scale - columns.sum(axis=1, keepdims=True) * self.spread
+        found = self._root(centred * self.multipliers)
         return np.ascontiguousarray(found.T).reshape(values.shape)
 
     @cached_property
-    def _spectrum(self) -> Floats:
-        """Eigenvalues of T, by frequency."""
-        return np.asarray(np.fft.rfft(self._periodic(self.coefficients).astype(np.float64)).real)
+    def _inverse(self) -> Floats:
+        """1/λ by frequency; 0 at the frequencies that no vector of cells has."""
+        spectrum = np.fft.rfft(self._series.astype(np.float64)).real / (1 + self.even)
+        used = slice(1, None, 2) if self.even else slice(None)
+        found = np.zeros(len(spectrum))
+        found[used] = 1 / spectrum[used]
+        return found
+
+    def _sequence(self, power: int) -> Floats:
+        """Return the Fourier transform of the sequence of T to the power −1 or −2."""
+        return self._inverse**power * (1 + self.even)
 
     def _divided(self, values: Floats, power: int) -> Floats:
         """Return T to the power −1 or −2 applied along the last axis."""
-        found = np.fft.irfft(np.fft.rfft(self._continued(values)) * self._spectrum**-power, self.period)
+        found = np.fft.irfft(np.fft.rfft(self._continued(values)) * self._sequence(power), self.period)
         return np.asarray(self._cells(found))
 
+    @cached_property
+    def _edges(self) -> Floats:
+        """The vector e."""
+        sums = self._divided(1 / self.multipliers, 2) / self.multipliers
+        return np.asarray(sums / math.sqrt(sums.sum()))
+
     def estimate(self, values: Floats, axis: int = 0) -> Floats:
-        """Return the estimate of the cells along `axis`; the axis is moved to the end."""
-        return self._divided(np.moveaxis(values, axis, -1), 1) / self.multipliers
+        """Return the estimate of the cells along `axis`; the axis is moved to the end. The cells sum to zero."""
+        cells = self._divided(np.moveaxis(values, axis, -1), 1) / self.multipliers
+        return (cells - cells.sum(axis=-1, keepdims=True) * (self._edges / self._edges.sum())) / self.scale
 
     def apply_covariance(self, values: Floats) -> Floats:
         """Return the covariance applied along the second axis; the axis is moved to the end."""
-        return self._divided(np.moveaxis(values, 1, -1) / self.multipliers, 2) / self.multipliers
+        last = np.moveaxis(values, 1, -1)
+        whole = self._divided(last / self.multipliers, 2) / self.multipliers
+        return (whole - (last @ self._edges)[..., None] * self._edges) / self.scale**2
 
     @cached_property
     def _kernel(self) -> Floats:
         """The sequence r over a period."""
-        return np.asarray(np.fft.irfft(self._spectrum**-2.0, self.period))
+        return np.asarray(np.fft.irfft(self._sequence(2), self.period))
 
     @property
     def _variances(self) -> Floats:
-        """Variances of the cells."""
-        far = 0.0 if self.circle else self._kernel[(2 * np.arange(self.cells) + 2) % self.period]
-        return np.asarray((self._kernel[0] - far) / self.multipliers**2.0)
+        """Diagonal of C."""
+        sign, shift = self._far
+        far = self._kernel[(2 * np.arange(self.cells) + shift) % self.period]
+        return np.asarray((self._kernel[0] + sign * far) / self.multipliers**2.0)
 
     @property
     def mean_variance(self) -> float:
-        return float(self._variances.mean())
+        return float((self._variances - self._edges**2).mean()) / self.scale**2
 
     def trace(self, family: Family) -> float:
-        scales, lags = 1 / self.multipliers, np.arange(self.cells)
         if family.is_identity:
-            return float(self._variances.sum())
+            return self.mean_variance * self.cells
         if family.tridiagonal(self.cells) is None:
-            return self._invariant_trace(family)
+            raise PlanError("workload", f"family {family.name} on the root of other queries of {self.cells} cells",
+                            "marginal, prefix or range queries", "use weighted-residuals")  # fmt: skip
 
+        scales, lags = 1 / self.multipliers, np.arange(self.cells)
         left, right = (values * scales for values in generators(family, self.cells))
         length = 1 << (2 * self.cells - 1).bit_length()
         apart = np.fft.irfft(np.fft.rfft(left, length).conj() * np.fft.rfft(right, length), length)[: self.cells]
         total = 2 * float(apart[1:] @ self._kernel[lags[1:] % self.period])
-        if not self.circle:
-            sums = ordered_products(left, right)
-            total -= 2 * float(sums @ self._kernel[(np.arange(len(sums)) + 2) % self.period])
-        return total + float((left / scales) @ (right / scales * self._variances))
-
-    def _invariant_trace(self, family: Family) -> float:
-        """Return the trace for a family that a rotation of the circle leaves unchanged."""
-        if not (self.circle and family.invariant and family.has_intervals):
-            raise PlanError("workload", f"family {family.name} on the root of other queries of {self.cells} cells",
-                            "marginal, prefix or range queries", "use weighted-residuals")  # fmt: skip
-        first = family.times_gram(np.eye(1, self.cells)[0])
-        return float(self.cells * (first @ self._kernel) / self.multipliers[0] ** 2.0)
+        (sign, shift), sums = self._far, ordered_products(left, right)
+        total += 2 * sign * float(sums @ self._kernel[(np.arange(len(sums)) + shift) % self.period])
+        total += float((left / scales) @ (right / scales * self._variances))
+        return (total - float(self._edges @ family.times_gram(self._edges))) / self.scale**2
 
     def quadratics(self, family: Family) -> Floats:
         if family.is_identity:
-            return self._variances
+            return (self._variances - self._edges**2) / self.scale**2
         if not family.has_intervals:
             queries = family.matrix(self.cells)
             return np.asarray((queries * self.apply_covariance(queries)).sum(axis=1))
 
         low, high = family.intervals(self.cells)
-        of_sums = self._sum_variances
-        variances = (
-            of_sums[low] + of_sums[high] - 2 * self._sum_covariances(np.minimum(low, high), np.maximum(low, high))
-        )
-        around = high <= low
-        if around.any():  # the total with the sums up to both ends
-            of_total = np.pad(np.cumsum(self.apply_covariance(np.ones((1, self.cells)))[0]), (1, 0))
-            variances[around] += of_sums[-1] + 2 * (of_total[high[around]] - of_total[low[around]])
-        return np.asarray(variances)
+        of_sums, edges = self._sum_variances, np.pad(np.cumsum(self._edges), (1, 0))
+        covariances = self._sum_covariances(np.minimum(low, high), np.maximum(low, high))
+        variances = of_sums[low] + of_sums[high] - 2 * covariances - (edges[high] - edges[low]) ** 2
+        return np.asarray(variances / self.scale**2)  # the total has no variance: an arc has that of its complement
 
     @cached_property
     def _sum_variances(self) -> Floats:
-        """Variance of the sum of the first i cells, i = 0 … n: a cell adds its own and twice those before."""
+        """Variance under C of the sum of the first i cells, i = 0 … n: a cell adds its own and twice those before."""
         length, scales = 1 << (2 * self.cells - 1).bit_length(), 1 / self.multipliers
         kernel = np.concatenate([[0.0], self._kernel[1 : self.cells]])
         before = np.fft.irfft(np.fft.rfft(scales, length) * np.fft.rfft(kernel, length), length)[: self.cells]
-        if not self.circle:
-            before = before - ordered_sums(scales, self._kernel[(np.arange(2 * self.cells) + 2) % self.period])
+        sign, shift = self._far
+        before += sign * ordered_sums(scales, self._kernel[(np.arange(2 * self.cells) + shift) % self.period])
         return np.pad(np.cumsum(self._variances + 2 * scales * before), (1, 0))
 
     def _sum_covariances(self, first: Integers, last: Integers) -> Floats:
-        """Return the covariance of the sums of the first `first` and of the first `last` ≥ `first` cells.
+        """Return the covariance under C of the sums of the first `first` and of the first `last` ≥ `first` cells.
 
         Raises PlanError if the cells are too many for the covariance of each with all others, one after the other.
         """
@@ -243,10 +306,9 @@ class SpectralFactor(ImplicitFactor):
         order = None if (np.diff(first) >= 0).all() else np.argsort(first, kind="stable")
         ends = np.searchsorted(first if order is None else first[order], np.arange(1, steps + 2))
         cells, running, scales = np.arange(self.cells), np.zeros(self.cells), 1 / self.multipliers
+        sign, shift = self._far
         for cell in range(steps):
-            column = self._kernel[np.abs(cells - cell)]
-            if not self.circle:
-                column = column - self._kernel[(cells + cell + 2) % self.period]
+            column = self._kernel[np.abs(cells - cell)] + sign * self._kernel[(cells + cell + shift) % self.period]
             running += column * (scales[cell] * scales)
             sums = np.cumsum(running)
             some = slice(ends[cell], ends[cell + 1]) if order is None else order[ends[cell] : ends[cell + 1]]
@@ -309,31 +371,40 @@ def ordered_sums(values: Floats, kernel: Floats) -> Floats:
     return total[:count]
 
 
-def spectral_factor(family: Family, size: int) -> SpectralFactor:
-    """Return the normalised root of the ranges of an axis, or of the arcs of a circle.
+@lru_cache(maxsize=8)
+def spectral_factor(size: int, even: bool = False) -> SpectralFactor:
+    """Return the centred, normalised root of the ranges of an axis, or of its prefixes.
 
     Parameters
     ----------
-    family : Family
-        Range or circular queries.
     size : int
-        Number of cells.
+        Number of cells, at least 2.
+    even : bool
+        True for prefixes.
     """
-    circle = family.invariant
-    if circle:
-        eigenvalues = np.fft.rfft(family.times_gram(np.eye(1, size)[0])).real
-    else:
-        eigenvalues = 1 / np.sin(np.arange(size + 2) * np.pi / (2 * size + 2) + (np.arange(size + 2) == 0)) ** 2
-
-    period = size if circle else 2 * size + 2
-    root = np.fft.irfft(eigenvalues**0.25, period)[: period // 2 + 1]
-    root = np.minimum.accumulate(root - (0.0 if circle else root[-1]))
+    period = 4 * size + 2 if even else 2 * size + 2
+    numbers = np.arange(period // 2 + 1)
+    roots = np.abs(np.sin(np.maximum(numbers, 1) * np.pi / period)) ** -0.5
+    roots[::2] *= not even
+    root = np.fft.irfft(roots, period)[: size + 2 - even]
+    root = np.minimum.accumulate(root - (0.0 if even else root[-1]))
     coefficients = np.rint(np.ldexp(np.maximum(root / root[0], 0.0), COEFFICIENT_BITS)).astype(np.int64)
+    coefficients.setflags(write=False)
+    ones = np.ones(size, np.int64)
     plain = SpectralFactor(
-        "spectral", (size,), coefficients=coefficients, multipliers=np.ones(size, np.int64), circle=circle
+        "spectral", (size,), weights=((1,) * size,), coefficients=coefficients, multipliers=ones, even=even
     )
-    if circle:
-        return plain
-    norms = np.sqrt(np.array(plain.column_norms(2), np.float64))
-    multipliers = np.floor(np.ldexp(norms.max() / norms, MULTIPLIER_BITS)).astype(np.int64)
-    return replace(plain, multipliers=multipliers)
+    norms = np.sqrt(np.array(plain.squared_norms, np.float64))
+    bits = min(max(FEWEST_BITS, size.bit_length() - 1), MOST_BITS)
+    multipliers = np.rint(np.ldexp(norms.max() / norms, bits)).astype(np.int64)
+    whole = replace(plain, multipliers=multipliers)
+    sums = np.cumsum(np.maximum(whole._edges, 0.0))
+    ends = np.rint(np.ldexp(sums / sums[-1], TOTAL_BITS)).astype(np.int64)
+    return replace(whole, weights=(tuple(np.diff(ends, prepend=0).tolist()),))
+
+
+def spectral_weights(size: int, even: bool = False) -> Weights:
+    """Return the weights U of an axis of range queries, or of prefix queries; see `spectral_factor`."""
+    (own,) = spectral_factor(size, even).weights or (None,)
+    assert own is not None
+    return own

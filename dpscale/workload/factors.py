@@ -123,7 +123,7 @@ class Axis:
 @lru_cache(maxsize=4096)
 def axis_of(family: Family, size: int, weights: Weights | None = None) -> Axis:
     """Return the cached axis of a family at a size."""
-    if is_wide(size) or (family.is_identity and weights is None and size > LONG):
+    if family.is_divided(size) or (family.is_identity and weights is None and size > LONG):
         return _wide_axis(family, size, weights)
 
     gram = family.gram(size)
@@ -148,6 +148,11 @@ def _centred_diagonal(gram: Floats, weights: Weights | None) -> tuple[Floats, fl
 
 
 def _centred_rows(family: Family, size: int, weights: Weights | None) -> Floats:
+    if is_wide(size) and 2 * family.count(size) <= size:  # of few queries the Gram matrix has few eigenvectors
+        queries = family.matrix(size)
+        pieces = queries - (queries @ profile_of(weights, size))[:, None]
+        return compressed(pieces / np.linalg.norm(pieces))
+
     gram = family.gram(size)
     if weights is None:
         centered = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()

@@ -21,7 +21,7 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
-from dpscale.workload.wide import BlockRun, Cut, check_wide, is_wide, weighted_piece
+from dpscale.workload.wide import MOST_DENSE, BlockRun, Cut, check_wide, is_wide, weighted_piece
 
 MOST_ENTRIES = 1 << 28  # of the queries of a joint family
 CHUNK_ENTRIES = 1 << 22  # of queries of which all are not in memory at once
@@ -391,9 +391,13 @@ class Family(ProductFamily):
 
         return max(total, 0.0)
 
+    def is_divided(self, size: int) -> bool:
+        """Return whether a Gram matrix of cells × cells is too large; without intervals there is no other form."""
+        return is_wide(size) and (self.has_intervals or self.is_identity or size > MOST_DENSE)
+
     def block_gram(self, cut: Cut) -> Floats:
         """Return the Gram matrix on the blocks of a cut, shape (B, B)."""
-        if is_wide(cut.size):
+        if self.is_divided(cut.size):
             return np.asarray(sum(rows.T @ rows for rows in self._block_queries(cut)))
         starts, weights = np.cumsum(cut.lengths) - cut.lengths, cut.spread(np.ones(len(cut.lengths)))
         weighed = self.gram(cut.size) * np.outer(weights, weights)
@@ -429,7 +433,7 @@ class Family(ProductFamily):
             return np.asarray(sum([weight * family.gram(run.size) for family, weight in families]))
 
         start = sum(one.count * one.size for one in cut.runs[: cut.runs.index(run)])
-        if is_wide(cut.size):
+        if self.is_divided(cut.size):
             return self._inner_intervals(cut.size, start, run)
 
         places = np.arange(start, start + run.count * run.size).reshape(run.count, run.size)

@@ -17,8 +17,8 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, linalg
 from dpscale.workload.family import Family
+from dpscale.workload.wide import MOST_DENSE
 
-MOST_DENSE = 8192  # cells of a dense Gram matrix
 Asked = Sequence[tuple[Family, float]]  # families with their weights
 
 

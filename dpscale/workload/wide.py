@@ -29,7 +29,9 @@ from dpscale.workload.residual import Weights, profile_of
 
 LONG, DENSE = 512, 2048  # sizes above which an axis is structured, and above which it is divided into blocks
 BLOCKS = 512  # minimum number of blocks of a wide axis
+MOST_DENSE = 8192  # size above which families that are no intervals are refused
 WIDEST = DENSE * DENSE
+SAME = 1e-12  # relative difference of products of weights
 
 
 @dataclass(frozen=True)
@@ -175,12 +177,6 @@ def _contrasts(size: int) -> Floats:
     return np.asarray(rows / np.sqrt(before * (before + 1))[:, None])
 
 
-@lru_cache(maxsize=16)
-def last_cell(size: int) -> Weights:
-    """Return the weights of an axis whose total is that of its last cell."""
-    return (*[0] * (size - 1), 1)
-
-
 def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[float, float]:
     """Return the trace of a family's centred Gram matrix, and uᵀGu, the part of its means.
 
@@ -188,9 +184,11 @@ def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[
     """
     if family.is_identity and weights is None:
         return size - 1.0, 1 / size
-    if weights == last_cell(size):
-        last = family.times_gram(np.array(weights, np.float64))
-        return family.trace(size) - 2 * float(last.sum()) + size * float(last[-1]), float(last[-1])
+    if weights is not None and not _is_cut(size, weights):
+        profile = profile_of(weights, size)
+        means = family.times_gram(profile)
+        square = float(profile @ means)
+        return family.trace(size) - 2 * float(means.sum()) + size * square, square
 
     cut, profile = cut_of(size, weights)
     centred, square = weighted_piece(family.block_gram(cut), profile)
@@ -201,11 +199,23 @@ def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[
     return float(np.trace(centred)) + sum(within), square
 
 
+def _is_cut(size: int, weights: Weights) -> bool:
+    """Return whether the weights within all blocks of a run are proportional."""
+    numbers, start = np.array(weights, np.float64), 0
+    for run in runs_of(size):
+        blocks = numbers[start : start + run.count * run.size].reshape(run.count, run.size)
+        sums, start = blocks.sum(axis=1, keepdims=True), start + run.count * run.size
+        if sums[0] == 0 or np.abs(blocks * sums[0] - sums * blocks[0]).max() > SAME * float(sums.max()) ** 2:
+            return False
+    return True
+
+
 def check_wide(family: WideFamily, size: int) -> None:
     """Raise PlanError if a family is not supported on a wide axis, or the axis is too wide."""
     if not family.has_intervals:
         raise PlanError("workload", f"family {family.name} on an attribute of {size} cells",
-                        f"at most {DENSE} cells, or queries that are intervals", "coarsen the attribute")  # fmt: skip
+                        f"at most {MOST_DENSE} cells, or queries that are intervals",
+                        "coarsen the attribute")  # fmt: skip
     if size > WIDEST and not family.is_identity:
         raise PlanError("workload", f"family {family.name} on an attribute of {size} cells",
                         f"at most {WIDEST} cells", "coarsen the attribute")  # fmt: skip

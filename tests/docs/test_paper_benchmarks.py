@@ -73,6 +73,29 @@ def test_design_and_marginal_strategies_equal_explicit_inverses(benchmark):
     assert np.linalg.matrix_rank(projection) == 24 - 2 * 3 * 1  # all but the interaction of three attributes
 
 
+def test_errors_of_reduced_designs_equal_dense_least_squares(benchmark):
+    eigen = benchmark("eigen_design")
+    sets = list(combinations(range(3), 2))
+    cases = {"range": (eigen.range_eigenvectors(32), ranges_of(32)),
+             "marginals": (eigen.marginal_eigenvectors(SIZES, sets), None)}  # fmt: skip
+    for label, ((values, queries), rows) in cases.items():
+        gram = eigen.products("marginal", SIZES, sets).gram if rows is None else rows.T @ rows
+        np.testing.assert_allclose((queries.T * values) @ queries, gram, atol=1e-9)
+        weights = eigen.separated_weights(values, queries**2, 3)
+        strategy = (queries.T * weights) @ queries
+        most = strategy.diagonal().max()
+        np.fill_diagonal(strategy, most)
+        dense = most * np.trace(gram @ np.linalg.inv(strategy))
+        assert eigen.completed_error(values, queries, weights) == pytest.approx(dense, rel=1e-6)
+        if rows is None:
+            inverses = {"Fourier": eigen.of_fourier(SIZES, sets), "DataCube": eigen.of_cube("marginal", SIZES, sets)}
+        else:
+            inverses = {name: eigen.of_products(make, [32]) for name, make in
+                        (("wavelet", eigen.wavelet), ("hierarchical", eigen.hierarchical))}  # fmt: skip
+        found = eigen.of_competitors(label, SIZES if rows is None else (32,), values)
+        assert found == pytest.approx({name: (gram * own).sum() for name, own in inverses.items()})
+
+
 def test_largest_number_of_queries_that_count_a_cell(benchmark):
     paper, sizes = benchmark("hdmm"), {"a": 3, "b": 4}
     workload = paper.Workload(paper.Domain(sizes)).add("range", degree=1).add("prefix", degree=2)

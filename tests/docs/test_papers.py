@@ -10,7 +10,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMED = {  # tables and figures that the benchmark has to print, by paper
     "hdmm": [*(f"table {i}" for i in range(3, 8)), "figure 2", "figure 3"],
     "query-smasher": [f"table {i}" for i in range(2, 9)],
-    "aim-grem": ["table 2", *(f"figure {i}" for i in range(3, 12))],
+    "aim-grem": ["table 2", *(f"figure {i}" for i in range(3, 12)), "AIM+PGM in all cells"],
     "eigen-design": ["figure 3", "figure 4", "figure 5", "table 2", "relative error on data", "example 4"],
     "relational": [f"figure {i}" for i in range(3, 8)],
 }
@@ -67,7 +67,7 @@ def test_modules_are_called_by_name_and_others_have_their_reason(papers, monkeyp
     monkeypatch.setattr(papers, "COVERAGE", [papers.Item(*row) for row in rows])
     saved = {}
     monkeypatch.setattr(papers.base, "save", saved.__setitem__)
-    papers.run_paper("one", False, [], True)
+    papers.run_paper("one", False, False, [], True)
     shown = capsys.readouterr().out
     assert shown.count("called paper_with_main.py --save") == 1
     assert "figure 1 (coarser)\nprinted figure 1 False" in shown

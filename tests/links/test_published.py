@@ -18,6 +18,7 @@ from scipy.stats import chi2, chisquare
 import dpscale as dp
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.audit.evidence.check import check_bundle
+from dpscale.cli.plan import overview_text
 from dpscale.job import Job, table_checks
 from dpscale.measurement.journal import Journal, StoredDraws
 from dpscale.privacy.conversion import mu_of_exponential
@@ -31,6 +32,7 @@ from dpscale.relational.rounding import Cross
 from dpscale.runs.links import publishing
 from dpscale.runs.links.link_data import ExactLinks
 from dpscale.runs.links.link_draws import LinkDraws
+from dpscale.runs.links.planning import overview
 from dpscale.runs.links.publishing import PublishedLoop
 from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED
@@ -282,6 +284,17 @@ def test_protects_both_sides(tmp_path: Path) -> None:
     )
     release = dp.run(path, tmp_path / "run")
     assert release.synthetic()["ratings"].compute().groupby("id").size().max() <= 60
+
+
+@pytest.mark.parametrize(("cost", "loses"), [(0.5, True), (1e6, False)])
+def test_plan_and_report_warn_of_a_loop_that_is_expected_to_lose(tmp_path: Path, cost: float, loses: bool) -> None:
+    privacy = {"privacy_cost": cost, "dataset": "shop", "allow_weak_privacy": True}
+    path = write_job(tmp_path, link=published_links(), privacy=privacy)
+    planned = "\n".join(overview_text(overview(Job.read(path))))
+    assert ("warning: the published loop is expected to be worse than random links" in planned) == loses
+    dp.run(path, tmp_path / "run")
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert ("the published loop is expected to be worse than random links" in report) == loses
 
 
 @pytest.mark.parametrize("key", ["rounds", "marginals", "alpha", "degree", "optimised", "slices"])

@@ -16,7 +16,7 @@ from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, center_factor, identity_factor
 from dpscale.plans.layered import LayeredFactor
 from dpscale.plans.nested import NestedFactor
-from dpscale.plans.toeplitz import toeplitz_factor
+from dpscale.plans.spectral import spectral_factor
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.noise import wide_gaussian
 from dpscale.privacy.streams import open_stream, seeded_secret
@@ -269,7 +269,7 @@ def layered_factor(cells: int) -> LayeredFactor:
     return LayeredFactor("layered", (cells,), top=top, multipliers=multipliers, widths=(8, 2, 1))
 
 
-@pytest.mark.parametrize("make", [toeplitz_factor, layered_factor])
+@pytest.mark.parametrize("make", [spectral_factor, layered_factor])
 @pytest.mark.parametrize("largest", [10, 2**30, 2**45])
 def test_implicit_strategy_in_limbs_is_exact(make, largest):
     chosen = (make(50), random_factor(3, 2, 2**10, 5))
@@ -278,7 +278,7 @@ def test_implicit_strategy_in_limbs_is_exact(make, largest):
     assert join_limbs(limbs, bits) == python_product(chosen, counts)
 
 
-@pytest.mark.parametrize("make", [toeplitz_factor, layered_factor])
+@pytest.mark.parametrize("make", [spectral_factor, layered_factor])
 @pytest.mark.parametrize("largest", [3, 2**40])
 def test_implicit_measurement_is_exact_in_words_limbs_and_unbounded(make, largest, monkeypatch):
     block = Block(("a",), (make(40),), 1.0)

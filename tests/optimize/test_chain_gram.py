@@ -6,16 +6,18 @@ import pytest
 from dpscale.optimize.convex import optimise
 from dpscale.optimize.long_axis import (
     LinearAxis,
-    WidePrefix,
+    WideRoot,
     centred_bound,
     chain_of,
     chain_of_family,
+    rooted_weights,
     spread_weights,
     whole_bound,
 )
 from dpscale.optimize.opt_explicit import p_identity_error
-from dpscale.workload import FAMILIES, PREFIX, root_of
-from dpscale.workload.wide import last_cell, weighted_piece, wide_scale
+from dpscale.workload import FAMILIES, PREFIX, RANGE, root_of
+from dpscale.workload.residual import profile_of
+from dpscale.workload.wide import WideGram, weighted_piece, wide_scale
 
 CHAINS = ("prefix", "range")
 
@@ -79,20 +81,22 @@ def test_centred_sums_of_roots_on_many_cells_equal_closed_form(family):
     assert found == pytest.approx(FAMILIES[family].centred_trace(profile), rel=1e-6 if family == "prefix" else 1e-3)
 
 
-def test_wide_prefix_problem_is_that_of_other_cells():
-    """The centred queries are the prefix queries of all cells but the last."""
+@pytest.mark.parametrize("family", [PREFIX, RANGE])
+def test_error_and_bound_of_a_root_enclose_the_dense_optimum(family):
     size = 300
-    profile = np.eye(size)[-1]
-    centred, square = weighted_piece(PREFIX.gram(size), profile)
-    np.testing.assert_allclose(centred[:-1, :-1], PREFIX.gram(size - 1))
-    assert not centred[-1].any()
-    assert (np.trace(centred), square) == wide_scale(PREFIX, size, last_cell(size))
-    optimum = WidePrefix("", size).solved(None)
-    factor, error = WidePrefix("", size).rounded(optimum, 25, "gaussian")
-    known = optimise(root_of(PREFIX.gram(size - 1) / PREFIX.trace(size - 1)), (size - 1,), 1e-7)
-    assert known.primal * (1 - 1e-3) < optimum.dual <= known.primal
-    assert known.primal < error < 1.05 * known.primal
-    expected = (centred * factor.covariance).sum() / np.trace(centred) * factor.squared_l2_sensitivity
+    weights = rooted_weights([family], size, alone=False)
+    profile = profile_of(weights, size)
+    centred, square = weighted_piece(family.gram(size), profile)
+    trace, known = wide_scale(family, size, weights)
+    assert (trace, known) == pytest.approx((np.trace(centred), square), rel=1e-9)
+    problem = WideRoot(WideGram("", size, weights, ((family, 1 / trace),)))
+    optimum = problem.solved(None)
+    factor, error = problem.rounded(optimum, 25, "gaussian")
+    dense = optimise(root_of((centred + centred.T) / (2 * trace)), (size,), 1e-7)
+    assert dense.primal * (1 - 1e-3) < optimum.dual <= dense.primal
+    assert dense.primal * (1 - 1e-7) < error < 1.005 * dense.primal
+    covariance = factor.apply_covariance(np.eye(size)[None])[0]
+    expected = (centred * covariance).sum() / trace * factor.squared_l2_sensitivity
     assert error == pytest.approx(expected, rel=1e-7)
 
 

@@ -64,16 +64,21 @@ def test_bound_of_one_attribute_is_optimum_or_svd_bound():
         assert 0.3 * exact_floor(several) < whole_bound(several) <= exact_floor(several) * (1 + 1e-7)
 
 
+ROOTS = {"prefix": "spectral", "range": "spectral", "circular": "circulant"}
+ABOVE = {"spectral": 1.005, "circulant": 1 + 1e-7, "nested": 1.15}  # of the error on all cells
+
+
 @pytest.mark.parametrize("family", ["prefix", "range", "circular"])
 @pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals"])
 @pytest.mark.parametrize("size", [96, 150])
-def test_two_level_error_is_near_optimum_and_within_gap(family, mechanism, size, request):
+def test_error_beside_another_attribute_is_near_optimum_and_within_gap(family, mechanism, size, request):
     workload = Workload(Domain({"a": size, "b": 3})).add(family, attributes=[("a",), ("a", "b")])
     whole = plan(workload, mechanism)
     request.getfixturevalue("few_cells")
     built = plan(workload, mechanism)
-    assert any(factor.kind == "nested" for block in built.blocks for factor in block.factors)
-    assert whole.error < built.error < 1.15 * whole.error
+    kind = "nested" if mechanism == "query-smasher" and family != "circular" else ROOTS[family]
+    assert kind in kinds_of(built)
+    assert whole.error * (1 - 1e-7) < built.error < ABOVE[kind] * whole.error
     assert built.error / whole.error - 1 < built.optimality_gap + BETWEEN_WEIGHTS < 0.2
     assert built.accuracy.total_error(workload) == pytest.approx(built.error, rel=1e-9)
 
@@ -81,10 +86,10 @@ def test_two_level_error_is_near_optimum_and_within_gap(family, mechanism, size,
 def test_prefix_alone_on_wide_axis_is_near_optimum():
     workload = Workload(Domain({"a": 3000})).add("prefix", degree=1)
     built, split = plan(workload, "weighted-residuals"), plan(workload, "query-smasher")
-    assert kinds_of(built) == ["toeplitz"]
+    assert kinds_of(built) == ["spectral"]
     assert built.error < 0.95 * split.error
-    assert built.bound_all**2 < built.error / built.query_count < 1.04 * built.bound_all**2
-    assert built.optimality_gap < 0.03
+    assert built.bound_all**2 < built.error / built.query_count < 1.004 * built.bound_all**2
+    assert built.optimality_gap < 0.004
     assert built.accuracy.total_error(workload) == pytest.approx(built.error, rel=1e-9)
     assert any("dual of the queries of the axis" in note for note in built.notes)
 
@@ -96,19 +101,19 @@ def kinds_of(built):
 @pytest.mark.usefixtures("few_cells")
 def test_prefix_beside_other_attributes_takes_the_smaller_error():
     domain = Domain({"a": 600, "b": 5})
-    assert "toeplitz" in kinds_of(plan(Workload(domain).add("prefix", attributes=[("a",), ("b",)])))
+    assert "spectral" in kinds_of(plan(Workload(domain).add("prefix", attributes=[("a",), ("b",)])))
     pure = plan(Workload(domain).add("prefix", attributes=[("a",)]), noise="laplace")
-    assert "toeplitz" not in kinds_of(pure)
+    assert "spectral" not in kinds_of(pure)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_cells")
-@pytest.mark.parametrize(("family", "names"), [("prefix", ("a", "b")), ("range", ("a",)), ("marginal", ("a",))])
+@pytest.mark.parametrize(("family", "names"), [("range", ("a", "b")), ("marginal", ("a",)), ("circular", ("a", "b"))])
 def test_prefix_beside_other_queries_of_the_attribute_has_two_levels(family, names):
     workload = Workload(Domain({"a": 600, "b": 2})).add("prefix", attributes=[("a",)]).add(family, attributes=[names])
     kinds = kinds_of(plan(workload))
     assert "nested" in kinds
-    assert "toeplitz" not in kinds
+    assert "spectral" not in kinds
 
 
 @pytest.mark.slow
@@ -129,7 +134,7 @@ def test_marginal_of_wide_axis_needs_no_matrix(mechanism):
 
 
 def test_too_wide_axes_are_refused():
-    for mechanism in ("hdmm", "eigen-design", "baseline", "residual-planner-plus"):
+    for mechanism in ("eigen-design", "baseline", "residual-planner-plus"):
         with pytest.raises(PlanError, match=r"cells.*at most|at most .* cells"):
             plan(Workload(Domain({"a": 10**5})).add("prefix", degree=1), mechanism)
     for family, degree, cells in (("random", 1, 20_000), ("random", 2, 10**6), ("affine", 2, 3000), ("abs", 2, 10**6)):

@@ -35,7 +35,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import MAX_EMAX, Decimal, localcontext
 from fractions import Fraction
-from itertools import accumulate, combinations, pairwise
+from itertools import combinations, pairwise
 from operator import mul
 from statistics import NormalDist
 from typing import Any
@@ -45,6 +45,7 @@ ABOVE = Fraction(1 + 1e-9)  # tolerance for rounding of floats
 MOST_SETS = 200_000  # sets of columns over which the largest cost of a matrix is computed exactly
 MOST_SPLIT = 2000  # rows of a unit of which all divisions over values are compared
 MOST_MULTIPLIER, MOST_SPREAD = 1 << 24, 1 << 40  # of strategies on trees
+OTHER_FORMS = {"matrix", "columns", "levels"}  # entries that would hide the integers of an implicit strategy
 
 Fields = dict[str, Any]
 Events = Counter[tuple[str, Fraction]]  # counts by kind and exact cost: μ², ε or ρ
@@ -88,8 +89,6 @@ def norms(factor: Fields) -> tuple[int, int]:
 
 
 def of_columns(factor: Fields) -> list[tuple[int, int]]:
-    if factor["kind"] == "toeplitz":
-        return of_toeplitz(factor)
     if factor["kind"] == "layered":
         return of_layers(factor)
     if factor["kind"] == "spectral":
@@ -102,46 +101,60 @@ def of_columns(factor: Fields) -> list[tuple[int, int]]:
     return [(sum(v * v for v in column), sum(map(abs, column))) for column in columns(factor)]
 
 
-def of_toeplitz(factor: Fields) -> list[tuple[int, int]]:
-    """Return norms for entries t_(i−j) d_j, j ≤ i < cells − 1, of integers t and then d. The last column is 0."""
-    own, (cells,), other = list(unpacked(factor["packed"])), factor["shape"], {"matrix", "columns", "levels"}
-    if other & set(factor) or len(own) != 2 * cells - 2 or min(own) < 0 or min(own[cells - 1 :]) < 1:
-        raise ValueError("a Toeplitz strategy has other entries than coefficients, and multipliers of at least 1")
-    sums = zip(accumulate(t * t for t in own[: cells - 1]), accumulate(own[: cells - 1]), strict=True)
-    return [(d * d * squared, d * one) for d, (squared, one) in zip(own[: cells - 2 : -1], sums, strict=True)]
-
-
 def of_spectrum(factor: Fields) -> list[tuple[int, int]]:
-    """Return norms for entries (t_(i−j) − t_(i+j+2)) d_j, on a circle t_(i−j) d_j, of integers t of an even period.
+    """Return norms for entries M T_ij d_j − s_i, of integers d, U of sum M, and T, with s_i = Σ_j T_ij d_j U_j.
 
-    The squared norm of column j without d_j is a_0 − a_(2j+2), on a circle a_0, for the autocorrelation a of t. If t
-    does not increase over half its period, no entry is negative, and the L1 norm is a difference of running sums.
+    T is a sum of two terms of an even sequence t of period N: t_(i−j) − t_(i+j+2) with N = 2 cells + 2, or for an even
+    start t_(i−j) + t_(i+j+1) with N = 4 cells + 2 and t_(k+N/2) = −t_k. Column j has the squared norm
+    M² d_j² (T²)_jj − 2 M d_j (T s)_j + Σ s². If t does not increase from 0, no entry of T is negative; the second norm
+    is a bound of the L1 norm, M d_j times the sum of column j of T, and Σ s.
     """
-    known, own, (cells,) = list(unpacked(factor["coefficients"])), unpacked(factor["multipliers"]), factor["shape"]
-    period = cells if factor["circle"] else 2 * cells + 2
-    series = known + known[1 : (period + 1) // 2][::-1]
-    products = autocorrelation(series)
-    if factor["circle"]:
-        return [(d * d * products[0], d * sum(series)) for d in own]
-    before = list(accumulate(series * 2, initial=0))
+    own, spread, whole = unpacked(factor["multipliers"]), unpacked(factor["spread"]), sum(unpacked(factor["spread"]))
+    shift = _root_product(factor, list(map(mul, own, spread)))
+    again, sums = _root_product(factor, shift), _root_product(factor, [1] * len(own))
+    known, sign, step = _sequence(factor)
+    squares = cyclic_product(known, known)
+    squares = _turned(squares) if factor["even"] else squares
+    total, square = sum(shift), sum(map(mul, shift, shift))
     pairs = list[tuple[int, int]]()
     for j, d in enumerate(own):
-        squared = products[0] - products[2 * j + 2]
-        near = before[period - j + cells] - before[period - j]
-        far = before[min(j + 2 + cells, 2 * period)] - before[j + 2]
-        pairs.append((d * d * squared, d * (near - far)))
+        norm = squares[0] + sign * squares[(2 * j + step) % len(squares)]
+        pairs.append(((whole * d) ** 2 * norm - 2 * whole * d * again[j] + square, whole * d * sums[j] + total))
     return pairs
 
 
-def autocorrelation(series: Sequence[int]) -> list[int]:
-    """Return the cyclic autocorrelation of an even sequence of integers of at least 0: the digits of a square."""
-    width, count = len(str(len(series) * max(series) ** 2)), len(series)
+def _sequence(factor: Fields) -> tuple[list[int], int, int]:
+    """Return t over a period, its positive part for an even start, with the sign and shift of the second term of T."""
+    known, (cells,) = list(unpacked(factor["coefficients"])), factor["shape"]
+    if factor["even"]:
+        return known + [0] * (2 * cells + 1) + known[1:][::-1], 1, 1
+    return known + known[1:-1][::-1], -1, 2
+
+
+def _turned(values: Sequence[int]) -> list[int]:
+    """Return a sequence less itself half a period later: that of t from that of its positive part."""
+    half = len(values) // 2
+    return [value - values[(place + half) % len(values)] for place, value in enumerate(values)]
+
+
+def _root_product(factor: Fields, values: Sequence[int]) -> list[int]:
+    """Return T applied to integers of at least 0."""
+    (known, sign, step), cells = _sequence(factor), len(values)
+    found = cyclic_product(known, [*values, *[0] * (len(known) - cells)])
+    found = _turned(found) if factor["even"] else found
+    return [found[i] + sign * found[-i - step] for i in range(cells)]
+
+
+def cyclic_product(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return the cyclic convolution of two sequences of integers of at least 0: the digits of a product."""
+    width, count = len(str(len(first) * max(first) * max(second))), len(first)
     with localcontext() as context:
         context.prec, context.Emax = 2 * count * width + 2, MAX_EMAX
-        number = Decimal("".join(str(value).zfill(width) for value in reversed(series)))
-        text = format(number * number, "f").zfill(2 * count * width)
+        one, other = (Decimal("".join(str(value).zfill(width) for value in reversed(values)))
+                      for values in (first, second))  # fmt: skip
+        text = format(one * other, "f").zfill(2 * count * width)
     sums = [int(text[end - width : end]) for end in range(len(text), 0, -width)]
-    return [first + second for first, second in zip(sums[:count], sums[count : 2 * count], strict=True)]
+    return [low + high for low, high in zip(sums[:count], sums[count : 2 * count], strict=True)]
 
 
 def of_layers(factor: Fields) -> list[tuple[int, int]]:
@@ -211,9 +224,12 @@ def digest(factor: Fields) -> str:
     if factor["kind"] == "tree":
         return digest_of_tree(factor)
     if factor["kind"] in ("layered", "spectral"):
-        names, form = ("top", "widths") if factor["kind"] == "layered" else ("coefficients", "circle")
-        head = f"{factor['kind']}{tuple(factor['shape'])}{tuple(factor[form]) if form == 'widths' else factor[form]}"
-        integers = b"".join(zlib.decompress(base64.b64decode(factor[name])) for name in (names, "multipliers"))
+        layered = ("top", "multipliers")
+        names = layered if factor["kind"] == "layered" else ("coefficients", "multipliers", "spread")
+        head = (
+            f"{factor['kind']}{tuple(factor['shape'])}{factor['even'] if 'even' in factor else tuple(factor['widths'])}"
+        )
+        integers = b"".join(zlib.decompress(base64.b64decode(factor[name])) for name in names)
         return hashlib.sha256(head.encode() + integers).hexdigest()
     if "columns" in factor:
         return factor["columns"]["sha256"]
@@ -278,22 +294,26 @@ def _misshapen_tree(factor: Fields) -> str:
 
 def _misshapen_spectrum(factor: Fields) -> str:
     """Return the fault of a spectral strategy whose integers are not those of its axis."""
-    known, own, shape = unpacked(factor["coefficients"]), unpacked(factor["multipliers"]), factor["shape"]
+    known, own, spread = (unpacked(factor[name]) for name in ("coefficients", "multipliers", "spread"))
+    shape = factor["shape"]
     if (
         len(shape) != 1
         or len(own) != shape[0]
-        or len(known) != (shape[0] if factor["circle"] else 2 * shape[0] + 2) // 2 + 1
+        or len(known) != shape[0] + 2 - factor["even"]
+        or len(spread) != shape[0]
     ):
-        return "has not a coefficient for each distance and a multiplier for each cell"
+        return "has not a coefficient for each distance, and a multiplier and a weight for each cell"
+    if OTHER_FORMS & set(factor):
+        return "has entries of another form beside its integers"
     if min(own) < 1 or known[-1] < 0 or any(after > before for before, after in pairwise(known)):
         return "has coefficients that increase or are negative, or multipliers below 1"
-    return ""
+    return "has weights below 0, or only 0" if min(spread) < 0 or not any(spread) else ""
 
 
 def _misshapen_kernel(factor: Fields) -> str:
     """Return the fault of a circulant strategy whose first column is not centred along every axis of its cells."""
     kernel, step = unpacked(factor["packed"]), 1
-    if {"matrix", "columns", "levels"} & set(factor) or len(kernel) != math.prod(factor["shape"]) or not any(kernel):
+    if OTHER_FORMS & set(factor) or len(kernel) != math.prod(factor["shape"]) or not any(kernel):
         return "has not an integer for each cell, or only 0"
     for size in reversed(factor["shape"]):
         starts = (first + place for first in range(0, len(kernel), size * step) for place in range(step))
@@ -306,6 +326,8 @@ def _misshapen_kernel(factor: Fields) -> str:
 def _misshapen_layers(factor: Fields) -> str:
     """Return the fault of a layered strategy whose levels are no division of its cells, from blocks to cells."""
     widths, shape = factor["widths"], factor["shape"]
+    if OTHER_FORMS & set(factor):
+        return "has entries of another form beside its integers"
     if len(shape) != 1 or not widths or min(widths) < 1 or widths[-1] != 1:
         return "has no levels from blocks to cells on one axis"
     if any(above <= below or above % below for above, below in pairwise(widths)):

@@ -19,7 +19,7 @@ from dpscale.base.errors import DpscaleError
 from dpscale.domain.public_totals import condition_of
 from dpscale.engine import resolve
 from dpscale.job import Job, TableJob
-from dpscale.job.allocation import LinkBudget, expected_job, first_share
+from dpscale.job.allocation import LOSES, LinkBudget, expected_job, first_share
 from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, describe_neighbours, neighbour_relation, table_job
 from dpscale.job.sections import MechanismTable
@@ -100,7 +100,8 @@ def _rmse(job: TableJob, mechanism: str) -> float | None:
 def _of_link(piece: LinkBudget) -> dict[str, Any]:
     """Return the standard deviations of the noise; None if not measured.
 
-    `random` is the expected remaining fraction of random links' error by number of links; None for "published".
+    `random` is the expected remaining fraction of random links' error by number of links; `loses` is a sentence on
+    the numbers for which a published loop is expected to be worse than random links, "" if there are none.
     """
     pairs = PairTables(piece.sizes(piece.link.child))
     draws = {"links": piece.links_draw() if piece.counted else None,
@@ -109,11 +110,16 @@ def _of_link(piece: LinkBudget) -> dict[str, Any]:
     siblings = math.sqrt(piece.siblings_draw(pairs).lattice_variance) * STEP if piece.siblings else None
     tables = piece.history
     steps = None if tables is None else math.sqrt(piece.steps_draw(tables).lattice_variance)
-    left = None if piece.loops or not piece.modelled else _left(piece)
-    return {**noise, "siblings": siblings, "steps": steps, "random": left}
+    left = _left(piece) if piece.modelled else None
+    lost = [f"{int(links):,}" for links, error in (left or {}).items() if piece.loops and error > 1]
+    loses = f"{LOSES} with {', '.join(lost)} links" if lost else ""
+    return {**noise, "siblings": siblings, "steps": steps, "random": left, "loses": loses}
 
 
 def _left(piece: LinkBudget) -> dict[str, float]:
+    numbers = [piece.link.links] if piece.link.links else LINKS
+    if piece.loops:
+        return {str(links): piece.loop_error(links) for links in numbers}
     sides = even_side(piece.sizes(piece.link.parent)), even_side(piece.sizes(piece.link.child))
-    questions = ((links, piece.question(sides, links)) for links in ([piece.link.links] if piece.link.links else LINKS))
+    questions = ((links, piece.question(sides, links)) for links in numbers)
     return {str(links): plan_shares(one).expected / max(random_error(one), 1e-9) for links, one in questions}

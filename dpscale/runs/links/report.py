@@ -93,7 +93,10 @@ class ReleasedLink:
 
     @property
     def expected(self) -> float | None:
-        """Expected error of cross marginals relative to random links, by the plan's priors; None for "published"."""
+        """Expected error of cross marginals relative to random links, by the plan's priors; None if not measured."""
+        piece = piece_of(self.run, self.link)
+        if piece.loops:
+            return piece.loop_error(max(self.ends.links, 1))
         path = stored_draws(self.run, self.link).folder / "shares.json"
         if not present(path):
             return None

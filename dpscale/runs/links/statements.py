@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from dpscale.base.display import figure
+from dpscale.job.allocation import LOSES
 from dpscale.job.sections import LinkSection
 from dpscale.job.table_sizes import required_links, stated_rows
 from dpscale.relational.assignment import MOST_WORDS
@@ -172,7 +173,10 @@ def describe_allocation(run: LinkedTables, link: LinkSection, expected: float | 
             bound = "was chosen from this measurement" if name in content.get("bounds", {}) else "is that of the job"
             found.append({"text": f"About {100 * cut:.0f} % of the links of {name} in the data are beyond the bound of"
                           f" {link.bound}, which {bound}, and were not counted.", "warn": cut > MUCH})  # fmt: skip
-    if expected is not None and expected > LITTLE:
+    if expected is not None and expected > 1 and link.mechanism == "published":
+        text = f"By the noise of its marginals, {LOSES}: {name} has {figure(expected)} times their expected error."
+        found.append({"text": text, "warn": True})
+    elif expected is not None and expected > LITTLE:
         found.append({"text": f"The share of {name} is too small for a signal: its links are hardly better than random"
                       " ones.", "warn": True})  # fmt: skip
     return found
