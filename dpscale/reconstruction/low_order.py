@@ -221,9 +221,9 @@ def from_estimates(estimates: LeastSquaresEstimates, grain: float = GRAIN, chain
     rules = plan.domain.rules
     ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
     ones = reconcile_one_ways(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
-    pairs = [subset for subset in sets if len(subset) == 2]
+    pairs: list[AttributeSet] = [subset for subset in sets if len(subset) == 2]
     groups = _groups(estimates, ones, pairs, grain, total)
-    measured = {subset: _residual(estimates, subset, groups) for subset in pairs}
+    measured: dict[AttributeSet, NoisyResidual] = {subset: _residual(estimates, subset, groups) for subset in pairs}
     model = low_order(ones, groups, measured, chains=chains, rules=rules)
 
     for degree in sorted({len(subset) for subset in sets if len(subset) > 2}):
