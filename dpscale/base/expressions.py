@@ -24,7 +24,7 @@ TOKEN = re.compile(r"""
   | (?P<word>[^\W\d]\w*)
   | (?P<sign>==|<>|!=|<=|>=|=|<|>|&&|\|\||[&|])
   | (?P<mark>\.\.|[(),\[\]])
-  | (?P<sign>[.+*-])
+  | (?P<arithmetic>[.+*-])
 """, re.VERBOSE)  # fmt: skip
 INSTEAD = {"==": "write a single =", "<>": "write !=", "&&": "write and", "&": "write and"}
 MOST = 1 << 63  # smaller integers are compared exactly, as in columns
@@ -77,7 +77,7 @@ class ExpressionReader:
         found, at = [], 0
         while at < len(text):
             match = TOKEN.match(text, at)
-            if match is None or (match.lastgroup == "sign" and not self.sums):
+            if match is None or (match.lastgroup == "arithmetic" and not self.sums):
                 self.refuse(Token("none", text[at], at), self.takes)
             found.append(Token(str(match.lastgroup), match.group(), at))
             at = match.end()
@@ -94,7 +94,7 @@ class ExpressionReader:
 
     def take_if(self, *words: str) -> bool:
         """Move past the next token if it is one of some words or marks; return whether it is."""
-        found = self.next.kind in ("word", "mark", "sign") and self.next.text.lower() in words
+        found = self.next.kind in ("word", "mark", "arithmetic") and self.next.text.lower() in words
         self.place += found
         return found
 

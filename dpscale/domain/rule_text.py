@@ -363,7 +363,7 @@ class _Reader(ConditionReader):
             found = found.plus(other, sign)
 
     def _take_sign(self, *signs: str) -> bool:
-        return self.next.kind == "sign" and self.take_if(*signs)
+        return self.next.kind == "arithmetic" and self.take_if(*signs)
 
     def _term(self) -> _Operand:
         if self.next.kind in ("word", "quoted") and self.next.text.lower() not in ("true", "false"):
