@@ -427,10 +427,10 @@ def _text_ratios(found: Mapping[tuple[str, str, float], Figures], name: str) -> 
     return ratios
 
 
-def run_shapes(tasks: Tasks) -> Figures:
+def run_shapes(tasks: Tasks, shapes: Sequence[str]) -> Figures:
     """Print errors and seconds on tables with the paper's numbers of attributes, and return the figures."""
     figures: Figures = {}
-    present = [name for name in SHAPES if _side_by_side(name) is not None]
+    present = [name for name in shapes if _side_by_side(name) is not None]
     runs = {(name, mechanism): [(name, mechanism, 1.0, 0)] for name in present for mechanism in SHAPE_MECHANISMS}
     for (name, mechanism), own in tasks.means(measure_errors, runs).items():
         count = len(list(combinations(range(int(name)), 3)))
@@ -551,6 +551,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=(*PARTS, "models"), default=PARTS)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--limit", type=float, default=MODEL_SECONDS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     for flag in ("quick", "long", "nightly", "save"):
@@ -579,7 +580,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if "sizes" in chosen.only and "adult" in tables and not quick:
         figures |= run_sizes(tasks)
     if "shapes" in chosen.only and not quick:
-        figures |= run_shapes(tasks)
+        figures |= run_shapes(tasks, chosen.shapes)
     if "models" in chosen.only:
         figures |= run_models(tables, chosen.limit)
     if "errors" in chosen.only:
