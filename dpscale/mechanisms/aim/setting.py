@@ -377,16 +377,15 @@ class Setting:
     def laws(self) -> dict[int, tuple[AttributeSet, ...]]:
         """Sets that may be selected as laws, by their number of attributes, whether or not they are in a target.
 
-        If there are too many, those of the attributes with the fewest cells, MOST_LAWS sets at most.
+        If there are too many, those of the attributes with the fewest cells: MOST_LAWS sets at most, and the smallest
+        of these with MOST_LARGER_CELLS in total.
         """
         found: dict[int, tuple[AttributeSet, ...]] = {}
         for degree in self.schedule.law_degrees:
             chosen = self.ordered(self._fewest_cells(degree))
             sets = (names for names in combinations(chosen, degree) if not self._has_two_levels(names))
-            few = [names for names in sets if self._product(names) <= MOST_LARGER_CELLS // MOST_LAWS]
-            found[degree] = tuple(
-                names for names in few if not (self.estimator.is_determined(names) or self.is_known(names))
-            )
+            open_sets = [names for names in sets if not (self.estimator.is_determined(names) or self.is_known(names))]
+            found[degree] = self._small(open_sets, MOST_LAWS)
         return found
 
     def _fewest_cells(self, degree: int) -> list[str]:
@@ -421,7 +420,8 @@ class Setting:
 
         inside = {names for names in inside if not (self.estimator.is_determined(names) or self.is_known(names))}
         ordered = sorted(inside, key=self.place)
-        return tuple(names for names in ordered if len(names) <= self._always) + self._small(ordered)
+        larger = [names for names in ordered if len(names) > self._always]
+        return tuple(names for names in ordered if len(names) <= self._always) + self._small(larger, MOST_LARGER)
 
     @cached_property
     def _position(self) -> dict[str, int]:
@@ -431,11 +431,10 @@ class Setting:
         """Return the sort key of a candidate."""
         return len(names), [self._position[name] for name in names]
 
-    def _small(self, ordered: Sequence[AttributeSet]) -> tuple[AttributeSet, ...]:
-        """Return the larger sets with few cells, in order."""
-        larger = [names for names in ordered if len(names) > self._always]
+    def _small(self, larger: Sequence[AttributeSet], most: int) -> tuple[AttributeSet, ...]:
+        """Return the sets with the fewest cells, in order: at most `most`, with MOST_LARGER_CELLS in total."""
         cells = {names: self._product(names) for names in larger}
-        fewest = sorted(larger, key=cells.__getitem__)[:MOST_LARGER]
+        fewest = sorted(larger, key=cells.__getitem__)[:most]
         chosen = {names for names, sofar in zip(fewest, accumulate(cells[names] for names in fewest), strict=True)
                 if sofar <= MOST_LARGER_CELLS}  # fmt: skip
         return tuple(names for names in larger if names in chosen)

@@ -177,6 +177,16 @@ def test_number_of_candidates_is_limited(monkeypatch) -> None:
     assert set(setting.laws[4]) <= set(setting.candidates)
 
 
+def test_cells_of_candidates_are_limited_in_total(monkeypatch) -> None:
+    sizes = {"a": 6, "b": 6, "c": 6, "d": 6, "e": 2}
+    targets = tuple(combinations(sizes, 3))
+    setting = Setting(sizes, targets, Fraction(1), schedule=BatchedSchedule(degree=4))
+    assert setting.laws[4] == tuple(combinations(sizes, 4)), "wide attributes too"
+    monkeypatch.setattr(settings_of, "MOST_LARGER_CELLS", 4 * 6**3 * 2)
+    few = Setting(sizes, targets, Fraction(1), schedule=BatchedSchedule(degree=4))
+    assert few.laws[4] == tuple(names for names in combinations(sizes, 4) if "e" in names)
+
+
 def test_degree_three_has_no_selection_of_laws() -> None:
     setting = make_setting(degree=3)
     assert setting.laws == {}
