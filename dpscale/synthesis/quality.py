@@ -231,8 +231,9 @@ def worst_set(comparisons: Sequence[SetComparison]) -> SetComparison | None:
     """Return the set that fails by most, or that is nearest to failing: in standard errors where they are known."""
 
     def order(one: SetComparison) -> tuple[bool, bool, float]:
-        known = one.standard_errors is not None
-        return one.fails(len(comparisons)), known, one.standard_errors or one.departure - one.limit
+        fails, known = one.fails(len(comparisons)), one.standard_errors is not None
+        beyond = one.departure - one.limit if fails else one.departure / one.limit
+        return fails, known, one.standard_errors or beyond
 
     return max(comparisons, key=order, default=None)
 
