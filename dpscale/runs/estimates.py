@@ -272,7 +272,8 @@ def read_sampler(folder: Path, name: str) -> RowSampler:
     if name == "ancestral":
         return read_ancestral(folder / ANCESTRAL)
     larger = read_targets(folder / (THREES if name == "polished" else LAWS))
-    return PairwiseSampler(*read_pairwise(folder / PAIRWISE_FILE), None if larger.is_empty else larger)
+    plain = larger.is_empty and name != "polished"  # polished rows of two attributes have no larger set
+    return PairwiseSampler(*read_pairwise(folder / PAIRWISE_FILE), None if plain else larger)
 
 
 def open_sampler(path: str, folder: str, name: str) -> tuple[TablePart, RowSampler]:

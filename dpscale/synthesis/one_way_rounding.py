@@ -22,7 +22,7 @@ from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT, CellDi
 from dpscale.synthesis.rule_values import RowCells, RuleValues
 
 SPARE, FEW = 4, 64  # rows that are sorted first, for each that is moved
-SLACK = 0.001  # L1 error, as a share of all rows, below which a 1-way is not adjusted
+SLACK = 0.001, 0.006, 8  # L1 error below which a 1-way stays: a share of all rows; of few rows; in rows
 
 
 def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers32) -> Integers32:
@@ -37,11 +37,11 @@ def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers
     rows : ndarray of int32, shape (n, d)
         Cells.
     """
-    out = rows.copy()
+    out, (least, most, few) = rows.copy(), SLACK
     for i, name in enumerate(targets.layout.names):
         target = apportion(cells.ones[name], len(rows))
         surplus = np.bincount(out[:, i], minlength=len(target)) - target
-        if np.abs(surplus).sum() > SLACK * len(rows):
+        if np.abs(surplus).sum() > max(least * len(rows), min(most * len(rows), few)):
             _move(targets, cells, out, i, surplus)
     return out
 
