@@ -162,7 +162,7 @@ def refine(
     job: str | Path | Mapping[str, Any] | None = None,
     run_dir: str | Path | None = None,
     client: Any = None,
-    scheduler: str | None = None,
+    scheduler: Any = None,
     progress: Progress = silent,
     data: Any = None,
 ) -> Release:

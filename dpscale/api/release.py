@@ -27,7 +27,7 @@ from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
 from dpscale.runs.estimates import counted_words, estimates_of, graphical_model_of, joint_distribution, share_cut
-from dpscale.runs.opening import open_readable
+from dpscale.runs.opening import open_part, open_readable
 from dpscale.runs.run import Run
 from dpscale.runs.searches import summarize_searches
 
@@ -39,10 +39,15 @@ if TYPE_CHECKING:
     from dpscale.plans.plan import Plan
 
 
-def _opened_again(kind: type[Release], path: str, part: str) -> Release:
-    """Return the release of a run directory, or that of one of its tables or joins."""
+def _opened_again(kind: type[Release], path: str, folder: str) -> Release:
+    """Return the release of a run directory, or that of one of its tables, joins or periods by its folder."""
     opened = kind.open(path)
-    return (opened.tables | opened.joins)[part.removeprefix("tables.").removeprefix("joins.")] if part else opened
+    if not folder:
+        return opened
+    tables = (
+        one for one in opened.tables.values() if getattr(one._run, "folder", "") == folder
+    )  # their rows are in the database
+    return next(tables, None) or kind(open_part(f"{path}/{folder}"))
 
 
 class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
@@ -73,8 +78,8 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how the release is opened again by its path: nothing of a run is in a pickle, and no secret."""
-        part = getattr(self._run, "folder", "") and self._run.name
-        return _opened_again, (type(self), str(getattr(self._run, "run", self._run).path), part)
+        whole, folder = getattr(self._run, "run", self._run), getattr(self._run, "folder", "")
+        return _opened_again, (type(self), str(whole.path), folder)
 
     @cached_property
     def tables(self) -> dict[str, Release]:

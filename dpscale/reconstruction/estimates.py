@@ -18,6 +18,7 @@ from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.blocks import Block, Blocks, Strategy
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
+from dpscale.privacy.accounting import LAPLACE
 from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import center, residual_of, smear, subsets
 from dpscale.workload.residual.axes import Groups, coarsened
@@ -199,6 +200,9 @@ def grouped_variance(factor: Factor, groups: Groups | None) -> float:
     return float(np.diag(center(covariance, (0, 1))).mean())
 
 
+HEAVY = 4.0
+
+
 def degrees_of_freedom(factor: Factor) -> float:
     """Return (Σ λ)² / Σ λ² over the eigenvalues of a factor's covariance; the least, 1, for a long factor."""
     if factor.is_long:
@@ -261,7 +265,8 @@ class LeastSquaresEstimates:
         variance : float
             Variance of the noise, summed over the cells.
         freedom : float
-            Degrees of freedom: with λ the eigenvalues of the covariance, (Σ λ)² / Σ λ².
+            Degrees of freedom: with λ the eigenvalues of the covariance, (Σ λ)² / Σ λ². Squares of Laplace noise vary
+            more: their sum has the tail of a χ² variable of at most 1/HEAVY of these degrees.
 
         None if the residual was not measured alone, axis by axis and with noise.
         """
@@ -273,6 +278,7 @@ class LeastSquaresEstimates:
 
         estimate, profiles = self.residual(subset), self.accuracy.axis_profiles(subset)
         freedom = math.prod(degrees_of_freedom(factor) for factor in estimator.factors)
+        freedom /= HEAVY if self.noise == LAPLACE else 1.0
         return lambda counts: residual_of(counts, range(counts.ndim), profiles) - estimate, variance, freedom
 
     @property

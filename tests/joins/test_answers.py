@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,9 @@ def test_unknown_sets_are_refused_with_the_joins_that_exist(tmp_path: Path) -> N
     assert estimate == pytest.approx(len(make_frames()["orders"]), abs=1)
     assert 0 < error < 1
     assert list(release.table(("orders.month", "persons.sex")).columns[:2]) == ["orders.month", "persons.sex"]
+
+    again = pickle.loads(pickle.dumps(release))
+    assert list(again.tables) == list(release.tables)
+    for one in (*release.tables.values(), *release.joins.values()):
+        same, names = pickle.loads(pickle.dumps(one)), one.domain.names[:1]
+        assert (same.marginal(names) == one.marginal(names)).all(), "releases of tables and joins too"

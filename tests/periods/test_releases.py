@@ -1,5 +1,6 @@
 """Releases of growing tables: estimates, errors, consistency over time, files and folders."""
 
+import pickle
 from datetime import date
 
 import numpy as np
@@ -136,6 +137,9 @@ def test_synthetic_rows_are_consistent_over_time(tmp_path, mechanism):
         assert np.abs(table - estimate).max() < 12
     window = opened.at(MONTHS[2], "window").synthetic().compute()
     assert len(window) == sum(map(len, rows.values()))
+    for one in (opened.at(MONTHS[1]), opened.at(MONTHS[1], "cumulative")):
+        again = pickle.loads(pickle.dumps(one))
+        assert len(again.synthetic().compute()) == len(one.synthetic().compute())
 
 
 def test_job_without_a_complete_period_is_refused(tmp_path):

@@ -12,6 +12,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import PlanError
+from dpscale.reconstruction.estimates import HEAVY
 from dpscale.runs import estimates as run_estimates
 from dpscale.runs.stages.synthesize import RowsWarning
 from dpscale.synthesis.quality import (
@@ -60,13 +61,13 @@ def residual(table: np.ndarray) -> np.ndarray:
     return center(table, range(table.ndim))
 
 
-def check(rows: np.ndarray, layout: SetLayout, noisy: dict, deviation: float) -> str:
+def check(rows: np.ndarray, layout: SetLayout, noisy: dict, deviation: float, heavy: float = 1.0) -> str:
     """Return the warning for rows and noisy marginals with independent noise in every cell of each residual."""
     names = tuple("abcd")
 
     def noise(subset) -> ResidualNoise:
         freedom = float(np.prod([SIZES[names.index(name)] - 1 for name in subset]))
-        return ResidualNoise(lambda counts: residual(counts) - noisy[subset], deviation**2 * freedom, freedom)
+        return ResidualNoise(lambda counts: residual(counts) - noisy[subset], deviation**2 * freedom, freedom / heavy)
 
     tables = {subset: expanded(noisy, subset) for subset in noisy if subset}
     comparisons = compare(layout, names, layout.count(rows), len(rows), tables.__getitem__, noise=noise)
@@ -84,15 +85,18 @@ def expanded(noisy: dict, subset: tuple[str, ...]) -> np.ndarray:
     return np.asarray(total)
 
 
-def noisy_residuals(shares: np.ndarray, records: float, deviation: float, rng: np.random.Generator) -> dict:
+def noisy_residuals(
+    shares: np.ndarray, records: float, deviation: float, rng: np.random.Generator, laplace: bool = False
+) -> dict:
     """Return the residual of every set of up to three attributes, with noise."""
+    draw, scale = (rng.laplace, deviation / np.sqrt(2)) if laplace else (rng.normal, deviation)
     names = tuple("abcd")
     noisy = {(): np.array(records)}
     for degree in (1, 2, 3):
         for subset in combinations(names, degree):
             axes = tuple(i for i, name in enumerate(names) if name not in subset)
             exact = records * shares.sum(axis=axes)
-            noisy[subset] = residual(exact + rng.normal(0, deviation, exact.shape))
+            noisy[subset] = residual(exact + draw(0, scale, exact.shape))
     return noisy
 
 
@@ -101,17 +105,34 @@ def sample_rows(shares: np.ndarray, count: int, rng: np.random.Generator) -> np.
     return np.stack(np.unravel_index(cells, shares.shape), axis=1).astype(np.int32)
 
 
-@pytest.mark.parametrize(("deviation", "count"), [(5.0, 2000), (60.0, 2000), (60.0, 20_000)])
-def test_at_most_one_percent_of_correct_rows_warn(deviation: float, count: int) -> None:
+@pytest.mark.parametrize(
+    ("deviation", "count", "laplace"),
+    [(5.0, 2000, False), (60.0, 2000, False), (60.0, 20_000, False), (60.0, 20_000, True)],
+)
+def test_at_most_one_percent_of_correct_rows_warn(deviation: float, count: int, laplace: bool) -> None:
     """1,000 simulations, with fixed seeds: noise is redrawn, and rows are a sample of the measured table."""
     rng = np.random.default_rng(7)
     layout = compared_sets(list(combinations(range(4), 3)), SIZES)
     shares = make_shares(0.3)
     warned = 0
     for _ in range(1000):
-        noisy = noisy_residuals(shares, 2000.0, deviation, rng)
-        warned += bool(check(sample_rows(shares, count, rng), layout, noisy, deviation))
+        noisy = noisy_residuals(shares, 2000.0, deviation, rng, laplace)
+        heavy = HEAVY if laplace else 1.0
+        warned += bool(check(sample_rows(shares, count, rng), layout, noisy, deviation, heavy))
     assert warned <= 10
+
+
+@pytest.mark.parametrize("epsilon", [{"epsilon": 1.0}, {"epsilon": 1.0, "delta": 1e-9}])
+def test_noise_of_a_residual_is_that_of_its_measurement(monkeypatch, tmp_path, epsilon) -> None:
+    """Marginals with identity strategies: Π (size − 1) degrees of freedom, less for Laplace noise."""
+    monkeypatch.setenv("DPSCALE_DATA", str(tmp_path))
+    plan = dp.plan([["a", "b"]], dp.Domain(a=2, b=3), "residual-planner", **epsilon)
+    release = dp.run(plan, data=pd.DataFrame({"a": [0, 1] * 30, "b": [0, 1, 2] * 20}))
+    estimates = release.answered.estimates
+    difference, variance, freedom = estimates.residual_noise(("a", "b"))
+    assert np.abs(difference(estimates.marginal(("a", "b")))).max() < 1e-9
+    assert variance == pytest.approx(6 * estimates.group_variance(("a", "b"), {}))
+    assert freedom == pytest.approx(2 if "delta" in epsilon else 2 / HEAVY)
 
 
 @pytest.mark.parametrize("deviation", [5.0, 20.0])

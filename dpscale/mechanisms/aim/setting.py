@@ -16,11 +16,11 @@ divide its budget by cells: n cells with noise σ have an L1 error of n σ, and 
   were uninformative, regardless of their noise. For v uninformative measurements of n the part is
   (v − (n − v)) / (n + 2), so few measurements have less influence.
 
-*Laws* of four and more attributes have selections of their own (`WIDE`). Beside pairs, of which each is in many
-targets, they could not compete, and what only such a set shows is seen best when smaller sets are estimated. A share of
-the budget is reserved for each order k > 3 and divided by LAW_STEPS. A step selects one set of k attributes, or none,
-by its distance less the expected noise and less ln(number of sets) / scale, the price of so many candidates. It ends
-the order if no set is selected. What is left is spent by further rounds.
+*Laws* of four and more attributes have selections of their own (`law_degrees`): they could not compete with pairs, of
+which each is in many targets, and they are seen best when smaller sets are estimated. The share LAW_SHARE of the budget
+is reserved for each degree k > 3 and divided by LAW_STEPS. A step selects one set of k attributes, or none, by its
+distance less the expected noise and less ln(number of sets) / scale, the price of so many candidates. The degree ends
+if no set is selected. What is left is spent by further rounds.
 """
 
 from __future__ import annotations
