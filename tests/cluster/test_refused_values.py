@@ -48,18 +48,24 @@ def scheduler_log(dask_scheduler):
     return transitions, [text for task in dask_scheduler.tasks.values() if (text := task.exception_text)]
 
 
+def failures(client):
+    """Return the lines of worker logs, which begin with a time, that tell of failed tasks."""
+    return {line for lines in client.get_worker_logs().values() for _, line in lines if "Failed" in line}
+
+
 def collect_traces(client, place, refused, **policies):
     """Return the traces of a refused run in its error, on the scheduler and in worker logs, without random tokens."""
     job = write_job(place, refused, **policies)
     run = begin_table(Job.read(job), place / "run")
     run_stages(run, only="plan")
     before = client.run_on_scheduler(time.time)  # its log forgets what is old
+    earlier = failures(client)  # of tests before this on the same workers
     with pytest.raises(DataError) as caught:
         run_stages(run, client=client)
     transitions, errors = client.run_on_scheduler(scheduler_log)
     erred = sorted(mask_tokens(key) for key, *states, at in transitions if at > before and "erred" in states)
     assert any(at > before and "memory" in states for _, *states, at in transitions)
-    logs = [mask_tokens(line) for lines in client.get_worker_logs().values() for _, line in lines if "Failed" in line]
+    logs = [mask_tokens(line) for line in failures(client) - earlier]
     return str(caught.value), erred, sorted(set(errors)), sorted(logs)
 
 
