@@ -161,16 +161,16 @@ def weights_of_roots(workload: Workload) -> dict[str, Weights]:
 
     These are attributes with prefix queries or with range queries alone; see `WideRoot`.
     """
+    wide = {axis.name for axis in workload.domain.axes if is_wide(axis.size)}
     asked, refused = defaultdict[str, set[Family]](set), set[str]()
-    for part in workload.parts:
+    for part in workload.parts if wide else ():
         for names in part.sets:
             refused.update(() if part.factorizes else names)
             for name, family in zip(names, part.families(names) if part.factorizes else (), strict=False):
                 asked[name].add(family)
 
-    sizes = {name: workload.domain[name].size for name in asked.keys() - refused}
-    wide = {name: size for name, size in sizes.items() if is_wide(size)}
-    found = {name: rooted_weights(asked[name], size, len(asked) == 1) for name, size in wide.items()}
+    sizes = {name: workload.domain[name].size for name in wide & asked.keys() - refused}
+    found = {name: rooted_weights(asked[name], size, len(asked) == 1) for name, size in sizes.items()}
     return {name: weights for name, weights in found.items() if weights is not None}
 
 

@@ -13,7 +13,7 @@ that bound holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -252,7 +252,8 @@ def _floor(
         return exact_floor(workload, seconds=seconds)
     if kind == "values":
         least = whole_bound(workload)
-        return exact_floor(workload, seconds=seconds) if least <= 0 and _has_few_cells(workload) else least
+        few = _has_few_cells(workload, demands.kind_of)
+        return exact_floor(workload, seconds=seconds) if least <= 0 and few else least
     if kind == "some":
         fewer = demands_of(fewer_sets(workload, MOST_DEMANDS))
         return floor(fewer_sets(workload, MOST_DEMANDS), along_curve(fewer)) if fewer.counts else 0.0
@@ -298,14 +299,13 @@ def _kind_of_floor(problem: PlanningProblem, demands: Demands) -> str:
         return "some"
     if joint:
         return "groups"
-    return "either" if _has_few_cells(problem.workload) else "products"
+    return "either" if _has_few_cells(problem.workload, demands.kind_of) else "products"
 
 
-def _has_few_cells(workload: Workload) -> bool:
-    """Return whether the bound of all cells can be computed."""
-    names = workload.domain.ordered({name for names in workload.sets for name in names})
+def _has_few_cells(workload: Workload, names: Collection[str]) -> bool:
+    """Return whether the bound of all cells of a workload of these attributes can be computed."""
     wide = any(is_wide(workload.domain[name].size) for name in names)
-    return not wide and workload.domain.cells(names) <= EXACT_CELLS
+    return not wide and workload.domain.cells(list(names)) <= EXACT_CELLS
 
 
 def _has_large_sum(demands: Demands) -> bool:
