@@ -123,6 +123,7 @@ def target_disagreement(measurement_plan: MeasurementPlan, options: Options, fol
 
 def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str, each: ParallelMap) -> LowOrder:
     """Add pairs and wanted triples that were not measured, from a pairwise model, if it is learnt in about a minute."""
+    from dpscale.reconstruction.pairwise.consistent import consistent_pairs
     from dpscale.reconstruction.pairwise.learn import (  # loads the compiled loops
         PAIRWISE,
         CellDistribution,
@@ -141,7 +142,8 @@ def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, relea
 
     pairwise = learn(targets, release, each=each)
     write_pairwise(folder / PAIRWISE, pairwise, CellDistribution(model.groups, model.ones, model.rules), model.total)
-    return add_triples(complete_pairs(model, pairwise), pairwise, triples, release, each)
+    model = complete_pairs(consistent_pairs(model, pairwise, release, each), pairwise)
+    return add_triples(model, pairwise, triples, release, each)
 
 
 def _model(evidence: Evidence) -> LowOrder:
