@@ -416,7 +416,7 @@ def test_gaussian_optimum_bounds_the_error_of_pure_epsilon(sizes, families):
     for family in families:
         workload.add(family, degree=min(2, len(sizes)))
     made, gaussian = plan(workload, OURS, noise="laplace"), plan(workload, OURS)
-    assert made.floor == pytest.approx(2 * gaussian.floor, rel=1e-6)
+    assert made.floor == pytest.approx(2 * gaussian.floor, rel=1e-3)  # each is the value of a dual that ends at its gap
     assert made.bound_all <= made.rmse()
     assert any("Gaussian noise, which bounds pure epsilon too" in note for note in made.notes)
     if len(sizes) == 1:  # on one attribute it is above the singular value bound: 8.87 and 8.62 in the paper's unit
