@@ -107,15 +107,15 @@ def forest_score(frame: pd.DataFrame, fresh: pd.DataFrame) -> float:
 
 
 def release(
-    frame: pd.DataFrame, mechanism: str, degree: int, epsilon: float, targets: int
+    frame: pd.DataFrame, mechanism: str, degree: int, epsilon: float, targets: int, sizes: dict[str, int] | None = None
 ) -> tuple[dp.Release, pd.DataFrame]:
     """Release the marginals of `targets` attributes, and as many rows as records."""
-    domain = dp.Domain(**{name: int(frame[name].max()) + 1 for name in frame})
+    domain = dp.Domain(sizes or {name: int(frame[name].max()) + 1 for name in frame})
     sets = [list(names) for names in combinations(frame.columns, targets)]
     options = {} if mechanism == "weighted-residuals" else {"degree": degree}
     plan = dp.plan(sets, domain, mechanism, epsilon=epsilon, delta=1e-9, dataset=f"laws-{time.time_ns()}", **options)
     made = dp.run(plan, data=frame, fresh=True)
-    request_rows(made._run.table, ROWS)
+    request_rows(made._run.table, len(frame))
     run_stages(made._run, only="synthesize")
     return made, dp.Release.open(made.path).synthetic().compute(scheduler="threads")[list(frame.columns)]
 

@@ -1,4 +1,7 @@
-"""Quality of synthetic rows: usefulness for models, declared parents, rules, histories of linked rows.
+"""Quality of synthetic rows: classes of sets, usefulness for models, declared parents, rules, histories of linked rows.
+
+python benchmarks/row_quality.py classes [--tables NAME ...] [--epsilons 0.1 1 10] [--mechanisms NAME ...] [--seeds 1]
+    [--degree 3] [--save]      # errors of rows by number of attributes, over the least of estimates and rows of pairs
 
 python benchmarks/row_quality.py usefulness [--epsilons 0.1 1 10] [--seeds 3] [--first-seed 100]
 python benchmarks/row_quality.py declared_parents [--seeds 5] [--rows 50000] [--save]
@@ -9,10 +12,13 @@ python benchmarks/row_quality.py histories [--data movielens berka] [--epsilons 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
-from itertools import combinations
+import warnings
+from dataclasses import replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +30,7 @@ import pyarrow.parquet as pq
 import tomli_w
 from adaptive import cost_of
 from base import DATA, Table, load_table
+from laws import release
 
 import dpscale as dp
 from dpscale import Domain, Workload, job as dp_job
@@ -43,8 +50,11 @@ from dpscale.reconstruction.maxent import LEARNING_BYTES
 from dpscale.reconstruction.pairwise.learn import complete_pairs, learn, pair_targets
 from dpscale.reconstruction.pairwise.triples import add_triples, missing_triples
 from dpscale.relational.history import HistoryTables, step_counts
+from dpscale.runs.estimates import low_order_tables, model_folder, read_sampler
 from dpscale.runs.links.link_data import ExactLinks, read_links
 from dpscale.runs.opening import open_run
+from dpscale.synthesis.draw import PairwiseSampler, RowPart
+from dpscale.synthesis.set_targets import set_targets
 
 KEPT_OUT, TARGET = 0.2, "income>50K"
 SAVED = (0.1, 1.0, 10.0)
@@ -177,6 +187,58 @@ def print_declared_parents() -> None:
             figures |= {f"{name}, declared": known, f"{name}, not": without, f"{name}, wrong": off}
     if given.save:
         base.save("declared_parents", figures)
+
+
+def class_errors(table: Table, mechanism: str, epsilon: float, degree: int, most: int = 300) -> dict[int, list[float]]:
+    """Return the errors of estimates, of rows without targets above pairs, and of rows, by number of attributes."""
+    frame = pd.DataFrame(table.columns)
+    made, drawn = release(frame, mechanism, degree, epsilon, degree, table.sizes)
+    part = made._run.table
+    sampler = read_sampler(model_folder(part), "polished")
+    model = low_order_tables(part)
+    assert isinstance(sampler, PairwiseSampler)
+    small = replace(model, tables={names: counts for names, counts in model.tables.items() if len(names) < 3})
+    larger = set_targets(sampler.model, small, "pairs", LEARNING_BYTES, table.rows)
+    of_pairs = replace(sampler, larger=larger).rows(RowPart(table.rows, 1, 0), "pairs")
+    rows = Table(table.name, table.sizes, drawn[list(table.names)].to_numpy())
+    pairs = Table(table.name, table.sizes, of_pairs[:, [sampler.names.index(name) for name in table.names]])
+    errors = {}
+    for order in range(1, degree + 1):
+        every = tuple(combinations(table.names, order))
+        sets = every[:: -(-len(every) // most)]
+        errors[order] = [table.error(marginal, sets) for marginal in (made.marginal, pairs.counts, rows.counts)]
+    return errors
+
+
+def print_classes() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", default=["salary", "titanic", "nursery", "krkopt", "mushroom", "nltcs"])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=list(SAVED))
+    parser.add_argument("--mechanisms", nargs="+", default=["weighted-residuals", "aim-grem"])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--degree", type=int, default=3)
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    os.environ["DPSCALE_DATA"] = tempfile.mkdtemp()
+    warnings.simplefilter("ignore")
+    figures: dict[str, float] = {}
+    for name, epsilon, mechanism in product(given.tables, given.epsilons, given.mechanisms):
+        table = load_table(name)
+        if table is None:
+            raise SystemExit(f"no table {name} in {DATA}")
+        releases = [class_errors(table, mechanism, epsilon, given.degree) for _ in range(given.seeds)]
+        for order in releases[0]:
+            estimates, pairs, rows = np.mean([errors[order] for errors in releases], axis=0)
+            ratio = rows / min(estimates, pairs)
+            figures[f"{name}, {mechanism}, {epsilon:g}, {order}-way"] = ratio
+            print(f"{name}, {mechanism}, epsilon {epsilon:g}, {order}-way: estimates {estimates:.4g}, rows of pairs "
+                  f"{pairs:.4g}, rows {rows:.4g}, over the least {ratio:.3f}", flush=True)  # fmt: skip
+    for epsilon in given.epsilons:
+        ratios = [ratio for name, ratio in figures.items() if f", {epsilon:g}, " in name]
+        print(f"epsilon {epsilon:g}: {len(ratios)} cells, median {np.median(ratios):.3f}, largest {max(ratios):.3f}, "
+              f"above 1.05 {np.mean(np.array(ratios) > 1.05):.2f}")  # fmt: skip
+    if given.save:
+        base.save("row_classes", figures)
 
 
 RULES = ("discharge >= admission", "part <= whole")
@@ -460,6 +522,7 @@ def report(name: str, histories: Histories, epsilon: float, seeds: int) -> None:
 
 
 COMMANDS = {
+    "classes": print_classes,
     "usefulness": print_usefulness,
     "declared_parents": print_declared_parents,
     "rules": print_rules,
