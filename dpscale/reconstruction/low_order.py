@@ -194,7 +194,11 @@ def _noisy(residual: NoisyResidual, reference: Floats) -> NoisyTable:
 
 
 GRAIN, CHAINS = 0.3, 1
-CHANCE = 1e-3  # probability that noise alone makes a set a law
+CHANCE, MOST_BY_CHANCE = (
+    0.3,
+    300,
+)  # probability that noise alone makes a set a law, and the expected number of these sets
+OWN_LAW = 1e-3  # probability that noise alone separates a cell of an attribute from its group
 MOST_TESTED, MOST_TESTED_CELLS = 1 << 16, 1 << 26
 
 
@@ -222,7 +226,7 @@ def from_estimates(estimates: LeastSquaresEstimates, grain: float = GRAIN, chain
     ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
     ones = reconcile_one_ways(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
     pairs: list[AttributeSet] = [subset for subset in sets if len(subset) == 2]
-    groups = _groups(estimates, ones, pairs, grain, total)
+    groups = _separated(estimates, ones, _groups(estimates, ones, pairs, grain, total), pairs)
     measured: dict[AttributeSet, NoisyResidual] = {subset: _residual(estimates, subset, groups) for subset in pairs}
     model = low_order(ones, groups, measured, chains=chains, rules=rules)
 
@@ -236,18 +240,20 @@ def _with_laws(model: LowOrder, estimates: LeastSquaresEstimates, sets: Sequence
 
     Without a law the departure D of a measured residual from that of the smaller tables is noise alone, of the mean
     square s² in each of n cells. Then ΣD² · ν / (n s²) has about a χ² distribution with ν = Π (size − 1) degrees of
-    freedom. Of many sets those with the fewest cells are tested.
+    freedom. The level is high, because the tables are shrunk towards those that the smaller ones imply: it only limits
+    their number. Of many sets those with the fewest cells are tested.
     """
     fewest = sorted(sets, key=model.cells)[:MOST_TESTED]
     ends = np.cumsum([model.cells(names) for names in fewest])
     tested = [names for names, end in zip(fewest, ends, strict=True) if end <= MOST_TESTED_CELLS]
     laws: dict[AttributeSet, tuple[float, NoisyResidual]] = {}
+    level = min(CHANCE, MOST_BY_CHANCE / max(len(tested), 1))
     for names, expected in model.coarse_marginals(tested).items():
         residual = _residual(estimates, names, dict(model.groups))
         departure = residual.values - center(expected, range(expected.ndim))
         excess = float((departure**2).sum()) / (departure.size * residual.deviation**2)
         freedom = math.prod(size - 1 for size in departure.shape)
-        if excess * freedom > stats.chi2.isf(CHANCE, max(freedom, 1)):
+        if excess * freedom > stats.chi2.isf(level, max(freedom, 1)):
             laws[names] = excess, residual
     if not laws:
         return model
@@ -292,6 +298,51 @@ def _groups(
     least = math.sqrt(grain * deviation * total)
     rules = estimates.plan.domain.rules
     return {name: by_mass(one_way, least, edges(rules, name)) for name, one_way in ones.items()}
+
+
+def _separated(
+    estimates: LeastSquaresEstimates, ones: Mapping[str, Floats], groups: dict[str, Groups], pairs: list[AttributeSet]
+) -> dict[str, Groups]:
+    """Return the groups, in which cells that have a law of their own are alone.
+
+    Let w be the share of a cell in the records of its group of m cells, x its row of a pair, over the groups of the
+    other attribute, and y the row of its group. If the group has one law, D = x − w y, centred, is noise of the variance
+    s² (1 − 2w + m w²) in each entry, s² that of the residual, and that of the other attribute's 1-way residual. The
+    squares are summed over all pairs of the attribute and compared with χ² at the level OWN_LAW over its cells.
+    """
+    tested = {name for name, grouping in groups.items() if grouping.count < grouping.size}
+    excess = {name: np.zeros(groups[name].size) for name in tested}
+    freedom = dict.fromkeys(tested, 0)
+    for names in pairs:
+        for name in tested.intersection(names):
+            [other] = set(names) - {name}
+            axis, over = names.index(name), groups[other]
+            grouping, size = groups[name], groups[name].size
+            cells = np.moveaxis(
+                coarsened(estimates.marginal(names), [every_cell(size), over][:: 1 - 2 * axis]), axis, 0
+            )
+            whole = np.add.reduceat(cells, grouping.starts, axis=0)[grouping.labels]
+            counts = np.bincount(grouping.labels, ones[name])[grouping.labels]
+            shares = ones[name] / np.maximum(counts, LEAST)
+            members = np.bincount(grouping.labels)[grouping.labels]
+
+            departures = center(cells - shares[:, None] * whole, (1,))
+            variance = _whole_variance(estimates, names, {other: over}) * (1 - 2 * shares + members * shares**2)
+            of_other = estimates.group_variance((other,), {other: over})
+            variance += of_other * ((1 - shares * members) / size) ** 2
+            share = (over.count - 1) / over.count
+            excess[name] += share * (departures**2).sum(axis=1) / np.maximum(variance, LEAST)
+            freedom[name] += over.count - 1
+
+    found = dict(groups)
+    for name in tested:
+        size, labels = groups[name].size, groups[name].labels
+        alone = excess[name] > stats.chi2.isf(OWN_LAW / size, max(freedom[name], 1))
+        alone &= np.bincount(labels)[labels] > 1
+        cells = np.flatnonzero(alone)
+        starts = {*groups[name].starts, *cells.tolist(), *(cells[cells < size - 1] + 1).tolist()}
+        found[name] = Groups(size, tuple(sorted(starts)))
+    return found
 
 
 def _residual(estimates: LeastSquaresEstimates, subset: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:

@@ -108,17 +108,20 @@ class TripleLayout:
         return {-1: start, one: int(self.sizes[other]) * size, other: size}
 
 
-def sets_of(layout: PairLayout, rows: NDArray[np.int32], memory: int) -> Integers:
+def sets_of(layout: PairLayout, rows: NDArray[np.int32], memory: int, count: float) -> Integers:
     """Return the triples with the largest sampling noise whose pairs are all used, shape (t, 3).
 
-    At most MOST_SETS triples that fit the memory are chosen. The sampling noise of a count C is about √C, and polishing
-    does not reduce it if C is below 1. `rows` is a table similar to the rows to be drawn.
+    At most MOST_SETS triples that fit the memory are chosen, or all if a sweep over them has at most MOST_STEPS additions.
+    The sampling noise of a count C is about √C, and polishing does not reduce it if C is below 1. `rows` is a table
+    similar to the `count` rows to be drawn.
     """
     every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
     i, j, k = every.T
     complete = every[layout.used[i, j] & layout.used[i, k] & layout.used[j, k]]
+    steps = 3 * int(layout.sizes[complete].sum()) * count
+    most = len(complete) if steps <= MOST_STEPS else MOST_SETS
     root_sums = loops.count_roots(rows[: max(1, MOST_COUNTED // max(1, len(complete)))], complete, layout.sizes)
-    order = np.argsort(-root_sums, kind="stable")[:MOST_SETS]
+    order = np.argsort(-root_sums, kind="stable")[:most]
     selected = order[np.cumsum(layout.sizes[complete[order]].prod(axis=1)) * BYTES_A_CELL <= memory]
     return complete[np.sort(selected)]
 
@@ -129,11 +132,11 @@ def _every(attributes: int) -> Integers:
 
 
 THREES, LAWS = "targets.npz", "laws.npz"  # of polished and of other rows
-BETAS = (  # strengths for pairs, triples and larger sets
-    (16.0, 16.0, 16.0),
-    (256.0, 64.0, 64.0),
-    (1024.0, 256.0, 64.0),
-    (4096.0, 1024.0, 64.0),
+BETAS = (  # strengths for pairs, triples, larger laws and other larger sets
+    (16.0, 16.0, 16.0, 1.0),
+    (256.0, 64.0, 64.0, 1.0),
+    (1024.0, 256.0, 64.0, 0.25),
+    (4096.0, 1024.0, 64.0, 0.0),
 )
 
 
@@ -166,7 +169,7 @@ class SetTargets:
         return not len(self.triples.sets) and not self.wide.sets
 
     @property
-    def betas(self) -> tuple[tuple[float, float, float], ...]:
+    def betas(self) -> tuple[tuple[float, float, float, float], ...]:
         """Strengths of the sweeps: pairs and triples are fitted once more after larger sets."""
         return BETAS if self.wide.sets else BETAS[:2]
 
@@ -238,7 +241,7 @@ def set_targets(
 
     place = {name: number for number, name in enumerate(layout.names)}
     columns = [tuple(place[name] for name in names) for names in laws]
-    chosen = sets_of(layout, pairwise.rows, left).tolist() if polish else []
+    chosen = sets_of(layout, pairwise.rows, left, rows).tolist() if polish else []
     threes = sorted({*(own for own in columns if len(own) == 3), *map(tuple, chosen)})
     triples = TripleLayout(layout.sizes, np.array(threes, np.int64).reshape(-1, 3))
     wide_sets = [own for own in columns if len(own) > 3]
@@ -290,16 +293,18 @@ class Polisher(Sweeper):
         self._threes = np.zeros(6 * self._sets.cells + BEHIND, np.float32)
         self._wide, self._wide_aims = targets.wide, wide_aims
         self._wide_around, self._wide_of = (array.view(np.uint64) for array in (self._wide.around, self._wide.degrees))
+        laws = np.array([columns in targets.laws for columns in self._wide.sets], bool)
+        self._of_laws = np.repeat(laws, np.diff(self._wide.ends))
 
-    def polish(self, beta: float, three_beta: float, wide_beta: float) -> None:
-        """Redraw every value, with feedback of these strengths for pairs, triples and larger sets."""
+    def polish(self, beta: float, three_beta: float, law_beta: float, wide_beta: float) -> None:
+        """Redraw every value, with feedback of these strengths for pairs, triples, larger laws and other sets."""
         sets, ends, sizes = self._sets.sets, self._sets.ends, self._sets.sizes
         self._own[:] = 0
         loops.count_triples(self.rows, sets, ends, sizes, self._own)
         loops.weigh_triples(sets, ends, sizes, self._aims, self._own, FLOOR, three_beta, self._threes)
 
         counts = self._wide.count(self.rows)
-        slopes = wide_beta / (self._wide_aims + FLOOR)
+        slopes = np.where(self._of_laws, law_beta, wide_beta) / (self._wide_aims + FLOOR)
         self._wide_slopes = slopes.astype(np.float32)
         self._wide_weights = (slopes * (self._wide_aims - counts - 0.5)).astype(np.float32)
         self.sweep(beta)

@@ -249,11 +249,12 @@ DOMAIN = Domain({"a": 6, "b": 8, "c": 5})
 UNEVEN = {"a": Groups(6, (0, 2, 3)), "b": Groups(8, (0, 4)), "c": Groups(5, (0, 1, 4))}
 
 
-def measure_counts(planned, cost, seed):
+def measure_counts(planned, cost, seed, counts=None):
     """Return estimates from the measurements of a plan, and the exact counts."""
     rng = np.random.default_rng(seed)
-    weights = rng.gamma(0.3, size=(6, 8, 5))
-    counts = rng.multinomial(5000, (weights / weights.sum()).ravel()).reshape(6, 8, 5)
+    if counts is None:
+        weights = rng.gamma(0.3, size=(6, 8, 5))
+        counts = rng.multinomial(5000, (weights / weights.sum()).ravel()).reshape(6, 8, 5)
     draws, marginal = plan_draws(planned, cost), ExactMarginal(("a", "b", "c"), counts)
 
     def read(index):
@@ -369,3 +370,21 @@ def test_measured_independent_pairs_are_shrunk(monkeypatch):
     other = pair_errors(np.random.default_rng(0))
     other.pop(("c", "d"))
     assert np.mean(list(other.values())) > 0.4
+
+
+@pytest.mark.parametrize("rare_law", [True, False])
+def test_cells_with_a_law_of_their_own_are_separated_from_their_group(rare_law):
+    """A level of 40 records determines the other values, or has those of all records."""
+    planned = plan(Workload(Domain({"a": 8, "b": 8, "c": 8})).add("marginal", degree=2), "residual-planner")
+    separated = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        a = rng.choice(8, 20_000, p=[*[0.998 / 7] * 7, 0.002])
+        others = rng.choice(8, (20_000, 2), p=[0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05])
+        if rare_law:
+            others[a == 7] = 6, 7
+        counts = np.zeros((8, 8, 8), np.int64)
+        np.add.at(counts, (a, *others.T), 1)
+        groups = from_estimates(measure_counts(planned, 0.2, seed, counts)[0]).groups["a"]
+        separated += groups.starts[-1] == 7
+    assert separated == 30 if rare_law else separated <= 3

@@ -147,7 +147,7 @@ def expected_weights(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: f
 def test_weights_are_gradient_of_energy_and_follow_changes(learnt: PairwiseModel, model_of_threes: SetTargets) -> None:
     made, aims = make_polisher(model_of_threes, learnt), model_of_threes.shares * 600
     before = made.rows.copy()
-    made.polish(2.0, 3.0, 1.0)
+    made.polish(2.0, 3.0, 1.0, 1.0)
     updated = made._threes[:-BEHIND]
     assert (made.rows != before).any()
     assert updated == pytest.approx(expected_weights(made, made.rows, aims, 3.0), abs=2e-3)
@@ -176,11 +176,14 @@ def test_triples_of_largest_chance_variation_are_selected_within_memory(learnt: 
     assert loops.count_roots(learnt.rows[:2000], np.array(SETS), layout.sizes).tolist() == root_sums
     monkeypatch.setattr(module, "MOST_SETS", 2)
     best = sorted(sorted(range(4), key=lambda number: -root_sums[number])[:2])
-    assert sets_of(layout, learnt.rows[:2000], MEMORY).tolist() == [list(SETS[number]) for number in best]
-    assert sets_of(layout, learnt.rows, module.BYTES_A_CELL).shape == (0, 3)
+    assert sets_of(layout, learnt.rows[:2000], MEMORY, 1e9).tolist() == [list(SETS[number]) for number in best]
+    assert sets_of(layout, learnt.rows, module.BYTES_A_CELL, 1e9).shape == (0, 3)
     used = layout.used.copy()
     used[0, 1] = used[1, 0] = False
-    assert sets_of(PairLayout(layout.names, layout.sizes, used), learnt.rows, MEMORY).tolist() == [[0, 2, 3], [1, 2, 3]]
+    assert sets_of(PairLayout(layout.names, layout.sizes, used), learnt.rows, MEMORY, 1e9).tolist() == [
+        [0, 2, 3],
+        [1, 2, 3],
+    ]
 
 
 def test_number_of_triples_and_attributes_is_limited() -> None:
@@ -188,7 +191,7 @@ def test_number_of_triples_and_attributes_is_limited() -> None:
     used = ~np.eye(count, dtype=np.bool_)
     layout = PairLayout(tuple(map(str, range(count))), np.full(count, 2), used)
     rows = np.random.default_rng(0).integers(0, 2, (400, count)).astype(np.int32)
-    selected = sets_of(layout, rows, MEMORY)
+    selected = sets_of(layout, rows, MEMORY, 1e9)
     assert len(selected) == module.MOST_SETS
     assert selected.max() < module.MOST_ATTRIBUTES
 
@@ -298,7 +301,7 @@ def test_wide_sets_are_counted_as_by_brute_force_and_weights_follow_changes() ->
     made = Polisher(
         targets, NOTHING, shares * 700, layout, ones, rows, NOTHING, NOTHING, layout.used, PublicStream("test", "wide")
     )
-    made.polish(1.0, 1.0, 3.0)
+    made.polish(1.0, 1.0, 3.0, 3.0)
     after = wide.count(made.rows)
     slopes = 3.0 / (shares * 700 + 1)
     assert (after != counts).any()
