@@ -11,6 +11,7 @@ exact counts); counting is excluded. Real tables are in ../shared/data and are n
         --lnn                  only GReM-MLE against GReM-LNN on all pairs, with maxent and the product of 1-ways
         --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), with a Python that has it, at ε = 1
         --rivals NAME=PYTHON   beside other packages, with limits of time and memory (rivals.py)
+        --rivals ... --rows    the same for synthetic rows and their uses (row_rivals.py)
         --leave-out            errors relative to an earlier commit, options chosen without the table (leave_out.py)
         --save                 save the errors in results/
         --plot FILE            plot the error of every mechanism by ε
@@ -335,6 +336,7 @@ def main() -> None:
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)
     parser.add_argument("--rivals", nargs="*", metavar="NAME=PYTHON")
+    parser.add_argument("--rows", action="store_true")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--gib", type=float, default=4)
     parser.add_argument("--minutes", type=float, default=np.inf)
@@ -345,11 +347,13 @@ def main() -> None:
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     if arguments.rivals is not None:
         import rivals
+        import row_rivals
 
-        tables = rivals.TABLES if arguments.tables == parser.get_default("tables") else arguments.tables
+        of, name = (row_rivals, "row_rivals") if arguments.rows else (rivals, "rivals")
+        tables = of.TABLES if arguments.tables == parser.get_default("tables") else arguments.tables
         limits = rivals.Limits(arguments.seconds, arguments.gib, arguments.minutes)
-        rivals.run(arguments.rivals, tables, arguments.epsilons, seeds, arguments.data, limits, arguments.records,
-                   "rivals" if arguments.save else "")  # fmt: skip
+        of.run(arguments.rivals, tables, arguments.epsilons, seeds, arguments.data, limits, arguments.records,
+               name if arguments.save else "")  # fmt: skip
         return
     if arguments.leave_out:
         import leave_out

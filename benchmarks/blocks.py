@@ -670,19 +670,23 @@ def outcome(found: Figures, key: str) -> str:
 
 def limits(found: Figures) -> str:
     """Return the sentences about the limits and the outcomes that occur in the table."""
-    outcomes = {
-        "not run": '"Not run": over a limit at a smaller ε.',
-        "not reached": '"Not reached": the whole run was stopped before.',
-        "failed": '"Failed": the package raised an error.',
-    }
-    notes = [note for word, note in outcomes.items() if word in found.values()]
     return (f"Each run is limited to {found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB. "
             f"A run that takes more than {found['seconds of a repeated run']:g} s is not repeated; all runs took "
             f"{found['CPU minutes']:.0f} CPU minutes. "
             "SWIFT has 2,500 steps instead of 10,000; step size and candidates of the mixture were chosen on nursery "
             "at ε = 1 with the first seed; other options are defaults or those of the papers. Other programs shared "
             "the cores. "
-            + " ".join(notes)).strip()  # fmt: skip
+            + outcomes(found)).strip()  # fmt: skip
+
+
+def outcomes(found: Figures) -> str:
+    """Return the sentences about the ends of runs that occur in a table."""
+    notes = {
+        "not run": '"Not run": over a limit at a smaller ε.',
+        "not reached": '"Not reached": the whole run was stopped before.',
+        "failed": '"Failed": the package raised an error.',
+    }
+    return " ".join(note for word, note in notes.items() if word in found.values())
 
 
 def rivals_ahead(found: Figures, cells: list[str], names: list[str]) -> str:
@@ -708,6 +712,50 @@ def rivals_ahead(found: Figures, cells: list[str], names: list[str]) -> str:
     if not better:
         return f"{start}a rival is ahead in none."
     return f"{start}a rival is ahead in {len(better)}: {'; '.join(better)}."
+
+
+ROW_LABELS = {
+    "records drawn again": "records drawn again, not private", "records columns alone": "columns alone, not private",
+    "dpscale weighted-residuals": "`weighted-residuals`", "dpscale aim-grem": "`aim-grem`",
+    "dpscale aim-pgm": "`aim-pgm`", "mbi AIM": "`mbi`: AIM", "mbi MST": "`mbi`: MST",
+    "mbi mixture": "`mbi`: mixture of products", "dpsynth SWIFT": "`dpsynth`: SWIFT", "dpmm AIM": "`dpmm`: AIM",
+    "dpmm MST": "`dpmm`: MST", "dpmm PrivBayes": "`dpmm`: PrivBayes", "margnet MargNet": "MargNet",
+}  # fmt: skip
+LEARNERS = ("logistic regression", "tree", "forest", "boosting")
+
+
+def row_rivals(found: Figures) -> str:
+    """Return the measures of the rows of every package, the limits, and the packages that were not run."""
+    head = ("`benchmarks/adaptive.py --rivals --rows`: rows of", "table", "ε", "distance, 1-way", "2-way", "3-way",
+            f"balanced accuracy: {' / '.join(LEARNERS)}", "propensity", "membership",
+            "CPU seconds (seeds)")  # fmt: skip
+    runs = [key for key in found if key.count(", ") == 2 and key.rsplit(", ", 2)[0] in ROW_LABELS]
+    cells = sorted(
+        dict.fromkeys(tuple(key.split(", ")[1:]) for key in runs), key=lambda cell: (cell[0], float(cell[1]))
+    )
+    lines = [row_measures(found, name, cell) for cell in cells for name in ROW_LABELS
+             if f"{name}, {', '.join(cell)}" in found]  # fmt: skip
+    missing = "; ".join(f"{key.removesuffix(', not run')}: {value}" for key, value in found.items()
+                        if key.endswith(", not run"))  # fmt: skip
+    limit = (f"Each run is limited to {found['seconds of a run']:g} CPU seconds and {found['GiB of a run']:g} GiB; one "
+             f"of more than {found['seconds of a repeated run']:g} s is not repeated; all took "
+             f"{found['CPU minutes']:.0f} CPU minutes. A fifth of each table is held out. Propensity and membership "
+             "are AUC, at best 0.5; copies of records are below it in the former. Other programs shared the cores. "
+             f"{outcomes(found)}").strip()  # fmt: skip
+    return f"{table(head, *lines)}\n\n{limit} Packages left out: {missing}."
+
+
+def row_measures(found: Figures, name: str, cell: tuple[str, ...]) -> list[str]:
+    """Return a line of the table of rows: all measures, or how the runs ended."""
+    key = f"{name}, {', '.join(cell)}"
+    start = [ROW_LABELS[name], *cell]
+    if isinstance(found[key], str):
+        return [*start, found[key], *[""] * 6]
+    distances = [found[key], *(found[f"{key}, {degree}-way"] for degree in (2, 3))]
+    scores = " / ".join(f"{found[f'{key}, {learner}']:.2f}" for learner in LEARNERS)
+    return [*start, *(f"{value:.3f}" for value in distances), scores, f"{found[f'{key}, propensity']:.2f}",
+            f"{found[f'{key}, membership']:.2f}",
+            f"{found[f'{key}, seconds']:.1f} ({found[f'{key}, seeds']:g})"]  # fmt: skip
 
 
 def wide_rivals(found: Figures) -> str:

@@ -1,9 +1,11 @@
 """One run of one mechanism for benchmarks/rivals.py, in the Python of its environment: limits, seconds, error.
 
 Needs numpy only. Counts are taken and packages are imported before the limit starts; errors are measured after it.
-Prints one line of JSON.
+Prints one line of JSON. With --rows it writes as many rows as records, which are drawn within the limit, and measures
+no error.
 
     PYTHON benchmarks/rival_NAME.py MECHANISM TABLE EPSILON SEED --rho RHO --mu MU [--limit SECONDS] [--data FOLDER]
+        [--rows FILE]
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from base import DATA, GENERATED, Names, Table, load_table, write_generated as generate_table
@@ -37,10 +40,11 @@ class Case:
 
 
 Mechanism = Callable[[Case], Callable[[], Answers]]  # a run; then a function that prepares its answers
+RowMechanism = Callable[[Case], np.ndarray]  # codes, records × attributes
 
 
-def read_case() -> tuple[str, Case, float]:
-    """Return the mechanism, the case and the limit of the command line."""
+def read_case() -> tuple[str, Case, float, Path | None]:
+    """Return the mechanism, the case, the limit and the file of rows of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, kind in (("mechanism", str), ("table", str), ("epsilon", float), ("seed", int)):
         parser.add_argument(name, type=kind)
@@ -48,13 +52,15 @@ def read_case() -> tuple[str, Case, float]:
     parser.add_argument("--mu", type=float, required=True)
     parser.add_argument("--limit", type=float, default=300)
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--rows", type=Path)
     given = parser.parse_args()
     table = generate_table(given.table) if given.table in GENERATED else load_table(given.table, given.data)
     assert table is not None
     for degree in (1, 2, 3):
         for names in combinations(table.names, degree):
             table.counts(names)
-    return given.mechanism, Case(table, given.epsilon, given.seed, given.rho, given.mu), given.limit
+    case = Case(table, given.epsilon, given.seed, given.rho, given.mu)
+    return given.mechanism, case, given.limit, given.rows
 
 
 def limit_cpu(seconds: float) -> None:
@@ -64,16 +70,20 @@ def limit_cpu(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
-def run_case(mechanisms: Mapping[str, Mechanism]) -> None:
-    """Run the mechanism of the command line and print its error and CPU seconds."""
-    name, case, limit = read_case()
+def run_case(mechanisms: Mapping[str, Mechanism], of_rows: Mapping[str, RowMechanism]) -> None:
+    """Run the mechanism of the command line and print its error, unless it writes rows, and CPU seconds."""
+    name, case, limit, file = read_case()
+    run: Callable[[Case], Any] = of_rows[name] if file else mechanisms[name]
     limit_cpu(limit)
     began = time.process_time()
-    finish = mechanisms[name](case)
+    result = run(case)
     seconds = time.process_time() - began
     limit_cpu(math.inf)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"error": case.table.error(finish()), "seconds": seconds, "GiB": peak}))
+    if file:
+        np.save(file, result)
+    error = {} if file else {"error": case.table.error(result())}
+    print(json.dumps({**error, "seconds": seconds, "GiB": peak}))
 
 
 def row_answers(table: Table, rows: np.ndarray, total: float) -> Answers:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from dpmm.pipelines import AIMPipeline, MSTPipeline, PrivBayesPipeline
 from rival_case import DELTA, Answers, Case, row_answers, run_case
@@ -17,21 +18,25 @@ from rival_case import DELTA, Answers, Case, row_answers, run_case
 ROWS, MODEL_MB = 500_000, 80
 
 
-def fit(case: Case, pipeline: type, **options: Any) -> Callable[[], Answers]:
+PIPELINES = {"AIM": partial(AIMPipeline, max_model_size=MODEL_MB), "MST": MSTPipeline, "PrivBayes": PrivBayesPipeline}
+
+
+def fit(case: Case, pipeline: Callable[..., Any]) -> Callable[[int], np.ndarray]:
+    """Return a function that generates rows."""
     table = case.table
-    fitted = pipeline(epsilon=case.epsilon, delta=DELTA, disable_processing=True, n_jobs=1, **options)
+    fitted = pipeline(epsilon=case.epsilon, delta=DELTA, disable_processing=True, n_jobs=1)
     fitted.fit(pd.DataFrame(table.columns), dict(table.sizes), random_state=case.seed)
+    return lambda count: fitted.generate(count, random_state=case.seed)[list(table.names)].to_numpy()
 
-    def finish() -> Answers:
-        rows = fitted.generate(ROWS, random_state=case.seed)[list(table.names)].to_numpy()
-        return row_answers(table, rows, table.rows)
 
-    return finish
+def answers(case: Case, pipeline: Callable[..., Any]) -> Callable[[], Answers]:
+    generate = fit(case, pipeline)
+    return lambda: row_answers(case.table, generate(ROWS), case.table.rows)
+
+
+def rows(case: Case, pipeline: Callable[..., Any]) -> np.ndarray:
+    return fit(case, pipeline)(case.table.rows)
 
 
 if __name__ == "__main__":
-    run_case({
-        "AIM": partial(fit, pipeline=AIMPipeline, max_model_size=MODEL_MB),
-        "MST": partial(fit, pipeline=MSTPipeline),
-        "PrivBayes": partial(fit, pipeline=PrivBayesPipeline),
-    })  # fmt: skip
+    run_case(*({name: partial(run, pipeline=made) for name, made in PIPELINES.items()} for run in (answers, rows)))

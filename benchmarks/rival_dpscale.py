@@ -1,13 +1,19 @@
-"""`aim-grem` of dpscale for benchmarks/rivals.py: its estimates, and as many rows as records."""
+"""dpscale for benchmarks/rivals.py: the estimates of `aim-grem` and its rows; rows of whole jobs by mechanism."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 from adaptive import complete_model, released_answers, run_adaptive
 from rival_case import Answers, Case, row_answers, run_case
+from row_quality import prepare_job
 from rows import MEMORY, draw_rows
 
+import dpscale as dp
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.reconstruction.pairwise.learn import learn, pair_targets
 from dpscale.synthesis.draw import tree_start
@@ -29,5 +35,17 @@ def rows(case: Case) -> Callable[[], Answers]:
     return lambda: row_answers(case.table, drawn, len(drawn))
 
 
+def job_rows(case: Case, mechanism: str) -> np.ndarray:
+    """Return the rows of a job from files to files."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        job = prepare_job(case.table, case.epsilon, case.seed, place, kept_out=0.0)
+        job |= {"mechanism": {"name": mechanism}, "synthesize": {"rows": case.table.rows}}
+        return dp.run(job, place / "run").synthetic().compute()[list(case.table.names)].to_numpy()
+
+
 if __name__ == "__main__":
-    run_case({"aim-grem": estimates, "aim-grem, rows": rows})
+    run_case(
+        {"aim-grem": estimates, "aim-grem, rows": rows},
+        {name: partial(job_rows, mechanism=name) for name in ("weighted-residuals", "aim-grem", "aim-pgm")},
+    )

@@ -21,13 +21,21 @@ from dpsynth.discrete_mechanisms import DiscreteConfig, SWIFTConfig
 STEPS = 2_500
 
 
-def swift(case: Case) -> Callable[[], Answers]:
+def fit(case: Case) -> mbi.MarkovRandomField:
     table = case.table
     config = DiscreteConfig(mechanism=SWIFTConfig(workload=table.targets, pgm_iters=STEPS))
     data = mbi.Dataset(table.columns, mbi.Domain(table.names, tuple(table.sizes.values())))
-    result = config.configure(zcdp_rho=case.mu**2 / 2)(np.random.default_rng(case.seed), data)
-    return lambda: rival_mbi.model_answers(result.model, table)
+    return config.configure(zcdp_rho=case.mu**2 / 2)(np.random.default_rng(case.seed), data).model
+
+
+def answers(case: Case) -> Callable[[], Answers]:
+    model = fit(case)
+    return lambda: rival_mbi.model_answers(model, case.table)
+
+
+def rows(case: Case) -> np.ndarray:
+    return rival_mbi.model_rows(fit(case), case.table)
 
 
 if __name__ == "__main__":
-    run_case({"SWIFT": swift})
+    run_case({"SWIFT": answers}, {"SWIFT": rows})

@@ -57,8 +57,18 @@ def joint_answers(joint: np.ndarray, names: Names) -> Answers:
     return answer
 
 
+def model_rows(model: mbi.Model, table: Table) -> np.ndarray:
+    """Return as many rows as records."""
+    drawn = model.synthetic_data(table.rows).data
+    return np.stack([np.asarray(drawn[name]) for name in table.names], axis=1)
+
+
+def fit_aim(case: Case) -> mbi.MarkovRandomField:
+    return Aim(case.table, case.rho, case.seed, math.inf).run()
+
+
 def run_aim(case: Case) -> Callable[[], Answers]:
-    model = Aim(case.table, case.rho, case.seed, math.inf).run()
+    model = fit_aim(case)
     return lambda: model_answers(model, case.table)
 
 
@@ -85,6 +95,15 @@ class Merged:
 
         return answer
 
+    def expand(self, rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """Return rows on all values; a merged value becomes any value of its group."""
+        columns = []
+        for group, column in zip(self.groups.values(), rows.T, strict=True):
+            members, sizes = np.argsort(group, kind="stable"), np.bincount(group)
+            places = (np.cumsum(sizes) - sizes)[column] + random.integers(0, sizes[column])
+            columns.append(members[places])
+        return np.stack(columns, axis=1)
+
 
 def group_rare(noisy: np.ndarray, least: float) -> np.ndarray:
     """Return the group of every value: one for each frequent value, one for all rare ones."""
@@ -94,7 +113,7 @@ def group_rare(noisy: np.ndarray, least: float) -> np.ndarray:
     return np.where(frequent, np.cumsum(frequent) - 1, frequent.sum())
 
 
-def run_mst(case: Case) -> Callable[[], Answers]:
+def fit_mst(case: Case) -> tuple[mbi.MarkovRandomField, Merged]:
     """Measure 1-ways, choose a spanning tree of pairs, measure them: a third of the budget each."""
     random, names = np.random.default_rng(case.seed), case.table.names
     first = math.sqrt(3 * len(names) / (2 * case.rho))
@@ -116,8 +135,17 @@ def run_mst(case: Case) -> Callable[[], Answers]:
     for pair in choose_tree(merged.table, own, total, epsilon, random):
         counts = merged.table.counts(pair).ravel()
         measured.append(mbi.LinearMeasurement(counts + random.normal(0, second, counts.size), pair, second))
-    model = mbi.estimation.MirrorDescent().estimate(domain, measured, total, iters=TREE_STEPS)
+    return mbi.estimation.MirrorDescent().estimate(domain, measured, total, iters=TREE_STEPS), merged
+
+
+def run_mst(case: Case) -> Callable[[], Answers]:
+    model, merged = fit_mst(case)
     return lambda: merged.spread(model_answers(model, merged.table))
+
+
+def draw_mst(case: Case) -> np.ndarray:
+    model, merged = fit_mst(case)
+    return merged.expand(model_rows(model, merged.table), np.random.default_rng(case.seed))
 
 
 def choose_tree(
@@ -171,7 +199,7 @@ class Mixture:
         every = list(self.weights)
         return [every[i] for i in np.argsort(-drawn)[: self.batch]]
 
-    def run(self) -> Answers:
+    def run(self) -> mbi.extensions.MixtureOfProducts:
         ones = self.each * (1 - SELECTING)
         for name in self.names:
             self.measure((name,), ones)
@@ -193,7 +221,7 @@ class Mixture:
             moved = [np.abs(after(names) - before(names)).sum() / (deviation * self.domain.size(names))
                      for names in chosen]  # fmt: skip
             self.each *= 4 if np.mean(moved) <= NOISE_L1 else 1
-        return product_answers(model)
+        return model
 
 
 def product_answers(model: mbi.extensions.MixtureOfProducts) -> Answers:
@@ -210,9 +238,11 @@ def product_answers(model: mbi.extensions.MixtureOfProducts) -> Answers:
 
 
 def run_mixture(case: Case) -> Callable[[], Answers]:
-    answers = Mixture(case).run()
-    return lambda: answers
+    model = Mixture(case).run()
+    return lambda: product_answers(model)
 
 
 if __name__ == "__main__":
-    run_case({"AIM": run_aim, "MST": run_mst, "mixture": run_mixture})
+    run_case({"AIM": run_aim, "MST": run_mst, "mixture": run_mixture},
+             {"AIM": lambda case: model_rows(fit_aim(case), case.table), "MST": draw_mst,
+              "mixture": lambda case: model_rows(Mixture(case).run(), case.table)})  # fmt: skip

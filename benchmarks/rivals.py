@@ -69,10 +69,14 @@ class Runner:
 
     def run(self, key: Key) -> Record:
         """Run one mechanism and return its error, CPU seconds and peak memory, or how it ended."""
+        return self.call(key, self.data.resolve())
+
+    def call(self, key: Key, data: Path, *options: object) -> Record:
+        """Run the script of a package on the tables of a folder."""
         package, mechanism, table, epsilon, seed = key
         script = Path(__file__).with_name(f"rival_{package}.py")
         budget = {"--rho": zcdp_rho(epsilon, DELTA), "--mu": gdp_mu(epsilon, DELTA), "--limit": self.limits.seconds}
-        command = [self.pythons[package], script, mechanism, table, epsilon, seed, "--data", self.data.resolve()]
+        command = [self.pythons[package], script, mechanism, table, epsilon, seed, "--data", data, *options]
         command += [part for name, value in budget.items() for part in (name, float(value))]
         process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True, env=environment(package), start_new_session=True)  # fmt: skip
@@ -100,7 +104,7 @@ class Runner:
 def environment(package: str) -> dict[str, str]:
     """Return the environment of a run: one thread, and no path to dpscale for the others."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or package == "dpscale"}
-    return clean | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return clean | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "DPSCALE_STORE": "off"}
 
 
 def limited_gib(pid: int) -> float:
@@ -151,14 +155,15 @@ class Records:
             for own, first, record in same
         )
 
-    def cell(self, package: str, mechanism: str, table: str, epsilon: float) -> str | dict[str, float]:
-        """Return the mean error and CPU seconds of a cell and its number of seeds, or how its runs ended."""
+    def cell(self, package: str, mechanism: str, table: str, epsilon: float, names: Sequence[str]
+             ) -> str | dict[str, float]:  # fmt: skip
+        """Return the mean of each measure of a cell and its number of seeds, or how its runs ended."""
         own = [record for key, record in self.found.items() if key[:4] == (package, mechanism, table, epsilon)]
         done = [record for record in own if record["status"] == "done"]
         if not done:
             missing = NOT_RUN if self.settles((package, mechanism, table, epsilon, 0)) else LATER
             return str(own[0]["status"]) if own else missing
-        mean = {name: fmean(record[name] for record in done) for name in ("error", "seconds")}
+        mean = {name: fmean(record[name] for record in done) for name in names}
         return mean | {"seeds": float(len(done))}
 
     def minutes(self) -> float:
@@ -166,38 +171,57 @@ class Records:
         return sum(record.get("seconds", self.limits.seconds) for record in self.found.values()) / 60
 
 
-def every_key(pythons: Mapping[str, str], tables: Sequence[str], epsilons: Sequence[float], seeds: range
-              ) -> Iterator[Key]:  # fmt: skip
-    """Yield all runs: first seeds first, then ε in their order, then quick mechanisms."""
-    known = [own for own in MECHANISMS if own[0] in pythons]
-    for seed, epsilon, (package, mechanism), table in product(seeds, epsilons, known, tables):
-        yield package, mechanism, table, epsilon, seed
+@dataclass(frozen=True)
+class Grid:
+    """All cells of a benchmark, and the measures of a cell; the first one is saved under the name of the cell."""
+
+    mechanisms: Sequence[tuple[str, str]]
+    tables: Sequence[str]
+    epsilons: Sequence[float]
+    seeds: range
+    measures: Sequence[str] = ("error", "seconds")
+
+    def keys(self) -> Iterator[Key]:
+        """Yield all runs: first seeds first, then ε in their order, then quick mechanisms."""
+        for seed, epsilon, (package, mechanism), table in product(
+            self.seeds, self.epsilons, self.mechanisms, self.tables
+        ):
+            yield package, mechanism, table, epsilon, seed
+
+    def run(self, runner: Runner, records: Records) -> dict[str, float | str]:
+        """Run everything that is missing, print it and return the figures."""
+        keys = list(self.keys())
+        if not records.found:
+            runner.run(next(key for key in keys if key[0] == "dpscale"))  # compiles the loops of dpscale
+        limits, began = runner.limits, time.monotonic()
+        for key in keys:
+            if not records.settles(key) and time.monotonic() - began < 60 * limits.minutes:
+                records.add(key, runner.run(key))
+                print(*key, records.found[key], flush=True)
+        figures: dict[str, float | str] = {"seconds of a run": limits.seconds, "GiB of a run": limits.gib}
+        figures |= {"seconds of a repeated run": REPEATED, "CPU minutes": records.minutes()}
+        for (package, mechanism), table, epsilon in product(self.mechanisms, self.tables, sorted(self.epsilons)):
+            found = records.cell(package, mechanism, table, epsilon, self.measures)
+            name = f"{package} {mechanism}, {table}, {epsilon:g}"
+            print(f"{name}: {found}", flush=True)
+            figures |= {name: found} if isinstance(found, str) else {
+                name if what == self.measures[0] else f"{name}, {what}": value for what, value in found.items()
+            }  # fmt: skip
+        return figures
+
+
+def known_pythons(given: Sequence[str]) -> dict[str, str]:
+    """Return the Python of each package, from NAME=PYTHON; dpscale has this one."""
+    return {"dpscale": sys.executable} | dict(own.split("=", 1) for own in given)
 
 
 def run(
     given: Sequence[str], tables: Sequence[str], epsilons: Sequence[float], seeds: range, data: Path,
-    limits: Limits, file: Path | None, save: str,
+    limits: Limits, file: Path | None, save: str, mechanisms: Sequence[tuple[str, str]] = MECHANISMS,
 ) -> None:  # fmt: skip
     """Run everything that is missing, print it, and save the figures under the name `save`, unless it is empty."""
-    pythons = {"dpscale": sys.executable} | dict(own.split("=", 1) for own in given)
-    runner, records = Runner(pythons, data, limits), Records(file, limits)
-    if not records.found:
-        runner.run(("dpscale", "aim-grem, rows", tables[0], epsilons[0], seeds[0]))  # compiles the loops of dpscale
-    began = time.monotonic()
-    for key in every_key(pythons, tables, epsilons, seeds):
-        if not records.settles(key) and time.monotonic() - began < 60 * limits.minutes:
-            records.add(key, runner.run(key))
-            print(*key, records.found[key], flush=True)
-    figures: dict[str, float | str] = {"seconds of a run": limits.seconds, "GiB of a run": limits.gib}
-    figures |= {"seconds of a repeated run": REPEATED, "CPU minutes": records.minutes()}
-    known = [own for own in MECHANISMS if own[0] in pythons]
-    for (package, mechanism), table, epsilon in product(known, tables, sorted(epsilons)):
-        found = records.cell(package, mechanism, table, epsilon)
-        name = f"{package} {mechanism}, {table}, {epsilon:g}"
-        if isinstance(found, str):
-            figures[name] = found
-        else:
-            figures |= {name: found["error"], f"{name}, seconds": found["seconds"], f"{name}, seeds": found["seeds"]}
-        print(f"{name}: {found}", flush=True)
+    pythons = known_pythons(given)
+    grid = Grid([own for own in mechanisms if own[0] in pythons], tables, epsilons, seeds)
+    figures = grid.run(Runner(pythons, data, limits), Records(file, limits))
     if save:
         base.save(save, figures)

@@ -60,9 +60,9 @@ KEPT_OUT, TARGET = 0.2, "income>50K"
 SAVED = (0.1, 1.0, 10.0)
 
 
-def prepare_job(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, object]:
+def prepare_job(table: Table, epsilon: float, seed: int, place: Path, kept_out: float = KEPT_OUT) -> dict[str, object]:
     """Return the job as a dict; its records and the held-out ones are written to files."""
-    out = np.random.default_rng(seed).random(table.rows) < KEPT_OUT
+    out = np.random.default_rng(seed).random(table.rows) < kept_out
     for name, which in (("job", ~out), ("out", out)):
         pq.write_table(pa.table({own: codes[which] for own, codes in table.columns.items()}), place / f"{name}.parquet")
     attributes = {name: {"kind": "coded", "size": size} for name, size in table.sizes.items()}

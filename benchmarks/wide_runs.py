@@ -95,10 +95,9 @@ def print_wide_rivals() -> None:
     parser.add_argument("--records", type=Path)
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
-    rivals.MECHANISMS = MECHANISMS
     rivals.run([given.python] if given.python else [], [TABLE], [EPSILON], range(SEED, SEED + 1), DATA,
                rivals.Limits(given.seconds, given.gib, float("inf")), given.records,
-               "wide_rivals" if given.save else "")  # fmt: skip
+               "wide_rivals" if given.save else "", MECHANISMS)  # fmt: skip
 
 
 COMMANDS = {
