@@ -252,8 +252,8 @@ def _floor(
         return exact_floor(workload, seconds=seconds)
     if kind == "values":
         least = whole_bound(workload)
-        few = _has_few_cells(workload, demands.kind_of)
-        return exact_floor(workload, seconds=seconds) if least <= 0 and few else least
+        countable = _has_few_cells(workload, demands.kind_of)
+        return exact_floor(workload, seconds=seconds) if least <= 0 and countable else least
     if kind == "some":
         fewer = demands_of(fewer_sets(workload, MOST_DEMANDS))
         return floor(fewer_sets(workload, MOST_DEMANDS), along_curve(fewer)) if fewer.counts else 0.0
