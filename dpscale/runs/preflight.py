@@ -193,7 +193,7 @@ def check_formats(domain: Domain, rows: int) -> None:
         if one.unique and (texts := distinct_texts(one)) < rows:
             raise JobError("synthesize.rows", f"{rows:,}, with the unique format {one.name!r} of {texts:,} texts",
                            "at most as many rows as texts",
-                           f"lengthen formats.{one.name}.pattern, set its unique = false, or draw fewer rows")  # fmt: skip
+                           f"lengthen the pattern of formats.{one.name}, or set unique = false")  # fmt: skip
 
 
 def counting_memory(measurement_plan: MeasurementPlan, job: TableJob) -> int:

@@ -38,8 +38,10 @@ def test_escapes_are_digits_and_ascii_words() -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["", "a*", "a+", "a?", ".", "(a)", "a|b", "^a", "a$", "[^a]", "[]", "[a", "[b-a]", "[\\d-z]", "\\s", "\\", "a{", "a{2,1}",
-     "a{0}", "a{,2}", "a{2}{3}", "]", "[[:alpha:]]", "a{1001}", "\n", "[a-z]{1,2}[a-f]", "a{0,1}b{0,1}a", "\\d{1,3}\\d"],
+    ["", "a*", "a+", "a?", ".", "(a)", "a|b", "^a", "a$", "[^a]", "[]", "[a", "[b-a]", "[\\d-z]", "\\s", "\\", "a{",
+     "a{2,1}",
+     "a{0}", "a{,2}", "a{2}{3}", "]", "[[:alpha:]]", "a{1001}", "\n", "[a-z]{1,2}[a-f]", "a{0,1}b{0,1}a",
+     "\\d{1,3}\\d"],
 )  # fmt: skip
 def test_other_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(DomainError, match=r"formats\.id\.pattern"):
@@ -47,7 +49,8 @@ def test_other_patterns_are_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("formats", [["id"], {"id": 3}, {"id": {"unique": True}}, {"id": {"pattern": "a", "unique": 1}},
-                                     {"id": {"pattern": "a", "length": 1}}, {"a": "b"}, {"x": "b"}, {"n": "b"}])  # fmt: skip
+                                     {"id": {"pattern": "a", "length": 1}}, {"a": "b"}, {"x": "b"},
+                                     {"n": "b"}])  # fmt: skip
 def test_faulty_formats_are_refused(formats: object) -> None:
     content = {"attributes": {"a": {"kind": "coded", "size": 3}, "b": {"kind": "coded", "size": 3, "from": "x"}},
                "numbers": {"n": {"low": 0, "high": 3}}, "formats": formats}  # fmt: skip

@@ -65,7 +65,7 @@ def test_absent_rows_are_null() -> None:
 @pytest.mark.parametrize("pattern", ["[a-d]{40}", "[a-d]{8}"])
 @pytest.mark.parametrize("unique", [True, False])
 def test_letters_have_equal_shares(pattern: str, unique: bool) -> None:
-    """Standard error of a share of 16,384 rows: .0034; every place lies within 6 of them, and neighbours are independent."""
+    """The standard error of a share of 16,384 rows is .0034; neighbouring rows are independent."""
     form = TextFormat("id", pattern, unique)
     texts = text_column(form, np.arange(1 << 14), "release").to_pylist()
     letters = np.array([list(text) for text in texts])

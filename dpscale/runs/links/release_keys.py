@@ -1,9 +1,10 @@
 """Keys of the synthetic rows, and tables whose keys are foreign keys.
 
 A column of a private table's key that no link uses has the texts of its format in the domain file, else the number of
-the row, 0, 1, … (TABLE-0, … if the input's key is a text). A column that is also a foreign key has the parent's key: the child of a one-to-one link may have its parent's
-key, a line the key of its order and a number, and a row with attributes of a pair the keys of both ends. All keys are
-unique: where both ends of two rows are equal, ends are exchanged between rows, which changes no number of links.
+the row, 0, 1, … (TABLE-0, … if the input's key is a text). A column that is also a foreign key has the parent's key:
+the child of a one-to-one link may have its parent's key, a line the key of its order and a number, and a row with
+attributes of a pair the keys of both ends. All keys are unique: where both ends of two rows are equal, ends are
+exchanged between rows, which changes no number of links.
 """
 
 from __future__ import annotations
