@@ -36,6 +36,7 @@ from dpscale.domain.rules import ValueRule, check_rules, closed, follows, read_c
 from dpscale.domain.schema_values import check_keys, check_names, check_names_list
 from dpscale.domain.search import NodeSearch
 from dpscale.domain.search_schema import located_tree
+from dpscale.domain.text_format import FORMATS, TextFormat, read_formats
 from dpscale.domain.tree import stored_name, tree_bytes
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
@@ -279,6 +280,9 @@ class Domain(AxisIndex):
         Public rules between attributes that all records satisfy, such as "discharge >= admission".
     public_totals : sequence of PublicTotal
         Exact totals of the records (`public_totals`).
+    formats : mapping of str to (str or mapping)
+        Patterns of the columns of synthetic rows that are no attributes, such as "[A-Z]{2}[0-9]{6}", or tables with
+        `pattern` and `unique`.
     **columns
         Values of each attribute: a number of codes, a list, `bool`, `bins`, `dates`, or a table of a domain file.
 
@@ -298,6 +302,7 @@ class Domain(AxisIndex):
         /,
         rules: Sequence[str] = (),
         public_totals: Sequence[PublicTotal] = (),
+        formats: Mapping[str, object] | None = None,
         **columns: object,
     ) -> None:
         """Create a domain; the parameters are those of the class."""
@@ -305,6 +310,11 @@ class Domain(AxisIndex):
         self._read_rules(rules)
         self.public_totals = tuple(public_totals)
         check_totals(self, self.public_totals)
+        self.formats: tuple[TextFormat, ...] = read_formats(formats or {})
+        modelled = {*self.axis_names, *self.columns(self.axis_names)}
+        if taken := [one.name for one in self.formats if one.name in modelled]:
+            raise DomainError(f"{FORMATS}.{taken[0]}", "the column of an attribute or a number", "another column",
+                              "remove the format, or the attribute")  # fmt: skip
 
     def _read_rules(self, texts: Sequence[str]) -> None:
         """Read rules and their consequences; check that they do not contradict each other."""
@@ -348,7 +358,7 @@ class Domain(AxisIndex):
         """Return the domain with other axes, rules, public totals or marks."""
         kept = {"axes": self.axes, "rules": self.rule_texts, "totals": self.public_totals, "marks": self._marks}
         own = kept | changes
-        made = Domain(own["axes"], own["rules"], own["totals"])
+        made = Domain(own["axes"], own["rules"], own["totals"], {one.name: one.describe() for one in self.formats})
         made._marks = own["marks"]
         return made
 
@@ -536,7 +546,7 @@ class Domain(AxisIndex):
         >>> Domain.from_dict({"attributes": {"age": {"kind": "integer", "low": 18, "high": 99}}})["age"].size
         82
         """
-        check_keys(content, {"attributes", "numbers", TOTALS, REVIEWED, DISCOVERED, RULE}, "domain file")
+        check_keys(content, {"attributes", "numbers", TOTALS, REVIEWED, DISCOVERED, RULE, FORMATS}, "domain file")
         if content.get(REVIEWED, True) is not True:
             known = "true, after public bounds have replaced those that `dpscale domain sketch` took from the records"
             raise DomainError(REVIEWED, safe_repr(content[REVIEWED]), known, "review the file, then set it")
@@ -548,7 +558,7 @@ class Domain(AxisIndex):
             )
 
         axes = [*from_tables(tables, folder), *read_numbers(content.get("numbers", {}))]
-        made = cls(axes, texts_of(content.get(RULE, [])))
+        made = cls(axes, texts_of(content.get(RULE, [])), formats=content.get(FORMATS, {}))
         made._marks = {name: content[name] for name in (REVIEWED, DISCOVERED) if name in content}
         return made.with_totals(content.get(TOTALS, []), folder)
 
@@ -577,8 +587,10 @@ class Domain(AxisIndex):
             if attribute.level is None or attribute.level.is_leaf or attribute.level.tree not in leaves
         ]
         totals = {TOTALS: [total.describe() for total in self.public_totals]} if self.public_totals else {}
+        formats = {FORMATS: {one.name: one.describe() for one in self.formats}} if self.formats else {}
 
-        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **rules, **self._marks, **totals}
+        attributes = {a.name: a.describe() for a in own}
+        return {"attributes": attributes, **numbers, **formats, **rules, **self._marks, **totals}
 
     def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:
         """Return a domain file and copies of the files of its hierarchies, for one folder.
@@ -666,8 +678,12 @@ class Domain(AxisIndex):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the domain, in hexadecimal; of hierarchies, the content of the file and not its path."""
+        """SHA-256 of the domain, in hexadecimal; of hierarchies, the content of the file and not its path.
+
+        Formats are left out: they change nothing that is measured.
+        """
         content = self.to_dict()
+        content.pop(FORMATS, None)
         for table in content["attributes"].values():
             if table["kind"] == "hierarchy":
                 table.pop("file")
@@ -682,7 +698,7 @@ class Domain(AxisIndex):
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        return self.axes, self.rule_texts, tuple(total.digest for total in self.public_totals)
+        return self.axes, self.rule_texts, tuple(total.digest for total in self.public_totals), self.formats
 
     def __hash__(self) -> int:
         return hash(self.axes)

@@ -23,7 +23,7 @@ from dpscale.job.data import Places, below, default_dataset, files_of, key_colum
 from dpscale.job.forms import ONLY, SEVERAL, check_sections, from_short, job_sentence, to_short, with_budget
 from dpscale.job.joins import Join, resolve_joins
 from dpscale.job.link_rules import LinkedRule, linked_rules
-from dpscale.job.protected_unit import check_columns, check_distinct, check_keys
+from dpscale.job.protected_unit import check_columns, check_distinct, check_formats, check_keys
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     BudgetTable,
@@ -286,6 +286,7 @@ class Job(Settings):
             if link.via is None:
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
         check_references(self)
+        check_formats(self)
         _ = self.joined, self.linked_rules  # refuse parts without exactly one join, and rules of tables without a link
         self._check_budget()
         if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:

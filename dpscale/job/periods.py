@@ -68,6 +68,9 @@ def period_attribute(data: TableSection, settings: PeriodSettings) -> Attribute:
     """
     name, domain = str(data.period), Domain.read(data.domain)
     found = domain[name] if name in domain.names else _of_folders(data, settings)
+    if unique := [one.name for one in domain.formats if one.unique]:
+        raise JobError("data.period", f"given with the unique format {unique[0]!r}", "formats with unique = false",
+                       "set it: rows of different periods may have the same text")  # fmt: skip
     if found.kind != "date":
         raise JobError("data.period", f"{name!r}, an attribute of kind {found.kind}", 'an attribute of kind "date"',
                        "name another, or change its kind in the domain file")  # fmt: skip

@@ -153,6 +153,25 @@ def check_columns(job: TablesOfJob) -> None:
             used[link.child] += first
 
 
+def check_formats(job: TablesOfJob) -> None:
+    """Raise JobError for a format of a column that has other values, or of a key with repeated texts."""
+    for name in job.tables:
+        foreign = {
+            column for link in job.link if link.via is None and link.child == name for column in job.ends(link)[0]
+        }
+        for one in job.domains[name].formats:
+            field = f"tables.{name}.domain"
+            if job.tables[name].public:
+                raise JobError(field, f"a format of {one.name!r} in a public table", "formats of private tables",
+                               "remove it: a public table is released unchanged")  # fmt: skip
+            if one.name in foreign:
+                raise JobError(field, f"a format of the foreign key {one.name!r}", "a format of the parent's key, which"
+                               " its foreign keys follow", "state it in the domain of the parent")  # fmt: skip
+            if one.name in job.key(name) and not one.unique:
+                raise JobError(field, f"unique = false in the format of the key {one.name!r}", "unique keys",
+                               "remove it")  # fmt: skip
+
+
 def check_keys(job: TablesOfJob, link: LinkSection) -> None:
     """Raise JobError for a link to a table without a key, or with another number of columns."""
     needs = [link.parent, *([link.child] if link.via else [])]

@@ -381,7 +381,7 @@ class Table:
                 raise missing_column(name, first.path, there, first.dialect.format)
 
     def types(self) -> dict[str, str]:
-        """Return names and types of the domain's attributes in the first file, in its order.
+        """Return names and types of the domain's attributes and formats in the first file, in its order.
 
         Attributes derived from another column are last and have the type "".
 
@@ -407,7 +407,8 @@ class Table:
             if attribute.source and attribute.source in present
         }
 
-        return {name: kind for name, kind in present.items() if name in self.domain.names} | made
+        names = {*self.domain.names, *(one.name for one in self.domain.formats)}
+        return {name: kind for name, kind in present.items() if name in names} | made
 
     def split(self) -> Table:
         """Return the table with large files split into partitions of about SPLIT_ROWS rows.

@@ -162,6 +162,7 @@ def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engin
     if job.synthesize is not None:
         columns = len(measurement_plan.workload.domain) + len(measurement_plan.workload.numbers)
         check_rows(job.synthesize, job.synthesize.rows, columns, job.engine.bytes)
+        check_formats(measurement_plan.workload.domain, job.synthesize.rows or 1)
     _check_memory_setting(measurement_plan, memory, engine.workers)
     needed, what = reconstruction_memory(measurement_plan, job)
     if needed > max(job.engine.bytes, LEAST_MEMORY):
@@ -182,6 +183,17 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
         raise JobError("synthesize.rows", got, f"files that fit the {format_bytes(memory)} of engine.memory",
                        f"draw fewer rows, set more synthesize.parts (of {2 * LEAST_ROWS:,} rows or more), or raise "
                        "engine.memory")  # fmt: skip
+
+
+def check_formats(domain: Domain, rows: int) -> None:
+    """Raise JobError if a format has fewer texts than there are rows whose texts differ."""
+    from dpscale.synthesis.text_values import distinct_texts  # imports arrow, which a plan does not need
+
+    for one in domain.formats:
+        if one.unique and (texts := distinct_texts(one)) < rows:
+            raise JobError("synthesize.rows", f"{rows:,}, with the unique format {one.name!r} of {texts:,} texts",
+                           "at most as many rows as texts",
+                           f"lengthen the pattern of formats.{one.name}, or set unique = false")  # fmt: skip
 
 
 def counting_memory(measurement_plan: MeasurementPlan, job: TableJob) -> int:

@@ -105,12 +105,12 @@ def read_column(domain: Domain, types: Mapping[str, str], name: str, texts: pa.A
     types : mapping of str to str
         Public types of the input's columns.
     name : str
-        Name of the column; one that the domain lacks contains weights.
+        Name of the column; that of a format contains texts, one that the domain lacks weights.
     texts : pyarrow Array
         Values as written; null for a null.
     """
-    if name not in (*domain.axis_names, *domain.number_names):
-        return texts.cast(pa.float64())
+    if name not in domain.axis_names:
+        return texts if any(name == one.name for one in domain.formats) else texts.cast(pa.float64())
 
     attribute, nothing = domain[name], np.empty(0, np.int32)
     if isinstance(attribute, Number):

@@ -61,7 +61,12 @@ class RowPart:
     def count(self) -> int:
         """Number of rows of this part; the parts add up to the table."""
         end = self.number + self.files
-        return self.rows * end // self.parts - self.rows * self.number // self.parts
+        return self.rows * end // self.parts - self.first
+
+    @property
+    def first(self) -> int:
+        """Number of the first row of this part in the table."""
+        return self.rows * self.number // self.parts
 
     @property
     def key(self) -> tuple[int, int, int]:

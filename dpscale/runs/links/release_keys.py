@@ -1,9 +1,10 @@
 """Keys of the synthetic rows, and tables whose keys are foreign keys.
 
-A column of a private table's key that no link uses has the number of the row, 0, 1, … (TABLE-0, … if the input's key is
-a text). A column that is also a foreign key has the parent's key: the child of a one-to-one link may have its parent's
-key, a line the key of its order and a number, and a row with attributes of a pair the keys of both ends. All keys are
-unique: where both ends of two rows are equal, ends are exchanged between rows, which changes no number of links.
+A column of a private table's key that no link uses has the texts of its format in the domain file, else the number of
+the row, 0, 1, … (TABLE-0, … if the input's key is a text). A column that is also a foreign key has the parent's key:
+the child of a one-to-one link may have its parent's key, a line the key of its order and a number, and a row with
+attributes of a pair the keys of both ends. All keys are unique: where both ends of two rows are equal, ends are
+exchanged between rows, which changes no number of links.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from dpscale.base.arrow import is_text, pa
 from dpscale.base.numerics import Flags, Integers
+from dpscale.domain.text_format import TextFormat
 from dpscale.job.protected_unit import has_bounded_parents, key_links, pair_links
 from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
@@ -23,6 +25,8 @@ from dpscale.runs.linked_tables import LinkedTables, open_table
 from dpscale.runs.links.link_blocks import ParentFiles
 from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.links.released_keys import numbered_keys
+from dpscale.runs.stages.synthesize import format_key
+from dpscale.synthesis.text_values import text_column
 
 Pairs = Mapping[str, Integers | ParentFiles]
 EXCHANGES = 30  # rounds of random exchanges before single ends are changed
@@ -36,19 +40,23 @@ class Keys:
     ----------
     columns : tuple
         Columns of a public table, and of a table whose key has a foreign key; other keys number the rows.
-    prefixes : tuple of str
-        For each column that numbers the rows, the beginning of its texts; empty for integers.
+    forms : tuple of (str or TextFormat)
+        For each column that numbers the rows, the beginning of its texts, empty for integers; or its format.
+    release : str
+        Public name of the texts of formats.
     """
 
     columns: tuple[Any, ...] = ()
-    prefixes: tuple[str, ...] = ()
+    forms: tuple[str | TextFormat, ...] = ()
+    release: str = ""
 
     def at(self, rows: Integers) -> list[Any]:
         """Return the key columns of some rows; null for row −1."""
         if self.columns:
             places = pa.array(rows, mask=rows < 0)
             return [values.take(places) for values in self.columns]
-        return [numbered_keys(rows, prefix) for prefix in self.prefixes]
+        return [numbered_keys(rows, form) if isinstance(form, str) else text_column(form, rows, self.release)
+                for form in self.forms]  # fmt: skip
 
 
 def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> dict[str, Keys]:
@@ -68,8 +76,9 @@ def release_keys(run: LinkedTables, rows: Mapping[str, int], pairs: Pairs) -> di
     def make(name: str) -> Keys:
         if name not in found:
             names = run.job.key(name)
-            prefixes = tuple(_prefix(run, name, column) for column in names)
-            found[name] = Keys(prefixes=prefixes)
+            stated = {one.name: one for one in run.tables[name].domain.formats}
+            forms = tuple(stated.get(column) or _prefix(run, name, column) for column in names)
+            found[name] = Keys((), forms, format_key(run.tables[name]))
             if links := key_links(run.job, name):
                 columns = dict(zip(names, found[name].at(np.arange(rows[name])), strict=True))
                 for link in links:

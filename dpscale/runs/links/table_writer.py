@@ -128,7 +128,7 @@ def _write_keyed(file: KeyedFile, own: Keys, *above: Keys) -> str:
     columns: dict[str, Any] = dict(zip(file.own, own.at(rows), strict=True)) if file.own else {}
     for (names, parents), keys in zip(file.links, above, strict=True):
         columns |= dict(zip(names, keys.at(parents.of(file.first, file.first + part.num_rows)), strict=True))
-    columns |= dict(zip(part.column_names, part.columns, strict=True))
+    columns |= {name: part.column(name) for name in part.column_names if name not in columns}
     return _write(file.folder, file.source.name, columns)
 
 

@@ -18,7 +18,8 @@ from dpscale.base.numerics import Integers32, serial_map
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import TRIAL_PART, choose_sampler, joint_distribution, model_folder, read_sampler
 from dpscale.runs.manifest import disk_errors
-from dpscale.runs.stages.synthesize import checked_rows, decoded, drawn_rows
+from dpscale.runs.preflight import check_formats
+from dpscale.runs.stages.synthesize import checked_rows, decoded, drawn_rows, format_columns
 from dpscale.runs.table import TablePart
 from dpscale.synthesis.ancestral import ancestral_sampler
 from dpscale.synthesis.draw import RowPart, RowSampler
@@ -71,7 +72,9 @@ def conditional_rows(run: TablePart, rows: int | None, given: Evidence, state: i
 
     key = run.manifest["release"] if state is None else f"{run.manifest['release']} {state}"
     cells = _kept(run, sampler, rows, given, key)
-    return decoded(run, sampler, cells, {}, None, PublicStream(key, "values", len(cells), 1, 0))
+    check_formats(run.domain, len(cells))
+    texts = format_columns(run, np.arange(len(cells)), key)
+    return decoded(run, sampler, cells, {}, texts, None, PublicStream(key, "values", len(cells), 1, 0))
 
 
 def _kept(run: TablePart, sampler: RowSampler, rows: int | None, given: Evidence, key: str) -> Integers32:

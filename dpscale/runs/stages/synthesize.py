@@ -25,7 +25,7 @@ from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import choose_sampler, compare_rows, compared_by, model_folder, open_sampler
 from dpscale.runs.manifest import disk_errors
-from dpscale.runs.preflight import check_rows
+from dpscale.runs.preflight import check_formats, check_rows
 from dpscale.runs.stages.row_numbers import (
     COUNTS,
     cells_file,
@@ -44,6 +44,7 @@ from dpscale.storage.files import listed, present, remove, write_whole, writing
 from dpscale.synthesis.decode import column_of, number_column, table_of, type_of, values_inside
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, split_rows
 from dpscale.synthesis.quality import mean_distances, rows_warning, worst_set
+from dpscale.synthesis.text_values import text_column
 
 
 class RowsWarning(UserWarning):
@@ -67,6 +68,7 @@ def checked_rows(run: TablePart, rows: int) -> SynthesizeTable:
 def request_rows(run: TablePart, rows: int) -> None:
     """Request another number of synthetic rows after checking that it is possible."""
     request = checked_rows(run, rows)
+    check_formats(run.domain, rows)
     with disk_errors(run.path), run.run.locked():
         run.request_rows(request)
 
@@ -80,6 +82,7 @@ def perform(run: TablePart, engine: Engine) -> None:
     _, sampler = open_sampler(str(run.path), str(folder), name)
     rows = settings.rows or limited_rows(run, sampler.total)
     check_rows(settings, rows, columns, memory)
+    check_formats(run.domain, rows)
     _clear(run.path / "synthetic")
     files = settings.parts_of(rows, columns)
     parts = split_rows(rows, files)
@@ -176,7 +179,8 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
         inside = slice(start, start + file.count)
         stream = PublicStream(run.manifest["release"], "values", file.rows, file.parts, file.number)
         steps = {number: own[inside] for number, own in numbers.items()}
-        table = decoded(run, sampler, rows[inside], steps, None if weights is None else weights[inside], stream)
+        texts = format_columns(run, np.arange(file.first, file.first + file.count), run.manifest["release"])
+        table = decoded(run, sampler, rows[inside], steps, texts, None if weights is None else weights[inside], stream)
         _write(run.path / "synthetic" / _file_name(settings, file.number), table)
         broken += broken_rows(run, sampler.names, rows[inside], table)
         start += file.count
@@ -199,20 +203,31 @@ def drawn_rows(run: TablePart, sampler: RowSampler, part: RowPart, key: str | No
     return repaired(run, sampler, sampler.rows(part, key), PublicStream(key, "possible", *part.key))
 
 
+def format_columns(run: TablePart, rows: Integers, key: str) -> dict[str, pa.Array]:
+    """Return the columns of the domain's formats for the rows of some numbers."""
+    return {one.name: text_column(one, rows, format_key(run, key)) for one in run.domain.formats}
+
+
+def format_key(run: TablePart, key: str | None = None) -> str:
+    """Return the public name of the texts of a table's formats; tables have different ones."""
+    return f"{key or run.manifest['release']} {run.folder}"
+
+
 def decoded(
     run: TablePart,
     sampler: RowSampler,
     cells: Integers32,
     numbers: dict[str, Integers],
+    texts: dict[str, pa.Array],
     weights: np.ndarray | None,
     stream: PublicStream,
 ) -> pa.Table:
     """Return the columns in the order and with the types of the input."""
     names, types = sampler.names, run.manifest.get("columns") or {}
-    every = (*names, *numbers)
+    every = (*names, *numbers, *texts)
     ordered = [name for name in types if name in every] + [name for name in every if name not in types]
     values, inside = {}, dict[str, Any]()
-    for name in ordered:
+    for name in (one for one in ordered if one not in texts):
         attribute = run.domain[name]
         if not isinstance(attribute, Number):  # columns of one input column have the same value
             alike = [one for one in run.domain.numbers if one.name in numbers and one.column == attribute.column]
@@ -222,6 +237,9 @@ def decoded(
 
     fit_values(run, names, cells, numbers, inside, stream)
     for name in ordered:
+        if name in texts:
+            values[name] = texts[name]
+            continue
         wanted, attribute = type_of(types.get(name, "")), run.domain[name]
         if isinstance(attribute, Number):
             values[name] = number_column(attribute, numbers[name], wanted)
