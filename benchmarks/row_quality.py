@@ -4,6 +4,7 @@ python benchmarks/row_quality.py classes [--tables NAME ...] [--epsilons 0.1 1 1
     [--degree 3] [--save]      # errors of rows by number of attributes, over the least of estimates and rows of pairs
 
 python benchmarks/row_quality.py usefulness [--epsilons 0.1 1 10] [--seeds 3] [--first-seed 100]
+python benchmarks/row_quality.py targets [--epsilons 0.1] [--seeds 3] [--rows 4000] [--save]    # [synthesize] target
 python benchmarks/row_quality.py declared_parents [--seeds 5] [--rows 50000] [--save]
 python benchmarks/row_quality.py rules [--seeds 10] [--rows 20000] [--mechanisms weighted-residuals aim-grem] [--save]
 python benchmarks/row_quality.py histories [--data movielens berka] [--epsilons 1 2 4] [--seeds 3]
@@ -57,10 +58,19 @@ from dpscale.synthesis.draw import PairwiseSampler, RowPart
 from dpscale.synthesis.set_targets import set_targets
 
 KEPT_OUT, TARGET = 0.2, "income>50K"
+TARGETS = {"telco": "Churn", "adult": TARGET, "nltcs": "a15"}
 SAVED = (0.1, 1.0, 10.0)
 
 
-def prepare_job(table: Table, epsilon: float, seed: int, place: Path, kept_out: float = KEPT_OUT) -> dict[str, object]:
+def prepare_job(
+    table: Table,
+    epsilon: float,
+    seed: int,
+    place: Path,
+    kept_out: float = KEPT_OUT,
+    mechanism: str = "aim-grem",
+    target: str | None = None,
+) -> dict[str, object]:
     """Return the job as a dict; its records and the held-out ones are written to files."""
     out = np.random.default_rng(seed).random(table.rows) < kept_out
     for name, which in (("job", ~out), ("out", out)):
@@ -71,15 +81,15 @@ def prepare_job(table: Table, epsilon: float, seed: int, place: Path, kept_out: 
         "data": {"path": str(place / "job.parquet"), "domain": str(place / "domain.toml")},
         "privacy": {"epsilon": epsilon, "delta": 1e-9, "ledger": str(place / "ledger.sqlite"), "dataset": "adult"},
         "workload": [{"family": "marginal", "degree": 3}],
-        "mechanism": {"name": "aim-grem"},
+        "mechanism": {"name": mechanism},
         "engine": {"scheduler": "synchronous", "seed": seed},
-        "synthesize": {},
+        "synthesize": {} if target is None else {"target": target},
     }
 
 
-def figures(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, float]:
+def figures(job: dict[str, object], place: Path, target: str = TARGET) -> dict[str, float]:
     """Return the scores of one job."""
-    dp.run(prepare_job(table, epsilon, seed, place), place / "run")
+    dp.run(job, place / "run")
     began, run, engine = time.process_time(), open_run(place / "run").table, LocalEngine("synchronous")
     rows = open_rows(run)
     names = names_of(rows)
@@ -87,12 +97,12 @@ def figures(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, f
     codes = {name: sample(engine, side, names, MOST, run.manifest["release"]) for name, side in sides.items()}
     attributes = [run.domain[name] for name in names]
     trained = {"data": codes["job"], "rows": codes["rows"]}
-    learnt = tstr_scores(attributes, target_of(attributes, TARGET), trained, codes["out"])
+    learnt = tstr_scores(attributes, target_of(attributes, target), trained, codes["out"])
     scores = {name: propensity(attributes, codes[name], codes["rows"]) for name in ("out", "job")}
-    assert learnt is not None
+    results = {name: {"auc": 0.5} for name in trained} if learnt is None else learnt.results  # rows of a single class
     return {
-        "trained on rows": learnt.results["rows"]["auc"],
-        "trained on records": learnt.results["data"]["auc"],
+        "trained on rows": results["rows"]["auc"],
+        "trained on records": results["data"]["auc"],
         "propensity, kept out": scores["out"].results["auc"],
         "propensity, the job's": scores["job"].results["auc"],
         "seconds": time.process_time() - began,
@@ -115,13 +125,48 @@ def print_usefulness() -> None:
         found = []
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             with tempfile.TemporaryDirectory() as place:
-                found.append(figures(table, epsilon, seed, Path(place)))
+                found.append(figures(prepare_job(table, epsilon, seed, Path(place)), Path(place)))
             print(f"epsilon {epsilon:g}, seed {seed}: {format_figures(found[-1])}", flush=True)
         means = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
         print(f"epsilon {epsilon:g}, mean: {format_figures(means)}", flush=True)
         saved |= {f"{epsilon:g}, {name}": value for name, value in means.items() if epsilon in SAVED}
     if arguments.save:
         base.save("usefulness", {name: value for name, value in saved.items() if "seconds" not in name})
+
+
+def print_targets() -> None:
+    """Print the area under the curve of a model that is trained on rows with and without a target, and on records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", default=["telco", "adult"], choices=TARGETS)
+    parser.add_argument("--mechanisms", nargs="+", default=["weighted-residuals", "aim-grem"])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--save", action="store_true")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    saved: dict[str, float] = {}
+    for name, mechanism, epsilon in product(given.tables, given.mechanisms, given.epsilons):
+        whole, column = load_table(name), TARGETS[name]
+        if whole is None:
+            raise SystemExit(f"no table {name} in {DATA}")
+        found: dict[str, list[float]] = {"records": [], "rows": [], "rows with a target": []}
+        for seed, target in product(range(given.seeds), (None, column)):
+            some = np.random.default_rng(seed).permutation(whole.rows)[: given.rows]
+            table = Table(name, whole.sizes, np.stack([whole.columns[own][some] for own in whole.names], axis=1))
+            with tempfile.TemporaryDirectory() as place:
+                scores = figures(
+                    prepare_job(table, epsilon, seed, Path(place), KEPT_OUT, mechanism, target), Path(place), column
+                )
+            found["rows" if target is None else "rows with a target"].append(scores["trained on rows"])
+            found["records"].append(scores["trained on records"])
+        means = {
+            what: float(np.max(scores) if what == "records" else np.mean(scores)) for what, scores in found.items()
+        }
+        print(f"{name}, {mechanism}, epsilon {epsilon:g}, {given.rows:,} records: {format_figures(means)}", flush=True)
+        saved |= {f"{name}, {mechanism}, {epsilon:g}, {what}": score for what, score in means.items()}
+    if given.save:
+        base.save("targets", saved)
 
 
 def format_figures(values: dict[str, float]) -> str:
@@ -524,6 +569,7 @@ def report(name: str, histories: Histories, epsilon: float, seeds: int) -> None:
 COMMANDS = {
     "classes": print_classes,
     "usefulness": print_usefulness,
+    "targets": print_targets,
     "declared_parents": print_declared_parents,
     "rules": print_rules,
     "histories": print_histories,

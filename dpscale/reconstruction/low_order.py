@@ -198,7 +198,7 @@ CHANCE, MOST_BY_CHANCE = (
     0.3,
     300,
 )  # probability that noise alone makes a set a law, and the expected number of these sets
-OWN_LAW = 1e-3  # probability that noise alone separates a cell of an attribute from its group
+RARELY = 1e-3  # probability that noise alone separates a cell of an attribute from its group
 MOST_TESTED, MOST_TESTED_CELLS = 1 << 16, 1 << 26
 
 
@@ -240,8 +240,8 @@ def _with_laws(model: LowOrder, estimates: LeastSquaresEstimates, sets: Sequence
 
     Without a law the departure D of a measured residual from that of the smaller tables is noise alone, of the mean
     square s² in each of n cells. Then ΣD² · ν / (n s²) has about a χ² distribution with ν = Π (size − 1) degrees of
-    freedom. The level is high, because the tables are shrunk towards those that the smaller ones imply: it only limits
-    their number. Of many sets those with the fewest cells are tested.
+    freedom. The level is high where the mean count of a cell is PRECISE times s, because the tables are shrunk towards those
+    that the smaller ones imply: it only limits their number. Of many sets those with the fewest cells are tested.
     """
     fewest = sorted(sets, key=model.cells)[:MOST_TESTED]
     ends = np.cumsum([model.cells(names) for names in fewest])
@@ -253,7 +253,8 @@ def _with_laws(model: LowOrder, estimates: LeastSquaresEstimates, sets: Sequence
         departure = residual.values - center(expected, range(expected.ndim))
         excess = float((departure**2).sum()) / (departure.size * residual.deviation**2)
         freedom = math.prod(size - 1 for size in departure.shape)
-        if excess * freedom > stats.chi2.isf(level, max(freedom, 1)):
+        precise = PRECISE * residual.deviation < model.total / departure.size
+        if excess * freedom > stats.chi2.isf(level if precise else RARELY, max(freedom, 1)):
             laws[names] = excess, residual
     if not laws:
         return model
@@ -306,9 +307,9 @@ def _separated(
     """Return the groups, in which cells that have a law of their own are alone.
 
     Let w be the share of a cell in the records of its group of m cells, x its row of a pair, over the groups of the
-    other attribute, and y the row of its group. If the group has one law, D = x − w y, centred, is noise of the variance
+    other attribute, and y the row of its group. If the group has one law, D = x − w y, centred, is noise of variance
     s² (1 − 2w + m w²) in each entry, s² that of the residual, and that of the other attribute's 1-way residual. The
-    squares are summed over all pairs of the attribute and compared with χ² at the level OWN_LAW over its cells.
+    squares are summed over all pairs of the attribute and compared with χ² at the level RARELY over its cells.
     """
     tested = {name for name, grouping in groups.items() if grouping.count < grouping.size}
     excess = {name: np.zeros(groups[name].size) for name in tested}
@@ -337,7 +338,7 @@ def _separated(
     found = dict(groups)
     for name in tested:
         size, labels = groups[name].size, groups[name].labels
-        alone = excess[name] > stats.chi2.isf(OWN_LAW / size, max(freedom[name], 1))
+        alone = excess[name] > stats.chi2.isf(RARELY / size, max(freedom[name], 1))
         alone &= np.bincount(labels)[labels] > 1
         cells = np.flatnonzero(alone)
         starts = {*groups[name].starts, *cells.tolist(), *(cells[cells < size - 1] + 1).tolist()}

@@ -111,7 +111,8 @@ class TripleLayout:
 def sets_of(layout: PairLayout, rows: NDArray[np.int32], memory: int, count: float) -> Integers:
     """Return the triples with the largest sampling noise whose pairs are all used, shape (t, 3).
 
-    At most MOST_SETS triples that fit the memory are chosen, or all if a sweep over them has at most MOST_STEPS additions.
+    At most MOST_SETS triples that fit the memory are chosen, or all if a sweep over them has no more than MOST_STEPS
+    additions.
     The sampling noise of a count C is about √C, and polishing does not reduce it if C is below 1. `rows` is a table
     similar to the `count` rows to be drawn.
     """
