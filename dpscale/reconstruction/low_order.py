@@ -198,7 +198,7 @@ CHANCE, MOST_BY_CHANCE = (
     0.3,
     300,
 )  # probability that noise alone makes a set a law, and the expected number of these sets
-RARELY = 1e-3  # probability that noise alone separates a cell of an attribute from its group
+RARELY, PRECISE = 1e-3, 4  # probability for other sets, and that noise separates a cell; least mean count over noise
 MOST_TESTED, MOST_TESTED_CELLS = 1 << 16, 1 << 26
 
 
@@ -240,8 +240,9 @@ def _with_laws(model: LowOrder, estimates: LeastSquaresEstimates, sets: Sequence
 
     Without a law the departure D of a measured residual from that of the smaller tables is noise alone, of the mean
     square s² in each of n cells. Then ΣD² · ν / (n s²) has about a χ² distribution with ν = Π (size − 1) degrees of
-    freedom. The level is high where the mean count of a cell is PRECISE times s, because the tables are shrunk towards those
-    that the smaller ones imply: it only limits their number. Of many sets those with the fewest cells are tested.
+    freedom. The level is high where the mean count of a cell is at least PRECISE s, because the tables are shrunk
+    towards those that the smaller ones imply: it only limits their number. Of many sets those with the fewest cells are
+    tested.
     """
     fewest = sorted(sets, key=model.cells)[:MOST_TESTED]
     ends = np.cumsum([model.cells(names) for names in fewest])
