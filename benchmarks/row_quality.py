@@ -13,6 +13,7 @@ python benchmarks/row_quality.py histories [--data movielens berka] [--epsilons 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -103,8 +104,10 @@ def figures(job: dict[str, object], place: Path, target: str = TARGET) -> dict[s
     return {
         "trained on rows": results["rows"]["auc"],
         "trained on records": results["data"]["auc"],
-        "propensity, kept out": scores["out"].results["auc"],
-        "propensity, the job's": scores["job"].results["auc"],
+        **{
+            f"propensity, {label}": math.nan if scores[name] is None else scores[name].results["auc"]
+            for name, label in (("out", "kept out"), ("job", "the job's"))
+        },
         "seconds": time.process_time() - began,
     }
 

@@ -50,11 +50,13 @@ from blocks import (
     relational_paper,
     relational_rounds,
     rivals,
+    row_classes,
     row_rivals,
     rows,
     rules,
     scaling,
     shares,
+    targets,
     units,
     usefulness,
     wide_adaptive,
@@ -211,7 +213,8 @@ def _wide_axis(found: Figures, key: str) -> list[str]:
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, declared_parents, rules, rows,
-                 graphical, aim_grem, usefulness, relational, scaling, shares, cluster_kills, large_job, many_sets,
+                 graphical, aim_grem, usefulness, targets, row_classes,
+                 relational, scaling, shares, cluster_kills, large_job, many_sets,
                  wide, joint_plans, laws, pure_budgets, census_products, largest_errors, growth, reading, hdmm_paper,
                  query_smasher_paper, eigen_design, relational_paper, intervals, leave_out, pair_ideas,
                  multiple_tables, audits, rivals, row_rivals, wide_rivals, linked_chains, relational_rounds, commands,

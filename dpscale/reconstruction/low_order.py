@@ -194,10 +194,7 @@ def _noisy(residual: NoisyResidual, reference: Floats) -> NoisyTable:
 
 
 GRAIN, CHAINS = 0.3, 1
-CHANCE, MOST_BY_CHANCE = (
-    0.3,
-    300,
-)  # probability that noise alone makes a set a law, and the expected number of these sets
+CHANCE, MOST_BY_CHANCE = 0.3, 300  # probability that noise alone makes a set a law; expected number of these sets
 RARELY, PRECISE = 1e-3, 4  # probability for other sets, and that noise separates a cell; least mean count over noise
 MOST_TESTED, MOST_TESTED_CELLS = 1 << 16, 1 << 26
 
