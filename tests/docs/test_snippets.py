@@ -117,6 +117,8 @@ def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     if "project" in content:
         groups = {one.GROUP for one in (mechanisms, reconstruction, families, formats)}
         assert set(content["project"]["entry-points"]) == groups
+    elif content.keys() == {"formats"}:
+        assert dp.Domain.from_dict({"attributes": {"age": {"kind": "integer", "low": 0, "high": 99}}} | content).formats
     elif content.keys() == {"rule"}:
         day = {"kind": "date", "by": "month", "low": "2020-01", "high": "2020-12"}
         attributes = {"age": {"kind": "integer", "low": 0, "high": 99}, "admission": day, "discharge": day} | {
