@@ -187,6 +187,8 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
 
 def check_formats(domain: Domain, rows: int) -> None:
     """Raise JobError if a format has fewer texts than there are rows whose texts differ."""
+    if not domain.formats:
+        return
     from dpscale.synthesis.text_values import distinct_texts  # imports arrow, which a plan does not need
 
     for one in domain.formats:

@@ -111,10 +111,9 @@ class TripleLayout:
 def sets_of(layout: PairLayout, rows: NDArray[np.int32], memory: int, count: float) -> Integers:
     """Return the triples with the largest sampling noise whose pairs are all used, shape (t, 3).
 
-    At most MOST_SETS triples that fit the memory are chosen, or all if a sweep over them has no more than MOST_STEPS
-    additions.
-    The sampling noise of a count C is about √C, and polishing does not reduce it if C is below 1. `rows` is a table
-    similar to the `count` rows to be drawn.
+    All that fit the memory are chosen if a sweep over them has at most MOST_STEPS additions, else MOST_SETS. The
+    sampling noise of a count C is about √C, and polishing does not reduce it if C is below 1. `rows` is a table similar
+    to the `count` rows to be drawn.
     """
     every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
     i, j, k = every.T

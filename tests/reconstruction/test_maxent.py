@@ -249,13 +249,13 @@ DOMAIN = Domain({"a": 6, "b": 8, "c": 5})
 UNEVEN = {"a": Groups(6, (0, 2, 3)), "b": Groups(8, (0, 4)), "c": Groups(5, (0, 1, 4))}
 
 
-def measure_counts(planned, cost, seed, counts=None):
+def measure_counts(planned, cost, seed, counts=None, names=("a", "b", "c")):
     """Return estimates from the measurements of a plan, and the exact counts."""
     rng = np.random.default_rng(seed)
     if counts is None:
         weights = rng.gamma(0.3, size=(6, 8, 5))
         counts = rng.multinomial(5000, (weights / weights.sum()).ravel()).reshape(6, 8, 5)
-    draws, marginal = plan_draws(planned, cost), ExactMarginal(("a", "b", "c"), counts)
+    draws, marginal = plan_draws(planned, cost), ExactMarginal(names, counts)
 
     def read(index):
         block, draw = planned.blocks[index], draws[index]
@@ -388,3 +388,15 @@ def test_cells_with_a_law_of_their_own_are_separated_from_their_group(rare_law):
         groups = from_estimates(measure_counts(planned, 0.2, seed, counts)[0]).groups["a"]
         separated += groups.starts[-1] == 7
     assert separated == 30 if rare_law else separated <= 3
+
+
+@pytest.mark.parametrize(("cost", "least", "most"), [(1.0, 10, 60), (1e-6, 0, 6)])
+def test_sets_without_a_law_are_tables_at_the_level_of_their_precision(cost, least, most):
+    """Of 100 sets of fair bits 30 % are tables where the noise is small, and .1 % where it exceeds a cell's count."""
+    names = "abcdef"
+    planned = plan(Workload(Domain(dict.fromkeys(names, 2))).add("marginal", degree=3), "residual-planner")
+    counts, tables = np.full((2,) * 6, 100), 0
+    for seed in range(5):
+        estimates = measure_counts(planned, cost, seed, counts, tuple(names))[0]
+        tables += sum(len(own) == 3 for own in from_estimates(estimates).tables)
+    assert least <= tables <= most
