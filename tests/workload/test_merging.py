@@ -97,7 +97,7 @@ def test_plan_on_classes_is_the_optimum_over_all_mechanisms():
     workload = make_workload()
     plan, optimum = dp.plan(workload), exact_floor(workload)
     assert optimum * (1 - 1e-6) <= plan.error <= optimum * 1.01
-    assert plan.floor == pytest.approx(optimum, rel=1e-3)
+    assert optimum * 0.99 <= plan.floor <= optimum * (1 + 1e-6)  # a dual value, which ends at its gap
 
 
 @pytest.mark.usefixtures("always")
