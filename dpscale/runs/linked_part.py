@@ -5,6 +5,7 @@ Links are measured between synthetic rows, so the measure stage of a table inclu
 
 from __future__ import annotations
 
+from dpscale.domain.rules import ValueRule
 from dpscale.engine import Engine
 from dpscale.job.neighbours import public_attributes_of, table_job
 from dpscale.job.protected_unit import pair_links
@@ -40,6 +41,14 @@ class LinkedTablePart(TablePart):
         limiting = [*required_links(job, self.table_name), *pair_links(job, self.table_name)]
         links = [link for link in limiting if link.parent in tables and link.parent != self.table_name]
         return tuple(dict.fromkeys(f"tables.{link.parent}" for link in links))
+
+    @property
+    def compared(self) -> frozenset[str]:
+        rules = [one.rule for own in self.whole.closed_job.linked_rules.values() for one in own]
+        linear = [one for rule in rules if isinstance(rule, ValueRule) for one in rule.clause.linear]
+        prefix = f"{self.table_name}."
+        names = {name.removeprefix(prefix) for one in linear for name in one.names if name.startswith(prefix)}
+        return super().compared | names
 
     @property
     def public_attributes(self) -> list[str]:

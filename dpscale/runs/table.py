@@ -138,6 +138,12 @@ class TablePart(Part):
         return read([str(folder / name) for name in files], self.row_reader)
 
     @property
+    def compared(self) -> frozenset[str]:
+        """Attributes and numbers whose values rules compare."""
+        every = (one for rule in self.domain.value_rules for one in rule.clause.linear)
+        return frozenset(name for linear in every for name in linear.names)
+
+    @property
     def row_reader(self) -> Callable[..., Any]:
         """Reader of the columns of synthetic rows, given their names and their texts in CSV."""
         return partial(read_column, self.domain, self.manifest.get("columns") or {})

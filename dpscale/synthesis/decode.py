@@ -21,6 +21,7 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import EPOCH, OUTSIDE_LABEL, Attribute, first_day
 from dpscale.domain.number import Number
 from dpscale.privacy.streams import PublicStream
+from dpscale.synthesis.dates import date_column
 
 
 def column(
@@ -62,16 +63,23 @@ def values_inside(
 
 
 def column_of(
-    attribute: Attribute, cells: Integers32, inside: NDArray[Any] | None, wanted: pa.DataType | None = None
+    attribute: Attribute,
+    cells: Integers32,
+    inside: NDArray[Any] | None,
+    wanted: pa.DataType | None = None,
+    times: PublicStream | None = None,
 ) -> pa.Array:
-    """Return the column of cells with given values inside them, as `values_inside` returns them."""
+    """Return the column of cells with given values inside them, as `values_inside` returns them.
+
+    `times` is the stream of times of day; without it times are midnight.
+    """
     null = cells >= attribute.listed
     if attribute.values:
         return _cast(_categories(attribute, cells), wanted)
     if inside is None:
         return _cast(pa.array(cells.astype(np.int64) * attribute.step + attribute.low, mask=null), wanted)
     if attribute.kind == "date":
-        return _cast(pa.array(inside.astype(np.int32), pa.date32(), mask=null), wanted)
+        return date_column(attribute, inside, null, wanted, times)
     return _cast(pa.array(inside, mask=null), wanted)
 
 
@@ -117,7 +125,10 @@ def read_column(domain: Domain, types: Mapping[str, str], name: str, texts: pa.A
         plain = number_column(attribute, nothing.astype(np.int64)).type
     else:
         plain = column(attribute, nothing, PublicStream("", "values")).type
-    return _cast(texts.cast(plain), type_of(types.get(name, "")))
+    wanted = type_of(types.get(name, ""))
+    if wanted is not None and plain == pa.date32():
+        return _cast(texts, wanted)
+    return _cast(texts.cast(plain), wanted)
 
 
 def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:
@@ -172,12 +183,14 @@ def type_of(name: str) -> pa.DataType | None:
     try:
         return pa.type_for_alias(name)
     except ValueError:
-        return _decimal(name)
+        return _with_parameters(name)
 
 
-def _decimal(name: str) -> pa.DataType | None:
+def _with_parameters(name: str) -> pa.DataType | None:
     import re
 
+    if time := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=(.+)\]", name):
+        return pa.timestamp(time[1], time[2])
     found = re.fullmatch(r"decimal128\((\d+), (\d+)\)", name)
     return pa.decimal128(int(found[1]), int(found[2])) if found else None
 

@@ -299,3 +299,38 @@ def test_data_dependent_types_are_not_released(tmp_path: Path) -> None:
     assert schemas["one"] == schemas["other"]
     types = {name: str(pq.read_schema(tmp_path / name / "data.parquet").field("age").type) for name in schemas}
     assert types["one"] != types["other"]  # the trap is there
+
+
+def test_dates_have_the_resolution_of_their_column(tmp_path: Path) -> None:
+    """Compared columns are midnight; others have a time of day, in the same bytes when rows are drawn again."""
+    begin = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(2000) * 3000, "s"))
+    data = pd.DataFrame({
+        "begin": begin, "end": begin + pd.Timedelta(days=3), "seen": begin, "away": begin.dt.tz_localize("UTC"),
+        "text": begin.dt.strftime("%d.%m.%Y"), "part": begin.dt.strftime("%Y-%m"),
+    })  # fmt: skip
+    month = {"kind": "date", "by": "month", "low": "2024-01", "high": "2024-04", "outside": "clip"}
+    domain = {"attributes": {name: month for name in data} | {
+        "away": month | {"zone": "Asia/Tokyo"}, "text": month | {"format": "%d.%m.%Y"},
+        "part": month | {"format": "%Y-%m"}}}  # fmt: skip
+    for form in ("parquet", "csv"):
+        place = tmp_path / form
+        place.mkdir()
+        job = write_job(place, data=data, domain=domain, rule=[{"rule": "begin <= end"}],
+                        synthesize={"rows": 600, "parts": 2, "types": "input", "format": form})  # fmt: skip
+        run = dp.run(job, place / "run")
+        before = row_digests(run.path)
+        rows = run.synthetic().compute()
+        midnight = {name: (rows[name].dt.normalize() == rows[name]).mean() for name in ("begin", "end", "seen", "away")}
+        assert midnight["begin"] == midnight["end"] == 1
+        assert midnight["seen"] < 0.01
+        assert midnight["away"] < 0.01
+        assert (rows.begin <= rows.end).all()
+        assert str(rows.away.dt.tz) == "UTC"
+        assert rows.away.dt.tz_convert("Asia/Tokyo").dt.month.between(1, 4).all()
+        assert rows.text.str.fullmatch(r"\d\d\.0[1-4]\.2024").all()
+        assert rows.part.str.fullmatch(r"2024-0[1-4]").all()
+        part = open_part(run.path)
+        for count in (500, 600):
+            part.request_rows(dp_sections.SynthesizeTable(rows=count, parts=2, types="input", format=form))
+            run_stages(part, only="synthesize")
+            assert (row_digests(run.path) == before) == (count == 600)

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpscale.domain import Domain
 from dpscale.domain.domain_schema import from_table
 from dpscale.privacy.streams import PublicStream
 from dpscale.records.encode import encode
-from dpscale.synthesis.decode import column, table_of, type_of
+from dpscale.synthesis.decode import column, column_of, read_column, table_of, type_of, values_inside
 
 TABLES: list[tuple[dict[str, Any], pa.DataType]] = [
     ({"kind": "integer", "low": -3, "high": 60}, pa.int16()),
@@ -66,3 +67,54 @@ def test_parquet_file_has_no_metadata(tmp_path) -> None:
     pq.write_table(table, tmp_path / "t.parquet", store_schema=False)
     assert table.schema.metadata is None
     assert pq.read_metadata(tmp_path / "t.parquet").metadata is None
+
+
+TYPES = ["timestamp[s]", "timestamp[ns]", "timestamp[ms, tz=UTC]", "timestamp[us, tz=Europe/Berlin]", "string",
+         "large_string", "date32[day]"]  # fmt: skip
+DATES = [("day", "2024-03-28", "2024-04-02", 6), ("week", "2024-W10", "2024-W14", 5),
+         ("month", "2024-02", "2024-11", 10), ("year", "2023", "2025", 3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", ["", "Europe/Berlin", "America/Havana", "America/Sao_Paulo", "Africa/Cairo"])
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("dates", DATES, ids=[one[0] for one in DATES])
+def test_dates_in_the_type_of_their_column_stay_in_their_cells(name: str, zone: str, dates: Any) -> None:
+    by, low, high, cells = dates
+    attribute = from_table("x", {"kind": "date", "by": by, "low": low, "high": high, "zone": zone, "nulls": "category"})
+    drawn = np.random.default_rng(0).integers(0, cells + 1, 2000).astype(np.int32)
+    inside, wanted = values_inside(attribute, drawn, PublicStream("r", "v")), type_of(name)
+    for times in (None, PublicStream("r", "times")):
+        values = column_of(attribute, drawn, inside, wanted, times)
+        assert str(values.type) == name
+        assert (encode(attribute, values) == drawn).all()
+    if pa.types.is_timestamp(wanted):
+        unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[wanted.unit]
+        ticks = values.drop_null().cast(pa.int64()).to_numpy()
+        share = ticks / (86400 * unit) % 1
+        assert np.histogram(share, 4, (0, 1))[0] == pytest.approx(len(share) / 4, rel=0.25)
+        assert wanted.unit == "s" or (ticks % unit > 0).any()
+
+
+def test_midnight_is_the_first_instant_of_the_local_day() -> None:
+    table = {"kind": "date", "by": "day", "low": "2024-03-31", "high": "2024-04-01", "zone": "Europe/Berlin"}
+    attribute, cells = from_table("x", table), np.array([0, 1], np.int32)
+    values = column(attribute, cells, PublicStream("r", "v"), pa.timestamp("us", "UTC"))
+    assert [str(one) for one in values.to_pylist()] == ["2024-03-30 23:00:00+00:00", "2024-03-31 22:00:00+00:00"]
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%Y", "%d-%b-%y", "%B %d %Y", "%Y-%m"])
+def test_texts_of_dates_have_the_stated_format(form: str) -> None:
+    attribute = from_table("x", {"kind": "date", "by": "month", "low": "2023-11", "high": "2024-10", "format": form})
+    cells = np.arange(12, dtype=np.int32)
+    values = column(attribute, cells, PublicStream("r", "v"), pa.string())
+    assert (encode(attribute, values) == cells).all()
+    assert read_column(Domain([attribute]), {"x": "string"}, "x", values) == values
+    days = column(attribute, cells, PublicStream("r", "v")).to_pylist()
+    assert values.to_pylist() == [day.strftime(form) for day in days]
+
+
+def test_times_beyond_the_range_of_nanoseconds_are_days() -> None:
+    attribute = from_table("x", {"kind": "date", "by": "year", "low": 2024, "high": 2300})
+    cells = np.array([0, 276], np.int32)
+    assert column(attribute, cells, PublicStream("r", "v"), pa.timestamp("ns")).type == pa.date32()
+    assert column(attribute, cells, PublicStream("r", "v"), pa.timestamp("us")).type == pa.timestamp("us")

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrow import pa, pc, pq
+from dpscale.base.arrow import is_text, pa, pc, pq
 from dpscale.base.numerics import Flags, Integers
 from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.sections import LinkSection
 from dpscale.privacy.streams import PublicStream
+from dpscale.records.column_values import days
 from dpscale.runs.linked_tables import LinkedTables
 from dpscale.storage.files import writing
 from dpscale.synthesis.decode import column as decoded
@@ -145,7 +146,10 @@ def in_order(
     if domain[attribute].kind not in ("bins", "date") or domain.is_shared(column):  # values may not change alone
         return table
     found = np.arange(len(order))
-    found[: len(pairs)] = _ascending(table.column(column).slice(0, len(pairs)), pairs[:, 0])
+    values = table.column(column).slice(0, len(pairs))
+    if is_text(values.type) and (read := days(values.combine_chunks(), form=domain[attribute].format)) is not None:
+        values = pa.chunked_array([pa.array(read.values, mask=read.missing)])
+    found[: len(pairs)] = _ascending(values, pairs[:, 0])
     exchanged = _exchanged(table, column, found)
     if broken is None or not (wrong := broken(exchanged, order)[: len(pairs)]).any():
         return exchanged

@@ -30,6 +30,7 @@ from dpscale.runs.linked_tables import LinkedTables
 from dpscale.runs.links.public_tables import public_tables
 from dpscale.runs.stages.row_rules import with_row_ranges
 from dpscale.storage.files import write_whole, writing
+from dpscale.synthesis.dates import date_column
 from dpscale.synthesis.rule_values import RowCells, RuleValues
 
 CHECKED = "_rules.json"
@@ -268,7 +269,7 @@ class LinkedValues:
             return
         filled = np.where(null, 0.0, values)
         if kind_of_values(attribute) == "date":
-            made = pa.array(filled.astype(np.int32), pa.date32(), mask=null)
+            made = date_column(attribute, filled.astype(np.int64), null, column.type)
         elif pa.types.is_integer(column.type):
             made = pa.array(filled.astype(np.int64), mask=null)
         else:

@@ -12,10 +12,12 @@ import numpy as np
 
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import Flags, Floats, Integers, Integers32, NDArray
+from dpscale.domain.attribute import Attribute
 from dpscale.domain.number import Number
 from dpscale.domain.rule_text import ValueRanges, kind_of_values, value_ranges
 from dpscale.domain.rules import DomainConstraint, ValueRule, constraints_on
 from dpscale.privacy.streams import PublicStream
+from dpscale.records.column_values import days
 from dpscale.runs.table import TablePart
 from dpscale.synthesis.decode import number_values, row_step, type_of
 from dpscale.synthesis.draw import RowSampler
@@ -127,7 +129,7 @@ def broken_rows(run: TablePart, names: Sequence[str], rows: Integers32, table: p
 
     values = dict[str, Floats]()
     for name in rule_values(run, table.column_names).names:
-        values[name] = _written(table.column(name), kind_of_values(run.domain[name]) == "date")
+        values[name] = _written(run.domain[name], table.column(name).combine_chunks())
     for one in run.domain.value_rules:
         if values.keys() >= {name for linear in one.clause.linear for name in linear.names} and (
             set(one.names) <= set(names)
@@ -140,8 +142,8 @@ def broken_rows(run: TablePart, names: Sequence[str], rows: Integers32, table: p
     return int(broken.sum())
 
 
-def _written(column: pa.ChunkedArray, is_date: bool) -> Floats:
+def _written(attribute: Attribute | Number, column: pa.Array) -> Floats:
     """Return the values of a column as numbers, dates as days since 1970, nulls as nan."""
-    if is_date:
-        column = column.cast(pa.date32()).cast(pa.int32())
+    if kind_of_values(attribute) == "date" and (read := days(column, attribute.zone, attribute.format)) is not None:
+        return np.where(read.missing, np.nan, read.values.astype(np.float64))
     return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)

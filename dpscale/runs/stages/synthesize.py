@@ -20,6 +20,7 @@ from dpscale.base.arrow import arrow_csv, pa, pq
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.base.settings import checked
 from dpscale.domain.number import Number
+from dpscale.domain.schema_values import has_day
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
@@ -244,7 +245,10 @@ def decoded(
         if isinstance(attribute, Number):
             values[name] = number_column(attribute, numbers[name], wanted)
         else:
-            values[name] = column_of(attribute, cells[:, names.index(name)], inside[name], wanted)
+            times = None if name in run.compared else stream
+            if times is None and attribute.kind == "date" and not has_day(attribute.format):
+                wanted = None  # a text would lose the day
+            values[name] = column_of(attribute, cells[:, names.index(name)], inside[name], wanted, times)
     if weights is not None:
         values["weight" if "weight" not in values else "weight_"] = pa.array(weights)
     return table_of(values)
