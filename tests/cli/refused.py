@@ -46,6 +46,7 @@ TABLES = {
 }
 PEOPLE = {"attributes": {"sex": {"kind": "categories", "values": ["F", "M"]}}}
 VISITS = {"attributes": {"kind": {"kind": "categories", "values": ["in", "out"]}}}
+FORMATS = {"formats": {"person": {"pattern": "[A-Z]{9}"}}}
 FILES = {
     "x.csv": ROWS,
     "places.csv": PLACES,
@@ -195,6 +196,17 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     ("search without delta", "table", {"domain:attributes.sex": {"kind": "discover"}, "privacy.delta": REMOVED}),
     ("share above 1", "table", {"domain:attributes.sex": {"kind": "discover"}, "budget": {"discover": 1.5}}),
     ("edges of a search", "table", {"domain:attributes.age": {"kind": "bins", "edges": "secret"}}),
+    ("format that is no pattern", "table", {"domain:formats": {"person": {"pattern": "[A-"}}}),
+    ("format of an attribute", "table", {"domain:formats": {"age": {"pattern": "[A-Z]{9}"}}}),
+    ("unique that is no truth value", "table", {"domain:formats": {"id": {"pattern": "[A-Z]{9}", "unique": "no"}}}),
+    ("more rows than texts", "table", {"domain:formats": {"id": {"pattern": "[A-Z]"}}, "synthesize": {"rows": 90}}),
+    ("unique format of a growing table", "growing", {"domain:formats": {"id": {"pattern": "[A-Z]{9}"}}}),
+    ("format of a foreign key", "tables", {"file:visits.toml": tomli_w.dumps(VISITS | FORMATS)}),
+    (
+        "format of a public table",
+        "tables",
+        {"file:visits.toml": tomli_w.dumps(VISITS | FORMATS), "tables.visits.public": True},
+    ),
     ("rule on an absent attribute", "table", {"domain:rule": [{"rule": "agee != 'x'"}]}),
 ]
 COMMANDS: list[tuple[str, list[str]]] = [  # name, arguments; the run directory `done` is finished

@@ -109,8 +109,11 @@ VISITS = {"attributes": {"date": {"kind": "date", "by": "month", "low": "2019-01
           "rule": [{"rule": "until >= date"}]}  # fmt: skip
 
 
-def write_visits(folder, ordered, public=False):
-    """Patients and visits that are not before the patient was born, nor before the first visit."""
+def write_visits(folder, ordered, public=False, form=""):
+    """Patients and visits that are not before the patient was born, nor before the first visit.
+
+    With a format dates are texts in it, and the rows have the types of the files.
+    """
     rng = np.random.default_rng(2)
     day = np.datetime64("2019-01-01")
     born = rng.integers(0, 365, 300)
@@ -122,6 +125,11 @@ def write_visits(folder, ordered, public=False):
     until = pd.Series(day + date + np.minimum(rng.geometric(0.2, 900) - 1, 25)).where(rng.random(900) < 0.9)
     visits = pd.DataFrame({"patient": of, "date": day + date, "until": until, "ward": rng.integers(0, 3, 900)})
     for name, frame, domain in (("patients", patients, PATIENTS), ("visits", visits, VISITS)):
+        if form:
+            domain = json.loads(json.dumps(domain))
+            for date in set(frame) & {"born", "first", "date", "until"}:
+                frame[date] = frame[date].dt.strftime(form)
+                domain["attributes"][date]["format"] = form
         frame.to_parquet(folder / f"{name}.parquet", index=False)
         (folder / f"{name}.toml").write_text(tomli_w.dumps(domain))
     link = {"kind": "one-to-many", "parent": "patients", "child": "visits", "child_key": "patient", "max_degree": 5}
@@ -132,17 +140,24 @@ def write_visits(folder, ordered, public=False):
             {"rule": "if patients.sex = 'M' then visits.ward != 2"}],
            "privacy": {"privacy_cost": 2.0, "dataset": "visits"},
            "engine": {"scheduler": "synchronous", "seed": 3}}  # fmt: skip
+    if form:
+        job["synthesize"] = {"types": "input"}
     path = folder / "job.toml"
     path.write_text(tomli_w.dumps(job))
     return path
 
 
-@pytest.mark.parametrize(("ordered", "public"), [(False, False), (True, False), (False, True)])
-def test_values_of_linked_rows_satisfy_rules(tmp_path, ordered, public):
-    release = dp.run(write_visits(tmp_path, ordered, public), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("ordered", "public", "form"), [(False, False, ""), (True, False, ""), (False, True, ""), (True, False, "%d/%m/%Y")]
+)
+def test_values_of_linked_rows_satisfy_rules(tmp_path, ordered, public, form):
+    release = dp.run(write_visits(tmp_path, ordered, public, form), tmp_path / "run")
     tables = {name: frame.compute() for name, frame in release.synthetic().items()}
+    for rows in tables.values():
+        for name in set(rows) & {"born", "first", "date", "until"}:
+            rows[name] = pd.to_datetime(rows[name], format=form or None)
     visits = tables["visits"].merge(tables["patients"], on="patient")
-    date, until, born, first = (pd.to_datetime(visits[name]) for name in ("date", "until", "born", "first"))
+    date, until, born, first = (visits[name] for name in ("date", "until", "born", "first"))
     assert len(visits) > 500
     assert not (date < born).any()
     assert not (date < first).any()

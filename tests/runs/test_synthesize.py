@@ -334,3 +334,21 @@ def test_dates_have_the_resolution_of_their_column(tmp_path: Path) -> None:
             part.request_rows(dp_sections.SynthesizeTable(rows=count, parts=2, types="input", format=form))
             run_stages(part, only="synthesize")
             assert (row_digests(run.path) == before) == (count == 600)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_stated_dates_of_csv_are_texts_in_their_format(tmp_path: Path, form: str) -> None:
+    """Files without types have dates in the format of the domain if the job asks for the types of the input."""
+    day = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(2000) % 90, "D"))
+    data = pd.DataFrame({"text": day.dt.strftime("%d.%m.%Y"), "plain": day.dt.strftime("%Y-%m-%d")})
+    data.to_csv(tmp_path / "data.csv", index=False)
+    month = {"kind": "date", "by": "month", "low": "2024-01", "high": "2024-04", "outside": "clip"}
+    domain = {"attributes": {"text": month | {"format": "%d.%m.%Y"}, "plain": month}}
+    for types in ("input", "own"):
+        rows = {"rows": 300, "types": types, "format": form}
+        job = write_job(tmp_path, f"{types}.toml", data, domain=domain, synthesize=rows,
+                        privacy={"privacy_cost": 4.0, "dataset": types})  # fmt: skip
+        job.write_text(job.read_text().replace("data.parquet", "data.csv"))
+        rows = dp.run(job, tmp_path / types).synthetic().compute()
+        assert rows.text.astype(str).str.fullmatch(r"\d\d\.0[1-4]\.2024").all() == (types == "input")
+        assert pd.to_datetime(rows.plain).dt.month.between(1, 4).all()

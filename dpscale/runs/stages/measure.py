@@ -9,7 +9,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,12 +61,19 @@ def perform(run: TablePart, engine: Engine) -> None:
     source = Source.of(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
     check_fresh_noise(run)
     if run.manifest.get("columns") is None:
-        public = run.synthesis is not None and run.synthesis.types == "input"
-        run.update(columns={name: kind if public else "" for name, kind in source.table.types().items()})
+        run.update(columns=_row_types(run, source.table.types()))
     measurements = run.open_measurements(run.release, source.snapshot)
     with one_thread():
         measure(source, measurements)
     remove_partial(run.measurements_path)
+
+
+def _row_types(run: TablePart, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the types of the columns of rows: texts for dates with a format in files without types."""
+    if run.synthesis is None or run.synthesis.types != "input":
+        return dict.fromkeys(types, "")
+    dates = {one.name for one in run.domain.attributes if one.kind == "date" and one.format}
+    return {name: kind or ("string" if name in dates else "") for name, kind in types.items()}
 
 
 def measure(source: Source, measurements: MeasurementStore) -> None:
