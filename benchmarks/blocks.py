@@ -91,7 +91,14 @@ def audits(found: Figures) -> str:
     return table(head, *rows)
 
 
-KINDS = ("cells", "cumulative", "sums")
+INTERVAL_CLASSES = (
+    "cells from 1 %",
+    "cells below 1 %",
+    "cumulative from 1 %",
+    "cumulative below 1 %",
+    "sums",
+    "differences",
+)
 
 
 def intervals(found: Figures) -> str:
@@ -100,7 +107,7 @@ def intervals(found: Figures) -> str:
             "ε", "coverage", "ratio", "joint", "width")  # fmt: skip
     by_kind = []
     for degree in (1, 2, 3):
-        for kind in KINDS:
+        for kind in INTERVAL_CLASSES:
             for epsilon in EPSILONS:
                 group = f"{degree}-way {kind}, {epsilon}"
                 if f"{group}, cases" in found:

@@ -7,14 +7,16 @@
         --save       save the figures and this CPU time in results/
 
 A release is one of all 3-way marginals, as a job with `maxent` estimates it. All 1-ways, 40 pairs and 30 sets of three
-attributes are sampled. Kinds of queries: cells; cumulative queries (from the first value on along every attribute);
-sums of an attribute's codes, for all records or by the values of another attribute. Printed for each kind, and
-summarized with the number of cases that meet the requirement in brackets:
+attributes are sampled. Classes of queries: cells, and cumulative queries (from the first value on along every
+attribute, without the total), each of at least 1 % of the records and below; sums of an attribute's codes, for all
+records or by the values of another attribute; differences of the cells of two neighbouring groups. Printed for each
+class, and summarized with the number of tables that meet the requirement in brackets:
 
-    coverage   mean over sets and seeds of the share of queries within 1.96 standard errors (.92 to .99)
-    ratio      root mean square standard error over root mean square error, each set counted once (.9 to 1.25)
+    coverage   mean over sets and seeds of the share of queries within 1.96 standard errors (.9, at ε below 1 .85)
+    ratio      root mean square standard error over root mean square error, each set counted once (at most 1.6)
     joint      share of sets of which all queries are inside simultaneous 95 % intervals (.92 to 1)
-    width      mean half width of these intervals over the root mean square error, sums over sets (at most 4)
+    width      mean half width of these intervals over Bonferroni's for normal errors of the true size, by sums over
+               sets (at most 1.35)
 
 Real tables are in ../shared/data and are not part of dpscale. The weights in `simulated_errors` were fitted to all
 tables, seeds 500 to 502, and rounded. Only the weights are left out: the form of the components and the constants of
@@ -41,6 +43,7 @@ from scipy.optimize import minimize
 
 from dpscale import Domain, Workload
 from dpscale.mechanisms.aim_grem import Options
+from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.simulated_errors import (
     CALIBRATION,
     Calibration,
@@ -55,22 +58,29 @@ from dpscale.reconstruction.simulated_errors import (
 from dpscale.workload import WorkloadPart
 
 SETS, MOST_CELLS, MOST_SUMS = {1: 100, 2: 40, 3: 30}, 20_000, 2_000
-FITTED = 40  # queries of a set to which weights are fitted
-KINDS = ("cells", "cumulative", "sums")
+FITTED = 15  # queries of a class of a set to which weights are fitted
+MOST_DIFFERENCES = 400
+KINDS = ("cells from 1 %", "cells below 1 %", "cumulative from 1 %", "cumulative below 1 %", "sums", "differences")
+LARGE = 0.01  # of the records
 FIGURES = ("coverage", "ratio", "joint", "width")
-REQUIRED = ((0.92, 0.99), (0.9, 1.25), (0.92, 1.0), (0.0, 4.0))
+REQUIRED = ((0.9, 1.0), (0.0, 1.6), (0.92, 1.0), (0.0, 1.35))
+LEAST_AT_NOISE = 0.85  # coverage at ε below 1
 Figures = dict[tuple[str, int], tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Errors of all queries of a kind over one set of a release, with what their standard errors follow from."""
+    """Errors of all queries of a kind over one set of a release, with what their standard errors follow from.
+
+    `classes` are masks of the queries by the name of their class.
+    """
 
     degree: int
     kind: str
     errors: np.ndarray
     parts: ErrorComponents
     disjoint: float
+    classes: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +120,19 @@ def parts_of(table: Table, names: Names) -> Iterator[tuple[str, WorkloadPart]]:
         groups = np.eye(shape[1]) if len(names) == 2 else np.ones((1, 1))
         queries = np.einsum("x,gy->gxy", values, groups).reshape(-1, *shape)
         yield "sums", workload.add_queries(names, queries).parts[-1]
+    if len(names) == 2 and np.prod(shape) <= MOST_DIFFERENCES:
+        cells = np.eye(int(np.prod(shape))).reshape(-1, *shape).reshape(*shape, *shape)
+        queries = (cells[:, :-1] - cells[:, 1:]).reshape(-1, *shape)
+        yield "differences", workload.add_queries(names, queries).parts[-1]
+
+
+def classes_of(kind: str, exact: np.ndarray, rows: int) -> dict[str, np.ndarray]:
+    """Return masks of the queries of a kind by class, given their exact answers."""
+    if kind in KINDS:
+        return {kind: np.ones(exact.shape, dtype=bool)}
+    told = exact < rows if kind == "cumulative" else np.ones(exact.shape, dtype=bool)
+    large = exact >= LARGE * rows
+    return {f"{kind} from 1 %": large & told, f"{kind} below 1 %": told & ~large}
 
 
 def outcomes_of(table: Table, simulated: SimulatedErrors, seed: int) -> Iterator[Outcome]:
@@ -122,7 +145,8 @@ def outcomes_of(table: Table, simulated: SimulatedErrors, seed: int) -> Iterator
             assert isinstance(parts, ErrorComponents)
             largest = float(np.max(parts.reach))
             disjoint = answers.size * simulated.model.total * largest / max(float(np.abs(answers).sum()), 1e-9)
-            yield Outcome(len(names), kind, answers - part.answers(names, exact), parts, disjoint)
+            true = part.answers(names, exact)
+            yield Outcome(len(names), kind, answers - true, parts, disjoint, classes_of(kind, true, table.rows))
 
 
 def measure(table: Table, epsilon: float, seed: int) -> Case:
@@ -131,20 +155,21 @@ def measure(table: Table, epsilon: float, seed: int) -> Case:
 
 
 def sample_of(case: Case, seed: int) -> list[Sample]:
-    """Return some queries of every outcome, for the fit of weights."""
+    """Return some queries of every outcome and class, for the fit of weights."""
     random, found = np.random.default_rng(seed), list[Sample]()
     for one in case.outcomes:
-        if one.kind == "sums":
-            continue
-        chosen = random.permutation(one.errors.size)[:FITTED]
-        parts = np.stack([np.broadcast_to(part, one.errors.shape).reshape(-1)[chosen] for part in one.parts.in_order()])
-        found.append(Sample(case.table, case.epsilon, one.kind, one.parts.kind, case.simulated.departures,
-                            case.simulated.widening, parts, one.errors.reshape(-1)[chosen] ** 2))  # fmt: skip
+        for name, mask in one.classes.items():
+            chosen = random.permutation(np.flatnonzero(mask))[:FITTED]
+            if name in KINDS[:4] and len(chosen):
+                parts = np.stack([np.broadcast_to(part, one.errors.shape).reshape(-1)[chosen]
+                                  for part in one.parts.in_order()])  # fmt: skip
+                found.append(Sample(case.table, case.epsilon, name, one.parts.kind, case.simulated.departures,
+                                    case.simulated.widening, parts, one.errors.reshape(-1)[chosen] ** 2))  # fmt: skip
     return found
 
 
 def figures_of(cases: Sequence[Case], calibration: Calibration) -> Figures:
-    """Return the figures by kind and degree."""
+    """Return the figures by class and degree."""
     rows = defaultdict[tuple[str, int], list[tuple[float, ...]]](list)
     for case in cases:
         for one in case.outcomes:
@@ -152,16 +177,19 @@ def figures_of(cases: Sequence[Case], calibration: Calibration) -> Figures:
             own, off = np.sqrt(variances), np.abs(one.errors)
             reach = np.broadcast_to(np.asarray(one.parts.reach, dtype=float), own.shape)
             half = simultaneous_widths(own, reach, one.degree, one.disjoint, 0.95)
-            rows[one.kind, one.degree].append(
-                (
-                    (off <= 1.96 * own + 1e-9).mean(),
-                    variances.mean(),
-                    (off**2).mean(),
-                    float((off <= half + 1e-9).all()),
-                    half.mean(),
-                    np.sqrt((off**2).mean()),
-                )
-            )
+            normal = bonferroni(0.95, min(max(one.disjoint, 1.0), float(off.size)))
+            for name, mask in one.classes.items():
+                if mask.any():
+                    rows[name, one.degree].append(
+                        (
+                            (off <= 1.96 * own + 1e-9)[mask].mean(),
+                            variances[mask].mean(),
+                            (off**2)[mask].mean(),
+                            float((off <= half + 1e-9)[mask].all()),
+                            half[mask].mean(),
+                            normal * np.sqrt((off**2)[mask].mean()),
+                        )
+                    )
     found = {}
     for key, some in rows.items():
         inside, stated, true, together, width, error = np.mean(some, axis=0)
@@ -193,15 +221,19 @@ def stripped(case: Case) -> Case:
 def print_figures(name: str, figures: Figures) -> None:
     """Print one line for every kind of query of a table and ε."""
     for (kind, degree), (inside, ratio, together, width) in sorted(figures.items()):
-        print(f"{name:20} {degree}-way {kind:11} {100 * inside:5.1f} % ratio {ratio:5.2f} joint {100 * together:5.1f} %"
+        print(f"{name:20} {degree}-way {kind:20} {100 * inside:5.1f} % ratio {ratio:5.2f} joint {100 * together:5.1f} %"
               f" width {width:5.1f}", flush=True)  # fmt: skip
 
 
-def in_range(figures: Iterable[tuple[float, ...]]) -> dict[str, tuple[float, float, float, int]]:
-    """Return least, median and largest value of each figure, and the number of cases that meet its requirement."""
+def in_range(figures: Iterable[tuple[float, ...]], noisy: Sequence[bool]) -> dict[str, tuple[float, float, float, int]]:
+    """Return least, median and largest value of each figure, and the number of cases that meet its requirement.
+
+    `noisy` tells the cases with ε below 1.
+    """
     columns, found = np.array(list(figures)).T, {}
     for name, column, (least, most) in zip(FIGURES, columns, REQUIRED, strict=True):
-        within = int(((column >= least) & (column <= most)).sum())
+        lowest = np.where(noisy, LEAST_AT_NOISE, least) if name == "coverage" else least
+        within = int(((column >= lowest) & (column <= most)).sum())
         found[name] = (*np.quantile(column, [0, 0.5, 1]).tolist(), within)
     return found
 
@@ -209,15 +241,22 @@ def in_range(figures: Iterable[tuple[float, ...]]) -> dict[str, tuple[float, flo
 def summary(figures: Mapping[tuple[str, float], Figures]) -> dict[str, float]:
     """Return the figures by kind of query and ε, and by table."""
     kinds = sorted({(kind, degree, epsilon) for (_, epsilon), own in figures.items() for kind, degree in own})
-    groups = {f"{degree}-way {kind}, {epsilon:g}": [own[kind, degree] for (_, other), own in figures.items()
+    groups = {f"{degree}-way {kind}, {epsilon:g}": [(own[kind, degree], epsilon < 1)
+                                                   for (_, other), own in figures.items()
                                                    if other == epsilon and (kind, degree) in own]
               for kind, degree, epsilon in kinds}  # fmt: skip
     for name in dict.fromkeys(name for name, _ in figures):
-        groups[name] = [values for (table, _), own in figures.items() if table == name for values in own.values()]
+        groups[name] = [
+            (values, epsilon < 1)
+            for (table, epsilon), own in figures.items()
+            if table == name
+            for values in own.values()
+        ]
     found: dict[str, float] = {}
-    for group, values in groups.items():
+    for group, cases in groups.items():
+        values, noisy = zip(*cases, strict=True)
         found[f"{group}, cases"] = float(len(values))
-        for name, (least, middle, most, within) in in_range(values).items():
+        for name, (least, middle, most, within) in in_range(values, noisy).items():
             if group in {table for table, _ in figures} and name not in ("coverage", "ratio"):
                 continue
             found |= {f"{group}, {name}, least": least, f"{group}, {name}, median": middle,
@@ -276,10 +315,10 @@ def main() -> None:
         base.save("intervals", summary(found) | compare_jobs(arguments.data / "adult"))
 
 
-TARGET, TOLERANCE = 0.03, 0.15  # of the log ratio
-LEAST_COVERAGE, MOST_COVERAGE = 0.94, 0.985
+TARGET, TOLERANCE = 0.08, 0.12  # of the log ratio
+LEAST_COVERAGE, MOST_COVERAGE = 0.945, 0.972
 SOFT = 0.1  # softness of the limit of an interval, in standard errors
-RIDGE, STEPS = 1e-3, 40
+RIDGE, STEPS = 1e-3, 30
 START = Calibration(1.5, 1.5, 1.5, 1.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5, 0.01)  # round numbers
 
 

@@ -190,6 +190,17 @@ class Answered:
             (part,) = self._cells(names, MARGINAL, [])
         return self.estimates.part_answers(part, names)
 
+    def error_parts(self, attributes: Sequence[str]) -> pa.Table:
+        """Return the parts of the standard errors of the cells of a set, and the name of the largest part."""
+        names = checked_names(attributes)
+        ordered = self.estimates.workload.domain.ordered(names)
+        found = self.estimates.error_parts(ordered) or {"noise": self.cells(ordered)[1]}
+        order = [ordered.index(name) for name in names]
+        parts = {name: part.transpose(order).reshape(-1) for name, part in found.items()}
+        largest = np.argmax(np.stack(list(parts.values())), axis=0)
+        columns = dict(named(self.estimates.workload.domain, self.part(ordered, MARGINAL.name), names))
+        return pa.table(columns | parts | {"largest": _texts(list(parts), largest)})
+
     def _cells(self, names: AttributeSet, family: Family, others: list[WorkloadPart]) -> list[WorkloadPart]:
         """Return a family over a set whose cells are all estimated, else the other parts if there are any."""
         try:

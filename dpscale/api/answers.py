@@ -146,6 +146,33 @@ class ReleaseAnswers(ABC):
         """
         return bool(self.over(attributes).answered.estimates.extrapolates(checked_names(attributes)))
 
+    def error_parts(self, attributes: str | Sequence[str]) -> DataFrame:
+        """Return what the standard errors of the cells of a set consist of.
+
+        Parameters
+        ----------
+        attributes : str or sequence of str
+
+        Returns
+        -------
+        DataFrame
+            Columns that identify the cell; the parts, in records, whose squares add up to the squared standard error:
+            `noise` of what was measured, and for an adaptive release `hidden`, departures that were measured but are
+            small against the noise, `chance`, the lack of fit of what was not measured, and `completion`, what the
+            model adds to it; and `largest`, the name of the largest part.
+
+        Raises
+        ------
+        PlanError
+            If the release has no standard errors of these cells.
+
+        Examples
+        --------
+        >>> release.error_parts("borough").largest.unique().tolist()
+        ['noise']
+        """
+        return framed(self.over(attributes).answered.error_parts(checked_names(attributes)), "pandas")
+
     @overload
     def table(
         self,

@@ -166,6 +166,12 @@ class Estimates(Protocol):
         The standard error is nan where none is available.
         """
 
+    def error_parts(self, attributes: AttributeSet, /) -> dict[str, Floats]:
+        """Return the parts of the standard errors of a marginal's cells by name, or none if they are of noise alone.
+
+        The arrays have one axis per attribute.
+        """
+
     def part_answers(self, part: WorkloadPart, attributes: AttributeSet, /) -> tuple[Floats, Floats]:
         """Return estimates and standard errors of all queries of a part over one set.
 

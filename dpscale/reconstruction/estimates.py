@@ -292,6 +292,10 @@ class LeastSquaresEstimates:
     def extrapolates(self, attributes: Sequence[str]) -> None:
         """Return None: least squares refuses queries outside the row space of the measurements."""
 
+    def error_parts(self, attributes: AttributeSet) -> dict[str, Floats]:
+        """Return no parts: the noise determines the standard errors."""
+        return {}
+
     def marginal(self, attributes: Sequence[str]) -> Floats:
         """Return estimated counts, one axis per attribute in the given order; unbiased and possibly negative."""
         ordered = self.plan.domain.ordered(attributes)

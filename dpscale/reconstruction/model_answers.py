@@ -107,6 +107,13 @@ class ModelEstimates:
             return answers, np.full(answers.shape, math.nan)
         return answers, self.errors.part_errors(part, attributes)
 
+    def error_parts(self, attributes: AttributeSet) -> dict[str, Floats]:
+        """Return the parts of the standard errors of a marginal's cells by name. Raises PlanError if there are none."""
+        if self.errors is None:
+            raise PlanError("attributes", f"no standard errors of {', '.join(attributes)}", "simulated errors",
+                            'use method "maxent" with an adaptive mechanism and leave out errors = "none"')  # fmt: skip
+        return self.errors.cell_parts(attributes)
+
 
 MODEL, BASE, ERRORS = "model.npz", "base.npz", "errors.json"
 CONSISTENT, RESIDUALS = "agreed.npz", "residuals.npz"

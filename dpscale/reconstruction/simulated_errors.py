@@ -261,6 +261,7 @@ def weighted(weights: Sequence[Floats | float], parts: Iterable[Floats | float])
     return np.asarray(total)
 
 
+ERROR_PARTS = ("noise", "hidden", "chance", "completion")
 LEAST_SPREAD, TINY = 0.05, 1e-12
 EVEN = 0.7  # k
 TAIL, LONGER = 0.18, 0.06  # longer tail of the errors of pairs, and twice this of sets of three
@@ -337,6 +338,23 @@ class SimulatedErrors:
         """Return standard errors of a marginal's cells, one axis per attribute in the given order."""
         ordered = self._ordered(names)
         return self._errors(self.cell_components(ordered)).transpose([ordered.index(name) for name in names])
+
+    def cell_parts(self, names: AttributeSet) -> dict[str, Floats]:
+        """Return the root of each part of the squared errors of a marginal's cells, by the names of `ERROR_PARTS`.
+
+        `names` are in the order of attributes. Only the larger one of noise and hidden departures counts.
+        """
+        parts = self.cell_components(names)
+        weights = self.calibration.weights(parts.kind, self.departures, self.widening)
+        shape = self.base.marginal(names).shape
+        noise, hidden, chance, completion, association, floor = (
+            np.broadcast_to(np.asarray(weight * part, dtype=np.float64), shape)
+            for weight, part in zip(weights, parts.in_order(), strict=True)
+        )
+
+        squares = (np.where(noise >= hidden, noise, 0) + floor, np.where(noise < hidden, hidden, 0), chance,
+                   completion + association)  # fmt: skip
+        return {name: np.sqrt(square) for name, square in zip(ERROR_PARTS, squares, strict=True)}
 
     def query_error(self, names: Sequence[str], query: Floats) -> float:
         """Return the standard error of a linear query, an array with axes in the order of `names`."""

@@ -7,13 +7,32 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
+from dpscale.reconstruction.simulated_errors import ERROR_PARTS
 from tests.runs.small import write_job
 
 TRIPLE = [{"family": "marginal", "degree": 3}]
 
 
+def check_parts(release, names, table, simulated):
+    """The squares of the parts add up to the squared error, and the named part is the largest."""
+    if not simulated:
+        with pytest.raises(dp.PlanError, match="no standard errors"):
+            release.error_parts(names)
+        return
+    parts = release.error_parts(names)
+    figures = parts[list(ERROR_PARTS)].to_numpy()
+    np.testing.assert_allclose((figures**2).sum(axis=1), table["std_error"] ** 2, rtol=1e-5)
+    assert parts["largest"].tolist() == [ERROR_PARTS[place] for place in figures.argmax(axis=1)]
+    assert parts[names[0]].tolist() == table[names[0]].tolist()
+    if len(names) == 1:
+        assert set(parts["largest"]) == {"noise"}
+
+
 def test_least_squares_never_extrapolates(place):
     release = dp.run(write_job(place), place / "run")
+    parts = release.error_parts(("sex", "age"))
+    np.testing.assert_allclose(parts["noise"], release.table(("sex", "age"))["std_error"])
+    assert set(parts["largest"]) == {"noise"}
     assert not release.extrapolates(("age", "sex"))
     assert "extrapolated" not in release.table(("age", "sex")).columns
     assert "extrapolated" not in pq.read_schema(place / "run" / "answers" / "index.parquet").names
@@ -41,6 +60,7 @@ def test_model_marks_sets_without_cell_measurement_as_extrapolated(place, change
         assert (table["extrapolated"] == row["extrapolated"]).all()
         simulated = change["mechanism"]["name"] == "aim-grem" and "reconstruct" not in change
         assert np.isfinite(table["std_error"]).all() == simulated
+        check_parts(release, names, table, simulated)
     assert not release.extrapolates(("age",))
     report = (place / "run" / "report.html").read_text()
     assert f"{sum(row['extrapolated'] for row in index)} of {len(index)} sets are extrapolated" in report
