@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import simultaneous_width
 from dpscale.reconstruction.public_margins import fit_totals
-from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, Departures, SimulatedErrors
+from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, Calibration, Departures, SimulatedErrors
 from dpscale.storage.files import reading, write_whole, writing
 from dpscale.workload import WorkloadPart
 from dpscale.workload.residual.axes import Groups
@@ -115,6 +115,7 @@ class ModelEstimates:
         return self.errors.cell_parts(attributes)
 
 
+FIRST_WEIGHTS = (1.29, 1.26, 1.67, 1.73, 0.66, 0.93, 0.71, 1.04, 0.31, 0.44, 0.0037)
 MODEL, BASE, ERRORS = "model.npz", "base.npz", "errors.json"
 CONSISTENT, RESIDUALS = "agreed.npz", "residuals.npz"
 
@@ -188,19 +189,24 @@ def write_errors(folder: Path, errors: SimulatedErrors) -> None:
         write_model(folder / f"replica-{number:02d}.npz", replica, errors.base)
     content = {"replicas": len(errors.replicas), "measured": [list(names) for names in errors.known],
                "known": list(errors.known.values()), "widening": errors.widening,
-               "pairs": errors.departures.pairs, "larger": errors.departures.larger}  # fmt: skip
+               "pairs": errors.departures.pairs, "larger": errors.departures.larger,
+               "weights": list(astuple(errors.calibration))}  # fmt: skip
     write_whole(folder / ERRORS, json.dumps(content).encode())
 
 
 def read_errors(folder: Path, model: LowOrder) -> SimulatedErrors:
-    """Return the simulated errors in a folder; older runs have one dispersion and no separate base."""
+    """Return the simulated errors in a folder.
+
+    Older runs have one dispersion, no separate base, or no weights: they have the first ones.
+    """
     content = json.loads((folder / ERRORS).read_text())
     sets = [tuple(names) for names in content["measured"]]
     known = dict(zip(sets, content.get("known", [1.0] * len(sets)), strict=True))  # older runs: all measured
     base = read_model(folder / BASE) if (folder / BASE).exists() else model
     replicas = tuple(read_model(folder / f"replica-{number:02d}.npz", base) for number in range(content["replicas"]))
     departures = Departures(content.get("pairs", content.get("dispersion")), content.get("larger"))
-    return SimulatedErrors(model, base, replicas, known, content["widening"], departures)
+    calibration = Calibration(*content.get("weights", FIRST_WEIGHTS))
+    return SimulatedErrors(model, base, replicas, known, content["widening"], departures, calibration)
 
 
 def write_residuals(path: Path, residuals: Residuals) -> None:

@@ -265,7 +265,7 @@ ERROR_PARTS = ("noise", "hidden", "chance", "completion")
 LEAST_SPREAD, TINY = 0.05, 1e-12
 EVEN = 0.7  # k
 TAIL, LONGER = 0.18, 0.06  # longer tail of the errors of pairs, and twice this of sets of three
-CALIBRATION = Calibration(1.29, 1.26, 1.67, 1.73, 0.66, 0.93, 0.71, 1.04, 0.31, 0.44, 0.0037)
+CALIBRATION = Calibration(1.29, 1.29, 2.38, 2.11, 0.63, 0.91, 0.66, 1.28, 0.25, 0.49, 0.0037)
 
 
 def simultaneous_widths(errors: Floats, reach: Floats, degree: int, disjoint: float, level: float) -> Floats:

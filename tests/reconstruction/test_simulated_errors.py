@@ -13,8 +13,15 @@ from dpscale.reconstruction.consistency import NoisyCounts
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
-from dpscale.reconstruction.model_answers import BASE, ERRORS, read_errors, write_errors
-from dpscale.reconstruction.simulated_errors import EVEN, SIMULATION_NOTE, Departures, draw_count, simulate_errors
+from dpscale.reconstruction.model_answers import BASE, ERRORS, FIRST_WEIGHTS, read_errors, write_errors
+from dpscale.reconstruction.simulated_errors import (
+    EVEN,
+    SIMULATION_NOTE,
+    Calibration,
+    Departures,
+    draw_count,
+    simulate_errors,
+)
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
 from dpscale.workload.residual.axes import Groups, coarsened, every_cell
@@ -368,9 +375,14 @@ def test_written_errors_are_read_again_and_older_files_too(tmp_path):
     again = read_errors(tmp_path, model)
     assert again.departures == errors.departures
     np.testing.assert_array_equal(again.cell_errors(NAMES), errors.cell_errors(NAMES))
+    other = replace(errors, calibration=Calibration(*FIRST_WEIGHTS))
+    write_errors(tmp_path, other)
+    assert read_errors(tmp_path, model).calibration == other.calibration != errors.calibration
     content = json.loads((tmp_path / ERRORS).read_text())
-    older = {key: value for key, value in content.items() if key not in ("pairs", "larger")} | {"dispersion": 4.0}
+    older = {key: value for key, value in content.items() if key not in ("pairs", "larger", "weights")}
+    older["dispersion"] = 4.0
     (tmp_path / ERRORS).write_text(json.dumps(older))
     (tmp_path / BASE).unlink()
     assert read_errors(tmp_path, model).departures == Departures(4.0)
+    assert read_errors(tmp_path, model).calibration == other.calibration
     assert (read_errors(tmp_path, model).cell_errors(NAMES) > 0).all()
