@@ -221,25 +221,39 @@ def _leaves(own: Hierarchy, code: int) -> bytes:
 
 
 def _other_query(domain: Domain, own: Hierarchy, query: Any) -> tuple[AttributeSet, Floats]:
-    """Return the attributes of a query on records and its values over their cells."""
-    if query is None:
-        return (), np.ones(())
-
-    if isinstance(query, str):
-        found = read_predicate(query, domain)
-        attributes, values = found.attributes, found.mask.astype(np.float64)
-    elif isinstance(query, Mapping):
-        attributes = domain.ordered(query)
-        masks = [_mask(domain, name, query[name]) for name in attributes]
-        values = np.ones(())
-        for mask in masks:
-            values = np.multiply.outer(values, mask)
-    else:
-        raise JobError("query", safe_repr(query), "a predicate, as \"sex = 'f'\", or values by attribute", "fix it")
-
+    """Return the attributes of a query on records and its values over their cells. Raises JobError for a level."""
+    attributes, values = chosen_records(domain, query)
     if levels := [name for name in attributes if name in own.names]:
         raise JobError("query", f"a condition on {levels[0]}, a level of the area", "conditions on other attributes",
                        "choose the nodes of the area instead")  # fmt: skip
+    return attributes, values
+
+
+def chosen_records(domain: Domain, query: Any) -> tuple[AttributeSet, Floats]:
+    """Return the attributes of a query on records, and 1 or 0 for each of their cells, in domain order.
+
+    Parameters
+    ----------
+    domain : Domain
+    query : str, mapping or None
+        A predicate, or values by attribute; None for all records.
+
+    Raises
+    ------
+    JobError
+        For a query that cannot be read.
+    """
+    if query is None:
+        return (), np.ones(())
+    if isinstance(query, str):
+        found = read_predicate(query, domain)
+        return found.attributes, found.mask.astype(np.float64)
+    if not isinstance(query, Mapping):
+        raise JobError("query", safe_repr(query), "a predicate, as \"sex = 'f'\", or values by attribute", "fix it")
+
+    attributes, values = domain.ordered(query), np.ones(())
+    for name in attributes:
+        values = np.multiply.outer(values, _mask(domain, name, query[name]))
     return attributes, np.asarray(values)
 
 

@@ -112,7 +112,7 @@ def mean(answered: Answered, name: str, level: float, group: Group = ()) -> Esti
     attribute = numeric_attribute(answered, name)
     check_level(level)
     middle = np.array([value_of(attribute, cell, 0.5) for cell in range(attribute.listed)])
-    lower, upper = _ends(attribute)
+    lower, upper = value_ends(attribute)
     queries = np.stack([np.ones_like(middle), middle, lower, lower + 1, upper, upper + 1])
     (records, summed, *sums), errors = listed_queries(answered, attribute, queries, group)
     width = half_width(level, answered.estimates.noise)
@@ -186,13 +186,13 @@ def value_sum(answered: Answered, name: str, level: float, group: Group = ()) ->
     attribute = numeric_attribute(answered, name)
     check_level(level)
     middle = np.array([value_of(attribute, cell, 0.5) for cell in range(attribute.listed)])
-    (summed, *sums), errors = listed_queries(answered, attribute, np.stack([middle, *_ends(attribute)]), group)
+    (summed, *sums), errors = listed_queries(answered, attribute, np.stack([middle, *value_ends(attribute)]), group)
     width = half_width(level, answered.estimates.noise)
     low, high = sorted((sums[0] - width * errors[1], sums[1] + width * errors[2]))
     return Estimate(float(summed), float(low), float(high))
 
 
-def _ends(attribute: Attribute) -> tuple[Floats, Floats]:
+def value_ends(attribute: Attribute) -> tuple[Floats, Floats]:
     """Return the smallest and the largest value of a record in each cell, for bins and rounded integers."""
     lower, upper = (
         np.array([value_of(attribute, cell, part) for cell in range(attribute.listed)]) for part in (0.0, 1.0)

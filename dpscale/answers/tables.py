@@ -230,6 +230,19 @@ class Answered:
         Raises PlanError if not all cells of the set are estimated.
         """
         self.estimates.marginal(names)
+        return self._linear(names, queries)
+
+    def spanned(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
+        """Return estimates and standard errors as `linear` does, of queries in the row space of the measurements.
+
+        A sum of the queries with generic weights, the same in every call, is in the row space only if all queries are.
+        Raises PlanError if it is not.
+        """
+        weights = np.random.default_rng(0).uniform(0.5, 1.5, len(queries))
+        self.estimates.answer(names, np.tensordot(weights, queries, 1))
+        return self._linear(names, queries)
+
+    def _linear(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
         domain = self.estimates.workload.domain
         ordered = domain.ordered(names)
         simulated = getattr(self.estimates, "errors", None) is not None

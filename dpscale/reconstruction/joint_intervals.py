@@ -73,18 +73,23 @@ def simultaneous_width(
 
 
 def answer_errors(
-    estimates: LeastSquaresEstimates, part: WorkloadPart, names: AttributeSet, seed: str
+    estimates: LeastSquaresEstimates, part: WorkloadPart, names: AttributeSet, seed: str, draws: int = DRAWS
 ) -> Iterator[Floats]:
     """Yield batches of errors of a part's answers over one set under redrawn noise, shape (draws, queries).
 
     The batch size follows from the set alone; another one would draw other noise.
     """
-    words = np.frombuffer(hashlib.sha256(f"{seed} {names} {part.name}".encode()).digest(), np.uint32)
-    rng = np.random.Generator(np.random.PCG64(words.tolist()))
+    rng = public_generator(f"{seed} {names} {part.name}")
     batch = max(BATCH // max(part.count(names), estimates.plan.domain.cells(names)), 1)
     source = estimates.source(part, names)
-    for start in range(0, DRAWS, batch):
-        yield _Noise(source, rng, min(batch, DRAWS - start)).answers(part, names)
+    for start in range(0, draws, batch):
+        yield _Noise(source, rng, min(batch, draws - start)).answers(part, names)
+
+
+def public_generator(text: str) -> np.random.Generator:
+    """Return the random stream of a public text."""
+    words = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint32)
+    return np.random.Generator(np.random.PCG64(words.tolist()))
 
 
 class _Noise:

@@ -1,0 +1,623 @@
+"""Conclusions from a release: differences, trends, odds ratios and risks of groups, with intervals and p-values.
+
+Linear queries of a release share noise. Their covariance follows from the errors of the queries and of the sums of two,
+so the error of every linear combination is exact where these errors are. A difference of counts has estimate ± w errors.
+
+A share or mean of a group is a ratio θ = t/n (`Ratio`). Fieller's set at θ is (t − θn)² ≤ w² V(θ) with the variance V of
+t − θn. Combinations Σ k θ of several ratios, and of their logarithms or logits, have the limits of the method of variance
+estimates recovery (Zou and Donner 2008): with the limits l and u of each ratio
+
+    low = Σ k θ − √(sᵀ R s),   s = k (θ − l) for k > 0 and k (u − θ) for k < 0,
+
+R the correlations of the t − θn, and high likewise. Where a group is not distinguished from an empty one, or on a log
+scale the estimate has no logarithm, the limits are those of the worst case, Σ k l and Σ k u inside the range of θ. So an
+interval on a log scale is one-sided or infinite if a cell is not distinguished from zero. On the scale of θ the sets are
+not cut at the ends of its range, since a cut set forgets how far the estimate lies from its limit.
+
+With `population` the variance of n independent records is added: n (θ − a)(b − θ) for values between a and b, which is
+exact for shares and a bound for means, or the sum of squares about θ where squares are estimated.
+
+References
+----------
+Zou, Donner: Construction of confidence limits about effect measures: a general approach. Statistics in Medicine 27
+(2008). Holm: A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6 (1979).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpscale.answers.areas import chosen_records
+from dpscale.answers.ratios import covariances, fieller
+from dpscale.answers.statistics import Estimate, Group, check_records, numeric_attribute, value_ends, value_of
+from dpscale.answers.tables import Answered, check_level
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.domain import Domain
+from dpscale.domain.number import Number
+from dpscale.privacy.accounting import LAPLACE
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.joint_intervals import half_width
+from dpscale.workload import part_of
+from dpscale.workload.sums import MeanQueries, centred_rows
+
+MOST_CELLS = 1 << 20  # of the attributes of a comparison
+WIDEST = 40.0  # half width in errors at which a p-value is 0
+
+
+class Comparison(NamedTuple):
+    """A difference, slope or ratio, with its interval and the test of no difference.
+
+    Parameters
+    ----------
+    estimate : float
+    low, high : float
+        Ends of the interval; infinite where the data cannot tell.
+    p_value : float
+        Smallest α at which the interval of level 1 − α excludes no difference: 0, or a ratio of 1.
+    population : bool
+        Whether the interval is about the population that the records are drawn from, not about the records.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    p_value: float
+    population: bool
+
+
+class PopulationEstimate(Estimate):
+    """Estimate for the population of which the records are independent draws; its interval has their sampling error."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """Estimates t and n of a ratio with the variances of t, of n, and their covariance.
+
+    Attributes
+    ----------
+    above, below : float
+        t and n.
+    moments : tuple of float
+        With the sampling error, if it is asked for, so that V(θ) is quadratic in θ.
+    error : float
+        Standard error of n due to noise.
+    ends : tuple of float
+        Range of θ.
+    """
+
+    above: float
+    below: float
+    moments: tuple[float, float, float]
+    error: float
+    ends: tuple[float, float]
+
+    @classmethod
+    def of(
+        cls, values: Floats, covariance: Floats, ends: tuple[float, float], *, sampled: bool, square: float | None = None
+    ) -> Ratio:
+        """Return the ratio of two estimates with their covariance, of records with values between two ends.
+
+        Parameters
+        ----------
+        values : ndarray, shape (2,)
+        covariance : ndarray, shape (2, 2)
+        ends : tuple of float
+        sampled : bool
+            Add the sampling error of the records.
+        square : float, optional
+            Estimated sum of squares of the values.
+        """
+        (t, n), (low, high) = values.tolist(), ends
+        first, second, both = float(covariance[0, 0]), float(covariance[1, 1]), float(covariance[0, 1])
+        if sampled and square is None:
+            records = max(n, 0.0)
+            first, second, both = first - records * low * high, second - records, both - records * (low + high) / 2
+        elif sampled and square is not None:
+            first, second, both = first + square, second + n, both + t
+        return cls(t, n, (first, second, both), math.sqrt(max(covariance[1, 1], 0.0)), ends)
+
+    @property
+    def value(self) -> float:
+        """Estimate inside the range; the middle of the range for t = n = 0."""
+        if self.below == 0:
+            return sum(self.ends) / 2 if self.above == 0 else self.ends[int(self.above > 0)]
+        return float(np.clip(self.above / self.below, *self.ends))
+
+    def seen(self, width: float) -> bool:
+        """Return whether the group is distinguished from an empty one."""
+        return self.below > width * self.error
+
+    def variance(self, theta: float) -> float:
+        """Return V(θ)."""
+        first, second, both = self.moments
+        return max(first - 2 * theta * both + theta**2 * second, 0.0)
+
+    def limits(self, width: float) -> tuple[float, float]:
+        """Return the ends of Fieller's set of a group that is seen, also beyond the range."""
+        first, second, both = (np.array(one) for one in self.moments)
+        low, high = fieller((np.array(self.above), np.array(self.below)), (first, second, both), width)
+        return float(low), float(high)
+
+    def limits_inside(self, width: float) -> tuple[float, float]:
+        """Return the ends of Fieller's set inside the range, relative to the best value there, so that it is not empty."""
+        best = self._distance(self.value)
+        square = width**2 + best
+        first, second, both = self.moments
+        a, b, c = self.below**2 - square * second, self.above * self.below - square * both, self.above**2 - square * first
+        candidates = list(self.ends)
+        if a and (root := b * b - a * c) >= 0:
+            candidates += [(b + sign * math.sqrt(root)) / a for sign in (-1, 1)]
+        low, high = self.ends
+        inside = [one for one in candidates if low <= one <= high and self._distance(one) <= square * (1 + 1e-9)]
+        inside.append(self.value)
+        return min(inside), max(inside)
+
+    def _distance(self, theta: float) -> float:
+        away, variance = (self.above - theta * self.below) ** 2, self.variance(theta)
+        return away / variance if variance > 0 else (0.0 if away <= 1e-12 * max(self.below**2, 1.0) else math.inf)
+
+
+Scale = tuple[Callable[[float], float], Callable[[float], float]]
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _logit(value: float) -> float:
+    return math.inf if value >= 1 else _log(value) - math.log1p(-value)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+IDENTITY: Scale = (float, float)
+SCALES: dict[str, Scale] = {"difference": IDENTITY, "risk": (_log, _exp), "odds": (_logit, _exp)}
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """A combination Σ k f(θ) of ratios.
+
+    Attributes
+    ----------
+    ratios : sequence of Ratio
+    weights : ndarray
+        k.
+    correlations : ndarray
+        R.
+    scale : tuple of callable
+        f and the function of the result that is told.
+    """
+
+    ratios: Sequence[Ratio]
+    weights: Floats
+    correlations: Floats
+    scale: Scale = IDENTITY
+
+    @property
+    def estimate(self) -> float:
+        """Estimate on the scale of the combination; nan where it is not defined."""
+        if self._plain:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return self._inside(sum(k * one.above / one.below if one.below else k * one.value
+                                        for k, one in zip(self.weights, self.ratios, strict=True)))  # fmt: skip
+        return float(sum(k * self.scale[0](one.value) for k, one in zip(self.weights, self.ratios, strict=True)))
+
+    def limits(self, width: float) -> tuple[float, float]:
+        """Return the ends of the interval at a half width in errors."""
+        seen = all(one.seen(width) for one in self.ratios)
+        if self._plain and seen:
+            centres = np.array([one.above / one.below for one in self.ratios])
+            ends = np.array([one.limits(width) for one in self.ratios]).T
+        else:
+            convert = self.scale[0]
+            centres = np.array([convert(one.value) for one in self.ratios])
+            ends = np.array([[convert(end) for end in one.limits_inside(width)] for one in self.ratios]).T
+
+        up = self.weights > 0
+        with np.errstate(invalid="ignore"):
+            worst = [float(np.nan_to_num((self.weights * np.where(up, *pair)).sum(), nan=side))
+                     for pair, side in ((ends, -math.inf), (ends[::-1], math.inf))]  # fmt: skip
+            inner = all(one.ends[0] < one.value < one.ends[1] for one in self.ratios)
+            if not (seen and (self._plain or inner)):
+                return self._inside(worst[0]), self._inside(worst[1])
+            low, high = (self.weights * (centres - np.where(up, *pair)) for pair in (ends, ends[::-1]))
+
+        centre = float((self.weights * centres).sum())
+        return self._inside(centre - self._length(low)), self._inside(centre + self._length(high))
+
+    def _length(self, deviations: Floats) -> float:
+        if not np.isfinite(deviations).all():
+            return math.inf
+        return math.sqrt(max(float(deviations @ self.correlations @ deviations), 0.0))
+
+    @property
+    def _plain(self) -> bool:
+        return self.scale is IDENTITY
+
+    def _inside(self, value: float) -> float:
+        """Return a value inside the range that those of the ratios imply; any value on other scales."""
+        if not self._plain:
+            return value
+        spans = np.array([np.sort(k * np.array(one.ends)) for k, one in zip(self.weights, self.ratios, strict=True)])
+        return float(np.clip(value, *spans.sum(axis=0)))
+
+
+def tail(width: float, noise: str) -> float:
+    """Return the α whose intervals have a half width in errors, the inverse of `half_width`."""
+    normal = 2 * NormalDist().cdf(-width)
+    return min(max(normal, math.exp(-math.sqrt(2) * width)), 1.0) if noise == LAPLACE else normal
+
+
+def smallest_level(limits: Callable[[float], tuple[float, float]], noise: str) -> float:
+    """Return the smallest α at which an interval, given by its half width in errors, excludes 0."""
+    low, high = 0.0, WIDEST
+    for _ in range(50):
+        middle = (low + high) / 2
+        first, last = limits(middle)
+        low, high = (low, middle) if first <= 0 <= last else (middle, high)
+    return tail(low, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Linear queries over the cells of some attributes of a release, or of the same attributes at several periods.
+
+    Attributes
+    ----------
+    releases : sequence of Answered
+        Of each period; one without periods.
+    shared : ndarray
+        Covariances of the values of the periods, in any unit.
+    names : AttributeSet
+    """
+
+    releases: Sequence[Answered]
+    shared: Floats
+    names: AttributeSet
+
+    @property
+    def domain(self) -> Domain:
+        return self.releases[0].estimates.workload.domain
+
+    @property
+    def noise(self) -> str:
+        return self.releases[0].estimates.noise
+
+    def spread(self, query: Any) -> Floats:
+        """Return a query on records as an array over the cells."""
+        attributes, values = chosen_records(self.domain, query)
+        return self.expand(attributes, values)
+
+    def expand(self, attributes: AttributeSet, values: Floats) -> Floats:
+        """Return an array over some attributes as one over all cells."""
+        shape = [self.domain[name].size if name in attributes else 1 for name in self.names]
+        return np.broadcast_to(values.reshape(shape), self.domain.shape(self.names)).astype(np.float64)
+
+    def estimates(self, queries: Sequence[Floats], period: int = 0) -> Floats:
+        """Return the estimates of queries."""
+        return self.releases[period].spanned(self.names, np.stack(queries))[0]
+
+    def moments(self, queries: Sequence[Floats]) -> tuple[Floats, Floats]:
+        """Return estimates of queries and their covariance.
+
+        Returns
+        -------
+        estimates : ndarray, shape (periods, queries)
+        covariance : ndarray, shape (periods, queries, periods, queries)
+        """
+        count = len(queries)
+        sums = [queries[i] + queries[j] for i in range(count) for j in range(i + 1, count)]
+        both = [one.spanned(self.names, np.stack([*queries, *sums])) for one in self.releases]
+        values = np.array([answers[:count] for answers, _ in both])
+        each = np.array([covariances(errors, count) for _, errors in both])
+        if not np.isfinite(each).all():
+            raise PlanError("errors", "estimates without standard errors", "least squares, or simulated errors",
+                            'set reconstruct.method = "least-squares", or leave reconstruct.errors out')  # fmt: skip
+
+        sizes = np.trace(each, axis1=1, axis2=2)
+        scale = np.sqrt(sizes / max(sizes[0], 1e-300))
+        deviations = np.sqrt(np.diagonal(self.shared))
+        between = self.shared / np.outer(deviations, deviations) * np.outer(scale, scale)
+        found = np.einsum("pq,ij->piqj", between, each[0])
+        for period, own in enumerate(each):
+            found[period, :, period, :] = own
+        return values, found
+
+
+def over(answered: Answered, queries: Iterable[Any], others: Iterable[str] = ()) -> Records:
+    """Return the records of a release for queries on records and further attributes.
+
+    Raises
+    ------
+    JobError
+        For an unknown attribute or label.
+    PlanError
+        For too many cells.
+    """
+    return over_periods([answered], np.ones((1, 1)), queries, others)
+
+
+def over_periods(
+    releases: Sequence[Answered], shared: Floats, queries: Iterable[Any], others: Iterable[str] = ()
+) -> Records:
+    """Return the records of several periods; see `over`. Raises PlanError for estimates without exact errors."""
+    domain = releases[0].estimates.workload.domain
+    names = dict.fromkeys(name for query in queries for name in chosen_records(domain, query)[0])
+    ordered = domain.ordered([*names, *(name for name in dict.fromkeys(others) if name not in names)])
+    if (cells := domain.cells(ordered)) > MOST_CELLS:
+        raise PlanError("attributes", f"{cells:,} cells of {', '.join(ordered)}", f"at most {MOST_CELLS:,}",
+                        "compare groups of fewer attributes")  # fmt: skip
+    if len(releases) > 1 and not all(isinstance(one.estimates, LeastSquaresEstimates) for one in releases):
+        raise PlanError("periods", "estimates of a model, whose errors at two periods have no known covariance",
+                        "estimates of least squares", "use a mechanism without rounds, or compare one period")  # fmt: skip
+    return Records(releases, shared, ordered)
+
+
+def linear(records: Records, queries: Sequence[Floats], weights: Floats, level: float, population: bool) -> Comparison:
+    """Return Σ k q of queries at periods with its interval.
+
+    Parameters
+    ----------
+    records : Records
+    queries : sequence of ndarray
+    weights : ndarray, shape (periods, queries)
+    level : float
+    population : bool
+    """
+    check_level(level)
+    values, covariance = records.moments(queries)
+    if len(records.releases) == 1:  # one query, whose error is more exact than that of sums
+        whole = np.tensordot(weights[0], np.stack(queries), 1)
+        answers, errors = records.releases[0].spanned(records.names, whole[None])
+        estimate, variance = float(answers[0]), float(errors[0]) ** 2
+    else:
+        estimate, variance = float((weights * values).sum()), float(np.einsum("pi,piqj,qj", weights, covariance, weights))
+    if population:
+        variance += sum(_sampling(records, np.tensordot(own, np.stack(queries), 1), period)
+                        for period, own in enumerate(weights))  # fmt: skip
+    error = math.sqrt(max(variance, 0.0))
+    half = half_width(level, records.noise) * error
+    p_value = tail(abs(estimate) / error, records.noise) if error else float(estimate == 0)
+    return Comparison(estimate, estimate - half, estimate + half, p_value, population)
+
+
+def _sampling(records: Records, query: Floats, period: int) -> float:
+    """Return the variance of a query over n independent records."""
+    square, first, total = records.estimates([query**2, query, np.ones_like(query)], period).tolist()
+    return max(square - first**2 / max(total, 1.0), 0.0)
+
+
+class ValueRow(NamedTuple):
+    """Values of the cells of an attribute or number, centred: (v − centre)/scale, and which cells have a value."""
+
+    values: Floats
+    known: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The quantity whose mean is compared: 0 or 1 for a share, or the values of an attribute or number.
+
+    Attributes
+    ----------
+    names : AttributeSet
+        Attributes on which the rows depend.
+    rows : sequence of ValueRow
+        With records in the middle of their cells, at the lower and at the upper ends; one row if these are equal.
+    scale : float
+        Unit of the values.
+    ends : tuple of float
+        Range of the centred values.
+    squares : ndarray, optional
+        Squares of the centred values, if their sum is estimated with the values; the bound is used otherwise.
+    clipped : tuple of float
+        Upper limits of the parts of a mean that are clipped below and above.
+    centre : float
+    """
+
+    names: AttributeSet
+    rows: Sequence[ValueRow]
+    scale: float = 1.0
+    ends: tuple[float, float] = (0.0, 1.0)
+    squares: Floats | None = None
+    clipped: tuple[float, float] = (0.0, 0.0)
+    centre: float = 0.0
+
+
+def share_outcome(domain: Domain, query: Any) -> Outcome:
+    """Return the outcome of a share: whether a record satisfies a query."""
+    names, values = chosen_records(domain, query)
+    return Outcome(names, [ValueRow(values, np.ones_like(values))])
+
+
+def mean_outcome(answered: Answered, name: str) -> Outcome:
+    """Return the outcome of a mean of an attribute of numbers or a number.
+
+    Raises
+    ------
+    JobError
+        For other attributes.
+    """
+    domain = answered.estimates.workload.domain
+    if name in domain.number_names:
+        number = domain[name]
+        assert isinstance(number, Number)
+        statistic = part_of(MeanQueries(of=name), domain, ((name,),), (1.0,)).statistic
+        assert statistic is not None
+        rows = centred_rows(number)
+        ends = -statistic.limit, statistic.limit
+        return Outcome((name,), [ValueRow(rows["t"], rows["n"])], statistic.half_range, ends, rows.get("q"),
+                       statistic.clipped, statistic.centre)  # fmt: skip
+
+    attribute = numeric_attribute(answered, name)
+    lower, upper = value_ends(attribute)
+    middle = np.array([value_of(attribute, cell, 0.5) for cell in range(attribute.listed)])
+    centre, scale = (lower[0] + upper[-1]) / 2, max((upper[-1] - lower[0]) / 2, 1e-300)
+    known = np.zeros(attribute.size)
+    known[: attribute.listed] = 1
+    rows_of = [ValueRow(np.pad((one - centre) / scale, (0, attribute.size - attribute.listed)), known)
+               for one in (middle, lower, upper)]  # fmt: skip
+    same = np.array_equal(lower, upper)
+    return Outcome((name,), rows_of[:1] if same else rows_of, scale, (-1.0, 1.0), rows_of[0].values ** 2,
+                   centre=centre)  # fmt: skip
+
+
+def combined(
+    records: Records,
+    outcome: Outcome,
+    groups: Sequence[Floats],
+    weights: Floats,
+    population: bool,
+    rows: Sequence[ValueRow],
+    scale: Scale = IDENTITY,
+) -> Combination:
+    """Return Σ k f(θ) of the means of an outcome in groups at periods.
+
+    Parameters
+    ----------
+    records : Records
+    outcome : Outcome
+    groups : sequence of ndarray
+        Records of each group as arrays over the cells.
+    weights : ndarray, shape (periods, groups)
+        k; groups with weight 0 at a period are left out.
+    population : bool
+    rows : sequence of ValueRow
+        Values of the cells, for each group.
+    scale : tuple of callable
+    """
+    whole = [(group * records.expand(outcome.names, row.values), group * records.expand(outcome.names, row.known))
+             for group, row in zip(groups, rows, strict=True)]  # fmt: skip
+    values, covariance = records.moments([query for pair in whole for query in pair])
+    places = [(period, group) for period, group in np.ndindex(weights.shape) if weights[period, group]]
+    pairs = [slice(2 * group, 2 * group + 2) for _, group in places]
+    ratios = [Ratio.of(values[period, own], covariance[period, own, period, own], outcome.ends, sampled=population,
+                       square=_square(records, outcome, groups[group], period) if population else None)
+              for (period, group), own in zip(places, pairs, strict=True)]  # fmt: skip
+
+    correlations = np.eye(len(places))
+    for i, j in np.ndindex(correlations.shape):
+        if i < j:
+            (first, one), (second, other) = places[i], places[j]
+            contrast = np.array([1.0, -ratios[i].value]), np.array([1.0, -ratios[j].value])
+            shared = contrast[0] @ covariance[first, pairs[i], second, pairs[j]] @ contrast[1]
+            if population and first == second and (whole[one][1] * whole[other][1]).any():
+                scores = [above - ratio.value * below for (above, below), ratio in ((whole[one], ratios[i]),
+                                                                                    (whole[other], ratios[j]))]  # fmt: skip
+                shared += records.estimates([scores[0] * scores[1]], first)[0]
+            size = math.sqrt(ratios[i].variance(ratios[i].value) * ratios[j].variance(ratios[j].value))
+            correlations[i, j] = correlations[j, i] = np.clip(shared / size, -1, 1) if size > 0 else 0.0
+    return Combination(ratios, np.array([weights[place] for place in places]), correlations, scale)
+
+
+def _square(records: Records, outcome: Outcome, group: Floats, period: int) -> float | None:
+    """Return the estimated sum of squares in a group; None if it is not estimated, or not positive."""
+    if outcome.squares is None:
+        return None
+    try:
+        found = records.estimates([group * records.expand(outcome.names, outcome.squares)], period)[0]
+    except PlanError:
+        return None
+    return float(found) if found > 0 else None
+
+
+def compared(
+    records: Records,
+    outcome: Outcome,
+    groups: Sequence[Floats],
+    weights: Floats,
+    level: float,
+    population: bool,
+    scale: str = "difference",
+) -> Comparison:
+    """Return the comparison of the means of an outcome in groups; the arguments are those of `combined`.
+
+    Records lie anywhere in their bins, so the interval extends from the limit with the groups of positive weight at the
+    lower ends of their bins, and the others at the upper ends, to the limit of the opposite.
+    """
+    check_level(level)
+    width, convert = half_width(level, records.noise), SCALES[scale]
+    signs = weights.sum(axis=0)
+    cases = [[outcome.rows[0]] * len(groups)]
+    if len(outcome.rows) > 1:
+        lower, upper = outcome.rows[1:]
+        cases += [[lower if sign > 0 else upper for sign in signs], [upper if sign > 0 else lower for sign in signs]]
+    found = [combined(records, outcome, groups, weights, population, rows, convert) for rows in cases]
+
+    middle, lowest, highest = found[0], found[min(1, len(found) - 1)], found[-1]
+    unit = outcome.scale if scale == "difference" else 1.0
+    clipped = sum(outcome.clipped) / unit * float(np.abs(weights).sum())
+
+    def limits(half: float) -> tuple[float, float]:
+        return lowest.limits(half)[0] - clipped, highest.limits(half)[1] + clipped
+
+    told = [float(unit * convert[1](one)) for one in (middle.estimate, *limits(width))]
+    return Comparison(told[0], told[1], told[2], smallest_level(limits, records.noise), population)
+
+
+def slope_weights(shared: Floats, places: Floats) -> Floats:
+    """Return the weights k of the slope of a line through values at some places, by generalised least squares.
+
+    Parameters
+    ----------
+    shared : ndarray
+        Covariances of the values.
+    places : ndarray
+    """
+    design = np.stack([np.ones_like(places), places], axis=1)
+    precision = np.linalg.pinv(shared, hermitian=True)
+    return np.asarray(np.linalg.solve(design.T @ precision @ design, design.T @ precision)[1])
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted by Holm's method: a result below α is true with all others at a joint level of 1 − α.
+
+    Parameters
+    ----------
+    p_values : sequence of float
+    """
+    if not all(0 <= one <= 1 for one in p_values):
+        raise JobError("results", safe_repr(list(p_values)), "results with p-values between 0 and 1",
+                       "leave out those without a p-value")  # fmt: skip
+    count, adjusted, largest = len(p_values), [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(count), key=lambda one: p_values[one])):
+        largest = max(largest, min((count - rank) * p_values[place], 1.0))
+        adjusted[place] = largest
+    return adjusted
+
+
+def population_estimate(answered: Answered, outcome: Outcome, group: Group, level: float, what: str) -> Estimate:
+    """Return a share or mean of a group, given by cells, in the population.
+
+    Raises
+    ------
+    TooFewRecords
+        If the number of records is not distinguishable from zero.
+    """
+    check_level(level)
+    domain = answered.estimates.workload.domain
+    records = over(answered, (), (*outcome.names, *(name for name, _ in group)))
+    chosen = np.ones(domain.shape(records.names))
+    for name, cell in group:
+        chosen = chosen * records.expand((name,), np.eye(domain[name].size)[cell])
+
+    found = [combined(records, outcome, [chosen], np.ones((1, 1)), True, [row]) for row in outcome.rows]
+    (ratio,), width = found[0].ratios, half_width(level, records.noise)
+    check_records("share or mean", what, ratio.below, width * ratio.error, group)
+    low, high = found[min(1, len(found) - 1)].limits(width)[0], found[-1].limits(width)[1]
+    told = (float(outcome.centre + outcome.scale * one) for one in (found[0].estimate, low, high))
+    estimate, low, high = told
+    return PopulationEstimate(estimate, low - outcome.clipped[0], high + outcome.clipped[1])
