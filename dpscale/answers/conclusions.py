@@ -26,7 +26,7 @@ Zou, Donner: Construction of confidence limits about effect measures: a general 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -41,12 +41,11 @@ from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.domain.number import Number
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.workload import part_of
-from dpscale.workload.sums import MeanQueries, centred_rows
+from dpscale.workload.sums import MeanQueries, centred_rows, number_named
 
 MOST_CELLS = 1 << 20  # of the attributes of a comparison
 WIDEST = 40.0  # half width in errors at which a p-value is 0
@@ -306,6 +305,13 @@ class Records:
         shape = [self.domain[name].size if name in attributes else 1 for name in self.names]
         return np.broadcast_to(values.reshape(shape), self.domain.shape(self.names)).astype(np.float64)
 
+    def cell(self, cells: Mapping[str, int]) -> Floats:
+        """Return 1 for the records with a cell of each of some attributes, as an array over the cells."""
+        found = np.ones(self.domain.shape(self.names))
+        for name, cell in cells.items():
+            found = found * self.expand((name,), np.eye(self.domain[name].size)[cell])
+        return found
+
     def estimates(self, queries: Sequence[Floats], period: int = 0) -> Floats:
         """Return the estimates of queries."""
         return self.releases[period].spanned(self.names, np.stack(queries))[0]
@@ -453,8 +459,7 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
     """
     domain = answered.estimates.workload.domain
     if name in domain.number_names:
-        number = domain[name]
-        assert isinstance(number, Number)
+        number = number_named(domain, name, "mean")
         statistic = part_of(MeanQueries(of=name), domain, ((name,),), (1.0,)).statistic
         assert statistic is not None
         rows = centred_rows(number)
@@ -473,6 +478,15 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
     same = np.array_equal(lower, upper)
     return Outcome((name,), rows_of[:1] if same else rows_of, scale, (-1.0, 1.0), rows_of[0].values ** 2,
                    centre=centre)  # fmt: skip
+
+
+def sum_values(records: Records, name: str) -> Floats:
+    """Return the values of an attribute of numbers, at the midpoints of its bins, or of a number, over the cells."""
+    if name in records.domain.number_names:
+        return records.expand((name,), number_named(records.domain, name, "sum").cell_values)
+    attribute = numeric_attribute(records.releases[0], name)
+    values = [value_of(attribute, cell, 0.5) for cell in range(attribute.listed)]
+    return records.expand((name,), np.pad(values, (0, attribute.size - attribute.listed)))
 
 
 def combined(
@@ -610,10 +624,7 @@ def population_estimate(answered: Answered, outcome: Outcome, group: Group, leve
     check_level(level)
     domain = answered.estimates.workload.domain
     records = over(answered, (), (*outcome.names, *(name for name, _ in group)))
-    chosen = np.ones(domain.shape(records.names))
-    for name, cell in group:
-        chosen = chosen * records.expand((name,), np.eye(domain[name].size)[cell])
-
+    chosen = records.cell(dict(group))
     found = [combined(records, outcome, [chosen], np.ones((1, 1)), True, [row]) for row in outcome.rows]
     (ratio,), width = found[0].ratios, half_width(level, records.noise)
     check_records("share or mean", what, ratio.below, width * ratio.error, group)
@@ -621,3 +632,62 @@ def population_estimate(answered: Answered, outcome: Outcome, group: Group, leve
     told = (float(outcome.centre + outcome.scale * one) for one in (found[0].estimate, low, high))
     estimate, low, high = told
     return PopulationEstimate(estimate, low - outcome.clipped[0], high + outcome.clipped[1])
+
+
+MOST_SHARES = 2_500  # cells of a table of shares
+
+
+def crosstab(
+    answered: Answered, names: tuple[str, str], normalize: str | None, level: float, population: bool
+) -> dict[str, Floats]:
+    """Return estimates and ends of intervals of the cells of two attributes, as counts or shares, shape (rows, columns).
+
+    Parameters
+    ----------
+    answered : Answered
+    names : tuple of str
+        Attributes of rows and columns.
+    normalize : {"rows", "columns", "all"} or None
+        Of what cells are shares. A share of records that are not distinguished from none is nan.
+    level : float
+    population : bool
+
+    Raises
+    ------
+    JobError
+        For another normalisation.
+    PlanError
+        For too many shares.
+    """
+    check_level(level)
+    records, width = over(answered, (), names), half_width(level, answered.estimates.noise)
+    shape = tuple(records.domain[name].size for name in names)
+    turned = records.names != names
+    if normalize is None:
+        counts, errors = answered.cells(records.names)
+        total = max(float(counts.sum()), 1.0)
+        sampling = np.maximum(counts * (1 - counts / total), 0.0) if population else 0.0
+        half = width * np.sqrt(errors**2 + sampling)
+        found = {"estimate": counts, "low": counts - half, "high": counts + half}
+        return {name: figure.T if turned else figure for name, figure in found.items()}
+
+    cells = np.arange(shape[0] * shape[1]).reshape(shape)
+    parts = {"rows": list(cells), "columns": list(cells.T), "all": [cells.reshape(-1)]}
+    if normalize not in parts:
+        raise JobError("normalize", safe_repr(normalize), f"{', '.join(parts)}, or nothing", "fix it")
+    if cells.size > MOST_SHARES:
+        raise PlanError("normalize", f"{cells.size:,} cells", f"at most {MOST_SHARES:,}", "leave it out")
+
+    figures = np.full((3, cells.size), math.nan)
+    for places in parts[normalize]:
+        single = np.eye(cells.size)[places]
+        whole = single.sum(axis=0)
+        queries = np.concatenate([whole[None], single, single + whole]).reshape(-1, *shape)
+        values, errors = answered.spanned(names, queries)
+        count = len(places)
+        for place, value, pair in zip(places, values[1 : count + 1], zip(errors[1:], errors[count + 1 :]), strict=False):
+            covariance = covariances(np.array([pair[0], errors[0], pair[1]]), 2)
+            ratio = Ratio.of(np.array([value, values[0]]), covariance, (0.0, 1.0), sampled=population)
+            if ratio.seen(width):
+                figures[:, place] = ratio.value, *np.clip(ratio.limits(width), 0, 1)
+    return {name: figure.reshape(shape) for name, figure in zip(("estimate", "low", "high"), figures, strict=True)}

@@ -20,6 +20,7 @@ from dpscale.api.answers import (
     named_attributes,
     read_rows,
 )
+from dpscale.api.conclusions import ReleaseConclusions
 from dpscale.api.statistics import ReleaseStatistics
 from dpscale.base.arrow import pq
 from dpscale.base.errors import DomainError, JobError, PlanError
@@ -50,7 +51,7 @@ def _opened_again(kind: type[Release], path: str, folder: str) -> Release:
     return next(tables, None) or kind(open_part(f"{path}/{folder}"))
 
 
-class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics):
+class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusions):
     """Private answers of a run. Reading it costs no budget: everything is post-processing.
 
     Parameters

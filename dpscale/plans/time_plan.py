@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -167,6 +167,13 @@ class TimePlan:
         """Return the variance of an answer in units of one release of one table that has the whole budget."""
         squares = float(np.sum(self.coefficients(kind, period) ** 2))
         return squares * (float(self.factor) ** 2 if self.noise == LAPLACE else float(self.factor))
+
+    def shared_noise(self, kind: str, periods: Sequence[int]) -> Floats:
+        """Return the covariances of answers of one kind at some periods, in units of the variance of one value."""
+        found = np.zeros((len(periods), self.horizon))
+        for row, period in zip(found, periods, strict=True):
+            row[: period + 1] = self.coefficients(kind, period)
+        return np.asarray(found @ found.T)
 
     def mean_variance(self, kind: str | None = None) -> float:
         """Return the mean of `variance` over the horizon, of one kind or of all kinds in `answers`."""

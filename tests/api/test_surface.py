@@ -13,6 +13,7 @@ OPERANDS = {
     "ratio": ["other"],
     "area": ["query"],
     "share": ["value"],
+    "test": ["other"],
 }  # positional beside the first argument
 FIRST = ("attributes", "attribute", "number", "nodes", "join", "names")
 

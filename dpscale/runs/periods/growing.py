@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import JobError
+from dpscale.base.numerics import Floats
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import first_day, read_period
 from dpscale.job import Job, TableJob
@@ -135,6 +136,14 @@ class GrowingPart(Part):
             raise JobError("period", f"{label}, which is not released", ", ".join(self.released) or "a released one",
                            f"release it: dpscale run {self.path} --period {self.labels[number]}")  # fmt: skip
         return self.part_at(f"{FOLDER}/{self.labels[number]}/{kind}")
+
+    def shared_noise(self, labels: Sequence[str | int], kind: str) -> Floats:
+        """Return the covariances of the values of answers of one kind at released periods, in any unit."""
+        parts = [self.answers_at(label, kind) for label in labels]
+        found = self.time_plan.shared_noise(kind, [self.number_of(label) for label in labels])
+        if (earlier := parts[0].earlier) is not None:
+            found += self.planning_problem.budget.amount / earlier.amount / self.time_plan.factor
+        return found
 
     def part_at(self, folder: str) -> TablePart:
         """Return the part of a period or of its answers, by its folder."""
