@@ -1,18 +1,18 @@
 """Conclusions from a release: differences, trends, odds ratios and risks of groups, with intervals and p-values.
 
-Linear queries of a release share noise. Their covariance follows from the errors of the queries and of the sums of two,
-so the error of every linear combination is exact where these errors are. A difference of counts has estimate ± w errors.
+Linear queries of a release share noise. Their covariance follows from the errors of the queries and of the sums of
+two, so the error of every linear combination is exact where these errors are.
 
-A share or mean of a group is a ratio θ = t/n (`Ratio`). Fieller's set at θ is (t − θn)² ≤ w² V(θ) with the variance V of
-t − θn. Combinations Σ k θ of several ratios, and of their logarithms or logits, have the limits of the method of variance
-estimates recovery (Zou and Donner 2008): with the limits l and u of each ratio
+A share or mean of a group is a ratio θ = t/n (`Ratio`). Fieller's set is (t − θn)² ≤ w² V(θ) with the variance V of
+t − θn. Combinations Σ k θ of several ratios, and of their logarithms or logits, have the limits of the method of
+variance estimates recovery (Zou and Donner 2008): with the limits l and u of each ratio
 
-    low = Σ k θ − √(sᵀ R s),   s = k (θ − l) for k > 0 and k (u − θ) for k < 0,
+    low = Σ k θ − √(sᵀ R s),   s = k (θ − l) for k > 0 and k (θ − u) for k < 0,
 
-R the correlations of the t − θn, and high likewise. Where a group is not distinguished from an empty one, or on a log
-scale the estimate has no logarithm, the limits are those of the worst case, Σ k l and Σ k u inside the range of θ. So an
-interval on a log scale is one-sided or infinite if a cell is not distinguished from zero. On the scale of θ the sets are
-not cut at the ends of its range, since a cut set forgets how far the estimate lies from its limit.
+R the correlations of the t − θn, and high likewise. Where a group is not distinguished from an empty one, or an
+estimate has no logarithm, the limits are those of the worst case, Σ k l and Σ k u inside the range of θ. So an interval
+on a log scale is one-sided or infinite if a cell is not distinguished from zero. On the scale of θ the sets are not cut
+at the ends of its range: a cut set forgets how far the estimate lies from its limit.
 
 With `population` the variance of n independent records is added: n (θ − a)(b − θ) for values between a and b, which is
 exact for shares and a bound for means, or the sum of squares about θ where squares are estimated.
@@ -102,7 +102,13 @@ class Ratio:
 
     @classmethod
     def of(
-        cls, values: Floats, covariance: Floats, ends: tuple[float, float], *, sampled: bool, square: float | None = None
+        cls,
+        values: Floats,
+        covariance: Floats,
+        ends: tuple[float, float],
+        *,
+        sampled: bool,
+        square: float | None = None,
     ) -> Ratio:
         """Return the ratio of two estimates with their covariance, of records with values between two ends.
 
@@ -148,11 +154,14 @@ class Ratio:
         return float(low), float(high)
 
     def limits_inside(self, width: float) -> tuple[float, float]:
-        """Return the ends of Fieller's set inside the range, relative to the best value there, so that it is not empty."""
-        best = self._distance(self.value)
-        square = width**2 + best
+        """Return the ends of Fieller's set inside the range; the least distance there is added, so it is not empty."""
+        square = width**2 + min(map(self._distance, (self.value, *self.ends)))
         first, second, both = self.moments
-        a, b, c = self.below**2 - square * second, self.above * self.below - square * both, self.above**2 - square * first
+        a, b, c = (
+            self.below**2 - square * second,
+            self.above * self.below - square * both,
+            self.above**2 - square * first,
+        )
         candidates = list(self.ends)
         if a and (root := b * b - a * c) >= 0:
             candidates += [(b + sign * math.sqrt(root)) / a for sign in (-1, 1)]
@@ -368,7 +377,7 @@ def over_periods(
                         "compare groups of fewer attributes")  # fmt: skip
     if len(releases) > 1 and not all(isinstance(one.estimates, LeastSquaresEstimates) for one in releases):
         raise PlanError("periods", "estimates of a model, whose errors at two periods have no known covariance",
-                        "estimates of least squares", "use a mechanism without rounds, or compare one period")  # fmt: skip
+                        "estimates of least squares", "use a mechanism without rounds")  # fmt: skip
     return Records(releases, shared, ordered)
 
 
@@ -390,7 +399,10 @@ def linear(records: Records, queries: Sequence[Floats], weights: Floats, level: 
         answers, errors = records.releases[0].spanned(records.names, whole[None])
         estimate, variance = float(answers[0]), float(errors[0]) ** 2
     else:
-        estimate, variance = float((weights * values).sum()), float(np.einsum("pi,piqj,qj", weights, covariance, weights))
+        estimate, variance = (
+            float((weights * values).sum()),
+            float(np.einsum("pi,piqj,qj", weights, covariance, weights)),
+        )
     if population:
         variance += sum(_sampling(records, np.tensordot(own, np.stack(queries), 1), period)
                         for period, own in enumerate(weights))  # fmt: skip
@@ -529,8 +541,9 @@ def combined(
             contrast = np.array([1.0, -ratios[i].value]), np.array([1.0, -ratios[j].value])
             shared = contrast[0] @ covariance[first, pairs[i], second, pairs[j]] @ contrast[1]
             if population and first == second and (whole[one][1] * whole[other][1]).any():
-                scores = [above - ratio.value * below for (above, below), ratio in ((whole[one], ratios[i]),
-                                                                                    (whole[other], ratios[j]))]  # fmt: skip
+                scores = [
+                    whole[group][0] - ratios[place].value * whole[group][1] for group, place in ((one, i), (other, j))
+                ]
                 shared += records.estimates([scores[0] * scores[1]], first)[0]
             size = math.sqrt(ratios[i].variance(ratios[i].value) * ratios[j].variance(ratios[j].value))
             correlations[i, j] = correlations[j, i] = np.clip(shared / size, -1, 1) if size > 0 else 0.0
@@ -613,7 +626,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def population_estimate(answered: Answered, outcome: Outcome, group: Group, level: float, what: str) -> Estimate:
+def population_estimate(
+    answered: Answered, outcome: Outcome, group: Group = (), *, level: float, what: str
+) -> PopulationEstimate:
     """Return a share or mean of a group, given by cells, in the population.
 
     Raises
@@ -622,7 +637,6 @@ def population_estimate(answered: Answered, outcome: Outcome, group: Group, leve
         If the number of records is not distinguishable from zero.
     """
     check_level(level)
-    domain = answered.estimates.workload.domain
     records = over(answered, (), (*outcome.names, *(name for name, _ in group)))
     chosen = records.cell(dict(group))
     found = [combined(records, outcome, [chosen], np.ones((1, 1)), True, [row]) for row in outcome.rows]
@@ -640,7 +654,7 @@ MOST_SHARES = 2_500  # cells of a table of shares
 def crosstab(
     answered: Answered, names: tuple[str, str], normalize: str | None, level: float, population: bool
 ) -> dict[str, Floats]:
-    """Return estimates and ends of intervals of the cells of two attributes, as counts or shares, shape (rows, columns).
+    """Return estimates and ends of intervals of the cells of two attributes, shape (rows, columns).
 
     Parameters
     ----------
@@ -684,9 +698,9 @@ def crosstab(
         whole = single.sum(axis=0)
         queries = np.concatenate([whole[None], single, single + whole]).reshape(-1, *shape)
         values, errors = answered.spanned(names, queries)
-        count = len(places)
-        for place, value, pair in zip(places, values[1 : count + 1], zip(errors[1:], errors[count + 1 :]), strict=False):
-            covariance = covariances(np.array([pair[0], errors[0], pair[1]]), 2)
+        pairs = errors[1:].reshape(2, -1).T
+        for place, value, (own, both) in zip(places, values[1:], pairs, strict=False):
+            covariance = covariances(np.array([own, errors[0], both]), 2)
             ratio = Ratio.of(np.array([value, values[0]]), covariance, (0.0, 1.0), sampled=population)
             if ratio.seen(width):
                 figures[:, place] = ratio.value, *np.clip(ratio.limits(width), 0, 1)

@@ -1,12 +1,12 @@
 """Test of the independence of two attributes, from the released table of both with its noise.
 
 Let N be the estimated table, p and q its margins, and r = N − (rows · columns)/total. In orthonormal contrasts of both
-axes r has (J − 1)(K − 1) coordinates z. Under independence n records have the covariance n (diag p − ppᵀ) ⊗
-(diag q − qqᵀ), and the noise has the covariance V of the plan. The statistic is zᵀ (Σ + V)⁺ z, summed over strata (Kifer
-and Rogers 2017; without noise it is Pearson's). Its p-value is that of a parametric bootstrap: tables of n independent
-records with the margins p and q, plus the redrawn noise of the whole plan. The random streams follow from the public
-name of the release, so a repeated call gives the same p-value. The test is about the population that records are drawn
-from.
+axes r has (J − 1)(K − 1) coordinates z. Under independence n records have the covariance Σ = n (diag p − ppᵀ) ⊗
+(diag q − qqᵀ), and the noise has the covariance V of the plan. The statistic is zᵀ (Σ + V)⁺ z, summed over strata
+(Kifer and Rogers 2017; without noise it is Pearson's). Its p-value is that of a parametric bootstrap: tables of n
+independent records with the margins p and q, plus the redrawn noise of the whole plan. The random streams follow from
+the public name of the release, so a repeated call gives the same p-value. The test is about the population that the
+records are drawn from.
 
 References
 ----------
@@ -124,9 +124,8 @@ def independence_test(
         raise TooFewRecords("test", " and ".join(names), "a table with more records than noise",
                             "use a larger group")  # fmt: skip
 
-    statistic, simulated = sum(one.statistic for one in found), sum(one.simulated for one in found)
-    freedom = sum(one.freedom for one in found)
-    above = int((simulated >= statistic).sum())
+    statistic, freedom = sum(one.statistic for one in found), sum(one.freedom for one in found)
+    above = int((np.sum([one.simulated for one in found], axis=0) >= statistic).sum())
     share = sum(one.noise for one in found) / freedom
     return IndependenceTest(float(statistic), (1 + above) / (draws + 1), freedom, float(share))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -366,7 +365,7 @@ class ReleaseConclusions(ABC):
         >>> release.holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
         """
-        return conclusions.holm([getattr(one, "p_value", one) for one in results])
+        return conclusions.holm([one if isinstance(one, float | int) else one.p_value for one in results])
 
     def _at_periods(
         self, periods: Sequence[str | int] | None, kind: str, population: bool
@@ -400,17 +399,20 @@ class ReleaseConclusions(ABC):
         others = 1 - exposed if reference is None else records.spread(reference)
         if (exposed * others).any():
             raise JobError("reference", safe_repr(reference), "records that are not exposed", "leave it out")
-        compared = partial(conclusions.compared, records, conclusions.share_outcome(self.domain, outcome),
-                           weights=np.array([[1.0, -1.0]]), level=level, population=population, scale=scale)  # fmt: skip
+        happened, weights = conclusions.share_outcome(self.domain, outcome), np.array([[1.0, -1.0]])
+
+        def compared(chosen: Floats) -> Comparison:
+            groups = [chosen * exposed, chosen * others]
+            return conclusions.compared(records, happened, groups, weights, level, population, scale)
+
         if by is None:
-            return compared([chosen * exposed, chosen * others])
+            return compared(chosen)
 
         import pandas as pd
 
         names = checked_groups(self.domain, strata)
         cells = list(np.ndindex(self.domain.shape(names)))
-        masks = [chosen * records.cell(dict(zip(names, own, strict=True))) for own in cells]
-        found = pd.DataFrame([compared([mask * exposed, mask * others]) for mask in masks])
+        found = pd.DataFrame([compared(chosen * records.cell(dict(zip(names, own, strict=True)))) for own in cells])
         for place, name in enumerate(names):
             labels = column(self.domain[name], np.array([own[place] for own in cells]))
             found.insert(place, label_name(name, Comparison._fields), labels.to_pandas())

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from dpscale.answers import statistics
 from dpscale.answers.areas import AreaEstimate, area
+from dpscale.answers.conclusions import Outcome, mean_outcome, population_estimate, share_outcome
 from dpscale.answers.number_statistics import (
     checked_groups,
     deviation_table,
@@ -24,6 +25,7 @@ from dpscale.answers.quantiles import quantile
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
 from dpscale.answers.tables import STATISTICS, Answered, checked_names, column, label_name
+from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.workload import MARGINAL
 
@@ -227,7 +229,13 @@ class ReleaseStatistics(ABC):
         return self._grouped(partial(ratio_table, self.answered, number, other), by, level)
 
     def share(
-        self, attribute: str, value: Any, *, by: str | Sequence[str] | None = None, level: float = 0.95
+        self,
+        attribute: str,
+        value: Any,
+        *,
+        by: str | Sequence[str] | None = None,
+        level: float = 0.95,
+        population: bool = False,
     ) -> Estimate | DataFrame:
         """Return the share of the records that have one value of an attribute, or one of several values.
 
@@ -243,6 +251,9 @@ class ReleaseStatistics(ABC):
             distinguished from an empty one has missing values and a reason in the column `reason`.
         level : float
             Probability that the interval covers the share.
+        population : bool
+            Whether the interval is about the population that the records are drawn from, with their sampling error:
+            a `PopulationEstimate`, or the column `population`.
 
         Returns
         -------
@@ -264,8 +275,11 @@ class ReleaseStatistics(ABC):
         ['fare', 'estimate', 'low', 'high']
         """
         if (own := self.over(attribute, by)) is not self:
-            return own.share(attribute, value, by=by, level=level)
+            return own.share(attribute, value, by=by, level=level, population=population)
         cells = statistics.cells_of(self.domain[attribute], value)
+        if population:
+            outcome = share_outcome(self.domain, {attribute: [self.domain[attribute].labels[cell] for cell in cells]})
+            return self._of_population(outcome, attribute, by, level)
         statistic = partial(statistics.share, self.answered, attribute, cells, level)
         return statistic() if by is None else self._each([statistic], by)
 
@@ -332,7 +346,13 @@ class ReleaseStatistics(ABC):
         return self._grouped(partial(deviation_table, self.answered, number), by, level)
 
     def mean(
-        self, attribute: str, *, by: str | Sequence[str] | None = None, level: float = 0.95, bias: str | None = None
+        self,
+        attribute: str,
+        *,
+        by: str | Sequence[str] | None = None,
+        level: float = 0.95,
+        bias: str | None = None,
+        population: bool = False,
     ) -> Estimate | DataFrame:
         """Return the mean of a number, or of an attribute of numbers.
 
@@ -353,6 +373,9 @@ class ReleaseStatistics(ABC):
         bias : {"tail"}, optional
             For a number with a private end: add the part that is clipped, as the search estimated it, to each group in
             proportion to the distance of its mean from the other end. The interval is the same as without it.
+        population : bool
+            As of `share`. The variance of the values is that of their estimated squares, or the largest one of values
+            with this mean and range where squares were not measured.
 
         Returns
         -------
@@ -369,7 +392,11 @@ class ReleaseStatistics(ABC):
         ['Bronx', 'Queens']
         """
         if (own := self.over(attribute, by, number=True)) is not self:
-            return own.mean(attribute, by=by, level=level, bias=bias)
+            return own.mean(attribute, by=by, level=level, bias=bias, population=population)
+        if population and bias is not None:
+            raise JobError("population", "true with bias", "one of them", "leave bias out: the interval includes it")
+        if population:
+            return self._of_population(mean_outcome(self.answered, attribute), attribute, by, level)
         if bias is not None:
             tail = tail_of(self.domain, attribute, bias, self.searched)
             return self._grouped(lambda names, own: tail(mean_table(self.answered, attribute, names, own)), by, level)
@@ -402,6 +429,13 @@ class ReleaseStatistics(ABC):
             return own.plot(attributes, level=level, joint=joint)
         table = self.answered.table(attributes, MARGINAL.name, level, joint)
         return table_figure(table, self.domain, checked_names(attributes))
+
+    def _of_population(
+        self, outcome: Outcome, what: str, by: str | Sequence[str] | None, level: float
+    ) -> Estimate | DataFrame:
+        """Return a share or mean in the population."""
+        statistic = partial(population_estimate, self.answered, outcome, level=level, what=what)
+        return statistic() if by is None else self._each([statistic], by).assign(population=True)
 
     def _grouped(
         self, table: Callable[[Sequence[str], float], Any], by: str | Sequence[str] | None, level: float

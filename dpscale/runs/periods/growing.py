@@ -20,14 +20,14 @@ from dpscale.job.periods import check_rows, promise, read_period_file
 from dpscale.job.sections import SynthesizeTable
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.plans.time_plan import TimePlan
+from dpscale.plans.time_plan import CUMULATIVE, TimePlan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret
 from dpscale.runs.kinds import PERIOD_PARTS, load_kind
 from dpscale.runs.one_table import OneTable
 from dpscale.runs.opening import open_run
-from dpscale.runs.periods.continuation import earlier_files
+from dpscale.runs.periods.continuation import earlier_files, read_earlier
 from dpscale.runs.preflight import check_cap, check_columns
 from dpscale.runs.run import NewRun, Part, Run
 from dpscale.runs.stage import Stage, stages_of_run
@@ -139,9 +139,8 @@ class GrowingPart(Part):
 
     def shared_noise(self, labels: Sequence[str | int], kind: str) -> Floats:
         """Return the covariances of the values of answers of one kind at released periods, in any unit."""
-        parts = [self.answers_at(label, kind) for label in labels]
         found = self.time_plan.shared_noise(kind, [self.number_of(label) for label in labels])
-        if (earlier := parts[0].earlier) is not None:
+        if kind == CUMULATIVE and (earlier := read_earlier(self)) is not None:
             found += self.planning_problem.budget.amount / earlier.amount / self.time_plan.factor
         return found
 
