@@ -236,11 +236,13 @@ class Combination:
 
         up = self.weights > 0
         with np.errstate(invalid="ignore"):
-            worst = [float(np.nan_to_num((self.weights * np.where(up, *pair)).sum(), nan=side))
-                     for pair, side in ((ends, -math.inf), (ends[::-1], math.inf))]  # fmt: skip
+            worst = [float((self.weights * np.where(up, *pair)).sum()) for pair in (ends, ends[::-1])]
             inner = all(one.ends[0] < one.value < one.ends[1] for one in self.ratios)
             if not (seen and (self._plain or inner)):
-                return self._inside(worst[0]), self._inside(worst[1])
+                low, high = (
+                    side if math.isnan(end) else end for end, side in zip(worst, (-math.inf, math.inf), strict=True)
+                )
+                return self._inside(low), self._inside(high)
             low, high = (self.weights * (centres - np.where(up, *pair)) for pair in (ends, ends[::-1]))
 
         centre = float((self.weights * centres).sum())

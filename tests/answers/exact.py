@@ -21,13 +21,16 @@ def measurement_plan(domain, workload, mechanism="query-smasher"):
     return dp.plan(queries, mechanism=mechanism)
 
 
-def estimates(plan, counts, noise=None):
-    """Return the estimates from `counts` over the whole domain, with Gaussian noise of `noise` at the planned scale."""
-    domain, variances = plan.domain, np.asarray(plan.blocks.unit_variances, float)
+def estimates(plan, counts, noise=None, scale=1.0):
+    """Return the estimates from `counts` over the whole domain, with Gaussian noise of `noise`.
+
+    The noise has `scale` times the planned standard deviation.
+    """
+    domain, variances = plan.domain, scale**2 * np.asarray(plan.blocks.unit_variances, float)
 
     def read_block(index):
         block = plan.blocks[index]
-        others = tuple(axis for axis, name in enumerate(domain.names) if name not in block.attributes)
+        others = tuple(axis for axis, name in enumerate(domain.axis_names) if name not in block.attributes)
         strategy = kron([factor.explicit().astype(float) for factor in block.factors])
         values = (strategy @ counts.sum(axis=others).reshape(-1)).reshape(block.rows)
         return values if noise is None else values + noise.normal(0, math.sqrt(variances[index]), block.rows)
