@@ -67,6 +67,15 @@ def test_joins_equal_those_of_pandas(tmp_path: Path) -> None:
     ):
         found = release.marginal([".".join(one) for one in names])
         assert np.allclose(found, table_of(joined, [name for _, name in names], names), atol=0.01), names
+    by_sex = table_of(orders, ["sex", "month"], [("persons", "sex"), ("orders", "month")])
+    crossed = release.crosstab("persons.sex", "orders.month", normalize="rows")["estimate"]
+    assert np.allclose(crossed, by_sex / by_sex.sum(axis=1, keepdims=True), atol=1e-4)
+    sex, month = (DOMAINS[table][name].get("values", range(9))[0] for table, name in
+                  (("persons", "sex"), ("orders", "month")))  # fmt: skip
+    odds = release.odds_ratio({"orders.month": month}, {"persons.sex": sex})
+    outcome, others = by_sex[:, 0], by_sex[:, 1:].sum(axis=1)
+    assert np.isclose(odds.estimate, outcome[0] * others[1:].sum() / others[0] / outcome[1:].sum(), rtol=1e-3)
+    assert release.test("persons.sex", "orders.month").p_value > 0
     degrees = frames["orders"].person.value_counts().reindex(frames["persons"].id).fillna(0).astype(int)
     means = degrees.groupby(frames["persons"].set_index("id").age).mean()
     assert np.allclose(release.mean("orders.count", by="persons.age").estimate, means, atol=1e-4)
