@@ -122,6 +122,22 @@ def intervals(found: Figures) -> str:
     return f"{table(head, *by_kind)}\n\n{table(whole, *by_table)}\n\nCPU time of `dpscale run` on Adult: {times}."
 
 
+def conclusions(found: Figures) -> str:
+    """Return a table of the coverage of intervals, and of the size and power of tests."""
+    names = dict.fromkeys(key.rsplit(", ", 2)[0] for key in found)
+    intervals_of = [name for name in names if f"{name}, {EPSILONS[0]}, finite" in found]
+    what = "coverage of 95 % intervals, mean of the tables (least; told over true width; share with two ends)"
+    head = [f"`benchmarks/conclusions.py`: {what}", *(f"ε = {epsilon}" for epsilon in EPSILONS)]
+    rows = [[name, *(f"{found[f'{name}, {e}, mean']:.3f} ({found[f'{name}, {e}, least']:.2f}; "
+                     f"{found[f'{name}, {e}, width']:.2f}; {found[f'{name}, {e}, finite']:.2f})" for e in EPSILONS)]
+            for name in intervals_of]  # fmt: skip
+    tests = ["rejections at 5 % of 2,000 records, mean of the tables (least, most)", *head[1:]]
+    tested = [[name, *(f"{found[f'{name}, {e}, mean']:.3f} ({found[f'{name}, {e}, least']:.2f}, "
+                       f"{found[f'{name}, {e}, most']:.2f})" for e in EPSILONS)]
+              for name in names if name not in intervals_of]  # fmt: skip
+    return f"{table(head, *rows)}\n\n{table(tests, *tested)}"
+
+
 def percent_by_end(found: Figures, group: str, name: str) -> str:
     ends = ", ".join(f"{100 * found[f'{group}, {name}, {end}']:.2f}" for end in ("least", "median", "most"))
     return f"{ends} % ({within(found, group, name)})"

@@ -25,6 +25,7 @@ from blocks import (
     cluster_cost,
     cluster_kills,
     commands,
+    conclusions,
     counting,
     declared_parents,
     eigen_design,
@@ -216,7 +217,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  graphical, aim_grem, usefulness, targets, row_classes,
                  relational, scaling, shares, cluster_kills, large_job, many_sets,
                  wide, joint_plans, laws, pure_budgets, census_products, largest_errors, growth, reading, hdmm_paper,
-                 query_smasher_paper, eigen_design, relational_paper, intervals, leave_out, pair_ideas,
+                 query_smasher_paper, eigen_design, relational_paper, intervals, conclusions, leave_out, pair_ideas,
                  multiple_tables, audits, rivals, row_rivals, wide_rivals, linked_chains, relational_rounds, commands,
                  profiles, many_rows, cluster_cost, units, wide_adaptive)
 }  # fmt: skip

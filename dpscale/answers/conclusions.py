@@ -221,7 +221,7 @@ class Combination:
             with np.errstate(divide="ignore", invalid="ignore"):
                 return self._inside(sum(k * one.above / one.below if one.below else k * one.value
                                         for k, one in zip(self.weights, self.ratios, strict=True)))  # fmt: skip
-        return float(sum(k * self.scale[0](one.value) for k, one in zip(self.weights, self.ratios, strict=True)))
+        return sum(k * self.scale[0](one.value) for k, one in zip(self.weights.tolist(), self.ratios, strict=True))
 
     def limits(self, width: float) -> tuple[float, float]:
         """Return the ends of the interval at a half width in errors."""
