@@ -138,6 +138,49 @@ def conclusions(found: Figures) -> str:
     return f"{table(head, *rows)}\n\n{table(tests, *tested)}"
 
 
+NOISE, POPULATION = "noise", "noise, sampling of the records"
+COVERED = (  # statistic, what its interval covers, and the figures or the benchmark of its coverage
+    ("cells, cumulative and other linear queries, total, area: least squares", NOISE, "difference of counts"),
+    ("the same from an adaptive job, 1-way cells", "noise, shrinkage, selection (approximate)", "1-way cells"),
+    ("2-way cells", "noise, shrinkage, selection (approximate)", "2-way cells"),
+    ("3-way cells", "noise, shrinkage, selection (approximate)", "3-way cells"),
+    ("all rows of a table, `joint=True`", "noise; of an adaptive job as above", "`benchmarks/intervals.py`"),
+    ("quantile", "noise; a fitted tail in the last bin", "`benchmarks/quantiles.py`"),
+    ("mean and sum of an attribute", "noise, any position in the bins", "difference of means, large groups"),
+    ("sum, ratio of numbers", "noise; of clipped values", "`benchmarks/number_sums.py`"),
+    ("mean of a number", "noise; the clipped part if the range was searched", "`benchmarks/number_sums.py`"),
+    ("std", "noise, to first order; of clipped values", "`benchmarks/number_sums.py`"),
+    ("units", "noise", "`benchmarks/units.py`"),
+    ("share, crosstab with `normalize`", NOISE, "difference of shares, large groups"),
+    ("difference of counts or sums", NOISE, "difference of counts"),
+    ("difference of means", "noise, any position in the bins, the clipped part", "difference of means, large groups"),
+    ("difference of shares", NOISE, "difference of shares, large groups"),
+    ("the same, a group below 1 % of the records", NOISE, "difference of shares, small groups"),
+    ("relative risk", NOISE, "relative risk, large groups"),
+    ("odds ratio", NOISE, "odds ratio, large groups"),
+    ("trend of counts", "noise that periods share", "trend of counts"),
+    ("trend of shares", "noise that periods share", "trend of shares"),
+    ("difference of means, `population=True`", POPULATION, "difference of means, large groups, population"),
+    ("share and difference of shares, `population=True`", POPULATION, "difference of shares, large groups, population"),
+    ("relative risk, `population=True`", POPULATION, "relative risk, large groups, population"),
+    ("odds ratio, `population=True`", POPULATION, "odds ratio, large groups, population"),
+)
+
+
+def statistics_table(compared: Figures, adaptive_intervals: Figures) -> str:
+    """Return what the interval of each statistic covers, and its measured coverage."""
+
+    def measured(name: str, epsilon: str) -> str:
+        if f"{name}, {epsilon}, mean" in compared:
+            return f"{100 * compared[f'{name}, {epsilon}, mean']:.1f} %"
+        if f"{name}, {epsilon}, coverage, median" in adaptive_intervals:
+            return f"{adaptive_intervals[f'{name}, {epsilon}, coverage, median'] * 100:.1f} %"
+        return name
+
+    head = ("statistic", "the interval covers", *(f"coverage at ε = {epsilon}" for epsilon in EPSILONS))
+    return table(head, *([what, covers, *(measured(source, e) for e in EPSILONS)] for what, covers, source in COVERED))
+
+
 def percent_by_end(found: Figures, group: str, name: str) -> str:
     ends = ", ".join(f"{100 * found[f'{group}, {name}, {end}']:.2f}" for end in ("least", "median", "most"))
     return f"{ends} % ({within(found, group, name)})"

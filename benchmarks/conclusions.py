@@ -34,7 +34,7 @@ from scipy.stats import chi2_contingency
 
 import dpscale as dp
 from dpscale.answers import conclusions
-from dpscale.answers.conclusions import SCALES, Comparison
+from dpscale.answers.conclusions import SCALES, Contrast
 from dpscale.answers.independence import independence_test
 from dpscale.answers.statistics import TooFewRecords
 from dpscale.answers.tables import Answered
@@ -126,7 +126,7 @@ def true_values(counts: np.ndarray, value: int, values: tuple[int, int]) -> dict
     return found | {scale: convert[0](shares[0]) - convert[0](shares[1]) for scale, convert in SCALES.items()}
 
 
-def comparisons(release: Answered, query: Query, population: bool) -> dict[str, Comparison]:
+def comparisons(release: Answered, query: Query, population: bool) -> dict[str, Contrast]:
     """Return all statistics of a query; ratios on their log scale."""
     outcome, group, value, values = query
     records = conclusions.over(release, (), [outcome, group])
@@ -140,7 +140,7 @@ def comparisons(release: Answered, query: Query, population: bool) -> dict[str, 
     plain = conclusions.combined(records, share, groups, PAIR, population, [share.rows[0]] * 2)
     for scale, convert in SCALES.items():
         own = replace(plain, scale=convert)
-        found[scale] = Comparison(own.estimate, *own.limits(WIDTH), 0.0, population)
+        found[scale] = Contrast(own.estimate, *own.limits(WIDTH), 0.0, population)
     return found
 
 

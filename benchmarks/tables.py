@@ -1,6 +1,6 @@
 """Fill docs/benchmarks.md from `results/*.json`, between `<!-- benchmark: NAME -->` and `<!-- end -->`.
 
-    python benchmarks/tables.py            write docs/benchmarks.md
+    python benchmarks/tables.py            write docs/benchmarks.md, and the table of statistics of docs/answers.md
     python benchmarks/tables.py --check    exit with code 1 if it would change
 
 A test compares the page with the results.
@@ -57,6 +57,7 @@ from blocks import (
     rules,
     scaling,
     shares,
+    statistics_table,
     targets,
     units,
     usefulness,
@@ -65,6 +66,8 @@ from blocks import (
 )
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+ANSWERS = PAGE.with_name("answers.md")
+STATISTICS = re.compile(r"(<!-- statistics -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Figures = dict[str, Any]
 
@@ -228,15 +231,23 @@ def fill_blocks(text: str) -> str:
     return BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]](load(found[2]))}\n{found[3]}", text)
 
 
+def fill_statistics(text: str) -> str:
+    """Return the page of answers with the table of statistics regenerated."""
+    shown = statistics_table(load("conclusions"), load("intervals"))
+    return STATISTICS.sub(lambda found: f"{found[1]}{shown}\n{found[2]}", text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing")
-    given, text = parser.parse_args(), PAGE.read_text()
-    if fill_blocks(text) == text:
-        return
-    if given.check:
-        sys.exit("docs/benchmarks.md differs from the output of benchmarks/tables.py")
-    PAGE.write_text(fill_blocks(text))
+    given = parser.parse_args()
+    for page, fill in ((PAGE, fill_blocks), (ANSWERS, fill_statistics)):
+        text = page.read_text()
+        if fill(text) == text:
+            continue
+        if given.check:
+            sys.exit(f"docs/{page.name} differs from the output of benchmarks/tables.py")
+        page.write_text(fill(text))
 
 
 if __name__ == "__main__":

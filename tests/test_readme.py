@@ -31,6 +31,9 @@ def figures(tables, tmp_path, monkeypatch):
 
 def test_page_equals_generated_page(tables):
     assert tables.fill_blocks(PAGE.read_text()) == PAGE.read_text()
+    answers = PAGE.with_name("answers.md").read_text()
+    assert tables.fill_statistics(answers) == answers
+    assert "<!-- statistics -->" in answers
 
 
 def test_benchmarks_results_and_blocks_correspond(tables):

@@ -51,7 +51,7 @@ MOST_CELLS = 1 << 20  # of the attributes of a comparison
 WIDEST = 40.0  # half width in errors at which a p-value is 0
 
 
-class Comparison(NamedTuple):
+class Contrast(NamedTuple):
     """A difference, slope or ratio, with its interval and the test of no difference.
 
     Parameters
@@ -282,7 +282,7 @@ def smallest_level(limits: Callable[[float], tuple[float, float]], noise: str) -
 
 
 @dataclass(frozen=True, eq=False)
-class Records:
+class JointQueries:
     """Linear queries over the cells of some attributes of a release, or of the same attributes at several periods.
 
     Attributes
@@ -354,7 +354,7 @@ class Records:
         return values, found
 
 
-def over(answered: Answered, queries: Iterable[Any], others: Iterable[str] = ()) -> Records:
+def over(answered: Answered, queries: Iterable[Any], others: Iterable[str] = ()) -> JointQueries:
     """Return the records of a release for queries on records and further attributes.
 
     Raises
@@ -369,7 +369,7 @@ def over(answered: Answered, queries: Iterable[Any], others: Iterable[str] = ())
 
 def over_periods(
     releases: Sequence[Answered], shared: Floats, queries: Iterable[Any], others: Iterable[str] = ()
-) -> Records:
+) -> JointQueries:
     """Return the records of several periods; see `over`. Raises PlanError for estimates without exact errors."""
     domain = releases[0].estimates.workload.domain
     names = dict.fromkeys(name for query in queries for name in chosen_records(domain, query)[0])
@@ -380,15 +380,17 @@ def over_periods(
     if len(releases) > 1 and not all(isinstance(one.estimates, LeastSquaresEstimates) for one in releases):
         raise PlanError("periods", "estimates of a model, whose errors at two periods have no known covariance",
                         "estimates of least squares", "use a mechanism without rounds")  # fmt: skip
-    return Records(releases, shared, ordered)
+    return JointQueries(releases, shared, ordered)
 
 
-def linear(records: Records, queries: Sequence[Floats], weights: Floats, level: float, population: bool) -> Comparison:
+def linear(
+    records: JointQueries, queries: Sequence[Floats], weights: Floats, level: float, population: bool
+) -> Contrast:
     """Return Σ k q of queries at periods with its interval.
 
     Parameters
     ----------
-    records : Records
+    records : JointQueries
     queries : sequence of ndarray
     weights : ndarray, shape (periods, queries)
     level : float
@@ -411,10 +413,10 @@ def linear(records: Records, queries: Sequence[Floats], weights: Floats, level: 
     error = math.sqrt(max(variance, 0.0))
     half = half_width(level, records.noise) * error
     p_value = tail(abs(estimate) / error, records.noise) if error else float(estimate == 0)
-    return Comparison(estimate, estimate - half, estimate + half, p_value, population)
+    return Contrast(estimate, estimate - half, estimate + half, p_value, population)
 
 
-def _sampling(records: Records, query: Floats, period: int) -> float:
+def _sampling(records: JointQueries, query: Floats, period: int) -> float:
     """Return the variance of a query over n independent records."""
     square, first, total = records.estimates([query**2, query, np.ones_like(query)], period).tolist()
     return max(square - first**2 / max(total, 1.0), 0.0)
@@ -473,7 +475,7 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
     """
     domain = answered.estimates.workload.domain
     if name in domain.number_names:
-        number = number_named(domain, name, "mean")
+        number = number_named(domain, name, "difference")
         statistic = part_of(MeanQueries(of=name), domain, ((name,),), (1.0,)).statistic
         assert statistic is not None
         rows = centred_rows(number)
@@ -494,17 +496,39 @@ def mean_outcome(answered: Answered, name: str) -> Outcome:
                    centre=centre)  # fmt: skip
 
 
-def sum_values(records: Records, name: str) -> Floats:
-    """Return the values of an attribute of numbers, at the midpoints of its bins, or of a number, over the cells."""
+def summed(
+    records: JointQueries, name: str, groups: Sequence[Floats], weights: Floats, level: float, population: bool
+) -> Contrast:
+    """Return Σ k of the sums of an attribute of numbers or a number in groups at periods; see `linear`.
+
+    The estimate has records at the midpoints of their bins, and the interval any position, as in `compared`.
+    """
     if name in records.domain.number_names:
-        return records.expand((name,), number_named(records.domain, name, "sum").cell_values)
-    attribute = numeric_attribute(records.releases[0], name)
-    values = [value_of(attribute, cell, 0.5) for cell in range(attribute.listed)]
-    return records.expand((name,), np.pad(values, (0, attribute.size - attribute.listed)))
+        values = [number_named(records.domain, name, "difference").cell_values]
+    else:
+        attribute = numeric_attribute(records.releases[0], name)
+        lower, upper = value_ends(attribute)
+        middle = [value_of(attribute, cell, 0.5) for cell in range(attribute.listed)]
+        values = [np.pad(one, (0, attribute.size - attribute.listed)) for one in (middle, lower, upper)]
+
+    arrays = [records.expand((name,), own) for own in values]
+    found = linear(records, [group * arrays[0] for group in groups], weights, level, population)
+    if len(arrays) == 1 or np.array_equal(arrays[1], arrays[2]):
+        return found
+    up, width = weights.sum(axis=0) > 0, half_width(level, records.noise)
+    first, last = (
+        linear(records, [group * arrays[1 if one == lower else 2] for group, one in zip(groups, up, strict=True)],
+               weights, level, population) for lower in (True, False)
+    )  # fmt: skip
+    errors = [(one.high - one.estimate) / width for one in (first, last)]
+    p_value = smallest_level(
+        lambda half: (first.estimate - half * errors[0], last.estimate + half * errors[1]), records.noise
+    )
+    return Contrast(found.estimate, first.low, last.high, p_value, population)
 
 
 def combined(
-    records: Records,
+    records: JointQueries,
     outcome: Outcome,
     groups: Sequence[Floats],
     weights: Floats,
@@ -516,10 +540,10 @@ def combined(
 
     Parameters
     ----------
-    records : Records
+    records : JointQueries
     outcome : Outcome
     groups : sequence of ndarray
-        Records of each group as arrays over the cells.
+        JointQueries of each group as arrays over the cells.
     weights : ndarray, shape (periods, groups)
         k; groups with weight 0 at a period are left out.
     population : bool
@@ -552,7 +576,7 @@ def combined(
     return Combination(ratios, np.array([weights[place] for place in places]), correlations, scale)
 
 
-def _square(records: Records, outcome: Outcome, group: Floats, period: int) -> float | None:
+def _square(records: JointQueries, outcome: Outcome, group: Floats, period: int) -> float | None:
     """Return the estimated sum of squares in a group; None if it is not estimated, or not positive."""
     if outcome.squares is None:
         return None
@@ -564,17 +588,17 @@ def _square(records: Records, outcome: Outcome, group: Floats, period: int) -> f
 
 
 def compared(
-    records: Records,
+    records: JointQueries,
     outcome: Outcome,
     groups: Sequence[Floats],
     weights: Floats,
     level: float,
     population: bool,
     scale: str = "difference",
-) -> Comparison:
+) -> Contrast:
     """Return the comparison of the means of an outcome in groups; the arguments are those of `combined`.
 
-    Records lie anywhere in their bins, so the interval extends from the limit with the groups of positive weight at the
+    JointQueries lie anywhere in their bins, so the interval extends from the limit with the groups of positive weight at the
     lower ends of their bins, and the others at the upper ends, to the limit of the opposite.
     """
     check_level(level)
@@ -594,7 +618,7 @@ def compared(
         return lowest.limits(half)[0] - clipped, highest.limits(half)[1] + clipped
 
     told = [float(unit * convert[1](one)) for one in (middle.estimate, *limits(width))]
-    return Comparison(told[0], told[1], told[2], smallest_level(limits, records.noise), population)
+    return Contrast(told[0], told[1], told[2], smallest_level(limits, records.noise), population)
 
 
 def slope_weights(shared: Floats, places: Floats) -> Floats:

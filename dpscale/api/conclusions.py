@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dpscale.answers import conclusions
-from dpscale.answers.conclusions import Comparison
+from dpscale.answers.conclusions import Contrast
 from dpscale.answers.independence import IndependenceTest, independence_test
 from dpscale.answers.number_statistics import checked_groups
 from dpscale.answers.tables import Answered, column, label_name, texts
@@ -64,7 +64,7 @@ class ReleaseConclusions(ABC):
         kind: str = "period",
         level: float = 0.95,
         population: bool = False,
-    ) -> Comparison:
+    ) -> Contrast:
         """Return the difference of a statistic between two groups, or of a group between two periods.
 
         The error has the covariance of the two, which share noise. Differences of shares and means have limits that
@@ -90,7 +90,7 @@ class ReleaseConclusions(ABC):
 
         Returns
         -------
-        Comparison
+        Contrast
             With the fields estimate, low, high, p_value and population.
 
         Raises
@@ -109,14 +109,13 @@ class ReleaseConclusions(ABC):
         >>> release.difference(bronx, queens, mean="tip", population=True).population
         True
         """
-        given = {name: one for name, one in (("share", share), ("mean", mean), ("sum", sum)) if one is not None}
-        if len(given) > 1:
-            raise JobError("difference", " and ".join(given), "one of share, mean and sum", "leave the others out")
+        if [share, mean, sum].count(None) < 2:
+            raise JobError("difference", "several statistics", "one of share, mean and sum", "leave the others out")
         second = first if periods is not None and second is None else second
         queries = [first, second, share]
         numbers = [name for name in (mean, sum) if name is not None]
         if periods is None and (own := self.over(*map(_named, queries), numbers, number=bool(numbers))) is not self:
-            return own.difference(first, second, **given, level=level, population=population)  # type: ignore[arg-type]
+            return own.difference(first, second, share=share, mean=mean, sum=sum, level=level, population=population)
 
         releases, shared = self._at_periods(periods, kind, population)
         records = conclusions.over_periods(releases, shared, queries, numbers)
@@ -126,7 +125,7 @@ class ReleaseConclusions(ABC):
             outcome = self._outcome(releases[0], share, mean)
             return conclusions.compared(records, outcome, groups, weights, level, population)
         if sum is not None:
-            groups = [group * conclusions.sum_values(records, sum) for group in groups]
+            return conclusions.summed(records, sum, groups, weights, level, population)
         return conclusions.linear(records, groups, weights, level, population)
 
     def trend(
@@ -139,7 +138,7 @@ class ReleaseConclusions(ABC):
         kind: str = "period",
         level: float = 0.95,
         population: bool = False,
-    ) -> Comparison:
+    ) -> Contrast:
         """Return the slope of a count, share or mean over the periods of a growing table, per period.
 
         It is the slope of the line of weighted least squares through the exact values. The weights follow from the
@@ -149,7 +148,7 @@ class ReleaseConclusions(ABC):
         Parameters
         ----------
         query : str, mapping or None
-            Records that count: a predicate, or values by attribute; None is all records.
+            JointQueries that count: a predicate, or values by attribute; None is all records.
         share, mean : optional
             As of `difference`.
         periods : sequence of periods, optional
@@ -162,7 +161,7 @@ class ReleaseConclusions(ABC):
 
         Returns
         -------
-        Comparison
+        Contrast
 
         Raises
         ------
@@ -199,7 +198,7 @@ class ReleaseConclusions(ABC):
         by: str | Sequence[str] | None = None,
         level: float = 0.95,
         population: bool = False,
-    ) -> Comparison | DataFrame:
+    ) -> Contrast | DataFrame:
         """Return the odds ratio of an outcome between the exposed and other records.
 
         If a cell of the two by two table is not distinguished from zero, the interval is one-sided or infinite.
@@ -209,9 +208,9 @@ class ReleaseConclusions(ABC):
         outcome, exposure : str or mapping
             Predicates, or values by attribute.
         reference : str or mapping, optional
-            Records with which the exposed are compared. Default: all others.
+            JointQueries with which the exposed are compared. Default: all others.
         where : str or mapping, optional
-            Records that count; for example those with a known outcome.
+            JointQueries that count; for example those with a known outcome.
         by : str or sequence of str, optional
             Attributes of strata; the result then has a row for each of them.
         level : float
@@ -221,7 +220,7 @@ class ReleaseConclusions(ABC):
 
         Returns
         -------
-        Comparison, or pandas.DataFrame with `by`
+        Contrast, or pandas.DataFrame with `by`
 
         Raises
         ------
@@ -248,10 +247,17 @@ class ReleaseConclusions(ABC):
         by: str | Sequence[str] | None = None,
         level: float = 0.95,
         population: bool = False,
-    ) -> Comparison | DataFrame:
+    ) -> Contrast | DataFrame:
         """Return the ratio of the shares of an outcome among the exposed and among other records.
 
-        The arguments, result and errors are those of `odds_ratio`.
+        Parameters
+        ----------
+        outcome, exposure, reference, where, by, level, population : optional
+            As of `odds_ratio`.
+
+        Returns
+        -------
+        Contrast, or pandas.DataFrame with `by`
 
         Examples
         --------
@@ -347,7 +353,7 @@ class ReleaseConclusions(ABC):
         return independence_test(self.answered, (attribute, other), groups, chosen, draws)
 
     @staticmethod
-    def holm(results: Sequence[Comparison | IndependenceTest | float]) -> list[float]:
+    def holm(results: Sequence[Contrast | IndependenceTest | float]) -> list[float]:
         """Return the p-values of several results, adjusted by Holm's method.
 
         Parameters
@@ -387,7 +393,7 @@ class ReleaseConclusions(ABC):
     def _ratio_of(
         self, scale: str, outcome: Query, exposure: Query, reference: Query | None, where: Query | None,
         by: str | Sequence[str] | None, level: float, population: bool,
-    ) -> Comparison | DataFrame:  # fmt: skip
+    ) -> Contrast | DataFrame:  # fmt: skip
         """Return a ratio on a log scale, or a row for each stratum."""
         strata = [by] if isinstance(by, str) else list(by or ())
         queries = [outcome, exposure, reference, where]
@@ -401,7 +407,7 @@ class ReleaseConclusions(ABC):
             raise JobError("reference", safe_repr(reference), "records that are not exposed", "leave it out")
         happened, weights = conclusions.share_outcome(self.domain, outcome), np.array([[1.0, -1.0]])
 
-        def compared(chosen: Floats) -> Comparison:
+        def compared(chosen: Floats) -> Contrast:
             groups = [chosen * exposed, chosen * others]
             return conclusions.compared(records, happened, groups, weights, level, population, scale)
 
@@ -415,7 +421,7 @@ class ReleaseConclusions(ABC):
         found = pd.DataFrame([compared(chosen * records.cell(dict(zip(names, own, strict=True)))) for own in cells])
         for place, name in enumerate(names):
             labels = column(self.domain[name], np.array([own[place] for own in cells]))
-            found.insert(place, label_name(name, Comparison._fields), labels.to_pandas())
+            found.insert(place, label_name(name, Contrast._fields), labels.to_pandas())
         return found
 
 

@@ -204,6 +204,21 @@ def test_whole_comparison_covers_and_weak_groups_stay_inside_the_range():
     assert covered >= binom.ppf(1e-7, times, 0.945)
 
 
+def test_difference_of_sums_covers_every_position_in_the_bins():
+    domain = Domain.from_dict({"attributes": {"income": {"kind": "bins", "edges": [-10, 0, 10, 30]},
+                                              "group": {"kind": "coded", "size": 2}}})  # fmt: skip
+    plan = measurement_plan(domain, [("marginal", ("income", "group"))])
+    counts = np.array([[3.0, 5], [8, 1], [2, 7]])
+    records = conclusions.over(answered(scale=TINY, counts=counts, plan=plan), ["group = 0", "group = 1"], ["income"])
+    groups = [records.spread("group = 0"), records.spread("group = 1")]
+    found = conclusions.summed(records, "income", groups, DIFFERENCE, 0.95, False)
+    lower, middle, upper = (np.array(one) for one in ([-10.0, 0, 10], [-5.0, 5, 20], [0.0, 10, 30]))
+    first, second = counts.T
+    expected = middle @ (first - second), lower @ first - upper @ second, upper @ first - lower @ second
+    np.testing.assert_allclose(found[:3], expected, rtol=1e-6)
+    assert found.p_value == 1
+
+
 CLIPPED = Domain.from_dict({
     "attributes": {"group": {"kind": "coded", "size": 2}},
     "numbers": {"cost": {"low": 0, "high": 100, "clipped": [0, 4]}},
