@@ -63,6 +63,9 @@ class Contrast(NamedTuple):
         Smallest α at which the interval of level 1 − α excludes no difference: 0, or a ratio of 1.
     population : bool
         Whether the interval is about the population that the records are drawn from, not about the records.
+    extrapolated : bool
+        Whether a model answers beyond what was measured of these attributes together, so that an association that it
+        does not have is missing from the estimate and only approximately in the interval.
     """
 
     estimate: float
@@ -70,6 +73,7 @@ class Contrast(NamedTuple):
     high: float
     p_value: float
     population: bool
+    extrapolated: bool = False
 
 
 class PopulationEstimate(Estimate):
@@ -306,6 +310,11 @@ class JointQueries:
     def noise(self) -> str:
         return self.releases[0].estimates.noise
 
+    @property
+    def extrapolated(self) -> bool:
+        """Whether a model answers beyond what was measured of the attributes together."""
+        return any(one.estimates.extrapolates(self.names) for one in self.releases)
+
     def spread(self, query: Any) -> Floats:
         """Return a query on records as an array over the cells."""
         attributes, values = chosen_records(self.domain, query)
@@ -413,7 +422,7 @@ def linear(
     error = math.sqrt(max(variance, 0.0))
     half = half_width(level, records.noise) * error
     p_value = tail(abs(estimate) / error, records.noise) if error else float(estimate == 0)
-    return Contrast(estimate, estimate - half, estimate + half, p_value, population)
+    return Contrast(estimate, estimate - half, estimate + half, p_value, population, records.extrapolated)
 
 
 def _sampling(records: JointQueries, query: Floats, period: int) -> float:
@@ -524,7 +533,7 @@ def summed(
     p_value = smallest_level(
         lambda half: (first.estimate - half * errors[0], last.estimate + half * errors[1]), records.noise
     )
-    return Contrast(found.estimate, first.low, last.high, p_value, population)
+    return Contrast(found.estimate, first.low, last.high, p_value, population, records.extrapolated)
 
 
 def combined(
@@ -543,7 +552,7 @@ def combined(
     records : JointQueries
     outcome : Outcome
     groups : sequence of ndarray
-        JointQueries of each group as arrays over the cells.
+        Records of each group as arrays over the cells.
     weights : ndarray, shape (periods, groups)
         k; groups with weight 0 at a period are left out.
     population : bool
@@ -598,7 +607,7 @@ def compared(
 ) -> Contrast:
     """Return the comparison of the means of an outcome in groups; the arguments are those of `combined`.
 
-    JointQueries lie anywhere in their bins, so the interval extends from the limit with the groups of positive weight at the
+    Records lie anywhere in their bins, so the interval extends from the limit with the groups of positive weight at the
     lower ends of their bins, and the others at the upper ends, to the limit of the opposite.
     """
     check_level(level)
@@ -618,7 +627,7 @@ def compared(
         return lowest.limits(half)[0] - clipped, highest.limits(half)[1] + clipped
 
     told = [float(unit * convert[1](one)) for one in (middle.estimate, *limits(width))]
-    return Contrast(told[0], told[1], told[2], smallest_level(limits, records.noise), population)
+    return Contrast(told[0], told[1], told[2], smallest_level(limits, records.noise), population, records.extrapolated)
 
 
 def slope_weights(shared: Floats, places: Floats) -> Floats:

@@ -148,7 +148,7 @@ class ReleaseConclusions(ABC):
         Parameters
         ----------
         query : str, mapping or None
-            JointQueries that count: a predicate, or values by attribute; None is all records.
+            Records that count: a predicate, or values by attribute; None is all records.
         share, mean : optional
             As of `difference`.
         periods : sequence of periods, optional
@@ -208,9 +208,9 @@ class ReleaseConclusions(ABC):
         outcome, exposure : str or mapping
             Predicates, or values by attribute.
         reference : str or mapping, optional
-            JointQueries with which the exposed are compared. Default: all others.
+            Records with which the exposed are compared. Default: all others.
         where : str or mapping, optional
-            JointQueries that count; for example those with a known outcome.
+            Records that count; for example those with a known outcome.
         by : str or sequence of str, optional
             Attributes of strata; the result then has a row for each of them.
         level : float

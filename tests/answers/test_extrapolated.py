@@ -62,6 +62,11 @@ def test_model_marks_sets_without_cell_measurement_as_extrapolated(place, change
         assert np.isfinite(table["std_error"]).all() == simulated
         check_parts(release, names, table, simulated)
     assert not release.extrapolates(("age",))
+    if simulated:
+        difference = release.difference({"age": 1}, {"age": 2}, share={"code": 1})
+        assert difference.extrapolated == release.extrapolates(("age", "code"))
+        with pytest.raises(dp.PlanError, match="estimates of a model"):
+            release.test("age", "sex")
     report = (place / "run" / "report.html").read_text()
     assert f"{sum(row['extrapolated'] for row in index)} of {len(index)} sets are extrapolated" in report
 

@@ -59,6 +59,29 @@ def test_share_is_one_call(release):
     np.testing.assert_allclose(by["estimate"], np.clip(both[:, 0] / both.sum(axis=1), 0, 1))
 
 
+def test_results_say_whether_they_are_about_the_population(release):
+    inside, drawn = (release.share("sex", "F", population=one) for one in (False, True))
+    assert (type(inside), type(drawn).__name__) == (dp.Estimate, "PopulationEstimate")
+    assert drawn.high - drawn.low > inside.high - inside.low
+    assert release.share("sex", "F", by="code", population=True)["population"].all()
+    assert release.mean("age", population=True).high > release.mean("age").high
+    found = release.odds_ratio({"sex": "F"}, {"code": 1}, reference={"code": [0, 2]}, population=True)
+    whole = release.crosstab("sex", "code", population=True)
+    counts = whole["estimate"].to_numpy()
+    others = counts[:, [0, 2]].sum(axis=1)
+    assert found.estimate == pytest.approx(counts[0, 1] / counts[1, 1] / (others[0] / others[1]))
+    assert (found.population, whole.attrs["population"]) == (True, True)
+    result = release.test("sex", "code", where={"code": [0, 1]})
+    assert (result.degrees_of_freedom, result.population) == (1, True)
+    assert release.test("sex", "age").p_value < 0.01
+    with pytest.raises(dp.JobError, match="not exposed"):
+        release.odds_ratio({"sex": "F"}, {"code": 1}, reference={"code": [1, 2]})
+    with pytest.raises(dp.JobError, match="one of share, mean and sum"):
+        release.difference({"sex": "F"}, {"sex": "M"}, share={"code": 1}, mean="age")
+    with pytest.raises(dp.PlanError, match="was not measured"):
+        release.odds_ratio({"sex": "F"}, {"code": 1}, by="age")
+
+
 def test_attribute_shows_few_members(release):
     shown = [name for name in dir(release.domain["age"]) if not name.startswith("_")]
     assert len(shown) <= 12
