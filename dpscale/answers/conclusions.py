@@ -152,7 +152,9 @@ class Ratio:
         return max(first - 2 * theta * both + theta**2 * second, 0.0)
 
     def limits(self, width: float) -> tuple[float, float]:
-        """Return the ends of Fieller's set of a group that is seen, also beyond the range."""
+        """Return the ends of Fieller's set of a group that is seen, also beyond the range; the range if it has none."""
+        if self.below**2 <= width**2 * self.moments[1]:
+            return self.ends
         first, second, both = (np.array(one) for one in self.moments)
         low, high = fieller((np.array(self.above), np.array(self.below)), (first, second, both), width)
         return float(low), float(high)
