@@ -7,7 +7,7 @@ A share or mean of a group is a ratio θ = t/n (`Ratio`). Fieller's set is (t �
 t − θn. Combinations Σ k θ of several ratios, and of their logarithms or logits, have the limits of the method of
 variance estimates recovery (Zou and Donner 2008): with the limits l and u of each ratio
 
-    low = Σ k θ − √(sᵀ R s),   s = k (θ − l) for k > 0 and k (θ − u) for k < 0,
+    low = Σ k θ − √(sᵀ R s),   s = k (θ − l) for k > 0 and k (u − θ) for k < 0,
 
 R the correlations of the t − θn, and high likewise. Where a group is not distinguished from an empty one, or an
 estimate has no logarithm, the limits are those of the worst case, Σ k l and Σ k u inside the range of θ. So an interval
@@ -249,7 +249,7 @@ class Combination:
                     side if math.isnan(end) else end for end, side in zip(worst, (-math.inf, math.inf), strict=True)
                 )
                 return self._inside(low), self._inside(high)
-            low, high = (self.weights * (centres - np.where(up, *pair)) for pair in (ends, ends[::-1]))
+            low, high = (self.weights * np.abs(centres - np.where(up, *pair)) for pair in (ends, ends[::-1]))
 
         centre = float((self.weights * centres).sum())
         return self._inside(centre - self._length(low)), self._inside(centre + self._length(high))
