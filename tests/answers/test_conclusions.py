@@ -129,6 +129,35 @@ def test_p_value_is_the_level_whose_interval_ends_at_no_difference(scale):
     assert min(abs(again.low - nothing), abs(again.high - nothing)) < 1e-6
 
 
+@pytest.mark.parametrize("population", [False, True])
+@pytest.mark.parametrize("shared", [-0.8, -0.3, 0.0, 0.5, 0.9])
+def test_interval_at_weak_noise_is_that_of_the_first_order_with_shared_noise(shared, population):
+    """Against g' C g with the gradients of the three scales, for two ratios whose noise is correlated."""
+    counts = np.array([30e4, 100e4, 45e4, 90e4])
+    single = np.array([[1.0, 0.4], [0.4, 2.0]])
+    covariance = np.block([[single, shared * single], [shared * single, single]])
+    both = [Ratio.of(counts[own], covariance[own, own], (0.0, 1.0), sampled=population)
+            for own in (slice(0, 2), slice(2, 4))]  # fmt: skip
+    told = np.zeros((1, 4, 1, 4))
+    told[0, :, 0, :] = covariance
+    records = conclusions.over(answered(), ["sex = 'f'"])
+    groups, share = [np.array([1.0, 0, 0]), np.array([0, 1.0, 0])], conclusions.share_outcome(DOMAIN, "sex = 'f'")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(conclusions.JointQueries, "moments", lambda *_: (counts[None], told))
+        found = {name: conclusions.combined(records, share, groups, DIFFERENCE, population, [share.rows[0]] * 2, scale)
+                 for name, scale in conclusions.SCALES.items()}  # fmt: skip
+    first, second = (one.value for one in both)
+    slopes = {"difference": (1, 1), "risk": (1 / first, 1 / second),
+              "odds": (1 / first / (1 - first), 1 / second / (1 - second))}  # fmt: skip
+    for name, (one, other) in slopes.items():
+        gradient = np.array([one / counts[1], -one * first / counts[1], -other / counts[3], other * second / counts[3]])
+        variance = gradient @ covariance @ gradient
+        if population:
+            variance += one**2 * first * (1 - first) / counts[1] + other**2 * second * (1 - second) / counts[3]
+        low, high = found[name].limits(WIDTH)
+        assert (high - low) / 2 == pytest.approx(WIDTH * math.sqrt(variance), rel=1e-3)
+
+
 TABLES = (
     (50, 50, 50, 50),
     (5, 95, 10, 190),
