@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpscale.answers.areas import chosen_records
-from dpscale.answers.ratios import covariances, fieller
+from dpscale.answers.ratios import covariances
 from dpscale.answers.statistics import Estimate, Group, check_records, numeric_attribute, value_ends, value_of
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.display import safe_repr
@@ -155,26 +155,29 @@ class Ratio:
         """Return the ends of Fieller's set of a group that is seen, also beyond the range; the range if it has none."""
         if self.below**2 <= width**2 * self.moments[1]:
             return self.ends
-        first, second, both = (np.array(one) for one in self.moments)
-        low, high = fieller((np.array(self.above), np.array(self.below)), (first, second, both), width)
-        return float(low), float(high)
+        low, high = self._roots(width**2)
+        return low, high
 
     def limits_inside(self, width: float) -> tuple[float, float]:
         """Return the ends of Fieller's set inside the range; the least distance there is added, so it is not empty."""
         square = width**2 + min(map(self._distance, (self.value, *self.ends)))
-        first, second, both = self.moments
-        a, b, c = (
-            self.below**2 - square * second,
-            self.above * self.below - square * both,
-            self.above**2 - square * first,
-        )
-        candidates = list(self.ends)
-        if a and (root := b * b - a * c) >= 0:
-            candidates += [(b + sign * math.sqrt(root)) / a for sign in (-1, 1)]
+        candidates = [*self.ends, *self._roots(square)]
         low, high = self.ends
-        inside = [one for one in candidates if low <= one <= high and self._distance(one) <= square * (1 + 1e-9)]
+        inside = [one for one in candidates if low <= one <= high and self._distance(one) <= square * (1 + 1e-6)]
         inside.append(self.value)
         return min(inside), max(inside)
+
+    def _roots(self, square: float) -> list[float]:
+        """Return the values at a squared distance, if there are two, from their distance to t/n: nothing cancels."""
+        if self.below == 0:
+            return []
+        _, second, both = self.moments
+        centre = self.above / self.below
+        a, b = self.below**2 - square * second, square * (both - centre * second)
+        root = b * b + a * square * self.variance(centre)
+        if a == 0 or root < 0:
+            return []
+        return sorted(centre + (sign * math.sqrt(root) - b) / a for sign in (-1, 1))
 
     def _distance(self, theta: float) -> float:
         away, variance = (self.above - theta * self.below) ** 2, self.variance(theta)
