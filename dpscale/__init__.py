@@ -9,6 +9,7 @@ from dpscale.base import VERSION
 
 if TYPE_CHECKING:
     from dpscale import privacy
+    from dpscale.answers.regression.result import RegressionResult
     from dpscale.answers.statistics import Estimate
     from dpscale.api.planning import ReleasePlan, plan
     from dpscale.api.public import refine, run
@@ -49,6 +50,7 @@ _HOMES = {
     "Ledger": "dpscale.ledger.book:PublicLedger",
     "Plan": "dpscale.plans.plan",
     "PlanError": "dpscale.base.errors",
+    "RegressionResult": "dpscale.answers.regression.result",
     "Release": "dpscale.api.release",
     "ReportError": "dpscale.base.errors",
     "Synthesizer": "dpscale.api.synthesizer",
@@ -79,6 +81,7 @@ __all__ = [
     "Ledger",
     "Plan",
     "PlanError",
+    "RegressionResult",
     "Release",
     "ReleasePlan",
     "ReportError",

@@ -1,4 +1,4 @@
-"""Statistics of a release: totals, sums, means, ratios, deviations and quantiles, with intervals, and plots."""
+"""Statistics of a release: totals, sums, means, ratios, deviations, quantiles and regressions, and plots."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from dpscale.answers.number_statistics import (
     tail_of,
 )
 from dpscale.answers.quantiles import quantile
+from dpscale.answers.regression.design import formula_names
+from dpscale.answers.regression.result import RegressionResult, regression
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
 from dpscale.answers.tables import STATISTICS, Answered, checked_names, column, label_name
@@ -404,6 +406,45 @@ class ReleaseStatistics(ABC):
             return self._grouped(partial(mean_table, self.answered, attribute), by, level)
         statistic = partial(statistics.mean, self.answered, attribute, level)
         return statistic() if by is None else self._each([statistic], by)
+
+    def regression(self, formula: str, *, family: str = "linear", population: bool = False) -> RegressionResult:
+        """Return a regression on the whole table of the clipped and binned records.
+
+        Parameters
+        ----------
+        formula : str
+            Such as `"cost ~ age + C(sex)"`: categories have treatment coding with the first label as reference, bins
+            their midpoints. An outcome of labels is a condition, `smoker == "yes"`.
+        family : {"linear", "logistic", "poisson"}
+            A linear regression needs each pair of columns in a measured set, the others all attributes in one.
+        population : bool
+            Whether errors include the sampling of the records from a population, beside the noise.
+
+        Returns
+        -------
+        RegressionResult
+            With `params`, `bse`, `pvalues`, `rsquared`, `nobs`, `conf_int()`, `cov_params()` and `summary()`. Intervals
+            are unbounded where the noise hides a coefficient, and nan for estimates of a model.
+
+        Raises
+        ------
+        JobError
+            If the formula has unknown attributes, unsupported parts or dependent columns, or the outcome does not suit
+            the family.
+        PlanError
+            If the needed sets were not measured.
+
+        Examples
+        --------
+        >>> result = release.regression("fare ~ C(borough)")
+        >>> result.conf_int().columns.tolist()
+        ['low', 'high']
+        >>> release.regression('borough == "Bronx" ~ fare', family="logistic").params.index.tolist()
+        ['Intercept', 'fare']
+        """
+        if (own := self.over(formula_names(formula), number=True)) is not self:
+            return own.regression(formula, family=family, population=population)
+        return regression(self.answered, formula, family, population)
 
     def plot(self, attributes: str | Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
         """Plot the cells of one attribute as bars with intervals, or of two as a heat map.

@@ -56,8 +56,14 @@ from dpscale.plans.blocks import (
 )
 from dpscale.plans.factor import Factor, identity_factor, joint_quadratic
 from dpscale.plans.product_errors import product_errors
-from dpscale.plans.residual_estimators import KnownResiduals, ResidualEstimator, residual_estimators, spans
-from dpscale.workload import Family, Workload, WorkloadPart
+from dpscale.plans.residual_estimators import (
+    KnownResiduals,
+    ResidualEstimator,
+    polarized,
+    residual_estimators,
+    spans,
+)
+from dpscale.workload import ExplicitPart, Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide
 
@@ -177,6 +183,16 @@ class Accuracy(ABC):
         if part.factorizes:
             return self._product_variances(dict(zip(attributes, part.families(attributes), strict=True)))
         return self._array_variances(part, attributes)
+
+    def covariance(self, attributes: AttributeSet, queries: Floats) -> Floats:
+        """Return the covariance matrix of queries on one set, shape (m, sizes…), answered by all blocks together."""
+        domain = self.domain if self.blocks.merged is None else self.blocks.merged.whole
+
+        def variances(some: Floats) -> Floats:
+            part = self.blocks.part(ExplicitPart(domain, attributes, some, np.ones(len(some))))
+            return self._array_variances(part, attributes)
+
+        return polarized(variances, queries)
 
     def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
         """Return the sum of weight · variance over a part's queries on one set, without the weight of the set."""

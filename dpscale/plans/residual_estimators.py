@@ -67,6 +67,16 @@ class ResidualEstimator:
         flat = pieces.reshape(len(pieces), -1)
         return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
 
+    def covariance(self, pieces: Floats) -> Floats:
+        """Return the covariance matrix of a batch of pieces, shape (m, sizes…)."""
+        if self.joint:
+            return polarized(self.variances, pieces)
+
+        turned = pieces
+        for factor in self.factors:
+            turned = factor.apply_covariance(turned)
+        return np.asarray(self.scale * pieces.reshape(len(pieces), -1) @ turned.reshape(len(pieces), -1).T)
+
     @property
     def mean_variance(self) -> float:
         """Mean variance of the coordinates of the centred residual; 0 if an axis has a single cell."""
@@ -86,6 +96,18 @@ class ResidualEstimator:
     def spans(self, query_piece: Floats) -> bool:
         """Return whether a query's piece lies in the row space of the sources."""
         return spans(self.factors, query_piece)
+
+
+def polarized(variances: Callable[[Floats], Floats], queries: Floats) -> Floats:
+    """Return the covariance matrix of a batch of queries from the variances of their sums and differences."""
+    count = len(queries)
+    sizes = np.sqrt(np.square(queries).reshape(count, -1).sum(axis=1))
+    scale = np.where(sizes > 0, sizes, 1.0)
+    unit = queries / scale.reshape(-1, *[1] * (queries.ndim - 1))
+    found = np.zeros((count, count))
+    for row in range(count):
+        found[row, row:] = (variances(unit[row] + unit[row:]) - variances(unit[row] - unit[row:])) / 4
+    return np.asarray((found + np.triu(found, 1).T) * np.outer(scale, scale))
 
 
 def _centred_spread(factor: Factor) -> float:

@@ -1,0 +1,341 @@
+"""RegressionFit of a regression to the estimates of a release.
+
+A linear regression needs second moments of its columns and of the outcome with each, which are queries over the
+attributes of two columns. Other families need the joint table of outcome and covariates. The estimand is the regression
+on the whole table of clipped and binned records, so the variance is that of the noise alone. `population` adds the
+variance of drawing n records: of the cells of the joint table (the sandwich), or with equal variance of the residuals
+if only pairs were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+
+import numpy as np
+
+from dpscale.answers.regression.design import MOST_CELLS, Design, DesignColumn
+from dpscale.answers.regression.scores import MEANS, CellScore, LinearScore, Mean, Score, Tested, minimise
+from dpscale.answers.statistics import TooFewRecords
+from dpscale.base.display import nearest, safe_repr
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import Floats, Integers
+from dpscale.reconstruction.base import Estimates
+from dpscale.reconstruction.joint_answers import SetQueries, joint_answers
+
+LINEAR = "linear"
+FAMILIES = (LINEAR, *MEANS)
+MOST_MOMENTS = 2000  # of which the exact covariance is computed
+MOST_ENTRIES = 1 << 26  # of queries over a joint table
+SAMPLING = {"": "noise of the release", "cells": "noise, and sampling of records (sandwich)",
+            "equal": "noise, and sampling of records (equal variance)"}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionFit:
+    """Coefficients in units of scaled columns, and the score from which errors follow.
+
+    Attributes
+    ----------
+    score : Score
+    best : Tested
+        Least T; coefficients alone if there is no covariance.
+    scale : ndarray
+        Factor from scaled to reported coefficients.
+    records : float
+        Estimated number of records.
+    rsquared : float
+    two_sided : bool
+        Whether an interval that is unbounded on one side is so on both.
+    sampling : str
+    """
+
+    score: Score
+    best: Tested
+    scale: Floats
+    records: float
+    rsquared: float
+    two_sided: bool
+    sampling: str
+
+    @property
+    def has_errors(self) -> bool:
+        return bool(np.isfinite(self.score.covariance).all())
+
+
+def fit_regression(estimates: Estimates, design: Design, family: str, population: bool) -> RegressionFit:
+    """Return the fit of a regression.
+
+    Raises
+    ------
+    JobError
+        For an unknown family, or an outcome that the family does not have.
+    PlanError
+        If the needed sets were not measured.
+    TooFewRecords
+        If no record is estimated.
+    """
+    if family not in FAMILIES:
+        raise JobError("family", safe_repr(family), ", ".join(FAMILIES), nearest(str(family), FAMILIES))
+    if family == LINEAR:
+        return _linear(estimates, design, population)
+    _check_outcome(design, family)
+    return _by_cells(estimates, design, MEANS[family], population)
+
+
+def _check_outcome(design: Design, family: str) -> None:
+    """Raise JobError for an outcome that a family does not have, or numbers, which have no cells."""
+    if design.has_numbers:
+        name = next(name for name in design.names if name in design.domain.number_names)
+        raise JobError("formula", f"the number {name} in a {family} regression", "attributes with cells",
+                       "define bins of the column as an attribute")  # fmt: skip
+    values = design.outcome.values
+    if family == "logistic" and (levels := set(np.unique(values))) != {0.0, 1.0}:
+        raise JobError("formula", f"the outcome {design.outcome.name} with {len(levels)} values, for logistic",
+                       "an outcome that is 0 or 1", 'name the label that counts, such as outcome == "yes"')  # fmt: skip
+    if family == "poisson" and values.min() < 0:
+        raise JobError("formula", f"the outcome {design.outcome.name} with values below 0, for poisson",
+                       "counts", "use linear")  # fmt: skip
+
+
+def _scales(design: Design) -> Floats:
+    """Return the largest absolute value of each column, and of the outcome."""
+
+    def largest(column: DesignColumn) -> float:
+        ends = [max(map(abs, design.domain[name].cell_ends)) for name in column.numbers]  # type: ignore[attr-defined]
+        return float(np.abs(column.values).max() * np.prod(ends)) or 1.0
+
+    return np.array([largest(column) for column in (*design.columns, design.outcome)])
+
+
+def _linear(estimates: Estimates, design: Design, population: bool) -> RegressionFit:
+    columns, scales = (*design.columns, design.outcome), _scales(design)
+    count = len(design.columns)
+    pairs = [*combinations_with_replacement(range(count), 2), *((row, count) for row in range(count))]
+    queries = [_query(design, number, (columns[i], columns[j]), scales[i] * scales[j])
+               for number, (i, j) in enumerate(pairs)]  # fmt: skip
+    moments, covariance = _answered(estimates, queries, len(pairs))
+    places = np.zeros((count, count), np.int64)
+    for number, (i, j) in enumerate(pairs[:-count]):
+        places[i, j] = places[j, i] = number
+
+    gram, right = moments[places], moments[-count:]
+    beta = np.asarray(np.linalg.lstsq(gram, right, rcond=None)[0], np.float64)
+    records, residual, rsquared = _residuals(estimates, design, gram, right, beta, float(scales[-1]))
+    extra, sampling = np.zeros((count, count)), ""
+    if population and (table := _joint_table(estimates, design)) is not None:
+        sampling = "cells"
+        flat = _flat_columns(design, columns, scales)
+        products = np.stack([flat[i] * flat[j] for i, j in pairs])
+        covariance = covariance + (products * table.reshape(-1)) @ products.T
+    elif population:
+        sampling = "equal"
+        values, vectors = np.linalg.eigh(gram)
+        extra = residual / max(records - count, 1.0) * (vectors * np.maximum(values, 0)) @ vectors.T
+    score = LinearScore(moments, covariance, extra, places)
+    return RegressionFit(score, _best(score, beta), scales[-1] / scales[:-1], records, rsquared, True, sampling)
+
+
+def _flat_columns(design: Design, columns: Sequence[DesignColumn], scales: Floats) -> Floats:
+    """Return scaled columns over all cells of the regression, shape (columns, cells)."""
+    return np.stack([design.table(one).reshape(-1) / scale for one, scale in zip(columns, scales, strict=True)])
+
+
+def _query(design: Design, number: int, columns: tuple[DesignColumn, ...], scale: float) -> SetQueries:
+    names, values = design.product(*columns)
+    return SetQueries(names, np.array([number]), values[None] / scale)
+
+
+def _answered(estimates: Estimates, queries: list[SetQueries], count: int) -> tuple[Floats, Floats]:
+    """Return moments and their covariance; queries over the same set are answered together."""
+    by_set: dict[tuple[str, ...], list[SetQueries]] = {}
+    for query in queries:
+        by_set.setdefault(query.names, []).append(query)
+    stacked = [SetQueries(names, np.concatenate([one.rows for one in own]), np.concatenate([one.values for one in own]))
+               for names, own in by_set.items()]  # fmt: skip
+    try:
+        return joint_answers(estimates, stacked, count)
+    except PlanError as error:
+        absent = [names for names in by_set if names and not _is_measured(estimates, names, by_set[names])]
+        if not absent:
+            raise
+        missing = max(absent, key=len)
+        together = f"{' and '.join(missing)}{' together' if len(missing) > 1 else ''}"
+        raise PlanError("formula", f"{together}, not measured", "sets of the workload",
+                        f"add a part with the attributes {list(missing)}") from error  # fmt: skip
+
+
+def _is_measured(estimates: Estimates, names: tuple[str, ...], queries: list[SetQueries]) -> bool:
+    try:
+        for query in queries:
+            estimates.answer(names, query.values[0])
+    except PlanError:
+        return False
+    return True
+
+
+def _residuals(
+    estimates: Estimates, design: Design, gram: Floats, right: Floats, beta: Floats, scale: float
+) -> tuple[float, float, float]:
+    """Return the number of records, the sum of squared residuals and R²; nan without squares of the outcome."""
+    one = DesignColumn("", (), np.ones(()))
+    y = replace(design.outcome, values=design.outcome.values / scale)
+    queries = [_query(design, 0, (one,), 1.0), _query(design, 1, (one, y), 1.0)]
+    (records, total), _ = _answered(estimates, queries, 2)
+    _check_records(records)
+    try:
+        (squares,), _ = joint_answers(estimates, [_query(design, 0, (y, y), 1.0)], 1)
+    except PlanError:
+        return float(records), np.nan, np.nan
+    residual = float(squares - 2 * beta @ right + beta @ gram @ beta)
+    variation = squares - total**2 / records
+    defined = design.has_constant and variation > 0
+    return float(records), residual, float(min(1 - residual / variation, 1.0)) if defined else np.nan
+
+
+def _check_records(records: float) -> None:
+    if not records > 0:
+        raise TooFewRecords("formula", "no estimated record", "a table with more records than noise",
+                            "increase the budget")  # fmt: skip
+
+
+def _joint_table(estimates: Estimates, design: Design) -> Floats | None:
+    """Return estimated counts of all cells of the regression that are not negative; None if they are not estimated."""
+    names = design.names
+    if design.has_numbers or design.domain.cells(names) > MOST_CELLS:
+        return None
+    try:
+        table = estimates.marginal(names)
+    except PlanError:
+        return None
+    return _without_negative(table * design.product()[1] if design.known else table)
+
+
+def _without_negative(table: Floats) -> Floats:
+    """Return counts that are not negative, with the same total if it is positive."""
+    positive = np.maximum(table, 0)
+    return np.asarray(positive * max(table.sum(), 1.0) / max(positive.sum(), 1.0))
+
+
+def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool) -> RegressionFit:
+    names, domain = design.names, design.domain
+    if (cells := domain.cells(names)) > MOST_CELLS:
+        raise PlanError("formula", f"{cells:,} cells of {', '.join(names)}", f"at most {MOST_CELLS:,}",
+                        "use fewer attributes, or coarser ones")  # fmt: skip
+    scales = _scales(design)[:-1]
+    table = estimates.marginal(names)
+    whole = _flat_columns(design, design.columns, scales)
+    outcome, known = design.table(design.outcome).reshape(-1), _known(design)
+    rows, which = np.unique(whole.T[known], axis=0, return_inverse=True)
+    flat, y = table.reshape(-1)[known], outcome[known]
+    numbers, sums = _grouped(which, len(rows), flat), _grouped(which, len(rows), flat * y)
+    records = float(numbers.sum())
+    _check_records(records)
+
+    counts = _without_negative(flat)
+    some, summed = _grouped(which, len(rows), counts), _grouped(which, len(rows), counts * y)
+    start = _start(rows, mean, some, summed, float(y.max()))
+    if 2 * len(rows) <= MOST_MOMENTS:
+        values = np.zeros((2 * len(rows), known.size))
+        values[which, np.flatnonzero(known)] = 1
+        values[len(rows) + which, np.flatnonzero(known)] = y
+        shaped = values.reshape(-1, *domain.shape(names))
+        _, covariance = joint_answers(estimates, [SetQueries(names, np.arange(2 * len(rows)), shaped)], 2 * len(rows))
+        if population:
+            covariance = covariance + _sampled(which, len(rows), counts, y)
+        none = np.zeros((len(scales),) * 2)
+        score: Score = CellScore(np.concatenate([numbers, sums]), covariance, none, rows, mean)
+        return RegressionFit(
+            score, _best(score, start), 1 / scales, records, np.nan, False, "cells" if population else ""
+        )
+
+    beta = _root(rows, mean, numbers, sums, start)
+    score = _local(estimates, design, whole * known, outcome, mean, beta, _all_cells(counts, known) * population)
+    return RegressionFit(score, _best(score, beta), 1 / scales, records, np.nan, True, "cells" if population else "")
+
+
+def _known(design: Design) -> np.ndarray:
+    """Return whether the records of each cell count."""
+    inside = np.ones(design.domain.shape(design.names))
+    for name, own in design.known.items():
+        axis = design.names.index(name)
+        inside = inside * own.reshape([-1 if place == axis else 1 for place in range(inside.ndim)])
+    return inside.reshape(-1) > 0
+
+
+def _all_cells(counts: Floats, known: np.ndarray) -> Floats:
+    whole = np.zeros(known.size)
+    whole[known] = counts
+    return whole
+
+
+def _grouped(which: Integers, count: int, values: Floats) -> Floats:
+    return np.asarray(np.bincount(which, values, count), np.float64)
+
+
+def _sampled(which: Integers, count: int, counts: Floats, y: Floats) -> Floats:
+    """Return the covariance of numbers and sums of records that are drawn from a population."""
+    number, total, squares = (np.diag(_grouped(which, count, counts * y**power)) for power in range(3))
+    return np.block([[number, total], [total, squares]])
+
+
+def _start(rows: Floats, mean: Mean, numbers: Floats, sums: Floats, largest: float) -> Floats:
+    """Return coefficients of counts that are not negative, with half a record at the mean for each coefficient."""
+    share = (sums.sum() + 0.5) / (numbers.sum() + 0.5 + 0.5 / largest)
+    prior = rows.shape[1] / 2 / len(rows)
+    return _root(rows, mean, numbers + prior, sums + prior * share, np.zeros(rows.shape[1]))
+
+
+def _root(rows: Floats, mean: Mean, numbers: Floats, sums: Floats, beta: Floats) -> Floats:
+    """Return the zero of the score by damped Newton steps; the last point if there is none."""
+
+    def score(beta: Floats) -> Floats:
+        return np.asarray(rows.T @ (sums - numbers * mean.value(rows @ beta)))
+
+    current = score(beta)
+    for _ in range(100):
+        weights = numbers * mean.slope(rows @ beta)
+        gram = (rows.T * weights) @ rows
+        step = np.linalg.lstsq(gram, current, rcond=1e-12)[0]
+        step *= min(1.0, 4.0 / max(np.abs(rows @ step).max(), 1e-300))
+        for _ in range(30):
+            moved = score(beta + step)
+            if np.linalg.norm(moved) < np.linalg.norm(current):
+                break
+            step = step / 2
+        else:
+            return beta
+        beta, current = beta + step, moved
+        if np.abs(step).max() < 1e-10 * (1 + np.abs(beta).max()):
+            return beta
+    return beta
+
+
+def _local(
+    estimates: Estimates, design: Design, whole: Floats, outcome: Floats, mean: Mean, beta: Floats, sampled: Floats
+) -> LinearScore:
+    """Return the score to first order about its zero: a linear one, of weighted columns and the working response."""
+    count, names = len(beta), design.names
+    predictor = whole.T @ beta
+    weights, rest = mean.slope(predictor), outcome - mean.value(predictor)
+    pairs = [*combinations_with_replacement(range(count), 2)]
+    if (needed := (len(pairs) + count) * len(outcome)) > MOST_ENTRIES:
+        got = f"{needed:,} entries of queries over {', '.join(names)}"
+        raise PlanError("formula", got, f"at most {MOST_ENTRIES:,}", "use fewer terms")
+    places = np.zeros((count, count), np.int64)
+    for number, (i, j) in enumerate(pairs):
+        places[i, j] = places[j, i] = number
+    queries = np.concatenate([np.stack([whole[i] * whole[j] * weights for i, j in pairs]),
+                              whole * (rest + weights * predictor)])  # fmt: skip
+    shaped = queries.reshape(-1, *design.domain.shape(names))
+    moments, covariance = joint_answers(estimates, [SetQueries(names, np.arange(len(queries)), shaped)], len(queries))
+    covariance = covariance + (queries * sampled) @ queries.T
+    return LinearScore(moments, covariance, np.zeros((count, count)), places)
+
+
+def _best(score: Score, beta: Floats) -> Tested:
+    """Return the least T near given coefficients; these without T if there is no covariance, or no noise."""
+    if not np.isfinite(score.covariance).all() or np.trace(score.variance(beta)) <= 0:
+        return Tested(beta, 0.0, np.zeros(len(beta)), score.slope(beta, score.moments))
+    return minimise(score, beta, range(len(beta)))

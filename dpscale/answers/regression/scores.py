@@ -1,0 +1,288 @@
+"""Scores of regressions whose moments have noise, and confidence sets by inversion of tests.
+
+The score s(β) = G(β) m is linear in the moments m, so its noise variance V(β) = G(β) Σ G(β)ᵀ is exact at every β. At
+the coefficients of the exact table s(β) has expectation 0, so T(β) = sᵀ V⁻¹ s is a χ² variable there. The interval of
+a coefficient has all values b for which the least T(β) with β_j = b is at most the square of the normal quantile. With
+a single coefficient of a line these are Fieller's limits. They are unbounded where the noise hides the design: then a
+coefficient is not known, and no narrow interval is told (Guggenberger et al. 2012 prove the size of the test for
+linear models).
+
+T is the objective of continuously updated moments. Its slope is 2 Dᵀ V⁻¹ s, where D is the slope of the score at the
+adjusted moments m − Σ Gᵀ V⁻¹ s, which satisfy s = 0. Gauss–Newton steps with D find its minimum.
+
+References
+----------
+Guggenberger, Kleibergen, Mavroeidis, Chen: On the asymptotic sizes of subset Anderson–Rubin and Lagrange multiplier
+tests in linear instrumental variables regression, Econometrica 80 (2012).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpscale.base.numerics import Floats, Integers, linalg
+
+STEPS, TOLERANCE = 60, 1e-7
+FAR = 1e3  # standard errors from the estimate at which a value that is not refuted counts as infinite
+PRECISION = 1e-3  # of an end, in standard errors
+MOST_EXPONENT = 200.0
+
+
+@dataclass(frozen=True, eq=False)
+class Score(ABC):
+    """Score of a regression, linear in moments.
+
+    Attributes
+    ----------
+    moments : ndarray, shape (m,)
+    covariance : ndarray, shape (m, m)
+        Of the errors of the moments.
+    extra : ndarray, shape (p, p), or 0
+        Variance of the score beside that of the moments.
+    """
+
+    moments: Floats
+    covariance: Floats
+    extra: Floats
+
+    @abstractmethod
+    def rows(self, beta: Floats) -> Floats:
+        """Return G(β), shape (p, m)."""
+
+    @abstractmethod
+    def slope(self, beta: Floats, moments: Floats) -> Floats:
+        """Return the derivative of the score by β for given moments, shape (p, p)."""
+
+    def variance(self, beta: Floats) -> Floats:
+        """Return V(β)."""
+        rows = self.rows(beta)
+        return np.asarray(rows @ self.covariance @ rows.T + self.extra)
+
+    def test(self, beta: Floats) -> Tested:
+        """Return T(β) with its derivatives."""
+        rows = self.rows(beta)
+        spread = self.covariance @ rows.T
+        variance = rows @ spread + self.extra
+        variance += 1e-13 * np.eye(len(beta)) * max(np.trace(variance), 1e-300)
+        score = rows @ self.moments
+        root = np.linalg.cholesky(variance)
+        solved = linalg.cho_solve((root, True), score)
+        slope = self.slope(beta, self.moments - spread @ solved)
+        whitened = np.linalg.solve(root, np.column_stack([score, slope]))
+        return Tested(beta, float(whitened[:, 0] @ whitened[:, 0]), whitened[:, 0], whitened[:, 1:])
+
+    def delta_covariance(self, beta: Floats) -> Floats:
+        """Return the covariance matrix of the coefficients to first order; nan if the design is singular."""
+        slope = self.slope(beta, self.moments)
+        try:
+            inverse = np.linalg.inv(slope)
+        except np.linalg.LinAlgError:
+            return np.full(slope.shape, np.nan)
+        return np.asarray(inverse @ self.variance(beta) @ inverse.T)
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """T at some coefficients, with the whitened score and its whitened slope."""
+
+    beta: Floats
+    value: float
+    score: Floats
+    slope: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class LinearScore(Score):
+    """s(β) = b − A β with moments (A, b).
+
+    Attributes
+    ----------
+    places : ndarray, shape (p, p)
+        Place of each entry of A among the moments; b is last.
+    """
+
+    places: Integers
+
+    def rows(self, beta: Floats) -> Floats:
+        count = len(beta)
+        rows = np.zeros((count, len(self.moments)))
+        np.add.at(rows, (np.arange(count)[:, None], self.places), -np.broadcast_to(beta, (count, count)))
+        rows[:, -count:] = np.eye(count)
+        return rows
+
+    def slope(self, beta: Floats, moments: Floats) -> Floats:
+        return -moments[self.places]
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """Mean of an outcome as a function of the linear predictor, with its derivative."""
+
+    value: Callable[[Floats], Floats]
+    slope: Callable[[Floats], Floats]
+
+
+def _logistic(eta: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-np.clip(eta, -MOST_EXPONENT, MOST_EXPONENT))))
+
+
+def _exponential(eta: Floats) -> Floats:
+    return np.exp(np.clip(eta, -MOST_EXPONENT, MOST_EXPONENT))
+
+
+MEANS = {
+    "logistic": Mean(_logistic, lambda eta: _logistic(eta) * (1 - _logistic(eta))),
+    "poisson": Mean(_exponential, _exponential),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CellScore(Score):
+    """s(β) = Σ x (S − N μ(xβ)) over distinct rows x of the design; the moments are the numbers N and then the sums S.
+
+    Attributes
+    ----------
+    design : ndarray, shape (rows, p)
+    mean : Mean
+    """
+
+    design: Floats
+    mean: Mean
+
+    def rows(self, beta: Floats) -> Floats:
+        expected = self.mean.value(self.design @ beta)
+        return np.hstack([-self.design.T * expected, self.design.T])
+
+    def slope(self, beta: Floats, moments: Floats) -> Floats:
+        weights = moments[: len(self.design)] * self.mean.slope(self.design @ beta)
+        return -(self.design.T * weights) @ self.design
+
+
+def minimise(score: Score, beta: Floats, free: Sequence[int]) -> Tested:
+    """Return the least T over the free coefficients near given ones, by damped Gauss–Newton steps."""
+    best, damping, places = score.test(beta), 0.0, list(free)
+    if not places:
+        return best
+
+    for _ in range(STEPS):
+        slope, value = best.slope[:, places], best.value
+        gram, down = slope.T @ slope, slope.T @ best.score
+        size = np.diag(gram).mean() or 1.0
+        for _ in range(12):
+            step = np.linalg.lstsq(gram + damping * size * np.eye(len(places)), -down, rcond=1e-14)[0]
+            moved = best.beta.copy()
+            moved[places] += step
+            tried = _try(score, moved)
+            if tried is not None and tried.value < value:
+                best, damping = tried, damping / 10 if damping > 1e-8 else 0.0
+                break
+            damping = max(damping * 10, 1e-6)
+        else:
+            return best
+        if value - best.value <= TOLERANCE * (1 + best.value):
+            return best
+    return best
+
+
+def _try(score: Score, beta: Floats) -> Tested | None:
+    """Return T at some coefficients; None where it cannot be computed."""
+    with np.errstate(all="ignore"):
+        try:
+            tested = score.test(beta) if np.isfinite(beta).all() else None
+        except (np.linalg.LinAlgError, ValueError):
+            return None
+    return tested if tested is not None and math.isfinite(tested.value) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Least T as a function of one coefficient.
+
+    Attributes
+    ----------
+    score : Score
+    best : Tested
+        At the estimate.
+    place : int
+        Number of the coefficient.
+    deviation : float
+        Its standard error to first order.
+    """
+
+    score: Score
+    best: Tested
+    place: int
+    deviation: float
+
+    def at(self, value: float, start: Floats | None = None) -> Tested:
+        """Return the least T with the coefficient at a value."""
+        others = [place for place in range(len(self.best.beta)) if place != self.place]
+        beta = (self.best.beta if start is None else start).copy()
+        slope, change = self.best.slope, value - beta[self.place]
+        if others and start is None:  # to first order along the profile
+            moves = np.linalg.lstsq(slope[:, others], -slope[:, self.place] * change, rcond=1e-12)[0]
+            moved = beta.copy()
+            moved[others] += moves
+            moved[self.place] = value
+            beta[self.place] = value
+            first, second = _try(self.score, moved), _try(self.score, beta)
+            if first is not None and (second is None or first.value <= second.value):
+                beta = moved
+        beta[self.place] = value
+        if _try(self.score, beta) is None:
+            return Tested(beta, math.inf, np.zeros(0), np.zeros((0, 0)))
+        with np.errstate(all="ignore"):
+            return minimise(self.score, beta, others)
+
+    def end(self, sign: int, width: float) -> float:
+        """Return the end of the interval of values with T up to width² in a direction, or an infinite one."""
+        limit, estimate = width**2, self.best.beta[self.place]
+        step = width * self.deviation
+        if not (math.isfinite(step) and step > 0):
+            return sign * math.inf if step != 0 else float(estimate)
+        if self.at(estimate + sign * FAR * step).value <= limit:
+            return sign * math.inf
+
+        inside, outside, at_inside, start = 0.0, step, self.best.value, None
+        while (found := self.at(estimate + sign * outside, start)).value <= limit:
+            inside, at_inside, start = outside, found.value, found.beta
+            outside *= 1.5
+            if outside > FAR * step:
+                return sign * math.inf
+        return float(estimate + sign * self._crossing(sign, (inside, outside), (at_inside, found.value), width, start))
+
+    def _crossing(
+        self, sign: int, ends: tuple[float, float], values: tuple[float, float], width: float, start: Floats | None
+    ) -> float:
+        """Return the distance at which √T is the width, by false position between two ends."""
+        (low, high), (below, above) = ends, (math.sqrt(value) - width for value in values)
+        estimate = self.best.beta[self.place]
+        if not math.isfinite(above):
+            above = width
+        for _ in range(40):
+            middle = low + (high - low) * min(max(-below / (above - below), 0.02), 0.98)
+            tested = self.at(estimate + sign * middle, start)
+            at = min(math.sqrt(tested.value) - width, width)
+            if abs(at) < PRECISION or high - low < PRECISION * self.deviation:
+                return middle
+            if at < 0:
+                low, below, start, above = middle, at, tested.beta, above / 2
+            else:
+                high, above, below = middle, at, below / 2
+        return (low + high) / 2
+
+
+def interval(profile: Profile, width: float, two_sided: bool) -> tuple[float, float]:
+    """Return the interval of a coefficient; unbounded on both sides if it is on one and the set may be a complement."""
+    if profile.best.value > width**2:
+        return -math.inf, math.inf
+    low = profile.end(-1, width)
+    high = profile.end(1, width) if not two_sided or math.isfinite(low) else math.inf
+    if two_sided and not (math.isfinite(low) and math.isfinite(high)):
+        return -math.inf, math.inf
+    return low, high
