@@ -417,8 +417,7 @@ def _part_table(part: Any) -> dict[str, Any]:
     units = [math.prod(family.axis(name).unit_weight for name in names) for names in part.sets]
     weights = [float(f"{weight / unit:.15g}") for weight, unit in zip(part.weights, units, strict=True)]  # as given
     weight = weights[0] if len(set(weights)) == 1 else weights
-    number = family.parameters.get("of")  # is the last of the names of a set, and no attribute of a job
-    sets = [[name for name in names if name != number] for names in part.sets]
+    sets = [list(family.shown(names)) for names in part.sets]  # without numbers, which are no attributes of a job
     return {"family": family.name, "attributes": sets, "weight": weight, **family.parameters}
 
 

@@ -28,7 +28,6 @@ from dpscale.job.joins import COUNT, Edge, Join, ascents, split_name
 from dpscale.job.neighbours import NeighbourRelation, part_job, unit_hops, unit_settings
 from dpscale.job.sections import (
     CUT,
-    PREDICATES,
     JoinSection,
     JoinShare,
     LinkSection,
@@ -37,7 +36,7 @@ from dpscale.job.sections import (
     TableShares,
 )
 from dpscale.job.table_job import TableJob
-from dpscale.workload import MARGINAL, family_named
+from dpscale.workload import MARGINAL
 from dpscale.workload.sums import SUM
 
 
@@ -103,8 +102,7 @@ class JoinJob(TableJob):
                 number = name in (self.join.numbers or ())
                 found[name] = counting(name, source, one.bound or 0, number) if one.bound is not None or (
                     domain is None) else renamed(domain[source], name)  # fmt: skip
-        squared = [str(part.given.get("of")) for part in self.workload if part.family != PREDICATES
-                   and family_named(part.family).needs_squares]  # fmt: skip
+        squared = [name for part in self.workload for name in part.squared]
         return Domain(found.values()).for_rows_per_unit(self.data.max_rows_per_unit or 1).with_squares(squared)
 
 

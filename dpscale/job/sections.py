@@ -235,6 +235,14 @@ class WorkloadSection(Settings):
         named = queries.values() if isinstance(queries, Mapping) else ()
         return [self.family, *(one for one in named if isinstance(one, str) and one in family_names())]
 
+    @property
+    def squared(self) -> list[str]:
+        """Numbers whose squares the part queries."""
+        if self.family not in family_names() or not family_named(self.family).needs_squares:
+            return []
+        of = self.given.get("of")
+        return [str(name) for name in (of if isinstance(of, list | tuple) else [of])]
+
     def resolved(self, folder: Path) -> Self:
         """Return the part with its files as absolute paths; relative paths start at `folder`."""
         part = self if self.file is None else self.model_copy(update={"file": located(folder, self.file)})
@@ -712,6 +720,8 @@ class JoinWorkload(WorkloadSection):
             raise ValueError("a workload over several tables lists its attribute sets: set attributes, without degree")
         if self.count == "units":
             raise ValueError('count = "units" is for the workload of one table: remove it')
+        if isinstance(self.given.get("of"), list):
+            raise ValueError("products of numbers are for the workload of one table: name one number")
         if self.name == CUT:
             raise ValueError('the name "cut" is that of the numbers of rows beyond bounds: choose another')
         if self.per is not None and self.max_rows_per_unit is not None:

@@ -51,7 +51,7 @@ from dpscale.reconstruction import (
 )
 from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
-from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution, family_named, family_names
+from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,10 +305,7 @@ class TableJob:
         domain = domain.for_rows_per_unit(rows or 1)
         domain = domain.with_totals([one.model_dump() for one in self.data.totals or []])
         check_totals(domain.public_totals, rows)
-        known = [part for part in self.workload if part.family in family_names()]
-        return domain.with_squares(
-            [str(one.given.get("of")) for one in known if family_named(one.family).needs_squares]
-        )
+        return domain.with_squares([name for part in self.workload for name in part.squared])
 
     def build_workload(self, domain: Domain) -> Workload:
         """Return the workload over a domain."""

@@ -21,7 +21,7 @@ from dpscale.workload.family import CHUNK_ENTRIES, End, Family, JointFamily, Pro
 from dpscale.workload.listed import LABEL, PREDICATE, TOTAL, QueryTexts, axis_queries
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.predicates import FIELD
-from dpscale.workload.sums import MeanQueries, SumQueries, VarianceQueries, number_queries
+from dpscale.workload.sums import MeanQueries, MomentQueries, SumQueries, VarianceQueries, number_queries
 
 
 class Affine(JointFamily):
@@ -237,6 +237,7 @@ FAMILIES: dict[str, QueryFamily] = {
         SumQueries(),
         MeanQueries(),
         VarianceQueries(),
+        MomentQueries(),
     )
 }
 GROUP = "dpscale.families"

@@ -111,6 +111,11 @@ class QueryFamily(Settings):
         """Return the family with a title that is not among `names`, if it has a choice."""
         return self
 
+    @property
+    def members(self) -> tuple[QueryFamily, ...]:
+        """Families of which the queries are those of this one, if it stands for several."""
+        return (self,)
+
     def own_sets(self, domain: Domain) -> tuple[AttributeSet, ...] | None:
         """Return the attribute sets that the parameters determine; None if they are given with the family."""
         return None

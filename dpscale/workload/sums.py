@@ -34,7 +34,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.base.settings import setting
 from dpscale.domain import Domain
 from dpscale.domain.number import Number
-from dpscale.workload.family import End, Family, ProductFamily, Statistic
+from dpscale.workload.family import End, Family, ProductFamily, QueryFamily, Statistic
 from dpscale.workload.listed import LABEL, PREDICATE, QueryTexts
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 
@@ -126,6 +126,11 @@ def centred_rows(number: Number) -> dict[str, Floats]:
     low, high = number.cell_ends
     rows = {"t": np.where(known, (number.cell_values - (low + high) / 2) / number.half_range, 0.0), "n": 1.0 * known}
     return rows | ({"q": np.array([1.0, 0, 0, 1, 0])[: number.size]} if number.squares else {})
+
+
+def centred_queries(number: Number) -> ValueQueries:
+    """Return the sum of a number minus the centre of its range, as a query on its cells."""
+    return _listed({"t": number.half_range * centred_rows(number)["t"]}, number.half_range)
 
 
 def number_queries(given: Any, domain: Domain, name: str) -> tuple[Family, QueryTexts] | None:
@@ -287,3 +292,91 @@ class _Figures(_OfNumber):
         rows = centred_rows(self._number)
         alone = {name: rows[name] for name in self.figures}
         return _listed(alone | {f"{a} + {b}": rows[a] + rows[b] for a, b in combinations(self.figures, 2)})
+
+
+class NumberProducts(ProductFamily):
+    """Sums of the product of two numbers, each minus the centre of its range, over the records of each query."""
+
+    name: ClassVar[str] = "moments"
+
+    of: tuple[str, ...] = ()
+    queries: str = MARGINAL.name
+    label: str | None = None
+    _numbers: dict[str, Number] = PrivateAttr(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        full = "-".join((self.name, *self.of))
+        return self.label or (full if re.match(LABEL, full) else self.name)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"of": list(self.of), "queries": self.queries, "squares": False}
+
+    @property
+    def base(self) -> Family:
+        """Family of the queries on the attributes."""
+        return OTHERS[self.queries]
+
+    @property
+    def axes(self) -> tuple[Family, ...]:
+        return (self.base, *(centred_queries(self._numbers[name]) for name in self.of))
+
+    def axis(self, attribute: str) -> Family:
+        return centred_queries(self._numbers[attribute]) if attribute in self.of else self.base
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        return self.base.ends
+
+    def distinct(self, names: Collection[str]) -> Self:
+        title, number = self.title, 2
+        while title in names:
+            title, number = f"{self.title}-{number}", number + 1
+        return self if title == self.title else self.model_copy(update={"label": title})
+
+    def extended(self, domain: Domain, names: AttributeSet) -> AttributeSet:
+        return (*names, *(number.name for number in domain.numbers if number.name in self.of))
+
+    def shown(self, names: AttributeSet) -> AttributeSet:
+        return tuple(name for name in names if name not in self.of)
+
+    def label_axis(self, attribute: str) -> Family:
+        return QueryTexts(listed=(self.title,)) if attribute in self.of else self.base
+
+    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
+        made = self.model_copy()
+        made._numbers = {name: number_named(domain, name, "workload.of") for name in self.of}
+        return made
+
+
+class MomentQueries(ProductFamily):
+    """Second moments of numbers: the sums and squares of each, and the products of each two (`NumberProducts`)."""
+
+    name: ClassVar[str] = "moments"
+    needs_squares: ClassVar[bool] = True
+
+    of: tuple[str, ...] = setting(
+        (), "a list of two numbers or more", "numbers of which products are summed", strict=False
+    )
+    queries: str = setting(MARGINAL.name, ", ".join(OTHERS), "family of the queries on the attributes")
+
+    squares: bool = setting(True, "true or false", "whether sums and squares of each number are queried too")
+
+    @property
+    def axes(self) -> tuple[Family, ...]:
+        return (OTHERS[self.queries],)
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        return OTHERS[self.queries].ends
+
+    def axis(self, attribute: str) -> Family:
+        return OTHERS[self.queries]
+
+    @property
+    def members(self) -> tuple[QueryFamily, ...]:
+        if len(set(self.of)) < 2 or len(set(self.of)) < len(self.of):
+            raise JobError("workload.of", safe_repr(list(self.of)), "a list of two numbers or more", "name each once")
+        squares = [VarianceQueries(of=name, queries=self.queries) for name in self.of if self.squares]
+        return (*squares, *(NumberProducts(of=pair, queries=self.queries) for pair in combinations(self.of, 2)))

@@ -16,6 +16,7 @@ from dpscale.base.errors import DomainError, JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.families import JOINT, ProductQueries, check_label, family_named
+from dpscale.workload.family import QueryFamily
 from dpscale.workload.listed import TOTAL, ExplicitPart, factored, weighted
 from dpscale.workload.one_way import MARGINAL
 from dpscale.workload.parts import WorkloadPart, part_of
@@ -103,7 +104,19 @@ class Workload:
         75
         """
         given = {"p": p, "seed": seed, "numeric": None if numeric is None else tuple(numeric), **parameters}
-        chosen = family_named(family, {name: value for name, value in given.items() if value is not None})
+        named = family_named(family, {name: value for name, value in given.items() if value is not None})
+        for chosen in named.members:
+            self._add(chosen, degree, attributes, weight)
+        return self
+
+    def _add(
+        self,
+        chosen: QueryFamily,
+        degree: int | None,
+        attributes: Iterable[Sequence[str]] | None,
+        weight: float | Sequence[Any],
+    ) -> None:
+        """Add the queries of a family; the arguments are those of `add`."""
         chosen = chosen.distinct({part.name for part in self.parts})
         self._use_domain(chosen.domain_for(self.domain))
         own = chosen.own_sets(self.domain) if degree is None and attributes is None else None
@@ -111,7 +124,7 @@ class Workload:
         sets = tuple(chosen.extended(self.domain, names) for names in sets)
         if isinstance(weight, int | float):
             self.parts.append(part_of(chosen, self.domain, sets, (_weight(weight),) * len(sets)))
-            return self
+            return
 
         weights = _weights(weight, len(sets))
         uniform = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
@@ -122,8 +135,6 @@ class Workload:
         for names, value in zip(sets, weights, strict=True):
             if not isinstance(value, float):
                 self.parts.append(weighted(part_of(chosen, self.domain, (names,), (1.0,)), value))
-
-        return self
 
     def add_product(self, queries: Mapping[str, Any], weight: float = 1.0, label: str | None = None) -> Workload:
         """Add all products of the queries listed for some attributes.
