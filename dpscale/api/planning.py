@@ -33,7 +33,7 @@ from dpscale.storage.files import is_path, write_whole
 from dpscale.workload import MARGINAL, Workload
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
     from dpscale.plans.plan import Plan
 
@@ -118,6 +118,54 @@ class ReleasePlan:
 
         columns = ["family", "sets", "queries", "error", "unit"]
         return pd.DataFrame([{name: one[name] for name in columns} for one in self._families], columns=columns)
+
+    def regression_widths(
+        self,
+        formula: str,
+        rows: float,
+        *,
+        family: str = "linear",
+        shares: Mapping[str, Sequence[float]] | None = None,
+        level: float = 0.95,
+    ) -> Series:
+        """Return expected widths of the intervals of `Release.regression`, from a public guess of the table.
+
+        Parameters
+        ----------
+        formula : str
+        rows : float
+            Guessed number of records.
+        family : {"linear", "logistic", "poisson"}
+        shares : mapping of str to sequence of float, optional
+            Guessed share of the records in each cell, by attribute. Default: even. Attributes are independent.
+        level : float
+
+        Returns
+        -------
+        pandas.Series
+            A width for each coefficient, to first order: where it is large, intervals are wider or unbounded.
+
+        Raises
+        ------
+        PlanError
+            If the needed sets are not measured, or the mechanism selects its measurements during the run.
+
+        Examples
+        --------
+        >>> planned = dp.plan([["borough", "fare"]], domain, epsilon=1)
+        >>> planned.regression_widths("fare ~ C(borough)", rows=1000).index.tolist()
+        ['Intercept', 'C(borough)[T.Queens]']
+        """
+        import pandas as pd
+
+        from dpscale.answers.regression.expected import expected_widths
+
+        plan = self.measurements.evidence_plan
+        if plan is None:
+            raise PlanError("formula", f"a plan by {self.measurements.mechanism}, which is known after the run",
+                            "a mechanism with a fixed plan", "use weighted-residuals")  # fmt: skip
+        variances = [one.draw.lattice_variance for one in self.measurements.first_decision().requests]
+        return pd.Series(expected_widths(plan, variances, formula, family, rows, shares or {}, level))
 
     def certify(self) -> DataFrame:
         """Solve the small residual spaces of the plan again by cvxpy with Clarabel (pip install 'dpscale[certify]').

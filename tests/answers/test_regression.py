@@ -1,5 +1,6 @@
 """Regressions: exact without noise against statsmodels, intervals with the nominal coverage, and refusals."""
 
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -9,6 +10,7 @@ import statsmodels.formula.api as smf
 
 from dpscale.answers.regression import fit
 from dpscale.answers.regression.design import formula_names, read_design
+from dpscale.answers.regression.expected import expected_widths
 from dpscale.answers.regression.result import regression
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import DpscaleError
@@ -198,3 +200,22 @@ def test_names_of_a_formula_are_read_without_a_domain():
 def test_interactions_have_the_coding_of_formulaic():
     names = [column.name for column in read_design(DOMAIN, "y ~ x*g").columns]
     assert names == ["Intercept", "x", "g[T.b]", "g[T.c]", "x:g[T.b]", "x:g[T.c]"]
+
+
+@pytest.mark.parametrize(("formula", "family"), [("y ~ x + C(g)", "linear"), ("f == 'yes' ~ x + C(g)", "logistic")])
+def test_expected_widths_are_those_of_the_guessed_table(formula, family):
+    shares = {"g": [0.6, 0.3, 0.1], "x": [1, 2, 3, 2, 2]}
+    vectors = [np.array(shares.get(name, np.ones(DOMAIN[name].size)), float) for name in DOMAIN.names]
+    counts = 5000 * reduce(np.multiply.outer, [one / one.sum() for one in vectors])
+    for plan in PLANS.values() if family == "linear" else [PLANS["joint"]]:
+        exact = estimates(plan, counts)
+        wanted = regression(Answered(exact, "r"), formula, family, False)
+        found = expected_widths(plan, exact.variances, formula, family, 5000, shares, 0.95)
+        assert list(found) == list(wanted.params.index)
+        np.testing.assert_allclose(list(found.values()), 3.919928 * np.sqrt(np.diag(wanted.cov_params())), rtol=1e-6)
+
+
+def test_wrong_guesses_are_refused():
+    for given, says in (({"g": [1, 2]}, "3 numbers"), ({"h": [1]}, "h")):
+        with pytest.raises(DpscaleError, match=says):
+            expected_widths(PLANS["joint"], [1.0], "y ~ x", "linear", 100, given, 0.95)
