@@ -2,6 +2,7 @@
 
 from functools import reduce
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -219,3 +220,14 @@ def test_wrong_guesses_are_refused():
     for given, says in (({"g": [1, 2]}, "3 numbers"), ({"h": [1]}, "h")):
         with pytest.raises(DpscaleError, match=says):
             expected_widths(PLANS["joint"], [1.0], "y ~ x", "linear", 100, given, 0.95)
+
+
+def test_estimates_of_a_model_have_coefficients_without_errors():
+    """A model completes what was not measured, so the noise does not determine its errors."""
+    exact = answered().estimates
+    model = SimpleNamespace(workload=exact.workload, noise=exact.noise, marginal=lambda names: exact.marginal(names))
+    for formula, family in (("y ~ x + C(g)", "linear"), ("f == 'yes' ~ x + age", "logistic")):
+        found = regression(Answered(model, "r"), formula, family, False)
+        np.testing.assert_allclose(found.params, regression(answered(), formula, family, False).params, rtol=1e-6)
+        assert np.isnan([*found.bse, *found.pvalues, *found.conf_int().to_numpy().ravel()]).all()
+        assert "those of a model" in found.summary()

@@ -244,6 +244,8 @@ def _by_cells(estimates: Estimates, design: Design, mean: Mean, population: bool
         _, covariance = joint_answers(estimates, [SetQueries(names, np.arange(2 * len(rows)), shaped)], 2 * len(rows))
         if population:
             covariance = covariance + _sampled(which, len(rows), counts, y)
+        if not np.isfinite(covariance).all():  # of a model
+            start = _root(rows, mean, numbers, sums, start)
         none = np.zeros((len(scales),) * 2)
         score: Score = CellScore(np.concatenate([numbers, sums]), covariance, none, rows, mean)
         return RegressionFit(
