@@ -31,6 +31,7 @@ STEPS, TOLERANCE = 60, 1e-7
 FAR = 1e3  # standard errors from the estimate at which a value that is not refuted counts as infinite
 PRECISION = 1e-3  # of an end, in standard errors
 MOST_EXPONENT = 200.0
+MOST_EFFECT = 40.0  # of a scaled column on log odds or log means: larger ones cannot be told from infinite ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +43,19 @@ class Score(ABC):
     moments : ndarray, shape (m,)
     covariance : ndarray, shape (m, m)
         Of the errors of the moments.
-    extra : ndarray, shape (p, p), or 0
+    extra : ndarray, shape (p, p)
         Variance of the score beside that of the moments.
+    reach : float
+        Largest absolute value of a coefficient that is told.
     """
 
     moments: Floats
     covariance: Floats
     extra: Floats
+
+    @property
+    def reach(self) -> float:
+        return math.inf
 
     @abstractmethod
     def rows(self, beta: Floats) -> Floats:
@@ -154,6 +161,10 @@ class CellScore(Score):
     design: Floats
     mean: Mean
 
+    @property
+    def reach(self) -> float:
+        return MOST_EFFECT
+
     def rows(self, beta: Floats) -> Floats:
         expected = self.mean.value(self.design @ beta)
         return np.hstack([-self.design.T * expected, self.design.T])
@@ -239,21 +250,30 @@ class Profile:
         with np.errstate(all="ignore"):
             return minimise(self.score, beta, others)
 
+    def reached(self, value: float, start: Floats | None, limit: float) -> Tested:
+        """Return the least T with the coefficient at a value, from a start, and from the estimate if T is large."""
+        found = self.at(value, start)
+        if found.value <= limit or start is None:
+            return found
+        other = self.at(value)
+        return other if other.value < found.value else found
+
     def end(self, sign: int, width: float) -> float:
         """Return the end of the interval of values with T up to width² in a direction, or an infinite one."""
         limit, estimate = width**2, self.best.beta[self.place]
         step = width * self.deviation
-        if not (math.isfinite(step) and step > 0):
-            return sign * math.inf if step != 0 else float(estimate)
-        if self.at(estimate + sign * FAR * step).value <= limit:
+        if step == 0:
+            return float(estimate)
+        farthest = min(FAR * step, self.score.reach - sign * estimate)
+        if not (math.isfinite(step) and farthest > 0) or self.at(estimate + sign * farthest).value <= limit:
             return sign * math.inf
 
-        inside, outside, at_inside, start = 0.0, step, self.best.value, None
-        while (found := self.at(estimate + sign * outside, start)).value <= limit:
-            inside, at_inside, start = outside, found.value, found.beta
-            outside *= 1.5
-            if outside > FAR * step:
+        inside, outside, at_inside, start = 0.0, min(step, farthest), self.best.value, None
+        while (found := self.reached(estimate + sign * outside, start, limit)).value <= limit:
+            if outside >= farthest:
                 return sign * math.inf
+            inside, at_inside, start = outside, found.value, found.beta
+            outside = min(1.5 * outside, farthest)
         return float(estimate + sign * self._crossing(sign, (inside, outside), (at_inside, found.value), width, start))
 
     def _crossing(
@@ -266,7 +286,7 @@ class Profile:
             above = width
         for _ in range(40):
             middle = low + (high - low) * min(max(-below / (above - below), 0.02), 0.98)
-            tested = self.at(estimate + sign * middle, start)
+            tested = self.reached(estimate + sign * middle, start, width**2)
             at = min(math.sqrt(tested.value) - width, width)
             if abs(at) < PRECISION or high - low < PRECISION * self.deviation:
                 return middle
@@ -279,7 +299,7 @@ class Profile:
 
 def interval(profile: Profile, width: float, two_sided: bool) -> tuple[float, float]:
     """Return the interval of a coefficient; unbounded on both sides if it is on one and the set may be a complement."""
-    if profile.best.value > width**2:
+    if profile.best.value > width**2 or abs(profile.best.beta[profile.place]) > profile.score.reach:
         return -math.inf, math.inf
     low = profile.end(-1, width)
     high = profile.end(1, width) if not two_sided or math.isfinite(low) else math.inf
