@@ -1146,3 +1146,23 @@ def commands(found: Figures) -> str:
     rows = [[name, *(f"{found[f'{name}, {when}']:.2f}" for when in ("before", "now")),
              f"{found[f'{name}, limit']:g}" if f"{name}, limit" in found else ""] for name in names]  # fmt: skip
     return table(head, *rows)
+
+
+def regression(found: Figures) -> str:
+    """Return coverage and width of the intervals of regressions, by table, family and ε."""
+    title = f"`benchmarks/regression.py`: {found['releases']} releases each, delta 1e-9"
+    head = (title, "ε", "told", "coverage of told", "width over that of true moments",
+            "narrower than half the public range: told", "width over peer")  # fmt: skip
+
+    def cell(group: str, name: str, form: str) -> str:
+        return format(found[f"{group}, {name}"], form) if f"{group}, {name}" in found else ""
+
+    rows = []
+    for group in [key.removesuffix(", told") for key in found if key.endswith(", told")]:
+        due = f"{found[f'{group}, due']:.0f} of {found[f'{group}, coefficients']:.0f}"
+        share = cell(group, "due told", ".0%")
+        name, _, epsilon = group.rpartition(", ")
+        rows.append([name, epsilon, cell(group, "told", ".0%"), cell(group, "coverage", ".1%"),
+                     cell(group, "width", ".2f"), f"{due}: {share}" if share else due,
+                     cell(group, "peer", ".2f")])  # fmt: skip
+    return table(head, *rows)

@@ -47,6 +47,7 @@ from blocks import (
     profiles,
     query_smasher_paper,
     reading,
+    regression,
     relational,
     relational_paper,
     relational_rounds,
@@ -220,7 +221,8 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  graphical, aim_grem, usefulness, targets, row_classes,
                  relational, scaling, shares, cluster_kills, large_job, many_sets,
                  wide, joint_plans, laws, pure_budgets, census_products, largest_errors, growth, reading, hdmm_paper,
-                 query_smasher_paper, eigen_design, relational_paper, intervals, conclusions, leave_out, pair_ideas,
+                 query_smasher_paper, eigen_design, relational_paper, intervals, conclusions, leave_out, regression,
+                 pair_ideas,
                  multiple_tables, audits, rivals, row_rivals, wide_rivals, linked_chains, relational_rounds, commands,
                  profiles, many_rows, cluster_cost, units, wide_adaptive)
 }  # fmt: skip
