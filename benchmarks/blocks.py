@@ -139,11 +139,23 @@ def conclusions(found: Figures) -> str:
 
 
 NOISE, POPULATION = "noise", "noise, sampling of the records"
+ADAPTIVE = "noise, shrinkage, selection (approximate)"
 COVERED = (  # statistic, what its interval covers, and the figures or the benchmark of its coverage
     ("cells, cumulative and other linear queries, total, area: least squares", NOISE, "difference of counts"),
-    ("the same from an adaptive job, 1-way cells", "noise, shrinkage, selection (approximate)", "1-way cells"),
-    ("2-way cells", "noise, shrinkage, selection (approximate)", "2-way cells"),
-    ("3-way cells", "noise, shrinkage, selection (approximate)", "3-way cells"),
+    (
+        "the same from an adaptive job: 1-way cells of at least 1 % of the records",
+        ADAPTIVE,
+        "1-way cells from 1 %",
+    ),
+    ("2-way cells of at least 1 %", ADAPTIVE, "2-way cells from 1 %"),
+    ("3-way cells of at least 1 %", ADAPTIVE, "3-way cells from 1 %"),
+    ("3-way cells below 1 %", ADAPTIVE, "3-way cells below 1 %"),
+    (
+        "2-way cumulative queries of at least 1 %",
+        ADAPTIVE,
+        "2-way cumulative from 1 %",
+    ),
+    ("differences of the cells of two groups", ADAPTIVE, "2-way differences"),
     ("all rows of a table, `joint=True`", "noise; of an adaptive job as above", "`benchmarks/intervals.py`"),
     ("quantile", "noise; a fitted tail in the last bin", "`benchmarks/quantiles.py`"),
     ("mean and sum of an attribute", "noise, any position in the bins", "difference of means, large groups"),
