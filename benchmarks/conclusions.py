@@ -290,12 +290,10 @@ def main() -> None:
         for statistic, rows in every.items():
             values = [row["coverage"] for row in rows]
             key = f"{statistic}, {epsilon:g}"
-            figures |= {
-                f"{key}, least": min(values),
-                f"{key}, mean": float(np.mean(values)),
-                f"{key}, most": max(values),
-            }
-            if "width" in rows[0]:
+            figures |= {f"{key}, least": min(values), f"{key}, mean": float(np.mean(values))}
+            if "width" not in rows[0]:
+                figures[f"{key}, most"] = max(values)
+            else:
                 figures |= {f"{key}, width": float(np.median([row["width"] for row in rows if row["width"]] or [0.0])),
                             f"{key}, finite": float(np.mean([row["finite"] for row in rows]))}  # fmt: skip
     for key, figure in figures.items():
