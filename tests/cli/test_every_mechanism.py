@@ -20,7 +20,7 @@ DEGREES = (1, 2, 3)
 PAIRS_ONLY = ("affine", "abs")
 ADAPTIVE = ("aim-grem", "aim-pgm", "mst")
 PRODUCTS = ("marginal", "prefix", "range", "circular", "hybrid", "product")
-OF_NUMBERS = ("sum", "mean", "variance")
+OF_NUMBERS = ("sum", "mean", "variance", "moments")
 ARRAYS = {  # of `predicates`: the attributes, and the queries
     "one row": (("a0",), [[0, 1, 1, 1, 0]]),
     "the total": (("a0",), [[1] * 5]),
@@ -37,10 +37,12 @@ def write_inputs(folder, sizes):
     random = np.random.default_rng(1)
     frame = pd.DataFrame({name: random.integers(0, size, 400) for name, size in sizes.items()})
     frame["a1"], frame["v"] = np.minimum(frame.a0 // 2, 2), random.normal(3, 2, 400)
+    frame["w"] = random.integers(0, 5, 400)
     (folder / "data").mkdir()
     frame.to_parquet(folder / "data" / "part.parquet", index=False)
     attributes = {name: {"kind": "coded", "size": size} for name, size in sizes.items()}
-    domain = {"attributes": attributes, "numbers": {"v": {"low": 0, "high": 8, "step": 0.5}}}
+    numbers = {"v": {"low": 0, "high": 8, "step": 0.5}, "w": {"low": 0, "high": 4}}
+    domain = {"attributes": attributes, "numbers": numbers}
     (folder / "domain.toml").write_text(tomli_w.dumps(domain))
     for name, (_, queries) in ARRAYS.items():
         np.save(folder / f"{name}.npy", np.array(queries, dtype=float))
@@ -61,7 +63,7 @@ def make_workload_part(family, degree):
         queries = {"a0": ["a0 in 1..3", "a0 != 2", "total"], "a1": "identity", "a2": "prefix"}
         return {"family": family, "predicates": dict(list(queries.items())[:degree])}
     if family in OF_NUMBERS:
-        return {"family": family, "degree": degree, "of": "v"}
+        return {"family": family, "degree": degree, "of": ["v", "w"] if family == "moments" else "v"}
     return {"family": family, "degree": degree} | ({"numeric": ["a0", "a2"]} if family == "hybrid" else {})
 
 
