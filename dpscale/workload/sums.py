@@ -161,12 +161,37 @@ def number_named(domain: Domain, name: Any, field: str) -> Number:
     return found
 
 
-class _OfNumber(ProductFamily):
+class _NumberFamily(ProductFamily):
+    """Product family with axes of numbers, and queries of another family on the others."""
+
+    queries: str = setting(MARGINAL.name, ", ".join(OTHERS), "family of the queries on the attributes")
+    label: str | None = setting(None, "a name", "name of the queries in tables and results", pattern=LABEL)
+
+    @property
+    def base(self) -> Family:
+        """Family of the queries on the attributes."""
+        return OTHERS[self.queries]
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        return self.base.ends
+
+    def distinct(self, names: Collection[str]) -> Self:
+        title, number = self.title, 2
+        while title in names:
+            title, number = f"{self.title}-{number}", number + 1
+        return self if title == self.title else self.model_copy(update={"label": title})
+
+    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
+        if self.queries not in OTHERS:
+            raise JobError("workload.queries", f"{self.queries!r}", ", ".join(OTHERS), nearest(self.queries, OTHERS))
+        return self.model_copy()
+
+
+class _OfNumber(_NumberFamily):
     """Product family with one axis of a number, and queries of another family on the others."""
 
     of: str | None = setting(None, "the name of a number", "number that is summed")
-    queries: str = setting(MARGINAL.name, ", ".join(OTHERS), "family of the queries on the attributes")
-    label: str | None = setting(None, "a name", "name of the queries in tables and results", pattern=LABEL)
     _number: Number = PrivateAttr()
 
     @property
@@ -176,11 +201,6 @@ class _OfNumber(ProductFamily):
     @property
     def parameters(self) -> dict[str, Any]:
         return {"of": self.of, "queries": self.queries, "label": self.title}
-
-    @property
-    def base(self) -> Family:
-        """Family of the queries on the attributes."""
-        return OTHERS[self.queries]
 
     @property
     def axes(self) -> tuple[Family, ...]:
@@ -193,16 +213,6 @@ class _OfNumber(ProductFamily):
 
     def axis(self, attribute: str) -> Family:
         return self.values if attribute == self.of else self.base
-
-    @property
-    def ends(self) -> tuple[End, ...]:
-        return self.base.ends
-
-    def distinct(self, names: Collection[str]) -> Self:
-        title, number = self.title, 2
-        while title in names:
-            title, number = f"{self.title}-{number}", number + 1
-        return self if title == self.title else self.model_copy(update={"label": title})
 
     def domain_for(self, domain: Domain) -> Domain:
         return domain.with_squares([self.of or ""]) if self.needs_squares else domain
@@ -217,9 +227,7 @@ class _OfNumber(ProductFamily):
         return QueryTexts(listed=(self.title,)) if attribute == self.of else self.base
 
     def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
-        if self.queries not in OTHERS:
-            raise JobError("workload.queries", f"{self.queries!r}", ", ".join(OTHERS), nearest(self.queries, OTHERS))
-        made = self.model_copy()
+        made = super().checked_for(domain, sets)
         made._number = number_named(domain, self.of, "workload.of")
         return made
 
@@ -294,14 +302,12 @@ class _Figures(_OfNumber):
         return _listed(alone | {f"{a} + {b}": rows[a] + rows[b] for a, b in combinations(self.figures, 2)})
 
 
-class NumberProducts(ProductFamily):
+class NumberProducts(_NumberFamily):
     """Sums of the product of two numbers, each minus the centre of its range, over the records of each query."""
 
     name: ClassVar[str] = "moments"
 
     of: tuple[str, ...] = ()
-    queries: str = MARGINAL.name
-    label: str | None = None
     _numbers: dict[str, Number] = PrivateAttr(default_factory=dict)
 
     @property
@@ -314,26 +320,11 @@ class NumberProducts(ProductFamily):
         return {"of": list(self.of), "queries": self.queries, "squares": False}
 
     @property
-    def base(self) -> Family:
-        """Family of the queries on the attributes."""
-        return OTHERS[self.queries]
-
-    @property
     def axes(self) -> tuple[Family, ...]:
         return (self.base, *(centred_queries(self._numbers[name]) for name in self.of))
 
     def axis(self, attribute: str) -> Family:
         return centred_queries(self._numbers[attribute]) if attribute in self.of else self.base
-
-    @property
-    def ends(self) -> tuple[End, ...]:
-        return self.base.ends
-
-    def distinct(self, names: Collection[str]) -> Self:
-        title, number = self.title, 2
-        while title in names:
-            title, number = f"{self.title}-{number}", number + 1
-        return self if title == self.title else self.model_copy(update={"label": title})
 
     def extended(self, domain: Domain, names: AttributeSet) -> AttributeSet:
         return (*names, *(number.name for number in domain.numbers if number.name in self.of))
@@ -345,7 +336,7 @@ class NumberProducts(ProductFamily):
         return QueryTexts(listed=(self.title,)) if attribute in self.of else self.base
 
     def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
-        made = self.model_copy()
+        made = super().checked_for(domain, sets)
         made._numbers = {name: number_named(domain, name, "workload.of") for name in self.of}
         return made
 

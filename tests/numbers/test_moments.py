@@ -48,6 +48,12 @@ def test_wrong_numbers_are_refused(of, says):
         Workload(Domain.from_dict(SPEC)).add("moments", degree=0, of=of)
 
 
+@pytest.mark.parametrize("squares", [False, True])
+def test_unknown_queries_on_attributes_are_refused(squares):
+    with pytest.raises(JobError, match=r"workload\.queries: 'bogus'"):
+        Workload(Domain.from_dict(SPEC)).add("moments", degree=1, of=("pay", "age"), queries="bogus", squares=squares)
+
+
 def small_plan(noise="gaussian", mechanism="weighted-residuals"):
     spec = {"attributes": {"g": {"kind": "coded", "size": 2}},
             "numbers": {"v": {"low": -3, "high": 5}, "w": {"low": 0, "high": 6, "nulls": "skip"}}}  # fmt: skip
