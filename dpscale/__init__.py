@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpscale.api.planning import ReleasePlan, plan
     from dpscale.api.public import refine, run
     from dpscale.api.release import Release
+    from dpscale.api.sql import sql
     from dpscale.api.synthesizer import Synthesizer
     from dpscale.base.errors import (
         BudgetError,
@@ -66,6 +67,7 @@ _HOMES = {
     "run": "dpscale.api.public",
     "Sketch": "dpscale.records.sketch",
     "sketch_domain": "dpscale.records.sketch",
+    "sql": "dpscale.api.sql",
 }
 
 __all__ = [
@@ -98,6 +100,7 @@ __all__ = [
     "refine",
     "run",
     "sketch_domain",
+    "sql",
 ]
 
 

@@ -274,6 +274,52 @@ class ReleaseAnswers(ABC):
             return self.at(period, kind).table(attributes, family=family, level=level, joint=joint, frame=frame)
         return framed(self.over(attributes).answered.table(attributes, family, level, joint), frame)
 
+    @abstractmethod
+    def selected(self, name: str, level: float) -> pa.Table:
+        """Return the rows of a SELECT statement of the job."""
+
+    def query(
+        self,
+        name: str,
+        *,
+        level: float = 0.95,
+        frame: str = "pandas",
+        period: str | int | None = None,
+        kind: str = "period",
+    ) -> AnyFrame:
+        """Return the rows of a SELECT statement of the job.
+
+        Parameters
+        ----------
+        name : str
+            Name of the statement: that of its comment `-- name:`, or query-1 and so on.
+        level : float
+            Probability that an interval covers its value.
+        frame : {"pandas", "arrow", "polars"}
+        period : str or int, optional
+            Period of a growing table; see `at`.
+        kind : {"period", "cumulative", "window"}
+
+        Returns
+        -------
+        DataFrame or pyarrow Table
+            The columns of SELECT. Each aggregate NAME also has NAME_low, NAME_high and NAME_std_error; all four are
+            missing for a ratio whose denominator cannot be distinguished from 0.
+
+        Raises
+        ------
+        JobError
+            If the job has no such statement.
+
+        Examples
+        --------
+        >>> answered.query("fares").columns.tolist()
+        ['borough', 'trips', 'trips_low', 'trips_high', 'trips_std_error']
+        """
+        if period is not None:
+            return self.at(period, kind).query(name, level=level, frame=frame)
+        return framed(self.selected(name, level), frame)
+
     @overload
     def cumulative(
         self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: Literal["pandas"] = "pandas"

@@ -31,6 +31,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
 from dpscale.storage.files import is_path, write_whole
 from dpscale.workload import MARGINAL, Workload
+from dpscale.workload.sql.statements import DIALECT
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -379,6 +380,37 @@ def plan(
     return made
 
 
+def plan_sql(
+    text: str,
+    domain: Domain | str | Path,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    unit: str | Sequence[str] | None = None,
+    rows_per_unit: int | None = None,
+    dataset: str | None = None,
+    ledger: str | Path | None = None,
+    mechanism: str = DEFAULT,
+    dialect: str = DIALECT,
+) -> ReleasePlan:
+    """Plan the release of SELECT statements; the arguments are those of `plan`."""
+    declared = _declared(domain)
+    budget = {"epsilon": epsilon, "delta": delta, "dataset": dataset, "ledger": ledger}
+    if (unit is None) != (rows_per_unit is None):
+        raise JobError("sql.rows_per_unit", "given without unit" if unit is None else "missing, but the release protects"
+                       " a unit", "unit together with the largest number of its rows that are counted",
+                       "add the other one")  # fmt: skip
+    content = {
+        "data": {"domain": declared, **_protected(unit, rows_per_unit)},
+        "privacy": _privacy(budget),
+        "workload": [{"query": text} | ({} if dialect == DIALECT else {"dialect": dialect})],
+        "mechanism": {"name": mechanism},
+    }
+    made = ReleasePlan(with_structures(content, Path.cwd()), Path.cwd())
+    _ = made.job.build_workload(made.job.read_domain())
+    return made
+
+
 def _check_spelling(options: Mapping[str, Any]) -> None:
     """Raise JobError for an argument that is misspelt, which is not an option of a mechanism."""
     for name in options:
@@ -437,13 +469,17 @@ def _workload_tables(queries: Any, domain: Any) -> tuple[str, list[dict[str, Any
     """Return the path of the domain file and the tables [[workload]]."""
     if isinstance(queries, Workload):
         return _stored_domain(queries.domain), [_part_table(part) for part in queries.parts]
-    tables = [{"family": MARGINAL.name, "attributes": _sets(queries)}]
+    return _declared(domain), [{"family": MARGINAL.name, "attributes": _sets(queries)}]
+
+
+def _declared(domain: Any) -> str:
+    """Return the path of the domain file of a domain, or of a path."""
     if isinstance(domain, Domain):
-        return _stored_domain(domain), tables
+        return _stored_domain(domain)
     if domain is None or not is_path(domain):
         got = "missing" if domain is None else safe_repr(domain)
         raise JobError("plan.domain", got, "a Domain or the path of a domain file", "add it as the second argument")
-    return str(Path(domain).absolute()), tables
+    return str(Path(domain).absolute())
 
 
 def _stored_domain(domain: Domain) -> str:

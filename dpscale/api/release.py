@@ -22,7 +22,8 @@ from dpscale.api.answers import (
 )
 from dpscale.api.conclusions import ReleaseConclusions
 from dpscale.api.statistics import ReleaseStatistics
-from dpscale.base.arrow import pq
+from dpscale.base.arrow import pa, pq
+from dpscale.base.display import nearest
 from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -31,6 +32,7 @@ from dpscale.runs.estimates import counted_words, estimates_of, graphical_model_
 from dpscale.runs.opening import open_part, open_readable
 from dpscale.runs.run import Run
 from dpscale.runs.searches import summarize_searches
+from dpscale.runs.selections import selected, statements_of
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame as DaskFrame
@@ -143,6 +145,18 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusi
         if not self._run.joins:
             return self
         return self.joins[chosen_join(self._run.joins, named_attributes(*names), number)]
+
+    def selected(self, name: str, level: float) -> pa.Table:
+        """Return the rows of a SELECT statement of the job as an Arrow table; see `query`."""
+        several = [own for own in (*self.tables.values(), *self.joins.values()) if own is not self]
+        for own in several:
+            if name in statements_of(own._run.table):
+                return own.selected(name, level)
+        if several:
+            known = [one for own in several for one in statements_of(own._run.table)]
+            raise JobError("query", repr(name), ", ".join(known) or "a job with SELECT statements",
+                           nearest(str(name), known) if known else "add [[workload]] with sql or query")  # fmt: skip
+        return selected(self._run.table, self.answered, name, level)
 
     def cut(self, join: str | None = None, *, level: float = 0.95) -> Estimate:
         """Return the share of the rows of a table or join that the bound of a privacy unit cuts.

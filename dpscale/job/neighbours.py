@@ -230,7 +230,7 @@ def table_job(job: Job, protects: NeighbourRelation, name: str) -> TableJob:
     one, steps = job.tables[name], protects.steps[name]
     budget = job.total_budget.amount * job.shares[f"tables.{name}"] / steps**2
     unit = unit_settings(job, protects, name)
-    if any(part.count == "units" for part in one.workload or ()) and not unit:
+    if any(part.counts_units for part in one.workload or ()) and not unit:
         raise JobError(f"tables.{name}.workload", "count = 'units', but the unit is a row", "rows",
                        f"set tables.{name}.key, or privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
 

@@ -17,6 +17,7 @@ from dpscale.domain.search import ValueSearch
 from dpscale.job.sections import BELOW_ONE, Privacy, WorkloadSection
 from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost, gdp_mu
 from dpscale.workload import MARGINAL, Workload
+from dpscale.workload.sql.selection import select, unit_sets
 
 
 @dataclass(frozen=True)
@@ -147,19 +148,25 @@ def check_unit_needed(domain: Domain, has_unit: bool) -> None:
                        "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
 
 
-def unit_workload(parts: Sequence[WorkloadSection], has_unit: bool, domain: Domain, max_sets: int) -> Workload | None:
+def unit_workload(
+    parts: Sequence[WorkloadSection], unit: Sequence[str], domain: Domain, max_sets: int
+) -> Workload | None:
     """Return the sets whose distinct units are counted; None if there are none.
 
     Raises JobError without a privacy unit, or for another family than marginal.
     """
-    counted = [part for part in parts if part.count == "units"]
+    counted = [part for part in parts if part.counts_units]
     if not counted:
         return None
-    if not has_unit:
+    if not unit:
         raise JobError("workload.count", "'units', but the unit is a row", "rows",
                        "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
     workload = Workload(domain, max_sets)
     for part in counted:
+        if part.statements:
+            sets = dict.fromkeys(own for one in part.statements for own in unit_sets(select(one, domain, unit)))
+            workload.add(MARGINAL.name, attributes=list(sets), weight=part.single_weight)
+            continue
         unknown = part.given or part.record_weight or not part.weight or isinstance(part.weight, list)
         if part.family != MARGINAL.name or unknown:
             raise JobError("workload.count", f"'units' for family {part.family!r}, or with other keys",

@@ -38,6 +38,8 @@ from dpscale.relational.published import Rounds
 from dpscale.storage.objects import located
 from dpscale.workload import MARGINAL, MOST_SETS, Workload, family_named, family_names
 from dpscale.workload.listed import LABEL, is_array_file
+from dpscale.workload.sql.selection import counts_units, squared_columns
+from dpscale.workload.sql.statements import DIALECT, Statement, read_statements
 from dpscale.workload.sums import OTHERS, SUM
 
 BELOW_ONE = 1 - 1e-15
@@ -191,10 +193,14 @@ class Privacy(Settings):
 
 CUT = "cut"  # name of the numbers of rows beyond bounds, and pseudo-attribute: whether children are cut
 PREDICATES = "predicates"  # family of the queries in an array file
+SELECT = "select"  # family of the queries of SELECT statements
 
 
 class WorkloadSection(Settings):
-    """One family of queries over attribute sets; its other keys are the parameters of the family."""
+    """One family of queries over attribute sets; its other keys are the parameters of the family.
+
+    SELECT statements are in the file `sql`, or in `query`; the file is read when the job is.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -208,9 +214,20 @@ class WorkloadSection(Settings):
     numeric: list[str] | None = None
     target: str | None = None
     conditions: list[str] | None = None
+    sql: str | None = None
+    query: str | None = None
+    dialect: str | None = None
     record_weight: str | None = None
     count: Literal["rows", "units"] | None = None
     label: str | None = Field(None, pattern=LABEL)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _selects(cls, content: Any) -> Any:
+        """Name the family of SELECT statements, which a job does not name."""
+        if isinstance(content, Mapping) and {"sql", "query"} & content.keys() and "family" not in content:
+            return {**content, "family": SELECT}
+        return content
 
     @model_validator(mode="after")
     def _known(self) -> WorkloadSection:
@@ -237,20 +254,59 @@ class WorkloadSection(Settings):
 
     @property
     def squared(self) -> list[str]:
-        """Numbers whose squares the part queries."""
+        """Numbers whose squares the part queries; of SELECT statements the columns that may be numbers."""
+        if self.family == SELECT:
+            return squared_columns(self.statements)
         if self.family not in family_names() or not family_named(self.family).needs_squares:
             return []
         of = self.given.get("of")
         return [str(name) for name in (of if isinstance(of, list | tuple) else [of])]
 
+    @property
+    def statements(self) -> list[Statement]:
+        """SELECT statements of the part."""
+        if self.family != SELECT:
+            return []
+        return read_statements(self.query or "", self.single_weight, self.dialect or DIALECT)
+
+    @property
+    def single_weight(self) -> float:
+        """Weight of all queries of the part. Raises JobError for a list."""
+        if isinstance(self.weight, list):
+            raise JobError("workload.weight", "a list for SELECT statements", "one weight",
+                           "write -- weight: 2 before a statement")  # fmt: skip
+        return self.weight
+
+    @property
+    def counts_units(self) -> bool:
+        """Whether the part counts distinct privacy units."""
+        return self.count == "units" or any(counts_units(one) for one in self.statements)
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether the part has queries on rows."""
+        return self.count != "units"
+
     def resolved(self, folder: Path) -> Self:
-        """Return the part with its files as absolute paths; relative paths start at `folder`."""
+        """Return the part with its files as absolute paths, and the text of its SQL file; relative paths start at `folder`."""
+        if self.sql is not None:
+            return self.model_copy(update={"sql": None, "query": self._sql_text(folder)})
         part = self if self.file is None else self.model_copy(update={"file": located(folder, self.file)})
         queries = self.given.get("predicates")
         if not isinstance(queries, Mapping):
             return part
         full = {name: located(folder, one) if is_array_file(one) else one for name, one in queries.items()}
         return part.model_validate(part.model_dump(exclude_none=True) | {"predicates": full})
+
+
+    def _sql_text(self, folder: Path) -> str:
+        if self.query is not None:
+            raise JobError("workload.query", "given together with sql", "the text, or the file sql", "remove one")
+        try:
+            return Path(located(folder, str(self.sql))).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            raise JobError("workload.sql", f"{self.sql}, which cannot be read", "a file of SELECT statements in UTF-8",
+                           "correct the path") from None  # fmt: skip
 
 
 class Named(Settings):
@@ -430,8 +486,17 @@ class Output(Settings):
     joint: bool | None = None
 
 
-def add_part(workload: Workload, part: WorkloadSection) -> None:
-    """Add one table [[workload]] to a workload. Raises JobError for keys that do not fit its family."""
+def add_part(workload: Workload, part: WorkloadSection, unit: Sequence[str] = ()) -> None:
+    """Add one table [[workload]] to a workload. Raises JobError for keys that do not fit its family.
+
+    `unit` are the columns of the privacy unit, which SELECT statements may count.
+    """
+    if part.family == SELECT:
+        _add_selects(workload, part, unit)
+        return
+    if wrong := next((name for name in ("sql", "query", "dialect") if getattr(part, name) is not None), None):
+        raise JobError(f"workload.{wrong}", f"given for family {part.family!r}", "SELECT statements without a family",
+                       "remove one of them")  # fmt: skip
     if part.family == PREDICATES:
         _add_predicates(workload, part)
         return
@@ -456,6 +521,15 @@ def add_part(workload: Workload, part: WorkloadSection) -> None:
         )
         return
     workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric, **given)
+
+
+def _add_selects(workload: Workload, part: WorkloadSection, unit: Sequence[str]) -> None:
+    """Add the queries of SELECT statements."""
+    given = part.model_dump(exclude_none=True, exclude={"family", "query", "dialect", "weight"})
+    if given:
+        raise JobError(f"workload.{next(iter(given))}", "given together with SELECT statements", "query or sql, dialect"
+                       " and one weight", "remove it")  # fmt: skip
+    workload.add_sql(part.query or "", part.single_weight, part.dialect or DIALECT, unit)
 
 
 def _add_target(workload: Workload, part: WorkloadSection) -> None:

@@ -94,7 +94,7 @@ def check_whole_rows(job: TablesOfJob) -> None:
     """Raise JobError for a linked table whose workload leaves out an attribute: links are between whole rows."""
     linked = {end for link in job.link for end in (link.parent, link.child)}
     for name in linked.intersection(job.tables):
-        parts = [part for part in job.tables[name].workload or () if part.count != "units"]
+        parts = [part for part in job.tables[name].workload or () if part.counts_rows]
         if not parts or any(part.degree or part.attributes is None for part in parts):
             continue
         named = {one for part in parts for own in part.attributes or () for one in own}

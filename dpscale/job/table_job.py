@@ -209,13 +209,13 @@ class TableJob:
             raise JobError(given[0], "given with data.period", "a job of one moment", "leave one of them out")
         if self.synthesize is not None:
             check_rows(self.synthesize)
-        if any(part.count == "units" for part in self.workload):
+        if any(part.counts_units for part in self.workload):
             raise JobError("workload.count", '"units" with data.period', "numbers of rows", "leave it out")
 
     def check_units(self) -> None:
         """Raise JobError for shares of the budget of units without their purpose, or of the whole budget."""
         units, cut = self.shares.units, self._cut_share
-        if units is not None and all(part.count != "units" for part in self.workload):
+        if units is not None and all(not part.counts_units for part in self.workload):
             raise JobError("budget.units", "given without a part with count = 'units'", "such a part", "remove it")
         if cut and self.data.privacy_unit is None:
             raise JobError("budget.cut", f"{cut}, but the unit is a row", "a unit with a bound on its rows",
@@ -261,7 +261,13 @@ class TableJob:
 
     def unit_workload(self, domain: Domain) -> Workload | None:
         """Return the sets whose distinct units are counted; None if there are none. Raises JobError for other parts."""
-        return unit_workload(self.workload, self.data.privacy_unit is not None, domain, self.engine.most_sets)
+        return unit_workload(self.workload, self.unit_columns, domain, self.engine.most_sets)
+
+    @property
+    def unit_columns(self) -> tuple[str, ...]:
+        """Columns of the privacy unit; none if a row is protected."""
+        unit = self.data.privacy_unit
+        return () if unit is None else (unit,) if isinstance(unit, str) else tuple(unit)
 
     def search_budget(self, domain: Domain) -> SearchBudget:
         """Return the part of the budget for the searches of a domain, and the rest."""
@@ -290,7 +296,7 @@ class TableJob:
             return None
         [part, *more] = self.workload
         sets = [names for own in self.build_workload(domain).parts for names in own.sets]
-        alone = not more and part.family == MARGINAL.name and part.count != "units" and set(sets) == {(name,)}
+        alone = not more and part.family == MARGINAL.name and part.counts_rows and set(sets) == {(name,)}
         exact = self.reconstruction.form == self.method.forms(self.options)[0] == "least_squares"
         return name if alone and exact else None
 
@@ -311,8 +317,8 @@ class TableJob:
         """Return the workload over a domain."""
         workload = Workload(domain, self.engine.most_sets)
         for part in self.workload:
-            if part.count != "units":
-                add_part(workload, part)
+            if part.counts_rows:
+                add_part(workload, part, self.unit_columns)
         if not workload.parts:
             raise JobError("workload", "numbers of units only", "a family of rows beside them", "add one")
         if self.output.joint:

@@ -108,6 +108,7 @@ class WeightObjective:
     def _averaged(self, token: Token, profile: Floats) -> TokenState:
         size, axis, family = self.demands.cells[token[0]], self.demands.axis(token), self.demands.families[token[1]]
         gram, square = weighted_piece(axis.gram, profile)
+        square = max(square, 0.0)  # of centred queries it is 0 up to rounding
         if float(np.trace(gram)) <= NEGLIGIBLE * float(np.trace(axis.gram)):  # multiples of the total alone
             return TokenState(square, np.zeros_like(gram))
         if token[0] in self.demands.even and size > SEARCHED_BLOCKS and family.invariant:

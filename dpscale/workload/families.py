@@ -18,7 +18,7 @@ from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import checked, setting
 from dpscale.domain import Domain
 from dpscale.workload.family import CHUNK_ENTRIES, End, Family, JointFamily, ProductFamily, QueryFamily, Shape
-from dpscale.workload.listed import LABEL, PREDICATE, TOTAL, QueryTexts, axis_queries
+from dpscale.workload.listed import LABEL, PREDICATE, TOTAL, NamedQueries, QueryTexts, axis_queries
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.predicates import FIELD
 from dpscale.workload.sums import MeanQueries, MomentQueries, SumQueries, VarianceQueries, number_queries
@@ -200,7 +200,9 @@ class ProductQueries(ProductFamily):
         for name in dict.fromkeys(name for names in sets for name in names):
             if name not in given:
                 raise JobError(FIELD, f"none for attribute {name!r}", "queries for every attribute", "add them")
-            own = number_queries(given[name], domain, name) or axis_queries(given[name], domain, name, _named_family)
+            own = given[name]
+            if not isinstance(own, NamedQueries):
+                own = number_queries(own, domain, name) or axis_queries(own, domain, name, _named_family)
             made._by[name], made._named[name] = own
         return made
 

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import PrivateAttr
@@ -105,6 +105,13 @@ class QueryTexts(Family):
 
     def bounds(self, size: int) -> tuple[Integers, ...]:
         return (np.arange(len(self.listed)),)
+
+
+class NamedQueries(NamedTuple):
+    """Queries of one attribute with a text for each."""
+
+    family: Family
+    texts: QueryTexts
 
 
 Predicates = Mapping[str, tuple[str, ...]]  # of every attribute of a product of queries

@@ -135,10 +135,10 @@ class _Reader(ConditionReader):
         if name not in self.domain.names:
             got = f"attribute {safe_repr(name)} at character {place.at + 1}"
             raise JobError(FIELD, got, "an attribute of the domain", nearest(name, self.domain.names))
-        cells = _Cells(self.domain[name], self.text)
+        cells = LabelledCells(self.domain[name], self.text)
         return Predicate((name,), self._mask(cells))
 
-    def _mask(self, cells: _Cells) -> Flags:
+    def _mask(self, cells: LabelledCells) -> Flags:
         if self.next.kind == "sign" and self.next.text in SIGNS:
             return cells.compared(self.take().text, self.literal())
         return np.asarray(self.membership(cells))
@@ -151,7 +151,7 @@ def _spread(domain: Domain, one: Predicate, names: AttributeSet) -> Flags:
 
 
 @dataclass(frozen=True, eq=False)
-class _Cells:
+class LabelledCells:
     """Cells of one attribute, compared with literals."""
 
     attribute: Attribute

@@ -223,6 +223,43 @@ class Workload:
 
         return self
 
+    def add_sql(self, text: str, weight: float = 1.0, dialect: str = "duckdb", unit: Sequence[str] = ()) -> Workload:
+        """Add the queries of SELECT statements.
+
+        >>> domain = Domain({"age": 100, "sex": 2})
+        >>> Workload(domain).add_sql("SELECT sex, COUNT(*) FROM people WHERE age >= 65 GROUP BY sex").query_count
+        2
+
+        Parameters
+        ----------
+        text : str
+            Statements separated by semicolons (`dpscale.workload.sql`).
+        weight : float
+            Factor of the weights of all queries.
+        dialect : str
+            Dialect of sqlglot.
+        unit : sequence of str
+            Columns of the privacy unit, which COUNT(DISTINCT …) names. Units are counted apart from the workload.
+
+        Returns
+        -------
+        Workload
+            The workload itself.
+
+        Raises
+        ------
+        JobError
+            For what cannot be answered, with its place in the text.
+        """
+        from dpscale.workload.sql.blocks import workload_parts
+        from dpscale.workload.sql.selection import select
+        from dpscale.workload.sql.statements import read_statements
+
+        for statement in read_statements(text, _weight(weight), dialect):
+            check_label(statement.name)
+            self.parts += workload_parts(select(statement, self.domain, unit))
+        return self
+
     def add_target(self, target: str, weight: float = 1.0) -> Workload:
         """Add marginals from which the target attribute is predicted: its pairs and triples with the other attributes.
 

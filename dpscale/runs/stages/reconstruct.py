@@ -25,6 +25,7 @@ from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.model_answers import simultaneous_widths
 from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, write_index
 from dpscale.runs.estimates import estimates_key, estimates_of, open_estimates, prepare_model
+from dpscale.runs.selections import statements_of, write_selections
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import writing
 from dpscale.workload import WorkloadPart
@@ -46,6 +47,7 @@ def perform(run: TablePart, engine: Engine) -> None:
     errors = engine.map(write_answers, [(str(run.path), key, number, name, sets) for number, name, sets in files],
                         "reconstruct-set")  # fmt: skip
     write_index(run.path / "answers", run.workload.parts, _index(run, files, errors) | _extrapolated(estimates))
+    write_selections(run, estimates, run.job.output.level or LEVEL)
 
 
 File = tuple[int, str, NDArray[np.int64]]
@@ -69,6 +71,8 @@ def _files(run: TablePart) -> Iterator[File]:
 def _row_counts(run: TablePart, part: WorkloadPart) -> NDArray[np.int64]:
     """Return the number of rows of each set in files; 0 if the set has too many queries or weight 0."""
     counts = _queries(part)
+    if part.name in statements_of(run):  # their rows are in files of their own
+        return np.zeros_like(counts)
     return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
 
 

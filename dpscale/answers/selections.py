@@ -1,0 +1,337 @@
+"""Rows of SELECT statements: estimates of their columns with standard errors and intervals.
+
+Counts, sums and their differences are linear queries. A ratio has Fieller's interval (`dpscale.answers.ratios`), whose
+covariance follows from the errors of the two queries and of their sum; a row whose denominator cannot be distinguished
+from 0 is missing. Variances have errors of the first order, and quantiles the intervals of `dpscale.answers.quantiles`.
+HAVING, ORDER BY and LIMIT are applied to the estimates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from dpscale.answers.quantiles import ALL_CELLS, CumulativeCounts
+from dpscale.answers.ratios import Figures, covariances, fieller
+from dpscale.answers.statistics import MissingStatistic
+from dpscale.answers.tables import Answered, check_level
+from dpscale.base.arrow import pa
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers, optimize
+from dpscale.domain.attribute import OUTSIDE_LABEL
+from dpscale.reconstruction.joint_intervals import half_width
+from dpscale.workload.sql.aggregates import Linear, Quotient, Rank, Rounded, Spread, Units, Value
+from dpscale.workload.sql.blocks import Block, Matrix, blocks_of, unit_of
+from dpscale.workload.sql.selection import SUFFIXES, Order, Selection
+from dpscale.workload.sql.statements import exp
+
+MOST_SINGLE = 1 << 14  # rows that are answered one by one
+CountedUnits = Callable[[AttributeSet], Figures]
+
+
+def selection_table(answered: Answered, selection: Selection, level: float, units: CountedUnits) -> pa.Table:
+    """Return the rows of a statement.
+
+    Parameters
+    ----------
+    answered : Answered
+    selection : Selection
+    level : float
+        Probability that an interval covers its value.
+    units : callable
+        Returns the figures of distinct units by the cells of an attribute set.
+
+    Returns
+    -------
+    pyarrow.Table
+        With a column for each column of SELECT; a value has the columns NAME, NAME_low, NAME_high and NAME_std_error.
+
+    Raises
+    ------
+    PlanError
+        If a query lies outside the row space of the measurements.
+    """
+    check_level(level)
+    width = half_width(level, answered.estimates.noise)
+    rows = [_Rows(answered, block, width, units) for block in blocks_of(selection)]
+    columns = [_column(selection, place, rows) for place in range(len(selection.columns))]
+    chosen = np.arange(len(columns[0][0]))
+    if selection.having is not None:
+        chosen = chosen[_Having(selection, columns).flags(selection.having)]
+    for order in reversed(selection.order):
+        chosen = chosen[_sorted(columns[order.column][0], chosen, order)]
+    last = None if selection.limit is None else selection.offset + selection.limit
+    chosen = chosen[selection.offset : last]
+
+    found: dict[str, pa.Array] = {}
+    for output, (values, *others) in zip(selection.columns[: selection.shown], columns, strict=False):
+        found[output.name] = _array([values[row] for row in chosen])
+        for suffix, other in zip(SUFFIXES, others, strict=False):
+            found[f"{output.name}_{suffix}"] = pa.array(other[chosen])
+    return pa.table(found)
+
+
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # labels of several types
+        return pa.array([None if one is None else str(one) for one in values])
+
+
+def _column(selection: Selection, place: int, rows: Sequence[_Rows]) -> list[Any]:
+    """Return a column of all grouping sets: labels, or estimates with ends of intervals and standard errors."""
+    output = selection.columns[place]
+    if output.key is not None:
+        return [np.array([one for own in rows for one in own.labels(output.key)], dtype=object)]
+    if output.grouping is not None:
+        return [np.array([own.grouping(output.grouping) for own in rows for _ in own.order], dtype=object)]
+    assert output.value is not None
+    figures = [own.figures(output.value) for own in rows]
+    joined = Figures(*(np.concatenate(parts) for parts in zip(*figures, strict=True)))
+    return [joined.estimates, joined.low, joined.high, joined.errors]
+
+
+class _Rows:
+    """Rows of a grouping set."""
+
+    def __init__(self, answered: Answered, block: Block, width: float, units: CountedUnits) -> None:
+        self.answered, self.block, self.width, self.units = answered, block, width, units
+        self.order = block.order
+
+    def labels(self, key: int) -> list[Any]:
+        """Return the labels of a key, null if the set has none."""
+        if key not in self.block.groups:
+            return [None] * len(self.order)
+        labels = self.block.selection.keys[key].labels
+        return [labels[group] for group in self.block.groups[key][self.order].tolist()]
+
+    def grouping(self, keys: Sequence[int]) -> int:
+        """Return the number whose bits say which keys are summed over."""
+        return sum(1 << place for place, key in enumerate(reversed(keys)) if key not in self.block.groups)
+
+    def figures(self, value: Value) -> Figures:
+        """Return the figures of a value in the order of the rows."""
+        found = self._figures(value)
+        return Figures(*(np.asarray(one, np.float64)[self.order] for one in found))
+
+    def _figures(self, value: Value) -> Figures:
+        match value:
+            case Linear():
+                return self._linear(value)
+            case Quotient():
+                return self._quotient(value)
+            case Spread():
+                return self._spread(value)
+            case Rank():
+                return self._rank(value)
+            case Rounded():
+                return _rounded(self._figures(value.value), value.digits)
+            case Units():
+                return self.units(self.block.attributes)
+        raise TypeError(value)
+
+    def _linear(self, value: Linear) -> Figures:
+        if not value.terms:
+            constant = np.full(math.prod(self.block.shape), value.constant)
+            return Figures(constant, np.zeros_like(constant), constant, constant)
+        (estimates,), moments = self.moments([value])
+        errors = np.sqrt(np.maximum(moments[:, 0, 0], 0.0))
+        half = self.width * errors
+        estimates = estimates + value.constant
+        return Figures(estimates, errors, estimates - half, estimates + half)
+
+    def _quotient(self, value: Quotient) -> Figures:
+        (t, n), moments = self.moments([value.above, value.below])
+        t, n = t + value.above.constant, n + value.below.constant
+        first, second, both = moments[:, 0, 0], moments[:, 1, 1], moments[:, 0, 1]
+        seen = _seen(n, second, self.width)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.clip(t / n, *value.ends)
+            errors = np.sqrt(np.maximum(first - 2 * ratio * both + ratio**2 * second, 0.0)) / np.abs(n)
+            low, high = (np.clip(end, *value.ends) for end in fieller((t, n), (first, second, both), self.width))
+        ends = [value.shift + value.scale * end for end in (low, high)]
+        figures = (value.shift + value.scale * ratio, abs(value.scale) * errors, np.minimum(*ends), np.maximum(*ends))
+        return Figures(*(np.where(seen, one, np.nan) for one in figures))
+
+    def _spread(self, value: Spread) -> Figures:
+        (q, t, n), moments = self.moments([value.squares, value.sums, value.counts])
+        seen = _seen(n, moments[:, 2, 2], self.width) & (n > 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean, square = t / n, q / n
+            slope = np.stack([np.ones_like(mean), -2 * mean, 2 * mean**2 - square], axis=-1)
+            errors = np.sqrt(np.maximum(np.einsum("ri,rij,rj->r", slope, moments, slope), 0.0)) / n
+            scale = value.scale**2 * (n / (n - 1) if value.sample else 1.0)
+            variance = square - mean**2
+            low, high = (scale * np.clip(variance + sign * self.width * errors, 0, None) for sign in (-1, 1))
+            estimate, errors = scale * np.clip(variance, 0, None), scale * errors
+            if value.root:
+                estimate, low, high = np.sqrt(estimate), np.sqrt(low), np.sqrt(high)
+                errors = errors / (2 * estimate)
+        return Figures(*(np.where(seen, one, np.nan) for one in (estimate, errors, low, high)))
+
+    def _rank(self, value: Rank) -> Figures:
+        attribute, terms = self.block.rank_terms(value)
+        if len(terms) > ALL_CELLS:
+            statement = self.block.selection.statement
+            statement.refuse(statement.tree, f"a quantile of at most {ALL_CELLS:,} values", "use bins")
+        up_to = [Linear(((1.0, term),)) for term in terms]
+        answers, errors = self._answers([*up_to, *(one.plus(up_to[-1]) for one in up_to)])
+        own, both = np.split(errors**2, 2, axis=1)
+        found = np.full((len(answers), 4), np.nan)
+        for row, counts in enumerate(answers[:, : len(terms)]):
+            total = own[row, -1]
+            moments = np.stack([own[row], (both[row] - own[row] - total) / 2, np.full_like(own[row], total)])
+            if not _seen(counts[-1], total, self.width):
+                continue
+            known = CumulativeCounts(attribute, counts, optimize.isotonic_regression(counts).x, np.arange(len(counts)),
+                                     moments)  # fmt: skip
+            try:
+                estimate, low, high = known.quantile(value.q, self.width)
+            except MissingStatistic:
+                continue
+            found[row] = estimate, (high - low) / (2 * self.width), low, high
+        return Figures(*found.T)
+
+    def moments(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
+        """Return estimates of combinations without their constants, shape (values, rows), and their covariance."""
+        units = np.array([unit_of(value) for value in values])
+        scaled = [value.times(1 / unit) for value, unit in zip(values, units.tolist(), strict=True)]
+        sums = [one.plus(other) for one, other in combinations(scaled, 2)]
+        answers, errors = self._answers([*scaled, *sums])
+        return (answers[:, : len(values)] * units).T, covariances(errors, len(values)) * np.outer(units, units)
+
+    def _answers(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
+        """Return estimates and standard errors of combinations, shape (rows, values)."""
+        found = self.block.combined(values)
+        if found is None:
+            return self._one_by_one(values)
+        names, matrices, differing, arrays = found
+        if not differing:
+            answers, errors = self._part(names, matrices)
+            factors = arrays[:, 0, 0]
+            return answers.reshape(-1, 1) * factors, errors.reshape(-1, 1) * np.abs(factors)
+
+        stacked = arrays.reshape(-1, arrays.shape[-1])
+        pair = self._part(names, matrices | {differing: Matrix(stacked)})
+        axis, count = names.index(differing), len(values)
+        shaped = [np.moveaxis(one.reshape(*one.shape[:axis], count, -1, *one.shape[axis + 1 :]), axis, -1)
+                  for one in pair]  # fmt: skip
+        return shaped[0].reshape(-1, count), shaped[1].reshape(-1, count)
+
+    def _part(self, names: AttributeSet, matrices: Mapping[str, Matrix]) -> tuple[Floats, Floats]:
+        part = self.block.part(dict(matrices))
+        return self.answered.estimates.part_answers(part, names)
+
+    def _one_by_one(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
+        """Return estimates and errors from arrays over all attributes, row by row."""
+        names, rows = self.block.names_of(values), math.prod(self.block.shape)
+        if rows > MOST_SINGLE:
+            statement = self.block.selection.statement
+            raise PlanError(f"sql {statement.name}", f"{rows:,} rows with conditions on several attributes together",
+                            f"at most {MOST_SINGLE:,}", "group by fewer attributes")  # fmt: skip
+        pairs = [self.answered.spanned(names, np.stack([self.block.array(names, value, row) for value in values]))
+                 for row in range(rows)]  # fmt: skip
+        answers, errors = (np.stack(one) for one in zip(*pairs, strict=True))
+        return answers, errors
+
+
+def _seen(records: Any, variance: Any, width: float) -> Any:
+    """Return where a number of records is distinguished from 0; above 0 where its error is not known."""
+    limit = width * np.sqrt(np.maximum(variance, 0.0))
+    return records > np.where(np.isfinite(limit), limit, 0.0)
+
+
+def _rounded(figures: Figures, digits: int) -> Figures:
+    scale = 10.0**digits
+    return Figures(np.round(figures.estimates * scale) / scale, figures.errors, np.floor(figures.low * scale) / scale,
+                   np.ceil(figures.high * scale) / scale)  # fmt: skip
+
+
+def _sorted(values: Any, chosen: Integers, order: Order) -> Integers:
+    """Return the places of chosen rows in the order of a column; equal rows keep their order."""
+    listed = [values[row] for row in chosen]
+    missing = np.array([one is None or (isinstance(one, float) and math.isnan(one)) for one in listed], np.bool_)
+    known = np.flatnonzero(~missing)
+    ranked = sorted(known.tolist(), key=lambda place: _comparable(listed[place]), reverse=order.descending)
+    if order.descending:  # a reversed sort keeps the order of equal rows already
+        ranked = sorted(known.tolist(), key=lambda place: _comparable(listed[place]), reverse=True)
+    empty = np.flatnonzero(missing).tolist()
+    return np.array([*empty, *ranked] if order.nulls_first else [*ranked, *empty], np.int64)
+
+
+def _comparable(value: Any) -> tuple[int, Any]:
+    if value == OUTSIDE_LABEL:
+        return 1, ""
+    return 0, float(value) if isinstance(value, np.floating | bool) else value
+
+
+class _Having:
+    """Conditions on the estimates of rows."""
+
+    def __init__(self, selection: Selection, columns: Sequence[Any]) -> None:
+        self.selection = selection
+        self.columns = columns
+        self.rows = len(columns[0][0])
+
+    def flags(self, node: Any) -> Flags:
+        """Return the rows for which a condition is true; a comparison with a missing estimate is not."""
+        match node:
+            case exp.Paren():
+                return self.flags(node.this)
+            case exp.And():
+                return self.flags(node.left) & self.flags(node.right)
+            case exp.Or():
+                return self.flags(node.left) | self.flags(node.right)
+            case exp.Not():
+                return ~self.flags(node.this)
+            case exp.Between():
+                low, value, high = (self.values(one) for one in (node.args["low"], node.this, node.args["high"]))
+                return self._compared(np.less_equal, low, value) & self._compared(np.less_equal, value, high)
+            case exp.In():
+                value = self.values(node.this)
+                each = [self._compared(np.equal, value, self.values(one)) for one in node.expressions]
+                return np.logical_or.reduce(each)
+            case exp.Is():
+                missing = np.array([one is None or one != one for one in self.values(node.this)], np.bool_)
+                return missing
+        compare = COMPARISONS.get(type(node).__name__)
+        if compare is None:
+            self.selection.statement.refuse(node, "comparisons in HAVING", "filter the result instead")
+        return self._compared(compare, self.values(node.left), self.values(node.right))
+
+    def values(self, node: Any) -> Any:
+        """Return the values of an expression of columns and numbers."""
+        if (place := self.selection.leaves.get(node.sql())) is not None:
+            return self.columns[place][0]
+        match node:
+            case exp.Paren():
+                return self.values(node.this)
+            case exp.Literal():
+                value = str(node.this) if node.is_string else float(node.this)
+                return np.full(self.rows, value, dtype=object if node.is_string else np.float64)
+            case exp.Neg():
+                return -self.values(node.this)
+        function = ARITHMETIC.get(type(node).__name__)
+        if function is None:
+            self.selection.statement.refuse(node, "columns, aggregates and numbers", "filter the result instead")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return function(self.values(node.left), self.values(node.right))
+
+    def _compared(self, compare: Any, one: Any, other: Any) -> Flags:
+        known = np.array([a is not None and b is not None for a, b in zip(one, other, strict=True)], np.bool_)
+        found = np.zeros(self.rows, np.bool_)
+        try:
+            found[known] = compare(np.asarray(one)[known], np.asarray(other)[known]).astype(np.bool_)
+        except TypeError:
+            raise JobError(f"sql {self.selection.name}", "HAVING compares a text and a number", "values of one type",
+                           "correct it") from None  # fmt: skip
+        return found
+
+
+COMPARISONS = {"EQ": np.equal, "NEQ": np.not_equal, "LT": np.less, "LTE": np.less_equal, "GT": np.greater,
+               "GTE": np.greater_equal}  # fmt: skip
+ARITHMETIC = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.true_divide}

@@ -1,0 +1,94 @@
+"""Answers to SELECT statements, planned together and released under one charge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpscale.api.planning import plan_sql
+from dpscale.api.public import run
+from dpscale.api.release import Release
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import JobError
+from dpscale.domain import Domain
+from dpscale.engine.schedulers import Progress, silent
+from dpscale.mechanisms import DEFAULT
+from dpscale.workload.sql.selection import requested_tables
+from dpscale.workload.sql.statements import DIALECT, read_statements
+
+
+def sql(
+    text: str,
+    tables: Mapping[str, Any],
+    domain: Domain | str | Path,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    unit: str | Sequence[str] | None = None,
+    rows_per_unit: int | None = None,
+    dataset: str | None = None,
+    ledger: str | Path | None = None,
+    mechanism: str = DEFAULT,
+    dialect: str = DIALECT,
+    client: Any = None,
+    scheduler: Any = None,
+    progress: Progress = silent,
+) -> Release:
+    """Answer SELECT statements on a table: one workload, planned together, with consistent answers and intervals.
+
+    Parameters
+    ----------
+    text : str
+        Statements separated by semicolons; a comment `-- name: cases` names the statement after it.
+    tables : mapping of str to DataFrame, Arrow data, str or Path
+        The table by the name that FROM uses: a frame, or the path of files.
+    domain : Domain, str or Path
+        Public values of the attributes, or the path of a domain file.
+    epsilon : float
+        Privacy budget of all statements together.
+    delta : float, optional
+        Without it the release satisfies pure ε-DP.
+    unit : str or sequence of str, optional
+        Column that identifies the protected unit. Default: one row is protected.
+    rows_per_unit : int, optional
+        Largest number of rows of a unit that are counted; required with `unit`.
+    dataset : str, optional
+        Name of the data in the ledger. Default: "default".
+    ledger : str or Path, optional
+        Path or address of the ledger. Default: ledger.sqlite in the user's data folder.
+    mechanism : str
+    dialect : str
+        SQL dialect of sqlglot.
+    client, scheduler, progress : optional
+        As of `dpscale.run`.
+
+    Returns
+    -------
+    Release
+        `Release.query(name)` has the rows of a statement.
+
+    Raises
+    ------
+    JobError
+        For a statement that cannot be answered, with its place.
+
+    Examples
+    --------
+    >>> found = dp.sql("SELECT day, COUNT(*) AS trips FROM t GROUP BY day", {"t": trips}, domain, epsilon=1)
+    >>> found.query("query-1").columns.tolist()
+    ['day', 'trips', 'trips_low', 'trips_high', 'trips_std_error']
+    """
+    if not isinstance(tables, Mapping) or len(tables) != 1:
+        raise JobError("sql.tables", safe_repr(list(tables) if isinstance(tables, Mapping) else type(tables).__name__),
+                       "one table by its name, such as {'visits': frame}", "write a job with [tables.NAME] and [[link]]"
+                       " for several tables")  # fmt: skip
+    ((name, data),) = tables.items()
+    for statement in read_statements(text, dialect=dialect):
+        for table in requested_tables(statement):
+            if table.lower() != str(name).lower():
+                raise JobError("sql.tables", f"no table {table!r}, which {statement.name} reads", str(name),
+                               "name the table as FROM does")  # fmt: skip
+    planned = plan_sql(text, domain, epsilon=epsilon, delta=delta, unit=unit, rows_per_unit=rows_per_unit,
+                       dataset=dataset, ledger=ledger, mechanism=mechanism, dialect=dialect)  # fmt: skip
+    return run(planned, data=data, client=client, scheduler=scheduler, progress=progress)

@@ -1,0 +1,70 @@
+"""Rows of the SELECT statements of a job, computed from the released values of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpscale.answers.ratios import Figures
+from dpscale.answers.selections import selection_table
+from dpscale.answers.tables import Answered
+from dpscale.answers.unit_counts import in_order
+from dpscale.base.arrow import pa, pq
+from dpscale.base.display import nearest
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import AttributeSet
+from dpscale.domain import Domain
+from dpscale.reconstruction.base import Estimates
+from dpscale.runs.answers import LARGE_PAGES
+from dpscale.runs.table import TablePart
+from dpscale.storage.files import writing
+from dpscale.workload.sql.selection import select
+from dpscale.workload.sql.statements import Statement
+
+FOLDER = "queries"
+
+
+def statements_of(run: TablePart) -> dict[str, Statement]:
+    """Return the SELECT statements of a job by name."""
+    return {one.name: one for part in run.job.workload for one in part.statements}
+
+
+def selected(run: TablePart, answered: Answered, name: str, level: float) -> pa.Table:
+    """Return the rows of a SELECT statement of a job.
+
+    Parameters
+    ----------
+    run : TablePart
+    answered : Answered
+    name : str
+    level : float
+        Probability that an interval covers its value.
+
+    Raises
+    ------
+    JobError
+        If the job has no such statement.
+    """
+    known = statements_of(run)
+    if name not in known:
+        raise JobError("query", repr(name), ", ".join(known) or "a job with SELECT statements",
+                       nearest(str(name), list(known)) if known else "add [[workload]] with sql or query")  # fmt: skip
+    domain: Domain = answered.estimates.workload.domain
+
+    def units(names: AttributeSet) -> Figures:
+        if names not in (files := run.unit_files):
+            raise PlanError("query", f"units by {', '.join(names)}", "sets that the job counts", "add the statement")
+        table = in_order(pq.read_table(files[names]), run.domain, list(names))
+        return Figures(*(np.asarray(table[one].to_numpy()) for one in ("estimate", "std_error", "low", "high")))
+
+    return selection_table(answered, select(known[name], domain, run.job.unit_columns), level, units)
+
+
+def write_selections(run: TablePart, estimates: Estimates, level: float) -> None:
+    """Write the rows of every SELECT statement into answers/queries/NAME.parquet."""
+    answered = Answered(estimates, "")
+    for name in statements_of(run):
+        table = selected(run, answered, name, level)
+        text = statements_of(run)[name].text
+        stated = table.replace_schema_metadata({"sql": text})
+        with writing(run.path / "answers" / FOLDER / f"{name}.parquet") as file:
+            pq.write_table(stated, file, **LARGE_PAGES)

@@ -1,0 +1,500 @@
+"""Aggregates of a statement: linear queries, ratios of two, variances and quantiles.
+
+COUNT and SUM are linear. AVG is a ratio of a sum and a count, and so are quotients of sums and counts. A CASE inside an
+aggregate divides the records: SUM(CASE WHEN c THEN x ELSE 0 END) is the sum over the records with c. With the centre c
+of the values of a column and half of their range h, means and variances are those of (v − c)/h, whose sums t, numbers
+of records n and sums of squares q are estimated:
+
+    mean = c + h t/n,    variance of a sample = h² (q − t²/n)/(n − 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.numerics import Floats
+from dpscale.domain.number import Number
+from dpscale.workload.sql.cells import OUTSIDE, CellValues
+from dpscale.workload.sql.conditions import ALWAYS, Condition, Conditions
+from dpscale.workload.sql.scope import Scope
+from dpscale.workload.sql.statements import exp
+from dpscale.workload.sums import SUM, centred_rows, sum_queries
+
+SAMPLE, POPULATION = ("Variance", "Stddev", "StddevSamp"), ("VariancePop", "StddevPop")
+FORMS = "COUNT, SUM, AVG, VAR_SAMP, VAR_POP, STDDEV_SAMP, STDDEV_POP, MEDIAN or QUANTILE_CONT"
+SHARE_OF_COUNT = 1 / 3  # weight of the denominator of a ratio, see `workload.sums`
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """Sum over the records that satisfy a condition: of 1, or of an entry for the cell of an attribute or number.
+
+    Attributes
+    ----------
+    condition : Condition
+    axis : str
+        Attribute or number of the entries; empty for a number of records.
+    row : ndarray, shape (cells,)
+        Entries.
+    text : str
+        Name of the entries.
+    unit : float
+        Size of an answer that compares with one record.
+    """
+
+    condition: Condition
+    axis: str = ""
+    row: Floats = field(default_factory=lambda: np.ones(0))
+    text: str = ""
+    unit: float = 1.0
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Value that is equal for equal queries."""
+        return self.axis, self.row.tobytes(), self.condition.key
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """Constant plus a combination of terms."""
+
+    terms: tuple[tuple[float, Term], ...]
+    constant: float = 0.0
+
+    def times(self, factor: float) -> Linear:
+        """Return the combination times a number."""
+        return Linear(tuple((factor * one, term) for one, term in self.terms), factor * self.constant)
+
+    def plus(self, other: Linear) -> Linear:
+        """Return the sum of two combinations."""
+        return Linear(self.terms + other.terms, self.constant + other.constant)
+
+
+@dataclass(frozen=True, eq=False)
+class Quotient:
+    """shift + scale · above/below.
+
+    Attributes
+    ----------
+    above, below : Linear
+    scale, shift : float
+    ends : tuple of float
+        Range of the ratio above/below.
+    """
+
+    above: Linear
+    below: Linear
+    scale: float = 1.0
+    shift: float = 0.0
+    ends: tuple[float, float] = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Variance of a column, or its root: scale² (q − t²/n)/(n − 1), or /n of the records as a population."""
+
+    squares: Linear
+    sums: Linear
+    counts: Linear
+    scale: float
+    sample: bool
+    root: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Rank:
+    """Quantile of an attribute over the records that satisfy a condition."""
+
+    attribute: str
+    q: float
+    condition: Condition
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Number of distinct privacy units."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """Value rounded to a number of digits."""
+
+    value: Value
+    digits: int
+
+
+Value = Linear | Quotient | Spread | Rank | Units | Rounded
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Part of an argument of an aggregate: on the records with a condition it is factor · column, or a constant."""
+
+    condition: Condition
+    factor: float
+    column: str = ""
+
+
+class Aggregates:
+    """Reader of the expressions of a statement whose records satisfy a condition.
+
+    Parameters
+    ----------
+    scope : Scope
+    conditions : Conditions
+    where : Condition
+    """
+
+    def __init__(self, scope: Scope, conditions: Conditions, where: Condition) -> None:
+        self.scope, self.conditions, self.where = scope, conditions, where
+        self.refuse = scope.statement.refuse
+
+    def value(self, node: Any) -> Value:
+        """Return an expression of aggregates and numbers.
+
+        Raises
+        ------
+        JobError
+            For an expression whose interval is not known.
+        """
+        match node:
+            case exp.Paren() | exp.Cast() | exp.TryCast():
+                return self.value(node.this)
+            case exp.Filter():
+                return self._of_records(node.this, self.conditions.both(node, self.where, self._filter(node)))
+            case exp.AggFunc() | exp.CountIf():
+                return self._of_records(node, self.where)
+            case exp.Neg():
+                return self._scaled(node, self.value(node.this), -1.0)
+            case exp.Round():
+                digits = 0 if node.args.get("decimals") is None else int(self._number(node.args["decimals"]))
+                return Rounded(self.value(node.this), digits)
+            case exp.Add() | exp.Sub():
+                return self._sum(node)
+            case exp.Mul() | exp.Div():
+                return self._product(node)
+            case exp.Nullif() if isinstance(node.expression, exp.Literal) and self._number(node.expression) == 0:
+                return self.value(node.this)  # a quotient whose denominator may be 0 is missing in any case
+            case exp.Coalesce():
+                return self.value(node.this)
+        if not self.scope.columns(node) and node.find(exp.AggFunc) is None:
+            return Linear((), self._number(node))
+        if isinstance(node, exp.Column):
+            self.refuse(node, "a column of GROUP BY, or an aggregate of it", f"write GROUP BY {node.sql()}, or AVG(…)")
+        self.refuse(node, f"sums, differences and ratios of {FORMS}", "ask for its parts, and compute it from them")
+
+    def _filter(self, node: Any) -> Condition:
+        return self.conditions.read(node.expression.this)
+
+    def _number(self, node: Any) -> float:
+        return CellValues(self.scope, None).number(node)
+
+    def _sum(self, node: Any) -> Value:
+        one, other = self.value(node.left), self.value(node.right)
+        sign = -1.0 if isinstance(node, exp.Sub) else 1.0
+        if isinstance(one, Linear) and isinstance(other, Linear):
+            return one.plus(other.times(sign))
+        if isinstance(one, Quotient) and isinstance(other, Linear) and not other.terms:
+            return replace(one, shift=one.shift + sign * other.constant)
+        if isinstance(other, Quotient) and isinstance(one, Linear) and not one.terms:
+            return replace(other, scale=sign * other.scale, shift=one.constant + sign * other.shift)
+        self.refuse(node, "sums and differences of counts and sums, or of a ratio and a number",
+                    "ask for the two ratios; release.difference compares two groups")  # fmt: skip
+
+    def _product(self, node: Any) -> Value:
+        one, other = self.value(node.left), self.value(node.right)
+        if isinstance(node, exp.Mul):
+            constant, rest = (one, other) if _is_constant(one) else (other, one)
+            if not isinstance(constant, Linear) or constant.terms:
+                self.refuse(node, "a product with a number", "multiply by a number")
+            return self._scaled(node, rest, constant.constant)
+        if isinstance(other, Linear) and not other.terms:
+            if not other.constant:
+                self.refuse(node.right, "a number other than 0", "divide by another number")
+            return self._scaled(node, one, 1 / other.constant)
+        if isinstance(one, Quotient) and not one.shift and isinstance(other, Linear):
+            self.refuse(node, "a ratio of two sums or counts", "divide by one number of records")
+        if not isinstance(one, Linear) or not isinstance(other, Linear):
+            self.refuse(node, "a ratio of two sums or counts", "ask for the parts, and divide them")
+        return Quotient(one, other, ends=_ends(one, other))
+
+    def _scaled(self, node: Any, value: Value, factor: float) -> Value:
+        if isinstance(value, Linear):
+            return value.times(factor)
+        if isinstance(value, Quotient):
+            return replace(value, scale=factor * value.scale, shift=factor * value.shift)
+        self.refuse(node, "a product of a number with a count, sum or ratio", "multiply afterwards")
+
+    # --- aggregates -----------------------------------------------------------------------------------------------------
+
+    def _of_records(self, node: Any, where: Condition) -> Value:
+        """Return an aggregate over the records that satisfy a condition."""
+        match node:
+            case exp.Count():
+                return self._count(node, where)
+            case exp.CountIf():
+                return self._counted(self.conditions.both(node, where, self.conditions.read(node.this)))
+            case exp.Sum() if not isinstance(node.this, exp.Distinct):
+                return self._summed(node, self._pieces(node.this, where))
+            case exp.Avg() if not isinstance(node.this, exp.Distinct):
+                return self._mean(node, self._pieces(node.this, where))
+            case exp.Median():
+                return self._rank(node, 0.5, where)
+            case exp.PercentileCont() | exp.Quantile() | exp.ApproxQuantile():
+                q = node.expression if node.expression is not None else node.args.get("quantile")
+                return self._rank(node, self._number(q), where)
+        if type(node).__name__ in SAMPLE + POPULATION:
+            return self._spread(node, self._pieces(node.this, where))
+        if isinstance(node, exp.Min | exp.Max):
+            self.refuse(node, "a statistic of many records", "write QUANTILE_CONT(…, 0.99), or 0.01",
+                        "the value of a single record")  # fmt: skip
+        self.refuse(node, FORMS, "use one of these, without DISTINCT")
+
+    def _count(self, node: Any, where: Condition) -> Value:
+        if isinstance(node.this, exp.Star) or node.this is None:
+            return self._counted(where)
+        if isinstance(node.this, exp.Distinct):
+            return self._units(node, where)
+        pieces = self._pieces(node.this, where)
+        return _total([self._records(piece) for piece in pieces])
+
+    def _units(self, node: Any, where: Condition) -> Units:
+        named = node.this.expressions
+        unit = self.scope.unit
+        columns = tuple(one.name for one in named if isinstance(one, exp.Column))
+        if len(columns) != len(named) or not unit or set(columns) != set(unit):
+            self.refuse(node, f"COUNT(DISTINCT {', '.join(unit) or 'privacy unit'})", "count the privacy unit of the"
+                        " job, or leave DISTINCT out", "" if unit else "but a row is protected")  # fmt: skip
+        if where.factors:
+            self.refuse(node, "units of all records", "leave WHERE and FILTER out; group by the attribute instead")
+        return Units()
+
+    def _pieces(self, node: Any, where: Condition) -> list[Piece]:
+        """Return the parts of an argument; on other records it is null."""
+        match node:
+            case exp.Paren() | exp.Cast() | exp.TryCast():
+                return self._pieces(node.this, where)
+            case exp.Case() | exp.If():
+                return list(self._branches(node, where))
+            case exp.Null():
+                return []
+            case exp.Neg():
+                return [replace(one, factor=-one.factor) for one in self._pieces(node.this, where)]
+            case exp.Mul() | exp.Div():
+                return self._multiplied(node, where)
+            case exp.Column():
+                name = self.scope.name_of(node)
+                known = ALWAYS if name in self.scope.domain.number_names else self.conditions.known(name)
+                return [Piece(self.conditions.both(node, where, known), 1.0, name)]
+            case exp.Coalesce() if isinstance(node.this, exp.Column) and len(node.expressions) == 1:
+                name = self.scope.attribute(node.this).name
+                null = exp.Is(this=node.this.copy(), expression=exp.Null())
+                rest = self.conditions.both(node, where, self.conditions.read(null))
+                return self._pieces(node.this, where) + self._pieces(node.expressions[0], rest) if name else []
+        if isinstance(node, exp.Predicate | exp.Connector | exp.Not | exp.Boolean):
+            true, false = (self.conditions.both(node, where, self.conditions.read(node, negated))
+                           for negated in (False, True))  # fmt: skip
+            return [Piece(true, 1.0), Piece(false, 0.0)]
+        if not self.scope.columns(node):
+            return [Piece(where, self._number(node))]
+        return self._by_cells(node, where)
+
+    def _by_cells(self, node: Any, where: Condition) -> list[Piece]:
+        """Return an expression on one attribute as a piece for each of its values."""
+        names = self.scope.names(node)
+        if len(names) != 1:
+            self.refuse(node, "an argument with one column: x, 2 * x, or CASE WHEN … THEN x ELSE 0 END",
+                        "sum the columns apart, and add the sums")  # fmt: skip
+        values = CellValues(self.scope, self.scope.domain[names[0]]).values(node)
+        found = []
+        for value in dict.fromkeys(one for one in values if one is not None and one is not OUTSIDE):
+            if not isinstance(value, int | float):
+                self.refuse(node, "a numeric argument", "count it: COUNT(*) with GROUP BY or FILTER")
+            cells = Condition({names: np.array([one is not OUTSIDE and one == value for one in values])})
+            found.append(Piece(self.conditions.both(node, where, cells), float(value)))
+        return found
+
+    def _multiplied(self, node: Any, where: Condition) -> list[Piece]:
+        constant, rest = node.right, node.left
+        if isinstance(node, exp.Mul) and self.scope.columns(constant):
+            constant, rest = rest, constant
+        if self.scope.columns(constant):
+            self.refuse(node, "a product with a number", 'ask for family = "moments" of the two numbers')
+        factor = self._number(constant)
+        if isinstance(node, exp.Div) and not factor:
+            self.refuse(constant, "a number other than 0", "divide by another number")
+        factor = 1 / factor if isinstance(node, exp.Div) else factor
+        return [replace(one, factor=factor * one.factor) for one in self._pieces(rest, where)]
+
+    def _branches(self, node: Any, where: Condition) -> Iterator[Piece]:
+        branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
+        default = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
+        operand = node.this if isinstance(node, exp.Case) else None
+        rest = where
+        for branch in branches:
+            test = branch.this if operand is None else exp.EQ(this=operand.copy(), expression=branch.this.copy())
+            yield from self._pieces(branch.args["true"], self.conditions.both(node, rest, self.conditions.read(test)))
+            rest = self.conditions.both(node, rest, self._not_true(node, test))
+        if default is not None:
+            yield from self._pieces(default, rest)
+
+    def _not_true(self, node: Any, test: Any) -> Condition:
+        """Return the records for which a condition is false or unknown."""
+        true, false = self.conditions.read(test), self.conditions.read(test, negated=True)
+        if not true.factors:
+            return self.conditions.nothing()
+        if len(true.factors) == 1:
+            ((names, flags),) = true.factors.items()
+            return Condition({names: ~flags}) if not flags.all() else self.conditions.nothing()
+        unknown = [name for name in true.names if self.scope.domain[name].null_cell >= 0]
+        if unknown:
+            self.refuse(node, "a CASE on attributes without nulls, or on one attribute", "use one attribute in WHEN")
+        return false
+
+    def _counted(self, condition: Condition) -> Linear:
+        return Linear(((1.0, Term(condition)),))
+
+    def _records(self, piece: Piece) -> Linear:
+        """Return the number of records of a piece."""
+        number = self._number_of(piece)
+        if number is None or number.null_cell < 0:
+            return self._counted(piece.condition)
+        row = (np.arange(number.size) != number.null_cell).astype(np.float64)
+        return Linear(((1.0, Term(piece.condition, number.name, row, f"records with {number.name}")),))
+
+    def _number_of(self, piece: Piece) -> Number | None:
+        axis = self.scope.domain[piece.column] if piece.column else None
+        return axis if isinstance(axis, Number) else None
+
+    def _summed(self, node: Any, pieces: Sequence[Piece]) -> Linear:
+        return _total([self._sum_of(node, piece) for piece in pieces])
+
+    def _sum_of(self, node: Any, piece: Piece) -> Linear:
+        if not piece.column:
+            return self._counted(piece.condition).times(piece.factor)
+        number = self._number_of(piece)
+        if number is not None:
+            queries = sum_queries(number)
+            row, unit = queries.array[0], queries.unit
+        else:
+            row = self._cell_values(node, piece.column)
+            unit = max(float(np.ptp(row[np.flatnonzero(row == row)])) / 2, 1e-300)
+        row = np.where(np.isnan(row), 0.0, row)
+        return Linear(((piece.factor, Term(piece.condition, piece.column, row, f"{SUM} of {piece.column}", unit)),))
+
+    def _cell_values(self, node: Any, name: str) -> Floats:
+        """Return the numbers that the cells of an attribute stand for; nan for nulls and outside values."""
+        values = CellValues(self.scope, self.scope.domain[name]).values(exp.column(name))
+        if not all(isinstance(one, int | float) or one is None or one is OUTSIDE for one in values):
+            self.refuse(node, "a column of numbers", f"count it, or declare [numbers.{name}] in the domain file")
+        if any(one is OUTSIDE for one in values):
+            self.refuse(node, "an attribute without a cell of outside values", f"declare [numbers.{name}] in the domain"
+                        " file, or outside = 'clip'")  # fmt: skip
+        return np.array([np.nan if one is None else float(one) for one in values])
+
+    def _centred(self, node: Any, pieces: Sequence[Piece]) -> tuple[dict[str, Linear], float, float]:
+        """Return t, n and q of an argument with one column or constants, its centre and half its range."""
+        columns = {piece.column for piece in pieces}
+        if not pieces or len(columns) > 1 or (columns != {""} and len({piece.factor for piece in pieces}) > 1):
+            self.refuse(node, "an argument with one column, or with constants", "average one column")
+        (column,) = columns
+        if not column:
+            values = np.array([piece.factor for piece in pieces])
+            low, high = float(values.min()), float(values.max())
+            centre, half = (low + high) / 2, max((high - low) / 2, 1e-300)
+            centred = (values - centre) / half
+            each = [self._counted(piece.condition) for piece in pieces]
+            figures = {"t": _total([one.times(v) for one, v in zip(each, centred.tolist(), strict=True)]),
+                       "n": _total(each), "q": _total([one.times(v * v) for one, v in zip(each, centred, strict=True)])}  # fmt: skip
+            return figures, centre, half
+
+        number, factor = self._number_of(pieces[0]), pieces[0].factor
+        if number is not None:
+            low, high = number.cell_ends
+            rows, centre, half = centred_rows(number), (low + high) / 2, number.half_range
+        else:
+            values = self._cell_values(node, column)
+            low, high = float(np.nanmin(values)), float(np.nanmax(values))
+            centre, half = (low + high) / 2, max((high - low) / 2, 1e-300)
+            centred, known = np.nan_to_num((values - centre) / half), (~np.isnan(values)).astype(np.float64)
+            rows = {"t": centred * known, "n": known, "q": centred**2 * known}
+        figures = {name: _total([Linear(((1.0, Term(piece.condition, column, row, f"{name} of {column}")),))
+                                 for piece in pieces]) for name, row in rows.items()}  # fmt: skip
+        return figures, factor * centre, factor * half
+
+    def _mean(self, node: Any, pieces: Sequence[Piece]) -> Value:
+        if {piece.column for piece in pieces} == {""} and {piece.factor for piece in pieces} <= {0.0, 1.0}:
+            ones = _total([self._counted(piece.condition) for piece in pieces if piece.factor])
+            return Quotient(ones, _whole([self._counted(piece.condition) for piece in pieces], self.where, pieces),
+                            ends=(0.0, 1.0))  # fmt: skip
+        figures, centre, half = self._centred(node, pieces)
+        limit = 1.0
+        if pieces[0].column and (number := self._number_of(pieces[0])) is not None:
+            limit = float(number.rows_per_unit)
+        return Quotient(figures["t"], figures["n"], half, centre, (-limit, limit))
+
+    def _spread(self, node: Any, pieces: Sequence[Piece]) -> Value:
+        figures, _, half = self._centred(node, pieces)
+        if "q" not in figures:
+            self.refuse(node, "a number whose squares are measured", "ask for STDDEV_SAMP in the workload of the job")
+        kind = type(node).__name__
+        return Spread(figures["q"], figures["t"], figures["n"], half, kind in SAMPLE, kind.startswith("Stddev"))
+
+    def _rank(self, node: Any, q: float, where: Condition) -> Rank:
+        if not 0 <= q <= 1:
+            self.refuse(node, "a quantile between 0 and 1", "0.5 is the median")
+        if not isinstance(node.this, exp.Column):
+            self.refuse(node, "a quantile of one column", "name the column alone")
+        name = self.scope.name_of(node.this)
+        attribute = self.scope.domain[name]
+        if isinstance(attribute, Number) or attribute.kind not in ("integer", "coded", "bins"):
+            self.refuse(node, "a quantile of an attribute of kind integer, coded or bins",
+                        f"add an attribute of kind bins with from = {name!r} to the domain file")  # fmt: skip
+        return Rank(name, q, where)
+
+
+def _is_constant(value: Value) -> bool:
+    return isinstance(value, Linear) and not value.terms
+
+
+def _total(parts: Sequence[Linear]) -> Linear:
+    found = Linear(())
+    for part in parts:
+        found = found.plus(part)
+    return found
+
+
+def _whole(parts: Sequence[Linear], where: Condition, pieces: Sequence[Piece]) -> Linear:
+    """Return the number of records of pieces that divide those of a condition, as one term if they are two."""
+    if len(pieces) == 2:
+        joined = _joined_factors(pieces[0].condition, pieces[1].condition)
+        if joined is not None:
+            return Linear(((1.0, Term(joined)),))
+    return _total(parts)
+
+
+def _joined_factors(one: Condition, other: Condition) -> Condition | None:
+    """Return the union of two disjoint conditions that differ in one factor; None if they differ in more."""
+    names = {*one.factors, *other.factors}
+    differing = [own for own in names if own not in one.factors or own not in other.factors
+                 or not np.array_equal(one.factors[own], other.factors[own])]  # fmt: skip
+    if len(differing) != 1 or differing[0] not in one.factors or differing[0] not in other.factors:
+        return None
+    flags = one.factors[differing[0]] | other.factors[differing[0]]
+    rest = {own: mask for own, mask in one.factors.items() if own != differing[0]}
+    return Condition(rest if flags.all() else {**rest, differing[0]: flags})
+
+
+def _ends(above: Linear, below: Linear) -> tuple[float, float]:
+    """Return the range of a ratio: of a part of the records and all of them, 0 to 1."""
+    counts = [value.terms[0] for value in (above, below)
+              if len(value.terms) == 1 and not value.constant and not value.terms[0][1].axis]  # fmt: skip
+    if len(counts) < 2 or not counts[0][1].condition.within(counts[1][1].condition):
+        return -math.inf, math.inf
+    ratio = counts[0][0] / counts[1][0]
+    return min(0.0, ratio), max(0.0, ratio)

@@ -1,0 +1,422 @@
+"""Linear queries of a grouping set: for each term a matrix on every attribute, whose products are the queries.
+
+A row of the matrix of an attribute is a group of its cells, without those that the condition of the term excludes, times
+the entries of the term on that attribute. A condition on several attributes together is no product; the queries are then
+an array over all cells. Levels of one hierarchy are written on the finest of them.
+
+Queries that differ on one attribute only have sums that are products too. So the covariance of the terms of a ratio
+follows from the errors of products, and nothing is built over the cells of all attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
+from dpscale.workload.families import ProductQueries
+from dpscale.workload.family import Family
+from dpscale.workload.listed import MOST_ENTRIES, TOTAL, ExplicitPart, ListedQueries, NamedQueries, QueryTexts
+from dpscale.workload.one_way import MARGINAL
+from dpscale.workload.parts import WorkloadPart, part_of
+from dpscale.workload.sql.aggregates import SHARE_OF_COUNT, Linear, Quotient, Rank, Rounded, Spread, Term, Value
+from dpscale.workload.sql.conditions import Condition, spread
+from dpscale.workload.sql.selection import Selection, terms_of
+from dpscale.workload.sums import ValueQueries
+
+MOST_ROWS = 1 << 20  # of a grouping set
+SHARES_OF_VARIANCE = (1.0, 4 / 3, 1 / 5)  # weights of squares, sums and counts, see `workload.sums`
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """Queries on one attribute, shape (rows, cells); the cells themselves without an array."""
+
+    array: Floats | None
+
+    def dense(self, size: int) -> Floats:
+        """Return the queries as an array."""
+        return np.eye(size) if self.array is None else self.array
+
+    def equals(self, other: Matrix) -> bool:
+        """Return whether two are the same queries."""
+        if self.array is None or other.array is None:
+            return self.array is other.array
+        return np.array_equal(self.array, other.array)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Queries of a term: a matrix for each attribute, and conditions on several attributes together."""
+
+    matrices: dict[str, Matrix]
+    joint: Condition
+
+
+class Block:
+    """Grouping set of a selection.
+
+    Parameters
+    ----------
+    selection : Selection
+    places : tuple of int
+        Keys of the set.
+    """
+
+    def __init__(self, selection: Selection, places: tuple[int, ...]) -> None:
+        self.selection, self.domain, self.places = selection, selection.domain, places
+
+    @cached_property
+    def _levels(self) -> dict[str, str]:
+        """For each level of a hierarchy in the set, the finest one."""
+        used = {self.selection.keys[place].attribute for place in self.places} | self.selection.where.names
+        for output in self.selection.columns:
+            if output.value is not None:
+                terms = terms_of(output.value)
+                used |= {name for term in terms for name in (*term.condition.names, term.axis) if name}
+                if (rank := rank_of(output.value)) is not None:
+                    used |= {rank.attribute, *rank.condition.names}
+        found: dict[str, str] = {}
+        for own in self.domain.hierarchies:
+            mine = sorted((name for name in used if name in own.names), key=own.position)
+            found |= {name: mine[-1] for name in mine}
+        return found
+
+    def _cells(self, name: str) -> Integers:
+        """Return the cell of an attribute for each cell of the level on which it is written."""
+        finest = self._levels.get(name, name)
+        own = self.domain.hierarchy_of(name)
+        if finest == name or own is None:
+            return np.arange(self.domain[name].size)
+        return own.ancestors(name, finest)
+
+    def lifted(self, condition: Condition) -> Condition:
+        """Return a condition on the levels on which its attributes are written."""
+        factors: dict[AttributeSet, Flags] = {}
+        for names, flags in condition.factors.items():
+            for axis, name in enumerate(names):
+                flags = flags.take(self._cells(name), axis=axis)
+            finest = tuple(self._levels.get(name, name) for name in names)
+            factors[finest] = factors[finest] & flags if finest in factors else flags
+        return Condition(factors)
+
+    # --- rows -----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _axes(self) -> dict[str, tuple[Integers, Integers]]:
+        """For each attribute of the keys, the row of each of its cells (−1 for none), and the keys' groups of each row."""
+        by_name: dict[str, list[int]] = {}
+        for place in self.places:
+            name = self.selection.keys[place].attribute
+            by_name.setdefault(self._levels.get(name, name), []).append(place)
+        where, found = self.lifted(self.selection.where), {}
+        for name in self.domain.ordered(by_name):
+            groups = np.stack([self.selection.keys[place].groups[self._cells(self.selection.keys[place].attribute)]
+                               for place in by_name[name]])  # fmt: skip
+            allowed = where.factors.get((name,), np.ones(groups.shape[1], np.bool_)) & (groups >= 0).all(axis=0)
+            rows = np.full(groups.shape[1], -1)
+            kinds, rows[allowed] = np.unique(groups[:, allowed], axis=1, return_inverse=True)
+            found[name] = rows, kinds
+        return found
+
+    @cached_property
+    def attributes(self) -> AttributeSet:
+        """Attributes of the keys, in domain order."""
+        return tuple(self._axes)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Number of groups on each attribute."""
+        return tuple(kinds.shape[1] for _, kinds in self._axes.values())
+
+    @cached_property
+    def groups(self) -> dict[int, Integers]:
+        """Group of each row of the set, in row-major order of the attributes, for each key."""
+        found = {}
+        grids = np.indices(self.shape).reshape(len(self.shape), math.prod(self.shape))
+        by_name = {name: [] for name in self.attributes}
+        for place in self.places:
+            name = self.selection.keys[place].attribute
+            by_name[self._levels.get(name, name)].append(place)
+        for axis, name in enumerate(self.attributes):
+            kinds = self._axes[name][1]
+            for number, place in enumerate(by_name[name]):
+                found[place] = kinds[number][grids[axis]]
+        return found
+
+    @cached_property
+    def order(self) -> Integers:
+        """Rows of the set in the order of its keys, without those that WHERE excludes."""
+        keys = [self.groups[place] for place in reversed(self.places)]
+        order = np.lexsort(keys) if keys else np.arange(1)
+        return order[self._possible[order]]
+
+    @cached_property
+    def _possible(self) -> Flags:
+        """Whether WHERE admits a cell of each row."""
+        flags = np.ones(math.prod(self.shape), np.bool_)
+        for names, allowed in self.lifted(self.selection.where).factors.items():
+            shared = [name for name in names if name in self._axes]
+            if len(names) == 1 or not shared:
+                continue
+            some = allowed.any(axis=tuple(axis for axis, name in enumerate(names) if name not in shared))
+            for axis, name in enumerate(shared):
+                rows, kinds = self._axes[name]
+                some = np.stack([np.take(some, np.flatnonzero(rows == row), axis=axis).any(axis=axis)
+                                 for row in range(kinds.shape[1])], axis=axis)  # fmt: skip
+            sizes = [size if name in shared else 1 for name, size in zip(self.attributes, self.shape, strict=True)]
+            flags &= np.broadcast_to(some.reshape(sizes), self.shape).reshape(-1)
+        return flags
+
+    def check(self) -> None:
+        """Raise JobError for too many rows."""
+        if (count := math.prod(self.shape)) > MOST_ROWS:
+            self.selection.statement.refuse(self.selection.statement.tree, f"at most {MOST_ROWS:,} rows of a grouping set",
+                                            "group by fewer attributes, or by ranges", f"which has {count:,} rows")  # fmt: skip
+
+    # --- queries --------------------------------------------------------------------------------------------------------
+
+    def product(self, term: Term) -> Product:
+        """Return the queries of a term."""
+        condition = self.lifted(term.condition)
+        single = {names[0]: flags for names, flags in condition.factors.items() if len(names) == 1}
+        joint = Condition({names: flags for names, flags in condition.factors.items() if len(names) > 1})
+        entries = self._levels.get(term.axis, term.axis)
+        matrices = {}
+        for name in self.domain.ordered({*self.attributes, *single, *joint.names, *([entries] if entries else [])}):
+            size = self.domain[name].size
+            factor = np.ones(size)
+            if name in single:
+                factor = factor * single[name]
+            if name == entries:
+                factor = factor * term.row[self._cells(term.axis)]
+            matrices[name] = self._matrix(name, factor)
+        return Product(matrices, joint)
+
+    def _matrix(self, name: str, factor: Floats) -> Matrix:
+        if name not in self._axes:
+            return Matrix(factor[None])
+        rows, kinds = self._axes[name]
+        count, size = kinds.shape[1], len(rows)
+        if count == size and (factor == 1).all() and np.array_equal(rows, np.arange(size)):
+            return Matrix(None)
+        if count * size > MOST_ENTRIES:
+            self.selection.statement.refuse(self.selection.statement.tree, f"at most {MOST_ENTRIES:,} entries of the groups"
+                                            f" of {name}", "group by all its values, or by longer ranges",
+                                            f"with {count:,} groups of {size:,} cells")  # fmt: skip
+        array = np.zeros((count, size))
+        cells = np.flatnonzero(rows >= 0)
+        array[rows[cells], cells] = factor[cells]
+        return Matrix(array)
+
+    def rank_terms(self, rank: Rank) -> tuple[Attribute, list[Term]]:
+        """Return the attribute of a quantile and the numbers of records up to each of its listed cells."""
+        attribute = self.domain[rank.attribute]
+        up_to = np.tri(attribute.listed, attribute.size)
+        return attribute, [Term(rank.condition, rank.attribute, row) for row in up_to]
+
+    def combined(self, values: Sequence[Linear]) -> tuple[AttributeSet, dict[str, Matrix], str, Floats] | None:
+        """Return combinations of terms as products, if their terms differ on one attribute at most.
+
+        Returns
+        -------
+        names : AttributeSet
+        matrices : mapping of str to Matrix
+            Of the other attributes.
+        differing : str
+            The attribute; empty if all terms are equal, and the combinations multiples of a query.
+        arrays : ndarray, shape (values, rows, cells)
+            Queries of each combination on this attribute; without one the factors, shape (values, 1, 1).
+        """
+        terms = list({term.key: term for value in values for _, term in value.terms}.values())
+        products = {term.key: self.product(term) for term in terms}
+        if not terms or any(one.joint.factors for one in products.values()):
+            return None
+        names = self.domain.ordered({name for one in products.values() for name in one.matrices})
+        matrices, differing = dict[str, Matrix](), []
+        for name in names:
+            mine = {key: one.matrices.get(name) or self._matrix(name, np.ones(self.domain[name].size))
+                    for key, one in products.items()}  # fmt: skip
+            first = next(iter(mine.values()))
+            if all(first.equals(one) for one in mine.values()):
+                matrices[name] = first
+            else:
+                differing.append((name, mine))
+        if len(differing) > 1:
+            return None
+        if not differing:
+            factors = [sum(factor for factor, _ in value.terms) for value in values]
+            return names, matrices, "", np.array(factors)[:, None, None]
+        name, mine = differing[0]
+        size = self.domain[name].size
+        if any(one.array is None for one in mine.values()) and size**2 > MOST_ENTRIES:
+            return None
+        arrays = np.stack([reduce(np.add, [factor * mine[term.key].dense(size) for factor, term in value.terms])
+                           for value in values])  # fmt: skip
+        return names, matrices, name, arrays
+
+    def part(self, matrices: dict[str, Matrix], weight: float = 1.0) -> WorkloadPart:
+        """Return the products of matrices as a part of a workload."""
+        given: dict[str, Any] = {name: NamedQueries(self._family(name, one), QueryTexts(listed=tuple(self._texts(name, one))))
+                 for name, one in matrices.items()}  # fmt: skip
+        names = self.domain.ordered(given)
+        given = given or {self.domain.names[0]: TOTAL}
+        return part_of(ProductQueries(predicates=given, label=self.selection.name), self.domain, (names,), (weight,))
+
+    def _family(self, name: str, matrix: Matrix) -> Family:
+        if matrix.array is None:
+            return MARGINAL
+        if name in self.domain.number_names:
+            texts = tuple(f"query {number}" for number in range(len(matrix.array)))
+            return ValueQueries(listed=texts, rows=tuple(tuple(map(float, row)) for row in matrix.array))
+        return ListedQueries.of(matrix.array)
+
+    def _texts(self, name: str, matrix: Matrix) -> Iterator[str]:
+        """Yield a text for each query on an attribute."""
+        count = self.domain[name].size if matrix.array is None else len(matrix.array)
+        labels = self._group_texts(name)
+        for number in range(count):
+            yield labels[number % len(labels)] if labels else f"{name}: selected"
+
+    def _group_texts(self, name: str) -> list[str]:
+        if name not in self._axes:
+            return []
+        places = [place for place in self.places
+                  if self._levels.get(key := self.selection.keys[place].attribute, key) == name]  # fmt: skip
+        keys = [self.selection.keys[place] for place in places]
+        return [" and ".join(f"{key.text} = {key.labels[group]}" for key, group in zip(keys, kind, strict=True))
+                for kind in self._axes[name][1].T.tolist()]  # fmt: skip
+
+    def array(self, names: AttributeSet, value: Linear, row: int | None = None) -> Floats:
+        """Return the queries of a combination over the cells of some attributes.
+
+        Parameters
+        ----------
+        names : AttributeSet
+            All attributes of its terms.
+        value : Linear
+        row : int, optional
+            Only the query of one row, shape (sizes…); otherwise shape (rows, sizes…).
+        """
+        place = None if row is None else dict(zip(self.attributes, np.unravel_index(row, self.shape), strict=True))
+        total = np.zeros(())
+        for factor, term in value.terms:
+            own = self.product(term)
+            lead = len(self.shape) if place is None else 0
+            found = np.full((1,) * (lead + len(names)), factor)
+            for axis, name in enumerate(names):
+                matrix = own.matrices.get(name) or self._matrix(name, np.ones(self.domain[name].size))
+                dense = matrix.dense(self.domain[name].size)
+                shape = [1] * (lead + len(names))
+                shape[lead + axis] = dense.shape[1]
+                if name in self._axes and place is None:
+                    shape[self.attributes.index(name)] = dense.shape[0]
+                elif name in self._axes:
+                    dense = dense[place[name]]  # type: ignore[index]
+                found = found * dense.reshape(shape)
+            for joint, flags in own.joint.factors.items():
+                found = found * spread(self.domain, joint, names, flags)
+            total = total + found
+        count = () if row is not None else (math.prod(self.shape),)
+        return np.broadcast_to(total, (*(() if row is not None else self.shape), *self.domain.shape(names))).reshape(
+            *count, *self.domain.shape(names)
+        )
+
+    def names_of(self, values: Sequence[Linear]) -> AttributeSet:
+        """Return the attributes of combinations and of the keys."""
+        found = set(self.attributes)
+        for value in values:
+            for _, term in value.terms:
+                found |= self.product(term).matrices.keys()
+        return self.domain.ordered(found)
+
+
+def rank_of(value: Value) -> Rank | None:
+    """Return the quantile that a value is, if it is one."""
+    inner = value.value if isinstance(value, Rounded) else value
+    return inner if isinstance(inner, Rank) else None
+
+
+def blocks_of(selection: Selection) -> list[Block]:
+    """Return the grouping sets of a selection. Raises JobError for too many rows."""
+    found = [Block(selection, places) for places in selection.sets]
+    for block in found:
+        block.check()
+    return found
+
+
+def planned(value: Value) -> list[tuple[Linear, float]]:
+    """Return the linear queries from which a value follows, with their weights for answers of unit size."""
+    match value:
+        case Linear():
+            return [(value, unit_of(value) ** -2.0)] if value.terms else []
+        case Quotient():
+            share = SHARE_OF_COUNT if math.isfinite(value.ends[0]) else 1.0
+            return [(value.above, unit_of(value.above) ** -2.0), (value.below, share * unit_of(value.below) ** -2.0)]
+        case Spread():
+            parts = (value.squares, value.sums, value.counts)
+            return list(zip(parts, SHARES_OF_VARIANCE, strict=True))
+        case Rounded():
+            return planned(value.value)
+    return []
+
+
+def unit_of(value: Linear) -> float:
+    """Return the size of an answer that compares with one record."""
+    return max(abs(factor) * term.unit for factor, term in value.terms)
+
+
+def workload_parts(selection: Selection) -> list[WorkloadPart]:
+    """Return the queries of a selection as parts of a workload, each distinct query once for each grouping set."""
+    found: list[WorkloadPart] = []
+    for block in blocks_of(selection):
+        weights: dict[Any, tuple[Linear, float]] = {}
+        for output in selection.columns:
+            if output.value is None:
+                continue
+            for linear, weight in planned(output.value):
+                key = tuple((factor, term.key) for factor, term in linear.terms)
+                weights[key] = linear, weights.get(key, (linear, 0.0))[1] + weight
+            if (rank := rank_of(output.value)) is not None:
+                found.append(_rank_part(block, rank))
+        for linear, weight in weights.values():
+            found.append(_linear_part(block, linear, weight * selection.statement.weight))
+    return found
+
+
+def _linear_part(block: Block, linear: Linear, weight: float) -> WorkloadPart:
+    alone = block.combined([linear])
+    if alone is not None:
+        names, matrices, differing, arrays = alone
+        if differing:
+            matrices = matrices | {differing: Matrix(arrays[0])}
+        else:
+            weight *= float(arrays[0, 0, 0]) ** 2
+        return block.part({name: matrices[name] for name in names}, weight)
+
+    names, statement = block.names_of([linear]), block.selection.statement
+    if (entries := math.prod(block.shape) * block.domain.cells(names)) > MOST_ENTRIES:
+        statement.refuse(statement.tree, f"at most {MOST_ENTRIES:,} entries of queries that OR or differences join",
+                         "join conditions by AND, or group by fewer attributes",
+                         f"with {entries:,} entries over {', '.join(names)}")  # fmt: skip
+    array = block.array(names, linear)
+    texts = tuple(f"{statement.name}: row {row}" for row in range(len(array)))
+    return ExplicitPart(block.domain, names, array, np.full(len(array), weight), None, statement.name, texts)
+
+
+def _rank_part(block: Block, rank: Rank) -> WorkloadPart:
+    attribute, terms = block.rank_terms(rank)
+    weight = block.selection.statement.weight / attribute.listed
+    found = block.combined([Linear(((1.0, term),)) for term in terms])
+    if found is None or (terms and found[2] != rank.attribute) or rank.attribute in block.attributes:
+        statement = block.selection.statement
+        statement.refuse(statement.tree, "a quantile by groups of other attributes", "group by other attributes")
+    names, matrices, differing, arrays = found
+    return block.part({name: (matrices | {differing: Matrix(arrays[:, 0])})[name] for name in names}, weight)

@@ -1,0 +1,484 @@
+"""Values and conditions of one attribute, evaluated on the labels of its cells and never on records.
+
+Conditions have three values, as in SQL: a comparison with a null is unknown. A cell of values outside the domain equals
+no label; what else is true of it is unknown. An expression must select whole cells: a cut inside a bin or a month is
+refused.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timedelta
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import Flags
+from dpscale.domain.attribute import OUTSIDE_LABEL, Attribute, first_day, number_of
+from dpscale.workload.predicates import LabelledCells
+from dpscale.workload.sql.scope import Scope
+from dpscale.workload.sql.statements import exp
+
+SIGNS: Mapping[str, str] = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
+MIRRORED: Mapping[str, str] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+FUNCTIONS = "CASE, CAST, substr, left, right, upper, lower, trim, length, ||, year, month, quarter, date_trunc, + - * / // %"
+KINDS_OF_TEXT = ("TEXT", "VARCHAR", "CHAR", "NVARCHAR")
+KINDS_OF_NUMBER = ("INT", "BIGINT", "SMALLINT", "TINYINT", "DOUBLE", "FLOAT", "DECIMAL", "HUGEINT", "UINT")
+
+
+class Outside:
+    """Value of the cell of values outside the domain."""
+
+    def __repr__(self) -> str:
+        return OUTSIDE_LABEL
+
+
+OUTSIDE = Outside()
+
+
+class Truth(NamedTuple):
+    """Where a condition is true, and where it is known, for each cell of an attribute."""
+
+    true: Flags
+    known: Flags
+
+    def __invert__(self) -> Truth:
+        return Truth(self.known & ~self.true, self.known)
+
+    def __and__(self, other: Truth) -> Truth:  # type: ignore[override]
+        false = (self.known & ~self.true) | (other.known & ~other.true)
+        true = self.true & other.true
+        return Truth(true, true | false)
+
+    def __or__(self, other: Truth) -> Truth:
+        return ~(~self & ~other)
+
+
+class CellValues:
+    """Expressions on one attribute, or on none.
+
+    Parameters
+    ----------
+    scope : Scope
+    attribute : Attribute, optional
+        None for expressions without a column; they have one value.
+    """
+
+    def __init__(self, scope: Scope, attribute: Attribute | None) -> None:
+        self.scope, self.attribute = scope, attribute
+        self.size = 1 if attribute is None else attribute.size
+
+    def truth(self, node: Any) -> Truth:
+        """Return where a condition is true and where it is known.
+
+        Raises
+        ------
+        JobError
+            If the condition is of another kind or divides a cell.
+        """
+        match node:
+            case exp.Paren():
+                return self.truth(node.this)
+            case exp.Not():
+                return ~self.truth(node.this)
+            case exp.And() | exp.Or():
+                word = operator.and_ if isinstance(node, exp.And) else operator.or_
+                return reduce(word, map(self.truth, (node.left, node.right)))
+            case exp.Between():
+                low, high = (self._compared(node, sign, node.this, node.args[end]) for sign, end in
+                             ((">=", "low"), ("<=", "high")))  # fmt: skip
+                return low & high
+            case exp.In():
+                return self._among(node)
+            case exp.Is():
+                return self._is(node)
+            case exp.Like() | exp.ILike():
+                return self._like(node)
+            case exp.StartsWith() | exp.Contains() | exp.RegexpLike():
+                return self._texts(node)
+            case exp.Boolean() | exp.Null() | exp.Column():
+                return self._flags(node, self.values(node))
+            case exp.Cast() if node.to.this.name == "BOOLEAN":
+                return self._flags(node, self.values(node.this))
+        if type(node).__name__ in SIGNS:
+            return self._compared(node, SIGNS[type(node).__name__], node.this, node.expression)
+        self.scope.statement.refuse(node, "a condition: =, <>, <, <=, >, >=, BETWEEN, IN, LIKE, IS NULL, AND, OR, NOT",
+                                    "rewrite the condition", "which is no condition that is known")  # fmt: skip
+
+    def values(self, node: Any) -> list[Any]:
+        """Return the value of an expression in each cell: None for null, OUTSIDE where it is not known.
+
+        Raises
+        ------
+        JobError
+            If the expression has a function that is not known, or does not fit the labels.
+        """
+        match node:
+            case exp.Paren():
+                return self.values(node.this)
+            case exp.Column():
+                return self._labels(node)
+            case exp.Null():
+                return [None] * self.size
+            case exp.Boolean():
+                return [bool(node.this)] * self.size
+            case exp.Literal():
+                return [_literal(node)] * self.size
+            case exp.Case() | exp.If():
+                return self._case(node)
+            case exp.Coalesce():
+                lists = [self.values(one) for one in (node.this, *node.expressions)]
+                return [next((one for one in row if one is not None), None) for row in zip(*lists, strict=True)]
+            case exp.Cast() | exp.TryCast():
+                return self._cast(node)
+        if isinstance(node, exp.Predicate | exp.Connector | exp.Not):
+            truth = self.truth(node)
+            return [bool(t) if k else None for t, k in zip(truth.true, truth.known, strict=True)]
+        return self._applied(node)
+
+    def compared(self, node: Any, left: list[Any], right: list[Any]) -> Truth:
+        """Return the comparison `node` of two lists of values."""
+        return self._by_value(node, SIGNS[type(node).__name__], left, right)
+
+    def number(self, node: Any) -> float:
+        """Return the value of an expression without columns that is a number."""
+        value = self.values(node)[0]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.scope.statement.refuse(node, "a number", "write a number")
+        return value
+
+    # --- labels ---------------------------------------------------------------------------------------------------------
+
+    def _labels(self, node: Any) -> list[Any]:
+        attribute = self.attribute
+        assert attribute is not None
+        if attribute.kind == "bins":
+            self.scope.statement.refuse(node, "comparisons with the edges of its bins", f"write CASE WHEN {attribute.name}"
+                                        f" < {attribute.edges[1]:g} THEN …", "whose cells are bins")  # fmt: skip
+        listed = [attribute.labels[cell] for cell in range(attribute.listed)]
+        if attribute.kind == "date":
+            listed = [first_day(attribute.by, attribute.low + cell) for cell in range(attribute.listed)]
+        if attribute.kind == "boolean":
+            listed = [bool(one) for one in listed]
+        others = [None if cell == attribute.null_cell else OUTSIDE for cell in range(attribute.listed, attribute.size)]
+        return listed + others
+
+    def _flags(self, node: Any, values: list[Any]) -> Truth:
+        if not all(one in (0, 1, None) or one is OUTSIDE for one in values):
+            self.scope.statement.refuse(node, "a condition", "write a comparison, such as column = 1")
+        known = np.array([one in (0, 1) for one in values])
+        return Truth(np.array([one in (1,) for one in values]) & known, known)
+
+    def _is(self, node: Any) -> Truth:
+        every = np.ones(self.size, np.bool_)
+        if isinstance(node.expression, exp.Null):
+            if isinstance(node.this, exp.Column) and self.attribute is not None:
+                return Truth(np.arange(self.size) == self.attribute.null_cell, every)
+            return Truth(np.array([one is None for one in self.values(node.this)]), every)
+        if isinstance(node.expression, exp.Boolean):
+            inner = self.truth(node.this)
+            wanted = inner.true if node.expression.this else (~inner).true
+            return Truth(wanted, every)
+        self.scope.statement.refuse(node, "IS NULL, IS TRUE or IS FALSE", "write IS NULL or =")
+
+    # --- comparisons ----------------------------------------------------------------------------------------------------
+
+    def _compared(self, node: Any, sign: str, left: Any, right: Any) -> Truth:
+        left, right = _inner(left), _inner(right)
+        if isinstance(right, exp.Column) and not self.scope.columns(left):
+            left, right, sign = right, left, MIRRORED.get(sign, sign)
+        if isinstance(left, exp.Column) and self.attribute is not None and not self.scope.columns(right):
+            return self._with_label(node, sign, CellValues(self.scope, None).values(right)[0])
+        return self._by_value(node, sign, self.values(left), self.values(right))
+
+    def _with_label(self, node: Any, sign: str, value: Any) -> Truth:
+        """Return the comparison of the attribute itself with a constant."""
+        attribute = self.attribute
+        assert attribute is not None
+        unknown = np.zeros(self.size, np.bool_)
+        if value is None:
+            return Truth(unknown, unknown)
+        known = np.arange(self.size) < attribute.listed
+        if sign in ("=", "!=") and attribute.outside_cell >= 0:
+            known = known | (np.arange(self.size) == attribute.outside_cell)
+        if attribute.kind == "date":
+            sign, value = self._period(node, sign, value)
+        if attribute.kind == "boolean" and sign in ("=", "!="):
+            value = bool(value) if value in (0, 1) else value
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day)
+        try:
+            equal = LabelledCells(attribute, self.scope.statement.name).compared("=" if sign == "!=" else sign, value)
+        except JobError as error:
+            self.scope.statement.refuse(node, error.takes, error.remedy, f"where {attribute.name} is no such label"
+                                        if sign in ("=", "!=") else "which does not divide its cells")  # fmt: skip
+        true = np.asarray(equal) & known
+        return Truth(known & ~true if sign == "!=" else true, known)
+
+    def _period(self, node: Any, sign: str, value: Any) -> tuple[str, Any]:
+        """Return a comparison with a day as one with the period that begins or ends there."""
+        attribute = self.attribute
+        assert attribute is not None
+        day = value
+        if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+            day = self._read_day(node, value)
+        if isinstance(day, datetime):
+            if day.time() != datetime.min.time():
+                self.scope.statement.refuse(node, f"a {attribute.by}", "compare with a day", "a time of day")
+            day = day.date()
+        if not isinstance(day, date) or attribute.by == "day":
+            return sign, day
+        number = number_of(attribute.by, day)
+        first, last = first_day(attribute.by, number), first_day(attribute.by, number + 1) - timedelta(1)
+        fits = {"<": day == first, ">=": day == first, "<=": day == last, ">": day == last}.get(sign, False)
+        if not fits:
+            end = first if sign in ("<", ">=") else last
+            self.scope.statement.refuse(
+                node, f"a cut between two {attribute.by}s of {attribute.name}", f"write {end.isoformat()}"
+                if sign in MIRRORED else f"write date_trunc('{attribute.by}', {attribute.name}) = DATE '{first}'")  # fmt: skip
+        return sign, day
+
+    def _read_day(self, node: Any, text: str) -> date:
+        try:
+            return date.fromisoformat(text)
+        except ValueError:
+            self.scope.statement.refuse(node, "a day of the calendar", "correct the date")
+
+    def _by_value(self, node: Any, sign: str, left: list[Any], right: list[Any]) -> Truth:
+        found = [self._pair(node, sign, a, b) for a, b in zip(left, right, strict=True)]
+        return Truth(np.array([one is True for one in found]), np.array([one is not None for one in found]))
+
+    def _pair(self, node: Any, sign: str, a: Any, b: Any) -> bool | None:
+        if a is None or b is None:
+            return None
+        if a is OUTSIDE or b is OUTSIDE:
+            return sign == "!=" if sign in ("=", "!=") else None
+        if isinstance(a, date) != isinstance(b, date):
+            a, b = (self._read_day(node, one) if isinstance(one, str) else one for one in (a, b))
+        a, b = (datetime(one.year, one.month, one.day) if type(one) is date else one for one in (a, b))
+        if isinstance(a, str) != isinstance(b, str) or isinstance(a, date) != isinstance(b, date):
+            self.scope.statement.refuse(node, "values of one type", "write numbers plainly and texts in quotes")
+        return bool(COMPARE[sign](a, b))
+
+    def _among(self, node: Any) -> Truth:
+        listed = node.expressions
+        if not listed:
+            self.scope.statement.refuse(node, "IN with a list of values", "list the values")
+        return reduce(operator.or_, [self._compared(node, "=", node.this, one) for one in listed])
+
+    def _like(self, node: Any) -> Truth:
+        pattern = CellValues(self.scope, None).values(node.expression)[0]
+        if not isinstance(pattern, str):
+            self.scope.statement.refuse(node, "LIKE with a text", "write LIKE 'A%'")
+        written = "".join({"%": ".*", "_": "."}.get(one, re.escape(one)) for one in pattern)
+        compiled = re.compile(written, re.DOTALL | (re.IGNORECASE if isinstance(node, exp.ILike) else 0))
+        return self._matching(node, lambda text: compiled.fullmatch(text) is not None)
+
+    def _texts(self, node: Any) -> Truth:
+        part = CellValues(self.scope, None).values(node.expression)[0]
+        if not isinstance(part, str):
+            self.scope.statement.refuse(node, "a text", "write it in quotes")
+        if isinstance(node, exp.StartsWith):
+            return self._matching(node, lambda text: text.startswith(part))
+        if isinstance(node, exp.Contains):
+            return self._matching(node, lambda text: part in text)
+        try:
+            compiled = re.compile(part)
+        except re.error:
+            self.scope.statement.refuse(node, "a regular expression", "correct it, or write LIKE")
+        return self._matching(node, lambda text: compiled.search(text) is not None)
+
+    def _matching(self, node: Any, test: Callable[[str], bool]) -> Truth:
+        values = self.values(node.this)
+        if not all(isinstance(one, str) or one is None or one is OUTSIDE for one in values):
+            self.scope.statement.refuse(node, "an attribute of texts", "compare numbers with <, =, > or BETWEEN")
+        known = np.array([isinstance(one, str) for one in values])
+        return Truth(np.array([isinstance(one, str) and test(one) for one in values]), known)
+
+    # --- functions ------------------------------------------------------------------------------------------------------
+
+    def _case(self, node: Any) -> list[Any]:
+        branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
+        operand = node.this if isinstance(node, exp.Case) else None
+        default = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
+        found = [None] * self.size if default is None else self.values(default)
+        for branch in reversed(branches):
+            true = (self.truth(branch.this) if operand is None else self._compared(branch, "=", operand, branch.this)).true
+            chosen = self.values(branch.args["true"])
+            found = [one if flag else other for flag, one, other in zip(true, chosen, found, strict=True)]
+        return found
+
+    def _cast(self, node: Any) -> list[Any]:
+        kind = node.to.this.name
+        convert: Callable[[Any], Any] | None = None
+        if kind in KINDS_OF_TEXT:
+            convert = lambda value: str(value).lower() if isinstance(value, bool) else str(value)  # noqa: E731
+        elif kind in KINDS_OF_NUMBER:
+            whole = kind not in ("DOUBLE", "FLOAT", "DECIMAL")
+            convert = lambda value: _number(value, whole)  # noqa: E731
+        elif kind in ("DATE", "TIMESTAMP", "DATETIME", "TIMESTAMPTZ"):
+            convert = _day if kind == "DATE" else _moment
+        elif kind == "BOOLEAN":
+            convert = bool
+        if convert is None:
+            self.scope.statement.refuse(node, "a cast to a text, number, date or boolean", "leave the cast out")
+        return self._mapped(node, convert, [self.values(node.this)])
+
+    def _applied(self, node: Any) -> list[Any]:
+        """Return the values of a function of values."""
+        plain, name = CellValues(self.scope, None), type(node).__name__
+        if name in ARITHMETIC:
+            return self._mapped(node, ARITHMETIC[name], [self.values(node.left), self.values(node.right)])
+        if name in OF_ONE:
+            if name in UNITS:
+                self._check_period(node, UNITS[name])
+            return self._mapped(node, OF_ONE[name], [self.values(node.this)])
+        match node:
+            case exp.Substring():
+                start = int(plain.number(node.args["start"]))
+                length = node.args.get("length")
+                end = None if length is None else start - 1 + int(plain.number(length))
+                if start < 1:
+                    self.scope.statement.refuse(node, "a first letter from 1 on", "count letters from 1")
+                return self._mapped(node, lambda text: _text(text)[start - 1 : end], [self.values(node.this)])
+            case exp.Left() | exp.Right():
+                count = int(plain.number(node.expression))
+                cut = slice(0, count) if isinstance(node, exp.Left) else slice(-count if count else count, None)
+                return self._mapped(node, lambda text: _text(text)[cut] if count else "", [self.values(node.this)])
+            case exp.Concat() | exp.DPipe():
+                parts = node.expressions if isinstance(node, exp.Concat) else [node.left, node.right]
+                return self._mapped(node, lambda *texts: "".join(map(str, texts)), [self.values(one) for one in parts])
+            case exp.Round():
+                digits = 0 if node.args.get("decimals") is None else int(plain.number(node.args["decimals"]))
+                return self._mapped(node, lambda value: _rounded(value, digits), [self.values(node.this)])
+            case exp.DateTrunc() | exp.TimestampTrunc():
+                return self._truncated(node, node.args["unit"].name.lower())
+            case exp.Extract():
+                return self._part(node, node.name.lower(), node.expression)
+        self.scope.statement.refuse(node, f"an expression of {FUNCTIONS}",
+                                    "use one of these, or add an attribute to the domain file with map or from")  # fmt: skip
+
+    def _check_period(self, node: Any, unit: str) -> None:
+        """Raise JobError if the cells of a date attribute are no parts of a calendar period."""
+        by = self.attribute.by if self.attribute is not None and self.attribute.kind == "date" else "day"
+        if unit not in WHOLE_IN[by]:
+            self.scope.statement.refuse(node, f"periods that consist of whole {by}s: {', '.join(WHOLE_IN[by])}",
+                                        f"use one of these, or state by = {unit!r} in the domain file"
+                                        if unit in WHOLE_IN else "use one of these")  # fmt: skip
+
+    def _truncated(self, node: Any, unit: str) -> list[Any]:
+        self._check_period(node, unit)
+        return self._mapped(node, lambda day: first_day(unit, number_of(unit, _day(day))), [self.values(node.this)])
+
+    def _part(self, node: Any, unit: str, argument: Any) -> list[Any]:
+        if unit not in PARTS_OF_DAY:
+            self.scope.statement.refuse(node, f"EXTRACT of {', '.join(PARTS_OF_DAY)}", "use one of these")
+        self._check_period(node, "day" if unit in ("dow", "isodow") else unit)
+        return self._mapped(node, PARTS_OF_DAY[unit], [self.values(argument)])
+
+    def _mapped(self, node: Any, function: Callable[..., Any], lists: list[list[Any]]) -> list[Any]:
+        """Return a function of values; null if one is null, and outside if one is outside."""
+        found = []
+        for row in zip(*lists, strict=True):
+            if any(one is None for one in row):
+                found.append(None)
+            elif any(one is OUTSIDE for one in row):
+                found.append(OUTSIDE)
+            else:
+                try:
+                    found.append(function(*row))
+                except (TypeError, ValueError, ArithmeticError, AttributeError):
+                    self.scope.statement.refuse(node, "values of the type that the function takes", "cast them",
+                                                f"which does not fit {row[0]!r}")  # fmt: skip
+        return found
+
+
+def _inner(node: Any) -> Any:
+    return _inner(node.this) if isinstance(node, exp.Paren) else node
+
+
+def _literal(node: Any) -> Any:
+    if node.is_string:
+        return str(node.this)
+    text = str(node.this)
+    return int(text) if re.fullmatch(r"\d+", text) else float(text)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _number(value: Any, whole: bool) -> float:
+    if isinstance(value, date):
+        raise TypeError
+    number = float(value)
+    return _rounded(number, 0) if whole and not isinstance(value, bool | int) else int(value) if whole else number
+
+
+def _day(value: Any) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    return value if isinstance(value, date) else date.fromisoformat(_text(value)[:10])
+
+
+def _moment(value: Any) -> datetime:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day)
+    return value if isinstance(value, datetime) else datetime.fromisoformat(_text(value))
+
+
+def _rounded(value: float, digits: int) -> float:
+    """Return a number rounded half away from zero, as SQL does."""
+    scale = 10.0**digits
+    found = math.copysign(math.floor(abs(value) * scale + 0.5) / scale, value)
+    return int(found) if digits <= 0 else found
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    return int(math.fmod(a, b)) if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b)
+
+
+def _weekday(day: Any) -> int:
+    return _day(day).isoweekday() % 7
+
+
+WHOLE_IN: Mapping[str, tuple[str, ...]] = {  # periods that consist of whole periods of a length
+    "day": ("day", "week", "month", "quarter", "year"),
+    "week": ("week",),
+    "month": ("month", "quarter", "year"),
+    "quarter": ("quarter", "year"),
+    "year": ("year",),
+}
+UNITS: Mapping[str, str] = {
+    "Year": "year", "Month": "month", "Quarter": "quarter", "Day": "day", "DayOfMonth": "day", "DayOfWeek": "day",
+    "WeekOfYear": "week", "Week": "week", "LastDay": "month",
+}  # fmt: skip
+ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.truediv, "Mod": _remainder,
+    "IntDiv": operator.floordiv,
+}  # fmt: skip
+OF_ONE: Mapping[str, Callable[[Any], Any]] = {
+    "Neg": operator.neg, "Abs": abs, "Floor": math.floor, "Ceil": math.ceil, "Length": lambda text: len(_text(text)),
+    "Upper": lambda text: _text(text).upper(), "Lower": lambda text: _text(text).lower(),
+    "Trim": lambda text: _text(text).strip(), "Year": lambda day: _day(day).year, "Month": lambda day: _day(day).month,
+    "Quarter": lambda day: (_day(day).month + 2) // 3, "Day": lambda day: _day(day).day,
+    "DayOfMonth": lambda day: _day(day).day, "DayOfWeek": _weekday, "WeekOfYear": lambda day: _day(day).isocalendar()[1],
+    "Week": lambda day: _day(day).isocalendar()[1], "TsOrDsToDate": lambda day: _day(day),
+    "LastDay": lambda day: _day(day).replace(day=calendar.monthrange(_day(day).year, _day(day).month)[1]),
+}  # fmt: skip
+PARTS_OF_DAY: Mapping[str, Callable[[Any], int]] = {
+    "year": lambda day: _day(day).year, "month": lambda day: _day(day).month,
+    "quarter": lambda day: (_day(day).month + 2) // 3, "day": lambda day: _day(day).day, "dow": _weekday,
+    "isodow": lambda day: _day(day).isoweekday(), "week": lambda day: _day(day).isocalendar()[1],
+}  # fmt: skip

@@ -1,0 +1,185 @@
+"""Statements of a SQL text: their names, weights and syntax trees, and errors that point at a part of one.
+
+sqlglot parses the text. Statements end at semicolons. Comments on lines of their own name and weigh the statement after
+them:
+
+    -- name: cases_by_region
+    -- weight: 4
+    SELECT region, COUNT(*) FROM visits GROUP BY region;
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dpscale.base.display import nearest, safe_repr
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import LazyModule
+from dpscale.workload.listed import LABEL
+
+if TYPE_CHECKING:
+    import sqlglot
+    from sqlglot import expressions as exp
+else:
+    sqlglot, exp = LazyModule("sqlglot"), LazyModule("sqlglot.expressions")
+
+__all__ = ["DIALECT", "Statement", "exp", "read_statements"]
+
+DIALECT = "duckdb"
+FIELD = "workload.query"
+SETTINGS = re.compile(r"^[ \t]*--[ \t]*(\w+)[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+MOST_STATEMENTS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """One SELECT with its name.
+
+    Attributes
+    ----------
+    name : str
+    text : str
+        As written.
+    weight : float
+        Factor of the weights of its queries.
+    tree : sqlglot.expressions.Select
+    dialect : str
+    """
+
+    name: str
+    text: str
+    weight: float
+    tree: Any
+    dialect: str
+
+    def error(self, node: Any, takes: str, remedy: str, got: str = "") -> JobError:
+        """Return the error of a part of the statement, with a note that underlines the part.
+
+        Parameters
+        ----------
+        node : sqlglot.expressions.Expression
+            The part at fault.
+        takes, remedy : str
+            Accepted forms, and the nearest form that works.
+        got : str
+            Reason, after the text of the part.
+        """
+        start, end = self.place(node)
+        return pointed(self.name, self.text, start, end, f", {got}" if got else "", takes, remedy)
+
+    def refuse(self, node: Any, takes: str, remedy: str, got: str = "") -> NoReturn:
+        """Raise the error of a part of the statement."""
+        raise self.error(node, takes, remedy, got)
+
+    def place(self, node: Any) -> tuple[int, int]:
+        """Return the first character of a part and the one after its last; the whole text if they are unknown."""
+        places = [one.meta for one in node.walk() if "start" in one.meta]
+        if not places:
+            return 0, len(self.text)
+        start, end = min(one["start"] for one in places), max(one["end"] for one in places) + 1
+        return start, _closed(self.text, start, end)
+
+
+def _closed(text: str, start: int, end: int) -> int:
+    """Return the end of a part that includes the parentheses that it opens."""
+    depth = text.count("(", start, end) - text.count(")", start, end)
+    while depth > 0 and end < len(text):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        end += 1
+    return end
+
+
+def pointed(name: str, text: str, start: int, end: int, got: str, takes: str, remedy: str) -> JobError:
+    """Return the error of the characters from `start` to `end` of a statement, with a note that underlines them."""
+    line, column = text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1)
+    part = " ".join(text[start:end].split())
+    shown = part if len(part) <= 60 else f"{part[:57]}…"
+    error = JobError(f"sql {name}", f"{shown} at line {line}, character {column + 1}{got}", takes, remedy)
+    written = text.splitlines()[line - 1] if text.strip() else ""
+    marks = max(1, min(end - start, len(written) - column))
+    error.add_note(f"{written}\n{' ' * column}{'^' * marks}")
+    return error
+
+
+def read_statements(text: str, weight: float = 1.0, dialect: str = DIALECT) -> list[Statement]:
+    """Return the statements of a text.
+
+    Parameters
+    ----------
+    text : str
+    weight : float
+        Factor of the weights of all statements.
+    dialect : str
+        Dialect of sqlglot.
+
+    Raises
+    ------
+    JobError
+        If the text is no SQL, has no SELECT, or names or weighs a statement wrongly.
+    """
+    if not isinstance(text, str):
+        raise JobError(FIELD, f"a {type(text).__name__}", "a text of SELECT statements", "write it in quotes")
+    known = [str(one.value) for one in sqlglot.Dialects if one.value]
+    if dialect not in known:
+        raise JobError("workload.dialect", safe_repr(dialect), "a dialect of sqlglot", nearest(str(dialect), known))
+
+    found: list[Statement] = []
+    for own in _split(text, dialect):
+        settings = dict(SETTINGS.findall(own))
+        name = settings.get("name", f"query-{len(found) + 1}")
+        if not re.match(LABEL, name):
+            raise JobError(f"{FIELD}.name", safe_repr(name), "letters, digits, points, - and _", "choose another name")
+        if name in (one.name for one in found):
+            raise JobError(f"{FIELD}.name", f"{name!r} twice", "a name of its own for each statement", "rename one")
+        found.append(Statement(name, own, weight * _weight(settings, name), _tree(own, name, dialect), dialect))
+
+    if not found:
+        raise JobError(FIELD, "no statement", "one or several SELECT statements", "write one, such as"
+                       " SELECT region, COUNT(*) FROM visits GROUP BY region")  # fmt: skip
+    if len(found) > MOST_STATEMENTS:
+        raise JobError(FIELD, f"{len(found):,} statements", f"at most {MOST_STATEMENTS:,}", "divide the text")
+    return found
+
+
+def _split(text: str, dialect: str) -> Iterator[str]:
+    """Yield the statements of a text, each with the comments before it."""
+    try:
+        tokens = sqlglot.tokenize(text, read=dialect)
+    except sqlglot.errors.TokenError:
+        raise JobError(FIELD, "a text or name that does not end", "SELECT statements", "close the quote") from None
+    start = 0
+    ends = [token.start for token in tokens if token.text == ";" and token.token_type.name == "SEMICOLON"]
+    for end in [*ends, len(text)]:
+        if any(start <= token.start < end for token in tokens):
+            yield text[start:end].strip()
+        start = end + 1
+
+
+def _weight(settings: dict[str, str], name: str) -> float:
+    try:
+        weight = float(settings.get("weight", 1.0))
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise JobError(f"{FIELD}.weight", f"{safe_repr(settings['weight'])} of {name}", "a number above 0",
+                       "write -- weight: 2")  # fmt: skip
+    return weight
+
+
+def _tree(text: str, name: str, dialect: str) -> Any:
+    try:
+        tree = sqlglot.parse_one(text, read=dialect)
+    except sqlglot.errors.ParseError as error:
+        first = error.errors[0]
+        lines = text.splitlines(keepends=True)[: (first["line"] or 1) - 1]
+        end = sum(map(len, lines)) + (first["col"] or 1)
+        start = max(0, end - len(first["highlight"] or " "))
+        raise pointed(name, text, start, end, ", which cannot be read", "a SELECT statement", "correct the syntax",
+                      ) from None  # fmt: skip
+    except RecursionError:
+        raise JobError(f"sql {name}", "too many levels of parentheses", "fewer levels", "remove some") from None
+    return tree
