@@ -24,6 +24,7 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers, optimize
 from dpscale.domain.attribute import OUTSIDE_LABEL
 from dpscale.reconstruction.joint_intervals import half_width
+from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload.sql.aggregates import Linear, Quotient, Rank, Rounded, Spread, Units, Value
 from dpscale.workload.sql.blocks import Block, Matrix, blocks_of, unit_of
 from dpscale.workload.sql.selection import SUFFIXES, Order, Selection
@@ -199,6 +200,14 @@ class _Rows:
     def moments(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
         """Return estimates of combinations without their constants, shape (values, rows), and their covariance."""
         units = np.array([unit_of(value) for value in values])
+        live = [place for place, value in enumerate(values) if value.terms]
+        if len(live) < len(values):
+            rows = math.prod(self.block.shape)
+            estimates, moments = np.zeros((len(values), rows)), np.zeros((rows, len(values), len(values)))
+            if live:
+                found, own = self.moments([values[place] for place in live])
+                estimates[live], moments[:, np.array(live)[:, None], live] = found, own
+            return estimates, moments
         scaled = [value.times(1 / unit) for value, unit in zip(values, units.tolist(), strict=True)]
         sums = [one.plus(other) for one, other in combinations(scaled, 2)]
         answers, errors = self._answers([*scaled, *sums])
@@ -207,7 +216,7 @@ class _Rows:
     def _answers(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
         """Return estimates and standard errors of combinations, shape (rows, values)."""
         found = self.block.combined(values)
-        if found is None:
+        if found is None or self._over_levels(found[0], found[1], found[2]):
             return self._one_by_one(values)
         names, matrices, differing, arrays = found
         if not differing:
@@ -226,6 +235,13 @@ class _Rows:
         part = self.block.part(dict(matrices))
         return self.answered.estimates.part_answers(part, names)
 
+    def _over_levels(self, names: AttributeSet, matrices: Mapping[str, Matrix], differing: str) -> bool:
+        """Return whether estimates over a tree are asked for sums of the cells of a level, which are no products."""
+        if not isinstance(self.answered.estimates, TreeEstimates):
+            return False
+        return any(self.block.has_levels([name]) and (name == differing or matrices[name].array is not None)
+                   for name in names)  # fmt: skip
+
     def _one_by_one(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
         """Return estimates and errors from arrays over all attributes, row by row."""
         names, rows = self.block.names_of(values), math.prod(self.block.shape)
@@ -233,10 +249,16 @@ class _Rows:
             statement = self.block.selection.statement
             raise PlanError(f"sql {statement.name}", f"{rows:,} rows with conditions on several attributes together",
                             f"at most {MOST_SINGLE:,}", "group by fewer attributes")  # fmt: skip
-        pairs = [self.answered.spanned(names, np.stack([self.block.array(names, value, row) for value in values]))
-                 for row in range(rows)]  # fmt: skip
+        pairs = [self._of_row(names, values, row) for row in range(rows)]
         answers, errors = (np.stack(one) for one in zip(*pairs, strict=True))
         return answers, errors
+
+    def _of_row(self, names: AttributeSet, values: Sequence[Linear], row: int) -> tuple[Floats, Floats]:
+        queries = [self.block.array(names, value, row) for value in values]
+        if isinstance(self.answered.estimates, TreeEstimates):
+            answers = np.array([self.answered.estimates.answer(names, query) for query in queries])
+            return answers[:, 0], answers[:, 1]
+        return self.answered.spanned(names, np.stack(queries))
 
 
 def _seen(records: Any, variance: Any, width: float) -> Any:

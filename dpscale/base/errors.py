@@ -29,7 +29,7 @@ SECTIONS = {  # other fields by the section on them
     "rule": "docs/rows.md#rules", "cap": "dpscale ledger cap --help",
     "columns": "dpscale domain sketch --help", "found": "docs/domain-file.md#cells-that-are-not-public",
     "scikit": "docs/rows.md", "SDMetrics": "docs/rows.md", "of": "docs/jobs.md#sums-and-means",
-    "evidence": "docs/privacy.md#evidence-for-auditors",
+    "sql": "docs/sql.md", "evidence": "docs/privacy.md#evidence-for-auditors",
 }  # fmt: skip
 DEBUG = "DPSCALE_DEBUG"
 DEBUG_WARNING = f"{DEBUG} is set: errors are shown with their causes, which may show records. This output is PRIVATE."

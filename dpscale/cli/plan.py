@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpscale.base import LazyModule
-from dpscale.base.display import figure, percent, whole
+from dpscale.base.display import figure, nearest, percent, whole
 from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
 create, kinds = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.kinds")
 planning = LazyModule("dpscale.runs.stages.plan")
-LATER = ("families", "levels", "time", "curve", "needed", "compared", "certificate", "advice", "attack_risk")
+LATER = (
+    "families", "levels", "time", "curve", "needed", "compared", "certificate", "advice", "attack_risk", "costs",
+)  # fmt: skip
 SHOWN_SPACES = 20  # that are too large, in text
 FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
 
@@ -30,7 +32,8 @@ FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "st
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="Store the plan here, for later stages.")
 @click.option("--compare", is_flag=True, help="Plan with every mechanism and print their errors.")
-@click.option("--error", type=float, metavar="RECORDS", help="Print the epsilon at which the error is RECORDS.")
+@click.option("--error", metavar="RECORDS|NAME=RECORDS", help="Print the epsilon at which an error is RECORDS.")
+@click.option("--costs", is_flag=True, help="Plan without each SELECT in turn; print what it costs the others.")
 @click.option("--certify", is_flag=True, help="Solve small residual spaces again by cvxpy; print both errors.")
 @fresh_option
 @scheduler_option
@@ -40,7 +43,8 @@ def plan(
     job: str,
     run_dir: str | None,
     compare: bool,
-    error: float | None,
+    error: str | None,
+    costs: bool,
     certify: bool,
     fresh: bool,
     scheduler: str | None,
@@ -48,19 +52,54 @@ def plan(
     as_json: bool,
 ) -> None:
     """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
+    read = opening.read_job(job)
+    _warn_of_files(read)
+    plan_job(read, run_dir, compare, _wanted(error), costs, certify, fresh, scheduler, quiet, as_json)
+
+
+Wanted = tuple[str | None, float]  # family and its error
+
+
+def _wanted(text: str | None) -> Wanted | None:
+    """Return the family and the error that are given as NAME=RECORDS or RECORDS."""
+    from dpscale.base.errors import JobError
+
+    if text is None:
+        return None
+    name, _, number = text.rpartition("=")
+    try:
+        return name or None, float(number)
+    except ValueError:
+        raise JobError("--error", repr(text), "a number, or NAME=NUMBER", "write --error 50 or --error cases=50") from None
+
+
+def plan_job(  # noqa: PLR0913
+    read: Any,
+    run_dir: str | None = None,
+    compare: bool = False,
+    error: Wanted | None = None,
+    costs: bool = False,
+    certify: bool = False,
+    fresh: bool = False,
+    scheduler: str | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Plan a job and print the expected errors; the arguments are those of `plan`."""
     from dpscale.base.numerics import one_thread
     from dpscale.engine import resolve
     from dpscale.job.allocation import planned_jobs
     from dpscale.runs.stages.preview import planned_risk
 
-    read, began = opening.read_job(job), time.perf_counter()
-    _warn_of_files(read)
+    began = time.perf_counter()
     jobs, overview = planned_jobs(read), kinds.overview(read)
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
             plans = _make_plans(read, jobs, run_dir, fresh, engine)
             summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
+            for name, own in jobs.items() if costs else ():
+                summaries[name]["costs"] = _costs(own, plans[name], engine)
             for name in jobs if certify else ():
                 summaries[name]["certificate"] = _certificate(plans[name])
             if not overview:
@@ -103,7 +142,7 @@ def _make_plans(
 
 
 def _plan_summary(
-    read: TableJob, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: float | None
+    read: TableJob, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: Wanted | None
 ) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
@@ -132,6 +171,10 @@ def _plan_summary(
         raise JobError("--error", f"given for the adaptive mechanism {measurement_plan.mechanism}",
                        "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
     error, forecast = rms_error(families) if families else None, measurement_plan.forecast(budget)
+    chosen = families if wanted is None or wanted[0] is None else [one for one in families if _is_of(one, wanted[0])]
+    if wanted is not None and not chosen:
+        known = [one["family"] for one in families]
+        raise JobError("--error", repr(wanted[0]), ", ".join(known), nearest(str(wanted[0]), known))
     return {
         "mechanism": measurement_plan.mechanism,
         "queries": measurement_plan.workload.query_count,
@@ -146,12 +189,41 @@ def _plan_summary(
         "curve": [] if error is None else error_curve(read, error),
         "needed": None
         if error is None or wanted is None
-        else required_epsilon(read, error, wanted) | {"unit": main_unit(families)},
+        else required_epsilon(read, rms_error(chosen), wanted[1]) | {"unit": main_unit(chosen)},
         "compared": compare_mechanisms(read, measurement_plan, engine, planning.most_cells(read, engine))
         if compare
         else [],
         "advice": list_advice(read, measurement_plan, families),
     }
+
+
+def _costs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> list[dict[str, Any]]:
+    """Return the error of all other queries beside and without each SELECT statement."""
+    from dpscale.base.errors import JobError
+    from dpscale.runs.stages.preview import expected_errors, rms_error
+    from dpscale.workload import Workload
+
+    names = [one.name for part in read.workload for one in part.statements]
+    if measurement_plan.evidence_plan is None or not names:
+        raise JobError("--costs", f"given for {'an adaptive mechanism' if names else 'a job without SELECT statements'}",
+                       "a fixed plan of SELECT statements", "leave it out")  # fmt: skip
+    budget, found = read.answer_budget(read.read_domain()), list[dict[str, Any]]()
+    whole = expected_errors(measurement_plan, budget)["families"]
+    for name in names:
+        others = [one for one in whole if not _is_of(one, name)]
+        if not others:
+            continue
+        rest = Workload(measurement_plan.workload.domain, measurement_plan.workload.max_sets)
+        rest.parts = [part for part in measurement_plan.workload.parts if part.name != name]
+        made = planning.make_plan(read, read.planning_problem(rest), engine)
+        without = rms_error(expected_errors(made, budget)["families"])
+        found.append({"statement": name, "error_beside": rms_error(others), "error_without": without})
+    return found
+
+
+def _is_of(family: Mapping[str, Any], name: str) -> bool:
+    """Return whether a family with its degree has a name, with or without the degree."""
+    return name in (family["family"], str(family["family"]).rpartition("-")[0])
 
 
 def _certificate(measurement_plan: MeasurementPlan) -> dict[str, Any]:
@@ -245,6 +317,9 @@ def plan_text(summary: dict[str, Any]) -> str:
         lines += ["", f"error by epsilon  {at}"]
     if "time" in summary:
         lines += ["", *_time(summary["time"])]
+    if costs := summary.get("costs"):
+        lines += ["", "what each SELECT costs: the error of all others beside it, and without it"]
+        lines += [f"{one['error_beside']:>10.4g} {one['error_without']:>10.4g}  {one['statement']}" for one in costs]
     if summary["needed"]:
         needed = summary["needed"]
         lines.append(f"an error of {needed['error']:g} {needed['unit']} needs epsilon = {needed['epsilon']:.4g}")

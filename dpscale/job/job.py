@@ -38,6 +38,7 @@ from dpscale.job.sections import (
     TableSection,
     TableShares,
 )
+from dpscale.job.selects import with_selects
 from dpscale.job.structure import with_structures
 from dpscale.job.table_checks import check_counts, check_history, check_order, check_references, check_searches
 from dpscale.job.table_job import TableJob
@@ -80,7 +81,7 @@ class Job(Settings):
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
         """Validate the content of a job file; relative paths start at `folder`."""
         check_texts(content, "")
-        content = with_structures(content, folder)
+        content = with_selects(with_structures(content, folder), folder)
         is_short = not SEVERAL & content.keys()
         check_sections(content, is_short)
         try:

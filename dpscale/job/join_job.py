@@ -24,7 +24,7 @@ from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
 from dpscale.job.data import Filed, Hop, Key, plain_key
 from dpscale.job.job import Job
-from dpscale.job.joins import COUNT, Edge, Join, ascents, split_name
+from dpscale.job.joins import COUNT, Edge, Join, ascents, renamed, split_name
 from dpscale.job.neighbours import NeighbourRelation, part_job, unit_hops, unit_settings
 from dpscale.job.sections import (
     CUT,
@@ -104,14 +104,6 @@ class JoinJob(TableJob):
                     domain is None) else renamed(domain[source], name)  # fmt: skip
         squared = [name for part in self.workload for name in part.squared]
         return Domain(found.values()).for_rows_per_unit(self.data.max_rows_per_unit or 1).with_squares(squared)
-
-
-def renamed(attribute: Attribute, name: str) -> Attribute:
-    """Return an attribute of a table as one of the join; a level of a hierarchy becomes a list of its nodes."""
-    if attribute.level is None:
-        return replace(attribute, name=name, source="")
-    policies = {"outside": attribute.outside, "nulls": attribute.nulls, "unparsable": attribute.unparsable}
-    return Attribute(name, "categories", values=list(attribute.values), **policies)  # type: ignore[arg-type]
 
 
 def counting(name: str, kind: str, bound: int, number: bool) -> Attribute:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
+from dpscale.domain import Attribute
 from dpscale.job.sections import CUT, JoinWorkload, LinkSection, TablesOfJob
 from dpscale.workload.sums import SUM
 
@@ -86,6 +87,14 @@ def split_name(name: str) -> tuple[str, str]:
     """Return table and attribute of a name; table names have no dot, so an attribute may have one."""
     table, _, attribute = name.partition(".")
     return table, attribute
+
+
+def renamed(attribute: Attribute, name: str) -> Attribute:
+    """Return an attribute of a table as one of the join; a level of a hierarchy becomes a list of its nodes."""
+    if attribute.level is None:
+        return replace(attribute, name=name, source="")
+    policies = {"outside": attribute.outside, "nulls": attribute.nulls, "unparsable": attribute.unparsable}
+    return Attribute(name, "categories", values=list(attribute.values), **policies)  # type: ignore[arg-type]
 
 
 def resolve_joins(job: TablesOfJob) -> dict[str, Join]:

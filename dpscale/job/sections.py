@@ -199,7 +199,7 @@ SELECT = "select"  # family of the queries of SELECT statements
 class WorkloadSection(Settings):
     """One family of queries over attribute sets; its other keys are the parameters of the family.
 
-    SELECT statements are in the file `sql`, or in `query`; the file is read when the job is.
+    SELECT statements are in the file `sql`, or in `query`; the file is read when the job is (`job.selects`).
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -288,25 +288,13 @@ class WorkloadSection(Settings):
         return self.count != "units"
 
     def resolved(self, folder: Path) -> Self:
-        """Return the part with its files as absolute paths, and the text of its SQL file; relative paths start at `folder`."""
-        if self.sql is not None:
-            return self.model_copy(update={"sql": None, "query": self._sql_text(folder)})
+        """Return the part with its files as absolute paths; relative paths start at `folder`."""
         part = self if self.file is None else self.model_copy(update={"file": located(folder, self.file)})
         queries = self.given.get("predicates")
         if not isinstance(queries, Mapping):
             return part
         full = {name: located(folder, one) if is_array_file(one) else one for name, one in queries.items()}
         return part.model_validate(part.model_dump(exclude_none=True) | {"predicates": full})
-
-
-    def _sql_text(self, folder: Path) -> str:
-        if self.query is not None:
-            raise JobError("workload.query", "given together with sql", "the text, or the file sql", "remove one")
-        try:
-            return Path(located(folder, str(self.sql))).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise JobError("workload.sql", f"{self.sql}, which cannot be read", "a file of SELECT statements in UTF-8",
-                           "correct the path") from None  # fmt: skip
 
 
 class Named(Settings):
@@ -681,6 +669,11 @@ class TableSection(UnitSettings, Named):
         return Protection(self.unit_name, bound=self.max_rows_per_unit or 1)
 
 
+def link_name(name: str | None, child: str, via: str | None) -> str:
+    """Return the name of a link: as given, that of its child, or that of the file of its pairs."""
+    return name or (child if via is None else Path(via.rstrip("/*")).stem.split("*")[0] or "links")
+
+
 class LinkSection(Settings):
     """Links between the rows of two tables: a table of pairs (`via`), or a foreign key of the child (`child_key`)."""
 
@@ -747,9 +740,7 @@ class LinkSection(Settings):
 
     @property
     def called(self) -> str:
-        return self.name or (
-            self.child if self.via is None else Path(self.via.rstrip("/*")).stem.split("*")[0] or "links"
-        )
+        return link_name(self.name, self.child, self.via)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -818,7 +809,8 @@ class JoinWorkload(WorkloadSection):
     @property
     def content(self) -> dict[str, object]:
         """The part as a job of one table contains it."""
-        return self.model_dump(exclude_none=True, exclude={"per", "through", "max_rows_per_unit", "name"})
+        others = {"attributes"} if self.family == SELECT else set[str]()
+        return self.model_dump(exclude_none=True, exclude={"per", "through", "max_rows_per_unit", "name", *others})
 
 
 class JoinSection(Settings):

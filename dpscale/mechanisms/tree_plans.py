@@ -54,7 +54,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.plans.tree import TreeFactor, known_level, levels_only, split_levels, without_implied
 from dpscale.privacy.draws import GAUSSIAN, allocate, rooted, variance_factor
-from dpscale.workload import Subworkload, Workload, WorkloadPart, decompose
+from dpscale.workload import ExplicitPart, Subworkload, Workload, WorkloadPart, decompose
 from dpscale.workload.residual import subsets
 
 Levels = tuple[int, ...]
@@ -302,6 +302,8 @@ def _solutions(
 
 
 def _scaled_part(part: Any, factor: float) -> WorkloadPart:
+    if isinstance(part, ExplicitPart):
+        return replace(part, each=part.each * factor)
     return replace(part, weights=tuple(weight * factor for weight in part.weights))
 
 

@@ -68,7 +68,8 @@ class Linear:
 
     def times(self, factor: float) -> Linear:
         """Return the combination times a number."""
-        return Linear(tuple((factor * one, term) for one, term in self.terms), factor * self.constant)
+        terms = tuple((factor * one, term) for one, term in self.terms) if factor else ()
+        return Linear(terms, factor * self.constant)
 
     def plus(self, other: Linear) -> Linear:
         """Return the sum of two combinations."""
@@ -357,7 +358,7 @@ class Aggregates:
         return false
 
     def _counted(self, condition: Condition) -> Linear:
-        return Linear(((1.0, Term(condition)),))
+        return _term(Term(condition))
 
     def _records(self, piece: Piece) -> Linear:
         """Return the number of records of a piece."""
@@ -365,7 +366,7 @@ class Aggregates:
         if number is None or number.null_cell < 0:
             return self._counted(piece.condition)
         row = (np.arange(number.size) != number.null_cell).astype(np.float64)
-        return Linear(((1.0, Term(piece.condition, number.name, row, f"records with {number.name}")),))
+        return _term(Term(piece.condition, number.name, row, f"records with {number.name}"))
 
     def _number_of(self, piece: Piece) -> Number | None:
         axis = self.scope.domain[piece.column] if piece.column else None
@@ -385,7 +386,7 @@ class Aggregates:
             row = self._cell_values(node, piece.column)
             unit = max(float(np.ptp(row[np.flatnonzero(row == row)])) / 2, 1e-300)
         row = np.where(np.isnan(row), 0.0, row)
-        return Linear(((piece.factor, Term(piece.condition, piece.column, row, f"{SUM} of {piece.column}", unit)),))
+        return _term(Term(piece.condition, piece.column, row, f"{SUM} of {piece.column}", unit)).times(piece.factor)
 
     def _cell_values(self, node: Any, name: str) -> Floats:
         """Return the numbers that the cells of an attribute stand for; nan for nulls and outside values."""
@@ -423,8 +424,8 @@ class Aggregates:
             centre, half = (low + high) / 2, max((high - low) / 2, 1e-300)
             centred, known = np.nan_to_num((values - centre) / half), (~np.isnan(values)).astype(np.float64)
             rows = {"t": centred * known, "n": known, "q": centred**2 * known}
-        figures = {name: _total([Linear(((1.0, Term(piece.condition, column, row, f"{name} of {column}")),))
-                                 for piece in pieces]) for name, row in rows.items()}  # fmt: skip
+        figures = {name: _total([_term(Term(piece.condition, column, row, f"{name} of {column}")) for piece in pieces])
+                   for name, row in rows.items()}  # fmt: skip
         return figures, factor * centre, factor * half
 
     def _mean(self, node: Any, pieces: Sequence[Piece]) -> Value:
@@ -460,6 +461,11 @@ class Aggregates:
 
 def _is_constant(value: Value) -> bool:
     return isinstance(value, Linear) and not value.terms
+
+
+def _term(term: Term) -> Linear:
+    """Return a term as a combination, which is empty if no record satisfies its condition."""
+    return Linear(() if term.condition.never or not term.row.any() and term.axis else ((1.0, term),))
 
 
 def _total(parts: Sequence[Linear]) -> Linear:

@@ -11,7 +11,7 @@ follows from the errors of products, and nothing is built over the cells of all 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -103,9 +103,19 @@ class Block:
         for names, flags in condition.factors.items():
             for axis, name in enumerate(names):
                 flags = flags.take(self._cells(name), axis=axis)
-            finest = tuple(self._levels.get(name, name) for name in names)
+            finest, flags = self._once([self._levels.get(name, name) for name in names], flags)
             factors[finest] = factors[finest] & flags if finest in factors else flags
         return Condition(factors)
+
+    def _once(self, names: list[str], flags: Flags) -> tuple[AttributeSet, Flags]:
+        """Return flags with one axis for each name, in domain order; axes of one name are the same cell."""
+        for name in [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            while names.count(name) > 1:
+                first, last = names.index(name), len(names) - 1 - names[::-1].index(name)
+                flags = np.diagonal(flags, axis1=first, axis2=last)
+                names = [one for place, one in enumerate(names) if place not in (first, last)] + [name]
+        ordered = self.domain.ordered(names)
+        return ordered, np.ascontiguousarray(flags.transpose([names.index(name) for name in ordered]))
 
     # --- rows -----------------------------------------------------------------------------------------------------------
 
@@ -270,6 +280,18 @@ class Block:
         given = given or {self.domain.names[0]: TOTAL}
         return part_of(ProductQueries(predicates=given, label=self.selection.name), self.domain, (names,), (weight,))
 
+    def has_levels(self, names: Iterable[str]) -> bool:
+        """Return whether an attribute is a level of a hierarchy."""
+        return any(self.domain.hierarchy_of(name) is not None for name in names)
+
+    def planned_part(self, matrices: dict[str, Matrix], weight: float) -> WorkloadPart:
+        """Return products as they are planned: on levels of hierarchies by all cells, with the same sum of weights."""
+        found = dict(matrices)
+        for name, one in matrices.items():
+            if one.array is not None and self.has_levels([name]):
+                found[name], weight = Matrix(None), weight * float((one.array**2).sum()) / one.array.shape[1]
+        return self.part(found, weight)
+
     def _family(self, name: str, matrix: Matrix) -> Family:
         if matrix.array is None:
             return MARGINAL
@@ -370,7 +392,7 @@ def planned(value: Value) -> list[tuple[Linear, float]]:
 
 def unit_of(value: Linear) -> float:
     """Return the size of an answer that compares with one record."""
-    return max(abs(factor) * term.unit for factor, term in value.terms)
+    return max((abs(factor) * term.unit for factor, term in value.terms), default=1.0)
 
 
 def workload_parts(selection: Selection) -> list[WorkloadPart]:
@@ -382,6 +404,8 @@ def workload_parts(selection: Selection) -> list[WorkloadPart]:
             if output.value is None:
                 continue
             for linear, weight in planned(output.value):
+                if not linear.terms:
+                    continue
                 key = tuple((factor, term.key) for factor, term in linear.terms)
                 weights[key] = linear, weights.get(key, (linear, 0.0))[1] + weight
             if (rank := rank_of(output.value)) is not None:
@@ -399,8 +423,11 @@ def _linear_part(block: Block, linear: Linear, weight: float) -> WorkloadPart:
             matrices = matrices | {differing: Matrix(arrays[0])}
         else:
             weight *= float(arrays[0, 0, 0]) ** 2
-        return block.part({name: matrices[name] for name in names}, weight)
+        return block.planned_part({name: matrices[name] for name in names}, weight)
 
+    if block.has_levels(block.names_of([linear])):
+        cells = {name: Matrix(None) for name in block.names_of([linear])}
+        return block.part(cells, weight * math.prod(block.shape) / block.domain.cells(list(cells)))
     names, statement = block.names_of([linear]), block.selection.statement
     if (entries := math.prod(block.shape) * block.domain.cells(names)) > MOST_ENTRIES:
         statement.refuse(statement.tree, f"at most {MOST_ENTRIES:,} entries of queries that OR or differences join",
@@ -419,4 +446,5 @@ def _rank_part(block: Block, rank: Rank) -> WorkloadPart:
         statement = block.selection.statement
         statement.refuse(statement.tree, "a quantile by groups of other attributes", "group by other attributes")
     names, matrices, differing, arrays = found
-    return block.part({name: (matrices | {differing: Matrix(arrays[:, 0])})[name] for name in names}, weight)
+    each = matrices | {differing: Matrix(arrays[:, 0])}
+    return block.planned_part({name: each[name] for name in names}, weight)

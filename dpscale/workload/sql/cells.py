@@ -102,8 +102,8 @@ class CellValues:
             case exp.Is():
                 return self._is(node)
             case exp.Like() | exp.ILike():
-                return self._like(node)
-            case exp.StartsWith() | exp.Contains() | exp.RegexpLike():
+                return ~self._like(node) if node.args.get("negate") else self._like(node)
+            case exp.StartsWith() | exp.Contains():
                 return self._texts(node)
             case exp.Boolean() | exp.Null() | exp.Column():
                 return self._flags(node, self.values(node))
@@ -289,13 +289,7 @@ class CellValues:
             self.scope.statement.refuse(node, "a text", "write it in quotes")
         if isinstance(node, exp.StartsWith):
             return self._matching(node, lambda text: text.startswith(part))
-        if isinstance(node, exp.Contains):
-            return self._matching(node, lambda text: part in text)
-        try:
-            compiled = re.compile(part)
-        except re.error:
-            self.scope.statement.refuse(node, "a regular expression", "correct it, or write LIKE")
-        return self._matching(node, lambda text: compiled.search(text) is not None)
+        return self._matching(node, lambda text: part in text)
 
     def _matching(self, node: Any, test: Callable[[str], bool]) -> Truth:
         values = self.values(node.this)

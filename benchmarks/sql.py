@@ -1,0 +1,194 @@
+"""Files of SELECT statements: planned together, beside the same statements with a budget of their own.
+
+    python benchmarks/sql.py [--save] [--opendp]
+
+The error of a plan is the root of Σ weight · variance over all answers at one budget; a mean has the weights of its
+sum and its number of records (`dpscale.workload.sql.aggregates`). Printed for each file:
+
+    equal        error of one plan over that of plans of single statements, each with an equal part of the budget
+    best split   the same, with the parts of the budget that have the least total error
+    gap          certified squared error above the optimum of the workload
+    opendp       with --opendp: error of the counts of statements that OpenDP's polars front end answers, each with an
+                 equal part of the same budget, over that of the same counts in one plan of all statements
+
+"mixed" and "nested" are on the RAND sample of the demo, "hospital" on the join of two tables of pipelines/hospital.
+The statements were written before they were planned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import base
+
+import dpscale as dp
+from dpscale.domain import Domain
+from dpscale.privacy import gdp_mu
+from dpscale.workload import Workload
+from dpscale.workload.sql.statements import Statement, read_statements
+
+MIXED = """
+-- name: visits
+SELECT mdvis, COUNT(*) FROM rand GROUP BY mdvis;
+-- name: plans
+SELECT lncoins, idp, COUNT(*) FROM rand GROUP BY lncoins, idp;
+-- name: mean_visits
+SELECT lncoins, AVG(mdvis) FROM rand GROUP BY lncoins;
+-- name: any_visit
+SELECT idp, COUNT(*) FILTER (WHERE mdvis > 0) / COUNT(*) AS share FROM rand GROUP BY idp;
+-- name: many_visits
+SELECT disea, COUNT(*) FROM rand WHERE mdvis >= 10 GROUP BY disea;
+-- name: health
+SELECT hlthg, hlthf, hlthp, COUNT(*) FROM rand GROUP BY hlthg, hlthf, hlthp;
+-- name: limited
+SELECT CASE WHEN physlm < 0.5 THEN 'no' ELSE 'yes' END AS limited, SUM(mdvis) FROM rand GROUP BY limited;
+-- name: incentive
+SELECT lpi, COUNT(*) FROM rand GROUP BY ROLLUP (lpi);
+-- name: expenditure
+SELECT fmde, COUNT(*) FROM rand WHERE idp = 1 GROUP BY fmde;
+-- name: poor_health
+SELECT hlthp, COUNT(*), SUM(mdvis) FROM rand GROUP BY hlthp;
+-- name: ranges
+SELECT CASE WHEN mdvis = 0 THEN 'none' WHEN mdvis < 5 THEN 'few' ELSE 'many' END AS visits, idp, COUNT(*)
+FROM rand GROUP BY visits, idp;
+-- name: all
+SELECT COUNT(*), AVG(mdvis) FROM rand
+"""
+NESTED = """
+-- name: cube
+SELECT lncoins, idp, hlthp, COUNT(*) FROM rand GROUP BY CUBE (lncoins, idp, hlthp);
+-- name: rollup
+SELECT disea, physlm, COUNT(*) FROM rand GROUP BY ROLLUP (disea, physlm);
+-- name: pairs
+SELECT lncoins, idp, COUNT(*) FROM rand GROUP BY lncoins, idp;
+-- name: rates
+SELECT lncoins, COUNT(*) FROM rand GROUP BY lncoins;
+-- name: severe
+SELECT disea, COUNT(*) FROM rand GROUP BY disea;
+-- name: half
+SELECT CASE WHEN disea < 10 THEN 'low' ELSE 'high' END AS burden, COUNT(*) FROM rand GROUP BY burden
+"""
+HOSPITAL = """
+-- name: by_sex
+SELECT p.sex, e.kind, COUNT(*) FROM encounters e JOIN patients p USING (patient) GROUP BY p.sex, e.kind;
+-- name: by_month
+SELECT e.month, COUNT(*) FROM encounters e JOIN patients p USING (patient) GROUP BY e.month;
+-- name: quarters
+SELECT (e.month + 2) // 3 AS quarter, p.age, COUNT(*) FROM encounters e JOIN patients p USING (patient)
+GROUP BY quarter, p.age;
+-- name: old
+SELECT p.sex, COUNT(*) FROM encounters e JOIN patients p USING (patient) WHERE p.age >= 65 GROUP BY p.sex;
+-- name: emergencies
+SELECT p.age, COUNT(*) FILTER (WHERE e.kind = 'emergency') / COUNT(*) AS share
+FROM encounters e JOIN patients p USING (patient) GROUP BY p.age;
+-- name: cube
+SELECT p.sex, p.age, e.kind, COUNT(*) FROM encounters e JOIN patients p USING (patient)
+GROUP BY CUBE (p.sex, p.age, e.kind)
+"""
+GOALS = {"mixed": 0.75, "nested": 0.6, "hospital": 0.6}
+BEST, GAP = 0.9, 1.005
+EPSILON, DELTA = 1.0, 1e-9
+COUNTED = ("visits", "plans", "health")  # plain counts, which OpenDP's front end answers
+
+
+def files() -> Iterator[tuple[str, str, Domain]]:
+    """Yield the name, text and domain of each file."""
+    rand = Domain.read(Path(dp.__file__).parent / "cli" / "demo" / "domain.toml")
+    yield "mixed", MIXED, rand
+    yield "nested", NESTED, rand
+    folder = Path(__file__).parent.parent / "pipelines" / "hospital"
+    tables = {name: Domain.read(folder / f"{name}.domain.toml") for name in ("patients", "encounters")}
+    joined = {f"{name}.{one.name}": one.describe() for name, own in tables.items() for one in own.attributes}
+    yield "hospital", HOSPITAL, Domain.from_dict({"attributes": joined})
+
+
+def error_of(statements: list[Statement], domain: Domain) -> tuple[float, float]:
+    """Return Σ weight · variance of a plan at unit cost, and its certified gap."""
+    workload = Workload(domain)
+    for one in statements:
+        workload.add_sql(f"-- name: {one.name}\n{one.text}")
+    plan = dp.plan(workload)
+    return plan.rmse() ** 2 * workload.query_count, plan.optimality_gap
+
+
+def compared(text: str, domain: Domain) -> dict[str, float]:
+    """Return the figures of a file."""
+    statements = read_statements(text)
+    together, gap = error_of(statements, domain)
+    single = [error_of([one], domain)[0] for one in statements]
+    equal, best = len(single) * math.fsum(single), math.fsum(map(math.sqrt, single)) ** 2
+    return {"statements": len(single), "equal": math.sqrt(together / equal), "best split": math.sqrt(together / best),
+            "gap": 1 + gap}  # fmt: skip
+
+
+def against_opendp(domain: Domain) -> dict[str, float]:
+    """Return the error of plain counts by OpenDP over that in the plan of all mixed statements."""
+    statements = read_statements(MIXED)
+    workload = Workload(domain).add_sql(MIXED)
+    plan, cost, found = dp.plan(workload), gdp_mu(EPSILON, DELTA) ** 2, {}
+    deviations = opendp_deviations(domain, len(statements))
+    for name in COUNTED:
+        parts = [part for part in workload.parts if part.name == name]
+        total = math.fsum(float(plan.accuracy.part_variances(part, own).sum()) for part in parts for own in part.sets)
+        count = sum(sum(part.counts) for part in parts)
+        found[name] = deviations[name] / math.sqrt(total / count / cost)
+    return found
+
+
+def opendp_deviations(domain: Domain, parts: int) -> dict[str, float]:
+    """Return the standard deviation of each count of OpenDP's Context API on polars, of an equal part of the budget."""
+    import opendp.prelude as odp
+    import polars as pl
+
+    odp.enable_features("contrib")
+    names = sorted({name for names in KEYS.values() for name in names})
+    frame = pl.LazyFrame({name: [0] for name in names}, schema=dict.fromkeys(names, pl.Int32))
+    context = odp.Context.compositor(
+        data=frame, privacy_unit=odp.unit_of(contributions=1), privacy_loss=odp.loss_of(epsilon=EPSILON, delta=DELTA),
+        split_evenly_over=parts, margins=[odp.polars.Margin(max_length=100_000)],
+    )  # fmt: skip
+    found = {}
+    for name in COUNTED:
+        keys = pl.LazyFrame(_grid(domain, KEYS[name]))
+        query = context.query().group_by(KEYS[name]).agg(odp.len()).with_keys(keys)
+        summary = query.summarize()
+        scale, kind = float(summary["scale"][0]), str(summary["distribution"][0])
+        found[name] = scale * (math.sqrt(2) if "Laplace" in kind else 1.0)
+    return found
+
+
+KEYS = {"visits": ["mdvis"], "plans": ["lncoins", "idp"], "health": ["hlthg", "hlthf", "hlthp"]}
+
+
+def _grid(domain: Domain, names: list[str]) -> dict[str, Any]:
+    import numpy as np
+
+    cells = np.indices(domain.shape(domain.ordered(names))).reshape(len(names), -1)
+    return {name: cells[domain.ordered(names).index(name)].astype(np.int32) for name in names}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true")
+    parser.add_argument("--opendp", action="store_true")
+    given = parser.parse_args()
+    figures: dict[str, float] = {}
+    for name, text, domain in files():
+        found = compared(text, domain)
+        figures |= {f"{name} {key}": value for key, value in found.items()}
+        print(f"{name:<9} {found['statements']:.0f} statements: equal {found['equal']:.3f} (goal {GOALS[name]}), best split"
+              f" {found['best split']:.3f} (goal {BEST}), gap {found['gap']:.5f} (goal {GAP})", flush=True)  # fmt: skip
+    if given.opendp:
+        for name, ratio in against_opendp(next(files())[2]).items():
+            figures[f"opendp {name}"] = ratio
+            print(f"opendp    {name}: {ratio:.3f} times the error of the plan")
+    if given.save:
+        base.save("sql", figures)
+
+
+if __name__ == "__main__":
+    main()
