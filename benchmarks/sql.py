@@ -180,8 +180,10 @@ def main() -> None:
     for name, text, domain in files():
         found = compared(text, domain)
         figures |= {f"{name} {key}": value for key, value in found.items()}
-        print(f"{name:<9} {found['statements']:.0f} statements: equal {found['equal']:.3f} (goal {GOALS[name]}), best split"
-              f" {found['best split']:.3f} (goal {BEST}), gap {found['gap']:.5f} (goal {GAP})", flush=True)  # fmt: skip
+        equal = f"equal {found['equal']:.3f} (goal {GOALS[name]}), best split {found['best split']:.3f} (goal {BEST})"
+        print(
+            f"{name:<9} {found['statements']:.0f} statements: {equal}, gap {found['gap']:.5f} (goal {GAP})", flush=True
+        )
     if given.opendp:
         for name, ratio in against_opendp(next(files())[2]).items():
             figures[f"opendp {name}"] = ratio

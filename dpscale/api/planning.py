@@ -397,9 +397,9 @@ def plan_sql(
     declared = _declared(domain)
     budget = {"epsilon": epsilon, "delta": delta, "dataset": dataset, "ledger": ledger}
     if (unit is None) != (rows_per_unit is None):
-        raise JobError("sql.rows_per_unit", "given without unit" if unit is None else "missing, but the release protects"
-                       " a unit", "unit together with the largest number of its rows that are counted",
-                       "add the other one")  # fmt: skip
+        got = "given without unit" if unit is None else "missing, but the release protects a unit"
+        takes = "unit together with the largest number of its rows that are counted"
+        raise JobError("sql.rows_per_unit", got, takes, "add the other one")
     content = {
         "data": {"domain": declared, **_protected(unit, rows_per_unit)},
         "privacy": _privacy(budget),

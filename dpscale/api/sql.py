@@ -18,7 +18,7 @@ from dpscale.workload.sql.selection import requested_tables
 from dpscale.workload.sql.statements import DIALECT, read_statements
 
 
-def sql(
+def sql(  # noqa: PLR0913
     text: str,
     tables: Mapping[str, Any],
     domain: Domain | str | Path,

@@ -70,10 +70,12 @@ def _wanted(text: str | None) -> Wanted | None:
     try:
         return name or None, float(number)
     except ValueError:
-        raise JobError("--error", repr(text), "a number, or NAME=NUMBER", "write --error 50 or --error cases=50") from None
+        raise JobError(
+            "--error", repr(text), "a number, or NAME=NUMBER", "write --error 50 or --error cases=50"
+        ) from None
 
 
-def plan_job(  # noqa: PLR0913
+def plan_job(
     read: Any,
     run_dir: str | None = None,
     compare: bool = False,
@@ -173,7 +175,7 @@ def _plan_summary(
     error, forecast = rms_error(families) if families else None, measurement_plan.forecast(budget)
     chosen = families if wanted is None or wanted[0] is None else [one for one in families if _is_of(one, wanted[0])]
     if wanted is not None and not chosen:
-        known = [one["family"] for one in families]
+        known = [str(one["family"]) for one in families]
         raise JobError("--error", repr(wanted[0]), ", ".join(known), nearest(str(wanted[0]), known))
     return {
         "mechanism": measurement_plan.mechanism,
@@ -205,8 +207,8 @@ def _costs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
 
     names = [one.name for part in read.workload for one in part.statements]
     if measurement_plan.evidence_plan is None or not names:
-        raise JobError("--costs", f"given for {'an adaptive mechanism' if names else 'a job without SELECT statements'}",
-                       "a fixed plan of SELECT statements", "leave it out")  # fmt: skip
+        what = "an adaptive mechanism" if names else "a job without SELECT statements"
+        raise JobError("--costs", f"given for {what}", "a fixed plan of SELECT statements", "leave it out")
     budget, found = read.answer_budget(read.read_domain()), list[dict[str, Any]]()
     whole = expected_errors(measurement_plan, budget)["families"]
     for name in names:

@@ -263,10 +263,10 @@ class WorkloadSection(Settings):
         return [str(name) for name in (of if isinstance(of, list | tuple) else [of])]
 
     @property
-    def statements(self) -> list[Statement]:
+    def statements(self) -> tuple[Statement, ...]:
         """SELECT statements of the part."""
         if self.family != SELECT:
-            return []
+            return ()
         return read_statements(self.query or "", self.single_weight, self.dialect or DIALECT)
 
     @property

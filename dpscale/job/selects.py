@@ -19,7 +19,7 @@ from dpscale.job.sections import link_name
 from dpscale.storage.files import place, read_bytes
 from dpscale.storage.objects import located
 from dpscale.workload.sql.scope import Scope
-from dpscale.workload.sql.selection import requested_tables
+from dpscale.workload.sql.selection import read_names, requested_tables
 from dpscale.workload.sql.statements import DIALECT, Statement, exp, read_statements
 
 SQL, QUERY = "sql", "query"
@@ -119,16 +119,11 @@ def _join(statement: Statement, tables: Sequence[str], content: Mapping[str, Any
     named = [_known(statement, one, {**own, **pairs}) for one in tables]
     domain = Domain([renamed(axis, f"{table}.{axis.name}") for table in named if table in own
                      for axis in Domain.read(located(folder, own[table]["domain"])).axes])  # fmt: skip
-    scope = Scope(statement, domain)
-    used = {scope.name_of(column) for column in scope.columns(scope.select) if not _is_key(column)}
-    through = list(dict.fromkeys(_link(statement, join, named, content) for join in scope.tables.joins))
+    used = read_names(statement, domain)
+    joins = Scope(statement, domain).tables.joins
+    through = list(dict.fromkeys(_link(statement, join, named, content) for join in joins))
     sets = [domain.ordered(used)] if used else [(domain.axes[0].name,)]
     return {"attributes": [list(names) for names in sets], "through": through}
-
-
-def _is_key(column: Any) -> bool:
-    """Return whether a column is that of a JOIN."""
-    return column.find_ancestor(exp.Join) is not None
 
 
 def _links(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -7,6 +7,7 @@ from dpscale.base.errors import JobError
 from dpscale.job.protected_unit import has_bounded_parents
 from dpscale.job.sections import LinkSection, TablesOfJob
 from dpscale.relational.rounding import marginal_cells
+from dpscale.workload.sql.selection import read_names
 
 MOST_CELLS = 1 << 27  # of all cross marginals of a published loop: 1 GiB
 
@@ -95,9 +96,11 @@ def check_whole_rows(job: TablesOfJob) -> None:
     linked = {end for link in job.link for end in (link.parent, link.child)}
     for name in linked.intersection(job.tables):
         parts = [part for part in job.tables[name].workload or () if part.counts_rows]
-        if not parts or any(part.degree or part.attributes is None for part in parts):
+        if not parts or any(part.degree or (part.attributes is None and not part.statements) for part in parts):
             continue
         named = {one for part in parts for own in part.attributes or () for one in own}
+        selects = [one for part in parts for one in part.statements]
+        named |= {one for statement in selects for one in read_names(statement, job.declared[name])}
         if left := next((one for one in job.declared[name].names if one not in named), None):
             raise JobError(f"tables.{name}.workload", f"no set with {left!r}", "every attribute and level in a set,"
                            " because links are between whole rows", f'add a set with it, for example [["{left}"]]'

@@ -54,7 +54,7 @@ from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.plans.tree import TreeFactor, known_level, levels_only, split_levels, without_implied
 from dpscale.privacy.draws import GAUSSIAN, allocate, rooted, variance_factor
-from dpscale.workload import ExplicitPart, Subworkload, Workload, WorkloadPart, decompose
+from dpscale.workload import Subworkload, Workload, WorkloadPart, decompose
 from dpscale.workload.residual import subsets
 
 Levels = tuple[int, ...]
@@ -285,8 +285,7 @@ def _solutions(
     merged = Workload(problem.workload.domain.without_totals)
     for group in demands.groups:
         nodes = math.prod(tree.sizes[level] for tree, level in zip(demands.trees, group.levels, strict=True))
-        scaled = (_scaled_part(part, nodes / group.weight) for part in group.workload.parts)
-        merged.parts.extend(scaled)
+        merged.parts.extend(part.scaled(nodes / group.weight) for part in group.workload.parts)
 
     solved, _ = solve_residuals(replace(problem, workload=merged), tools, solve)
     found = {}
@@ -299,12 +298,6 @@ def _solutions(
         found[sub.attributes] = own, sub
 
     return found
-
-
-def _scaled_part(part: Any, factor: float) -> WorkloadPart:
-    if isinstance(part, ExplicitPart):
-        return replace(part, each=part.each * factor)
-    return replace(part, weights=tuple(weight * factor for weight in part.weights))
 
 
 @dataclass(frozen=True, eq=False)

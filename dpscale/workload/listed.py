@@ -360,6 +360,9 @@ class ExplicitPart(ArrayQueries):
     def counts(self) -> list[int]:
         return [len(self.array)]
 
+    def scaled(self, factor: float) -> WorkloadPart:
+        return replace(self, each=self.each * factor)
+
     def mask(self, values: Floats) -> Floats:
         return np.where(self.each > 0, values, np.nan)
 

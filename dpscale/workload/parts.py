@@ -144,6 +144,9 @@ class WorkloadPart(Protocol):
     def batch_answers(self, attributes: AttributeSet, marginals: Floats) -> Floats:
         """Return the answers from a batch of marginals, shape (batch, …)."""
 
+    def scaled(self, factor: float) -> WorkloadPart:
+        """Return the part with its weights times a number."""
+
     def mask(self, values: Floats) -> Floats:
         """Return values of the queries with nan for queries that are not planned because their weight is 0."""
 
@@ -236,6 +239,9 @@ class _FamilyPart:
 
     def query_weights(self, attributes: AttributeSet) -> Floats:
         return np.full(self.count(attributes), 1.0)
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, weights=tuple(weight * factor for weight in self.weights))
 
     def mask(self, values: Floats) -> Floats:
         return values

@@ -231,8 +231,6 @@ class Aggregates:
             return replace(value, scale=factor * value.scale, shift=factor * value.shift)
         self.refuse(node, "a product of a number with a count, sum or ratio", "multiply afterwards")
 
-    # --- aggregates -----------------------------------------------------------------------------------------------------
-
     def _of_records(self, node: Any, where: Condition) -> Value:
         """Return an aggregate over the records that satisfy a condition."""
         match node:
@@ -400,6 +398,7 @@ class Aggregates:
 
     def _centred(self, node: Any, pieces: Sequence[Piece]) -> tuple[dict[str, Linear], float, float]:
         """Return t, n and q of an argument with one column or constants, its centre and half its range."""
+        pieces = self._of_one_kind(node, pieces)
         columns = {piece.column for piece in pieces}
         if not pieces or len(columns) > 1 or (columns != {""} and len({piece.factor for piece in pieces}) > 1):
             self.refuse(node, "an argument with one column, or with constants", "average one column")
@@ -410,8 +409,9 @@ class Aggregates:
             centre, half = (low + high) / 2, max((high - low) / 2, 1e-300)
             centred = (values - centre) / half
             each = [self._counted(piece.condition) for piece in pieces]
-            figures = {"t": _total([one.times(v) for one, v in zip(each, centred.tolist(), strict=True)]),
-                       "n": _total(each), "q": _total([one.times(v * v) for one, v in zip(each, centred, strict=True)])}  # fmt: skip
+            pairs = list(zip(each, centred.tolist(), strict=True))
+            figures = {"t": _total([one.times(value) for one, value in pairs]), "n": _total(each),
+                       "q": _total([one.times(value * value) for one, value in pairs])}  # fmt: skip
             return figures, centre, half
 
         number, factor = self._number_of(pieces[0]), pieces[0].factor
@@ -428,11 +428,31 @@ class Aggregates:
                    for name, row in rows.items()}  # fmt: skip
         return figures, factor * centre, factor * half
 
+    def _of_one_kind(self, node: Any, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Return pieces that are all of one column, or all constants: the cells of an attribute are constants."""
+        columns = {(piece.column, piece.factor if piece.column else 0.0) for piece in pieces}
+        if len(columns) < 2:
+            return pieces
+        found = list[Piece]()
+        for piece in pieces:
+            if self._number_of(piece) is not None:
+                self.refuse(node, "an argument with one column, or with constants", "leave ELSE out")
+            if not piece.column:
+                found.append(piece)
+                continue
+            values = self._cell_values(node, piece.column)
+            for value in np.unique(values[~np.isnan(values)]).tolist():
+                condition = self.conditions.both(node, piece.condition, Condition({(piece.column,): values == value}))
+                found.append(Piece(condition, piece.factor * value))
+        return found
+
     def _mean(self, node: Any, pieces: Sequence[Piece]) -> Value:
         if {piece.column for piece in pieces} == {""} and {piece.factor for piece in pieces} <= {0.0, 1.0}:
             ones = _total([self._counted(piece.condition) for piece in pieces if piece.factor])
             return Quotient(ones, _whole([self._counted(piece.condition) for piece in pieces], self.where, pieces),
                             ends=(0.0, 1.0))  # fmt: skip
+        if len({piece.column for piece in pieces}) > 1:
+            return Quotient(self._summed(node, pieces), _total([self._records(piece) for piece in pieces]))
         figures, centre, half = self._centred(node, pieces)
         limit = 1.0
         if pieces[0].column and (number := self._number_of(pieces[0])) is not None:
@@ -465,7 +485,7 @@ def _is_constant(value: Value) -> bool:
 
 def _term(term: Term) -> Linear:
     """Return a term as a combination, which is empty if no record satisfies its condition."""
-    return Linear(() if term.condition.never or not term.row.any() and term.axis else ((1.0, term),))
+    return Linear(() if term.condition.never or (not term.row.any() and term.axis) else ((1.0, term),))
 
 
 def _total(parts: Sequence[Linear]) -> Linear:

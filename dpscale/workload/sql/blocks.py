@@ -1,8 +1,8 @@
 """Linear queries of a grouping set: for each term a matrix on every attribute, whose products are the queries.
 
-A row of the matrix of an attribute is a group of its cells, without those that the condition of the term excludes, times
-the entries of the term on that attribute. A condition on several attributes together is no product; the queries are then
-an array over all cells. Levels of one hierarchy are written on the finest of them.
+A row of the matrix of an attribute is a group of its cells, without those that the condition of the term excludes,
+times the entries of the term on that attribute. A condition on several attributes together is no product; the queries
+are then an array over all cells. Levels of one hierarchy are written on the finest of them.
 
 Queries that differ on one attribute only have sums that are products too. So the covariance of the terms of a ratio
 follows from the errors of products, and nothing is built over the cells of all attributes.
@@ -14,12 +14,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
-from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.workload.families import ProductQueries
 from dpscale.workload.family import Family
@@ -117,11 +116,9 @@ class Block:
         ordered = self.domain.ordered(names)
         return ordered, np.ascontiguousarray(flags.transpose([names.index(name) for name in ordered]))
 
-    # --- rows -----------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _axes(self) -> dict[str, tuple[Integers, Integers]]:
-        """For each attribute of the keys, the row of each of its cells (−1 for none), and the keys' groups of each row."""
+        """For each attribute of the keys the row of each of its cells, −1 for none, and the groups of each row."""
         by_name: dict[str, list[int]] = {}
         for place in self.places:
             name = self.selection.keys[place].attribute
@@ -151,7 +148,7 @@ class Block:
         """Group of each row of the set, in row-major order of the attributes, for each key."""
         found = {}
         grids = np.indices(self.shape).reshape(len(self.shape), math.prod(self.shape))
-        by_name = {name: [] for name in self.attributes}
+        by_name: dict[str, list[int]] = {name: [] for name in self.attributes}
         for place in self.places:
             name = self.selection.keys[place].attribute
             by_name[self._levels.get(name, name)].append(place)
@@ -188,10 +185,12 @@ class Block:
     def check(self) -> None:
         """Raise JobError for too many rows."""
         if (count := math.prod(self.shape)) > MOST_ROWS:
-            self.selection.statement.refuse(self.selection.statement.tree, f"at most {MOST_ROWS:,} rows of a grouping set",
-                                            "group by fewer attributes, or by ranges", f"which has {count:,} rows")  # fmt: skip
+            self._refuse(f"at most {MOST_ROWS:,} rows of a grouping set", "group by fewer attributes, or by ranges",
+                         f"which has {count:,} rows")  # fmt: skip
 
-    # --- queries --------------------------------------------------------------------------------------------------------
+    def _refuse(self, takes: str, remedy: str, got: str) -> NoReturn:
+        """Raise the error of the whole statement."""
+        self.selection.statement.refuse(self.selection.statement.tree, takes, remedy, got)
 
     def product(self, term: Term) -> Product:
         """Return the queries of a term."""
@@ -218,9 +217,8 @@ class Block:
         if count == size and (factor == 1).all() and np.array_equal(rows, np.arange(size)):
             return Matrix(None)
         if count * size > MOST_ENTRIES:
-            self.selection.statement.refuse(self.selection.statement.tree, f"at most {MOST_ENTRIES:,} entries of the groups"
-                                            f" of {name}", "group by all its values, or by longer ranges",
-                                            f"with {count:,} groups of {size:,} cells")  # fmt: skip
+            self._refuse(f"at most {MOST_ENTRIES:,} entries of the groups of {name}", "group by all its values, or by"
+                         " longer ranges", f"with {count:,} groups of {size:,} cells")  # fmt: skip
         array = np.zeros((count, size))
         cells = np.flatnonzero(rows >= 0)
         array[rows[cells], cells] = factor[cells]
@@ -274,8 +272,10 @@ class Block:
 
     def part(self, matrices: dict[str, Matrix], weight: float = 1.0) -> WorkloadPart:
         """Return the products of matrices as a part of a workload."""
-        given: dict[str, Any] = {name: NamedQueries(self._family(name, one), QueryTexts(listed=tuple(self._texts(name, one))))
-                 for name, one in matrices.items()}  # fmt: skip
+        given: dict[str, Any] = {}
+        for name, one in matrices.items():
+            texts = QueryTexts(listed=tuple(self._texts(name, one)))
+            given[name] = NamedQueries(self._family(name, one), texts)
         names = self.domain.ordered(given)
         given = given or {self.domain.names[0]: TOTAL}
         return part_of(ProductQueries(predicates=given, label=self.selection.name), self.domain, (names,), (weight,))
@@ -346,10 +346,10 @@ class Block:
             for joint, flags in own.joint.factors.items():
                 found = found * spread(self.domain, joint, names, flags)
             total = total + found
-        count = () if row is not None else (math.prod(self.shape),)
-        return np.broadcast_to(total, (*(() if row is not None else self.shape), *self.domain.shape(names))).reshape(
-            *count, *self.domain.shape(names)
-        )
+        sizes = self.domain.shape(names)
+        if row is not None:
+            return np.broadcast_to(total, sizes)
+        return np.broadcast_to(total, (*self.shape, *sizes)).reshape((math.prod(self.shape), *sizes))
 
     def names_of(self, values: Sequence[Linear]) -> AttributeSet:
         """Return the attributes of combinations and of the keys."""

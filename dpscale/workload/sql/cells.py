@@ -30,7 +30,9 @@ MIRRORED: Mapping[str, str] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-FUNCTIONS = "CASE, CAST, substr, left, right, upper, lower, trim, length, ||, year, month, quarter, date_trunc, + - * / // %"
+FUNCTIONS = (
+    "CASE, CAST, substr, left, right, upper, lower, trim, length, ||, year, month, quarter, date_trunc, + - * / // %"
+)
 KINDS_OF_TEXT = ("TEXT", "VARCHAR", "CHAR", "NVARCHAR")
 KINDS_OF_NUMBER = ("INT", "BIGINT", "SMALLINT", "TINYINT", "DOUBLE", "FLOAT", "DECIMAL", "HUGEINT", "UINT")
 
@@ -156,14 +158,12 @@ class CellValues:
             self.scope.statement.refuse(node, "a number", "write a number")
         return value
 
-    # --- labels ---------------------------------------------------------------------------------------------------------
-
     def _labels(self, node: Any) -> list[Any]:
         attribute = self.attribute
         assert attribute is not None
         if attribute.kind == "bins":
-            self.scope.statement.refuse(node, "comparisons with the edges of its bins", f"write CASE WHEN {attribute.name}"
-                                        f" < {attribute.edges[1]:g} THEN …", "whose cells are bins")  # fmt: skip
+            remedy = f"write CASE WHEN {attribute.name} < {attribute.edges[1]:g} THEN …"
+            self.scope.statement.refuse(node, "comparisons with the edges of its bins", remedy, "whose cells are bins")
         listed = [attribute.labels[cell] for cell in range(attribute.listed)]
         if attribute.kind == "date":
             listed = [first_day(attribute.by, attribute.low + cell) for cell in range(attribute.listed)]
@@ -189,8 +189,6 @@ class CellValues:
             wanted = inner.true if node.expression.this else (~inner).true
             return Truth(wanted, every)
         self.scope.statement.refuse(node, "IS NULL, IS TRUE or IS FALSE", "write IS NULL or =")
-
-    # --- comparisons ----------------------------------------------------------------------------------------------------
 
     def _compared(self, node: Any, sign: str, left: Any, right: Any) -> Truth:
         left, right = _inner(left), _inner(right)
@@ -242,9 +240,9 @@ class CellValues:
         fits = {"<": day == first, ">=": day == first, "<=": day == last, ">": day == last}.get(sign, False)
         if not fits:
             end = first if sign in ("<", ">=") else last
-            self.scope.statement.refuse(
-                node, f"a cut between two {attribute.by}s of {attribute.name}", f"write {end.isoformat()}"
-                if sign in MIRRORED else f"write date_trunc('{attribute.by}', {attribute.name}) = DATE '{first}'")  # fmt: skip
+            equal = f"write date_trunc('{attribute.by}', {attribute.name}) = DATE '{first}'"
+            self.scope.statement.refuse(node, f"a cut between two {attribute.by}s of {attribute.name}",
+                                        f"write {end.isoformat()}" if sign in MIRRORED else equal)  # fmt: skip
         return sign, day
 
     def _read_day(self, node: Any, text: str) -> date:
@@ -298,15 +296,15 @@ class CellValues:
         known = np.array([isinstance(one, str) for one in values])
         return Truth(np.array([isinstance(one, str) and test(one) for one in values]), known)
 
-    # --- functions ------------------------------------------------------------------------------------------------------
-
     def _case(self, node: Any) -> list[Any]:
         branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
         operand = node.this if isinstance(node, exp.Case) else None
         default = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
         found = [None] * self.size if default is None else self.values(default)
         for branch in reversed(branches):
-            true = (self.truth(branch.this) if operand is None else self._compared(branch, "=", operand, branch.this)).true
+            true = (
+                self.truth(branch.this) if operand is None else self._compared(branch, "=", operand, branch.this)
+            ).true
             chosen = self.values(branch.args["true"])
             found = [one if flag else other for flag, one, other in zip(true, chosen, found, strict=True)]
         return found
@@ -358,8 +356,8 @@ class CellValues:
                 return self._truncated(node, node.args["unit"].name.lower())
             case exp.Extract():
                 return self._part(node, node.name.lower(), node.expression)
-        self.scope.statement.refuse(node, f"an expression of {FUNCTIONS}",
-                                    "use one of these, or add an attribute to the domain file with map or from")  # fmt: skip
+        remedy = "use one of these, or add an attribute to the domain file with map or from"
+        self.scope.statement.refuse(node, f"an expression of {FUNCTIONS}", remedy)
 
     def _check_period(self, node: Any, unit: str) -> None:
         """Raise JobError if the cells of a date attribute are no parts of a calendar period."""
@@ -381,7 +379,7 @@ class CellValues:
 
     def _mapped(self, node: Any, function: Callable[..., Any], lists: list[list[Any]]) -> list[Any]:
         """Return a function of values; null if one is null, and outside if one is outside."""
-        found = []
+        found = list[Any]()
         for row in zip(*lists, strict=True):
             if any(one is None for one in row):
                 found.append(None)
@@ -467,8 +465,9 @@ OF_ONE: Mapping[str, Callable[[Any], Any]] = {
     "Upper": lambda text: _text(text).upper(), "Lower": lambda text: _text(text).lower(),
     "Trim": lambda text: _text(text).strip(), "Year": lambda day: _day(day).year, "Month": lambda day: _day(day).month,
     "Quarter": lambda day: (_day(day).month + 2) // 3, "Day": lambda day: _day(day).day,
-    "DayOfMonth": lambda day: _day(day).day, "DayOfWeek": _weekday, "WeekOfYear": lambda day: _day(day).isocalendar()[1],
-    "Week": lambda day: _day(day).isocalendar()[1], "TsOrDsToDate": lambda day: _day(day),
+    "DayOfMonth": lambda day: _day(day).day, "DayOfWeek": _weekday,
+    "WeekOfYear": lambda day: _day(day).isocalendar()[1], "Week": lambda day: _day(day).isocalendar()[1],
+    "TsOrDsToDate": lambda day: _day(day),
     "LastDay": lambda day: _day(day).replace(day=calendar.monthrange(_day(day).year, _day(day).month)[1]),
 }  # fmt: skip
 PARTS_OF_DAY: Mapping[str, Callable[[Any], int]] = {

@@ -78,7 +78,9 @@ def _merged(statement: Statement, select: Any, known: Mapping[str, Any]) -> Any:
 
     if (where := inner.args.get("where")) is not None:
         own = select.args.get("where")
-        both = where.this if own is None else exp.And(this=exp.Paren(this=where.this), expression=exp.Paren(this=own.this))
+        both = (
+            where.this if own is None else exp.And(this=exp.Paren(this=where.this), expression=exp.Paren(this=own.this))
+        )
         select.set("where", exp.Where(this=both))
     return select
 
@@ -86,7 +88,9 @@ def _merged(statement: Statement, select: Any, known: Mapping[str, Any]) -> Any:
 def _check_plain(statement: Statement, inner: Any) -> None:
     """Raise JobError unless a subquery only filters or renames."""
     wrong = inner.find(exp.AggFunc, exp.Window)
-    wrong = wrong or inner.args.get("group") or next((inner.args[name] for name in UNUSED if inner.args.get(name)), None)
+    wrong = (
+        wrong or inner.args.get("group") or next((inner.args[name] for name in UNUSED if inner.args.get(name)), None)
+    )
     if wrong is not None:
         statement.refuse(wrong if isinstance(wrong, exp.Expression) else inner, "a subquery that filters or renames",
                          "count and sum in the outermost query, which is the one that is answered")  # fmt: skip
@@ -207,8 +211,9 @@ class Scope:
         """Return the attribute that a column names; raise JobError for a number."""
         name = self.name_of(column)
         if name in self.domain.number_names:
-            self.statement.refuse(column, "an attribute with cells", f"add an attribute of kind bins with from = "
-                                  f"{name!r} to the domain file", f"a number, of which sums and means are known only")  # fmt: skip
+            remedy = f"add an attribute of kind bins with from = {name!r} to the domain file"
+            got = "a number, of which sums and means are known only"
+            self.statement.refuse(column, "an attribute with cells", remedy, got)
         return self.domain[name]
 
     def columns(self, node: Any) -> list[Any]:

@@ -130,6 +130,19 @@ def requested_tables(statement: Statement) -> list[str]:
     return list(tables_of(statement, merged(statement)).names.values())
 
 
+def read_names(statement: Statement, domain: Domain) -> set[str]:
+    """Return the attributes and numbers that a statement reads, without the columns of keys and units."""
+    scope = Scope(statement, domain)
+    named = {one.alias.lower() for one in scope.select.expressions if isinstance(one, exp.Alias)}
+    found = set[str]()
+    for column in scope.columns(scope.select):
+        after = column.find_ancestor(exp.Group, exp.Order, exp.Having) is not None
+        of_result = after and not column.table and column.name.lower() in named
+        if not of_result and column.find_ancestor(exp.Join, exp.Distinct) is None:
+            found.add(scope.name_of(column))
+    return found
+
+
 class _Reader:
     def __init__(self, scope: Scope) -> None:
         self.scope, self.statement, self.tree = scope, scope.statement, scope.select
@@ -168,8 +181,6 @@ class _Reader:
                          tuple(self.columns), shown, None if having is None else having.this, leaves, order, limit,
                          offset or 0)  # fmt: skip
 
-    # --- groups ---------------------------------------------------------------------------------------------------------
-
     def _sets(self) -> Iterator[tuple[int, ...]]:
         """Yield the keys of each grouping set."""
         group = self.tree.args.get("group")
@@ -180,7 +191,9 @@ class _Reader:
             plain = [one.unalias() for one in self.tree.expressions if one.find(exp.AggFunc, exp.CountIf) is None]
             yield tuple(self._place(one) for one in plain)
             return
-        parts = [[(self._place(one),)] for one in group.expressions if not self._is_sets(one)]
+        parts: list[list[tuple[int, ...]]] = [
+            [(self._place(one),)] for one in group.expressions if not self._is_sets(one)
+        ]
         parts += [self._several(one) for one in group.expressions if self._is_sets(one)]
         for kind in ("rollup", "cube", "grouping_sets"):
             parts += [self._several(one) for one in group.args.get(kind) or []]
@@ -233,8 +246,10 @@ class _Reader:
     def _key(self, node: Any, text: str) -> Key:
         names = self.scope.names(node)
         if len(names) != 1:
-            self.statement.refuse(node, "expressions of one attribute in GROUP BY", "group by several expressions, or add"
-                                  " an attribute to the domain file", "" if names else "a constant")  # fmt: skip
+            remedy = "group by several expressions, or add an attribute to the domain file"
+            self.statement.refuse(
+                node, "expressions of one attribute in GROUP BY", remedy, "" if names else "a constant"
+            )
         attribute = self.scope.domain[names[0]]
         inner = node
         while isinstance(inner, exp.Paren):
@@ -246,8 +261,6 @@ class _Reader:
         labels = sorted(dict.fromkeys(values), key=lambda one: _sorting(one))
         places = {label: place for place, label in enumerate(labels)}
         return Key(text, attribute.name, labels, np.array([places[one] for one in values], np.int64))
-
-    # --- columns --------------------------------------------------------------------------------------------------------
 
     def _output(self, node: Any) -> Output:
         if isinstance(node, exp.Star):
@@ -293,8 +306,6 @@ class _Reader:
                                           f"whose column {name} exists twice")  # fmt: skip
                 taken.add(name)
 
-    # --- finished rows --------------------------------------------------------------------------------------------------
-
     def _leaves(self) -> dict[str, int]:
         """Return the columns of HAVING by their SQL; those that are not selected are added."""
         having, found = self.tree.args.get("having"), dict[str, int]()
@@ -305,11 +316,12 @@ class _Reader:
             node = waiting.pop()
             if isinstance(node, exp.AggFunc | exp.Filter | exp.Column | exp.CountIf):
                 found[node.sql()] = self._column(node)
-            elif isinstance(node, exp.Connector | exp.Not | exp.Paren | exp.Predicate | exp.Binary | exp.Neg | exp.Literal
-                            | exp.Null | exp.Between | exp.In):  # fmt: skip
+            elif isinstance(node, exp.Not | exp.Paren | exp.Predicate | exp.Binary | exp.Neg | exp.Literal | exp.Null):
                 waiting += [one for one in node.iter_expressions()]
             else:
-                self.statement.refuse(node, "comparisons of aggregates and columns in HAVING", "filter the result instead")
+                self.statement.refuse(
+                    node, "comparisons of aggregates and columns in HAVING", "filter the result instead"
+                )
         return found
 
     def _column(self, node: Any) -> int:
@@ -393,4 +405,6 @@ def unit_sets(selection: Selection) -> list[AttributeSet]:
         if len(key.labels) < len(key.groups):
             selection.statement.refuse(selection.statement.tree, "COUNT(DISTINCT …) by the values of attributes",
                                        f"group by {key.attribute}, or add an attribute to the domain file")  # fmt: skip
-    return [selection.domain.ordered({selection.keys[place].attribute for place in places}) for places in selection.sets]
+    return [
+        selection.domain.ordered({selection.keys[place].attribute for place in places}) for places in selection.sets
+    ]

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dpscale.base.display import nearest, safe_repr
@@ -78,9 +79,11 @@ class Statement:
     def place(self, node: Any) -> tuple[int, int]:
         """Return the first character of a part and the one after its last; the whole text if they are unknown."""
         places = [one.meta for one in node.walk() if "start" in one.meta]
-        if not places:
+        if not places or isinstance(node, exp.Query):
             return 0, len(self.text)
         start, end = min(one["start"] for one in places), max(one["end"] for one in places) + 1
+        if isinstance(node, exp.Func) and (name := re.search(r"\w+\s*\(\s*$", self.text[:start])):
+            start = name.start() if "start" not in node.meta else start
         return start, _closed(self.text, start, end)
 
 
@@ -105,8 +108,8 @@ def pointed(name: str, text: str, start: int, end: int, got: str, takes: str, re
     return error
 
 
-def read_statements(text: str, weight: float = 1.0, dialect: str = DIALECT) -> list[Statement]:
-    """Return the statements of a text.
+def read_statements(text: str, weight: float = 1.0, dialect: str = DIALECT) -> tuple[Statement, ...]:
+    """Return the statements of a text; those of the last texts are kept.
 
     Parameters
     ----------
@@ -123,6 +126,11 @@ def read_statements(text: str, weight: float = 1.0, dialect: str = DIALECT) -> l
     """
     if not isinstance(text, str):
         raise JobError(FIELD, f"a {type(text).__name__}", "a text of SELECT statements", "write it in quotes")
+    return _read(text, weight, dialect)
+
+
+@lru_cache(maxsize=32)
+def _read(text: str, weight: float, dialect: str) -> tuple[Statement, ...]:
     known = [str(one.value) for one in sqlglot.Dialects if one.value]
     if dialect not in known:
         raise JobError("workload.dialect", safe_repr(dialect), "a dialect of sqlglot", nearest(str(dialect), known))
@@ -142,7 +150,7 @@ def read_statements(text: str, weight: float = 1.0, dialect: str = DIALECT) -> l
                        " SELECT region, COUNT(*) FROM visits GROUP BY region")  # fmt: skip
     if len(found) > MOST_STATEMENTS:
         raise JobError(FIELD, f"{len(found):,} statements", f"at most {MOST_STATEMENTS:,}", "divide the text")
-    return found
+    return tuple(found)
 
 
 def _split(text: str, dialect: str) -> Iterator[str]:
