@@ -584,7 +584,17 @@ def aim_grem(found: Figures) -> str:
             [label, *times, GREM_PAPER[name], fine(crp), fine(iid), fine(iid / crp), fine(GREM_PAPER_ERRORS[name])]
         )
     metrics = (_by_mechanism(found, metric, what) for metric, what in GREM_METRICS.items())
-    return "\n\n".join([table(head, *lines), *metrics, _shapes(found), _models(found), _grem_notes(found)])
+    return "\n\n".join(
+        [table(head, *lines), _reconstructions(found), *metrics, _shapes(found), _models(found), _grem_notes(found)]
+    )
+
+
+def _reconstructions(found: Figures) -> str:
+    """Return the reconstructions of a round in the fixed sequence, by kind of update."""
+    kinds = [f"{kind}, {short}" for short in ("CRP", "IID") for kind in ("lazy", "touched", "full")]
+    head = ("`benchmarks/aim_grem.py`: the same sequence, reconstructions of a residual in a marginal, per round", *kinds)
+    return table(head, *([label, *(significant(found[f"table 2, {name}, {kind}, Recon"], 3) for kind in kinds)]
+                         for name, label in GREM_TABLES.items()))  # fmt: skip
 
 
 def _shapes(found: Figures) -> str:
@@ -646,7 +656,8 @@ def _grem_notes(found: Figures) -> str:
     )
     refits = "; ".join(
         f"{name} {found[f'default, {name}, residuals averaged']:.1f} residuals averaged, "
-        f"{found[f'default, {name}, tables fitted']:.1f} tables of candidates fitted again"
+        f"{found[f'default, {name}, tables fitted']:.1f} tables of {found[f'default, {name}, candidates']:.0f} "
+        f"candidates fitted again, in {found[f'default, {name}, rounds']:.0f} rounds"
         for name in GREM_TABLES
     )
     speedups = ", ".join(
@@ -1091,6 +1102,7 @@ def cluster_kills(found: Figures) -> str:
         "refusals (exit code 2) of a small or older worker": "refusals",
         "files of values and decisions that were observed": "files",
         "comparisons of the visible files with the ledger": "audits",
+        "of these, while another process locked the ledger": "locked ledgers",
         "seconds": "seconds",
         "CPU seconds": "CPU seconds",
         "violations of: one charge, one draw, same answers, nothing left, no task on an older version": "violations",
