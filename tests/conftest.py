@@ -36,8 +36,7 @@ def pytest_configure(config):
         compile_in_turn()
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_plan_drawsr(config, log):
+def pytest_xdist_make_scheduler(config, log):
     """Give each file to one process, and all files of tests/cluster to the same one: they share a cluster."""
     from xdist.scheduler import LoadFileScheduling
 

@@ -42,6 +42,7 @@ def test_distribution_given_nothing_is_the_marginal(released):
     assert frame["b"].tolist() == [b for b in released.domain["b"].labels for _ in range(SIZES["a"])]
 
 
+@pytest.mark.slow  # the import of pgmpy alone is 40 CPU s, which tests/reconstruction/test_graphical.py has too
 def test_graphical_model_answers_as_pgmpy(tmp_path):
     pytest.importorskip("pgmpy", reason="pgmpy is not installed")
     from pgmpy.inference import VariableElimination
