@@ -83,20 +83,27 @@ def broken(rows: pd.DataFrame) -> dict[str, int]:
     return {name: int(flags.sum()) for name, flags in found.items()}
 
 
-def test_rows_satisfy_rules(tmp_path: Path) -> None:
-    job = job_of(tmp_path)
-    rows = dp.run(job, tmp_path / "run").synthetic().compute()
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dp.Release]:
+    """A job with all rules, and its release."""
+    folder = tmp_path_factory.mktemp("rules")
+    return (job := job_of(folder)), dp.run(job, folder / "run")
+
+
+def test_rows_satisfy_rules(tmp_path: Path, released: tuple[dict[str, Any], dp.Release]) -> None:
+    job, release = released
+    rows = release.synthetic().compute()
     assert broken(rows) == dict.fromkeys(broken(rows), 0)
-    described = json.loads((tmp_path / "run/synthetic/_rows.json").read_text())
+    described = json.loads((release.path / "synthetic/_rows.json").read_text())
     assert described["rules"] == {"stated": len(RULES), "broken": 0}
     assert rows.discharge.isna().any()
-    report = (tmp_path / "run/report.html").read_text()
+    report = (release.path / "report.html").read_text()
     assert "All rows satisfy the 6 rules" in report
     assert "<code>price + fee = total</code>" in report
-    stated = stated_domains(open_run(tmp_path / "run"))["domain.toml"].decode()  # whose hash the charge seals
+    stated = stated_domains(open_run(release.path))["domain.toml"].decode()  # whose hash the charge seals
     assert all(one in tomllib.loads(stated)["rule"] for one in job["rule"])
-    del job["rule"]
-    free = broken(dp.run(job | {"engine": {"seed": 8}}, tmp_path / "free").synthetic().compute())
+    ruleless = {name: section for name, section in job.items() if name != "rule"} | {"engine": {"seed": 8}}
+    free = broken(dp.run(ruleless, tmp_path / "free").synthetic().compute())
     assert min(free[name] for name in ("dates", "part", "sum", "paid")) > 50  # of rows that are drawn without rules
 
 
@@ -123,12 +130,10 @@ def test_plan_states_rules(tmp_path: Path) -> None:
     assert "6 rules between attributes are taken as public: discharge >= admission; " in done.stdout
 
 
-def test_rows_do_not_depend_on_the_scheduler(tmp_path: Path) -> None:
-    found = []
-    for scheduler in ("synchronous", "threads"):
-        dp.run(job_of(tmp_path, engine={"scheduler": scheduler, "seed": 7}), tmp_path / scheduler)
-        found.append(row_digests(tmp_path / scheduler))
-    assert found[0] == found[1]
+def test_rows_do_not_depend_on_the_scheduler(tmp_path: Path, released: tuple[dict[str, Any], dp.Release]) -> None:
+    job, release = released
+    dp.run(job | {"engine": {"scheduler": "threads", "seed": 7}}, tmp_path / "threads")
+    assert row_digests(tmp_path / "threads") == row_digests(release.path)
 
 
 def test_rows_that_break_a_rule_are_not_written_as_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
