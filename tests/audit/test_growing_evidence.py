@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -51,10 +52,9 @@ def run_case(folder, name, months=MONTHS[:3], **tables):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """Bundles of each promise and noise."""
-    return {name: bundle.write_bundle(open_run(run_case(tmp_path_factory.mktemp("case"), name)), PASSED)
-            for name in CASES}  # fmt: skip
+def bundle_of(tmp_path_factory):
+    """Function that returns the bundle of a promise and noise, written in the first call."""
+    return cache(lambda name: bundle.write_bundle(open_run(run_case(tmp_path_factory.mktemp("case"), name)), PASSED))
 
 
 # ---- factors ---------------------------------------------------------------------------------------------------------
@@ -102,8 +102,8 @@ def test_no_strategy_has_no_factor(rows):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bundle_of_a_growing_table_is_sound(folders, case):
-    folder = folders[case]
+def test_bundle_of_a_growing_table_is_sound(bundle_of, case):
+    folder = bundle_of(case)
     found = check_bundle(folder)
     assert found["own_scripts"]
     assert found["parts"] == ["data"]
@@ -123,9 +123,10 @@ def test_bundle_of_a_growing_table_is_sound(folders, case):
     assert not any(".key" in name for name in files)
 
 
-def test_factor_of_each_promise_is_that_of_the_run(folders):
+def test_factor_of_each_promise_is_that_of_the_run(bundle_of):
     factors = {}
-    for case, folder in folders.items():
+    for case in CASES:
+        folder = bundle_of(case)
         data = read(folder, "parts")["data"]
         factors[case] = sensitivities.factor_of(data["outer"], data["law"] == "laplace")
         assert factors[case] == open_run(folder.parent).table.time_plan.factor
@@ -133,16 +134,16 @@ def test_factor_of_each_promise_is_that_of_the_run(folders):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_script_verifies_bundle_with_standard_library(folders, tmp_path, case):
-    folder = shutil.copytree(folders[case], tmp_path / "bundle")
+def test_script_verifies_bundle_with_standard_library(bundle_of, tmp_path, case):
+    folder = shutil.copytree(bundle_of(case), tmp_path / "bundle")
     done = run_script(folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert check_bundle(folder)["sound"], "nothing is left behind by the script"
 
 
-def test_claim_agrees_with_dp_accounting(folders):
+def test_claim_agrees_with_dp_accounting(bundle_of):
     pytest.importorskip("dp_accounting")
-    for folder in folders.values():
+    for folder in map(bundle_of, CASES):
         for name in ("release", "dataset"):
             files = recompute.read_files(folder)
             claim, events = files["claims"][name], recompute.events_of(files)[name]
@@ -169,8 +170,8 @@ def test_command_writes_and_checks_after_each_month_and_compares_the_ledger(tmp_
     assert run_command("evidence", "--check", run / "evidence", "--ledger", ledger)[0] == 0
 
 
-def test_plan_of_the_periods_is_sealed_on_the_ledger(folders):
-    opened = read(folders["row"], "ledger")["chain"]["opened"]["facts"]
+def test_plan_of_the_periods_is_sealed_on_the_ledger(bundle_of):
+    opened = read(bundle_of("row"), "ledger")["chain"]["opened"]["facts"]
     assert set(opened) == {"domain", "job", "parts", "plan"}
 
 
@@ -450,18 +451,18 @@ FORGERIES = [
 
 
 @pytest.mark.parametrize(("case", "change", "fault"), FORGERIES, ids=lambda one: getattr(one, "__name__", ""))
-def test_forgery_is_refused(folders, tmp_path, case, change, fault):
+def test_forgery_is_refused(bundle_of, tmp_path, case, change, fault):
     with pytest.raises(JobError, match=fault):
-        check_bundle(forge(folders[case], tmp_path / "forged", change))
+        check_bundle(forge(bundle_of(case), tmp_path / "forged", change))
 
 
-def test_ledger_refuses_a_matrix_that_all_files_agree_on(folders, tmp_path):
+def test_ledger_refuses_a_matrix_that_all_files_agree_on(bundle_of, tmp_path):
     """A consistent change of all files passes without the ledger, which the check states."""
-    forged = forge(folders["row"], tmp_path / "forged", consistently(less_noise_for_a_smaller_column))
+    forged = forge(bundle_of("row"), tmp_path / "forged", consistently(less_noise_for_a_smaller_column))
     assert any("a consistent change of all files passes" in one for one in check_bundle(forged)["unverified"])
-    with Ledger.open(folders["row"].parents[1] / "ledger.sqlite") as ledger:
+    with Ledger.open(bundle_of("row").parents[1] / "ledger.sqlite") as ledger:
         heads = ledger.heads()
-    assert check_bundle(folders["row"], heads=heads)["later_entries"] == 0
+    assert check_bundle(bundle_of("row"), heads=heads)["later_entries"] == 0
     with pytest.raises(JobError, match="which the ledger does not contain"):
         check_bundle(forged, heads=heads)
 
@@ -479,12 +480,12 @@ CHAINED = [
 
 
 @pytest.mark.parametrize(("case", "change", "fault"), CHAINED, ids=lambda one: getattr(one, "__name__", ""))
-def test_fault_is_found_if_the_hash_chain_is_forged_too(folders, tmp_path, case, change, fault):
+def test_fault_is_found_if_the_hash_chain_is_forged_too(bundle_of, tmp_path, case, change, fault):
     with pytest.raises(JobError, match=fault):
-        check_bundle(forge(folders[case], tmp_path / "forged", consistently(change)))
+        check_bundle(forge(bundle_of(case), tmp_path / "forged", consistently(change)))
 
 
-def test_script_reports_a_forgery_and_fails(folders, tmp_path):
-    done = run_script(forge(folders["row"], tmp_path / "forged", less_noise))
+def test_script_reports_a_forgery_and_fails(bundle_of, tmp_path):
+    done = run_script(forge(bundle_of("row"), tmp_path / "forged", less_noise))
     assert done.returncode == 1
     assert "FAULT: row 1 (2026-02) has other draws than row 0 (2026-01)" in done.stdout

@@ -22,7 +22,7 @@ from tests.audit import kills
 from tests.audit.composition import audit_run
 from tests.audit.small import answers, measurements, write
 
-KILLS = 12
+KILLS = 6
 
 
 ADAPTIVE = {"mechanism": {"name": "aim-grem"}, "privacy": {"rho": 0.5, "dataset": "small"}}

@@ -11,7 +11,7 @@ import pytest
 from tests.audit import kills
 from tests.audit.small import answers, measurements, write
 
-KILLS = 12
+KILLS = 6
 EPSILON = 0.7
 FORMS = {
     "plan": {"privacy": {"epsilon": 0.5, "delta": 1e-9, "dataset": "small"}},

@@ -195,8 +195,9 @@ def test_task_on_older_version_is_found(checks, place, watcher, tmp_path, monkey
         assert "version: a worker of version 0.0.1 ran a task" in cluster_kills.check(place, run, watcher)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_few_faults_have_no_violation(checks, tmp_path, monkeypatch, seed):
     """Each kind of fault comes once: kills, suspensions, workers that are retired, small or older, and `cancel`."""
     monkeypatch.syspath_prepend(BENCHMARKS)

@@ -8,7 +8,7 @@ from dpscale.base.errors import PlanError
 from dpscale.mechanisms.contract import planning_memory
 from dpscale.workload.residual import profile_of
 
-CELLS = 2500
+CELLS = 2100
 
 
 def groups(cells, count=40):
