@@ -72,9 +72,7 @@ def test_bytes_are_equal_with_threads(folder: Path) -> None:
 def test_interrupted_run_resumes_with_the_same_bytes_and_one_charge(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_shop(folder, **engine_settings(), privacy={"privacy_cost": 8.0, "dataset": "shop",
-                                                             "ledger": str(tmp_path / "ledger.db")})  # fmt: skip
-    dp.run(path, tmp_path / "whole")
+    path = write_shop(folder, **engine_settings())
     original = JoinedTable.measure
 
     def fail_after_pairs(self: JoinedTable, engine: Engine) -> None:
@@ -88,8 +86,8 @@ def test_interrupted_run_resumes_with_the_same_bytes_and_one_charge(
         run_stages(run)
     monkeypatch.setattr(JoinedTable, "measure", original)
     dp.run(path, tmp_path / "interrupted")
-    assert digests(tmp_path / "interrupted") == digests(tmp_path / "whole")
-    with Ledger.open(tmp_path / "ledger.db") as ledger:
+    assert digests(tmp_path / "interrupted") == digests(folder / "run")
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
         [entry] = ledger.summary()["datasets"]["shop"]["releases"]  # both have the same id, because of the seed
     assert entry["state"] == "released"
     assert Cost.from_dict(run.manifest["privacy"]["cost"]).squared_mu <= 8
