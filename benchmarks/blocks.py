@@ -592,7 +592,10 @@ def aim_grem(found: Figures) -> str:
 def _reconstructions(found: Figures) -> str:
     """Return the reconstructions of a round in the fixed sequence, by kind of update."""
     kinds = [f"{kind}, {short}" for short in ("CRP", "IID") for kind in ("lazy", "touched", "full")]
-    head = ("`benchmarks/aim_grem.py`: the same sequence, reconstructions of a residual in a marginal, per round", *kinds)
+    head = (
+        "`benchmarks/aim_grem.py`: the same sequence, reconstructions of a residual in a marginal, per round",
+        *kinds,
+    )
     return table(head, *([label, *(significant(found[f"table 2, {name}, {kind}, Recon"], 3) for kind in kinds)]
                          for name, label in GREM_TABLES.items()))  # fmt: skip
 

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 from collections import Counter, defaultdict
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -163,12 +164,19 @@ def documented_names(text, sections):
     return found
 
 
+@cache
+def source_of(thing):
+    """Return the source of a class, which `inspect` finds by parsing its module."""
+    return inspect.getsource(thing)
+
+
+@cache
 def members_of(thing):
     """Parameters, fields, methods and assigned attributes of a function, or of a class and its bases."""
     if inspect.isfunction(thing):
         return set(inspect.signature(thing).parameters)
     own = [base for base in thing.__mro__ if base.__module__.startswith("dpscale")]
-    assigned = {name for base in own for name in re.findall(r"self\.(\w+)", inspect.getsource(base))}
+    assigned = {name for base in own for name in re.findall(r"self\.(\w+)", source_of(base))}
     annotated = {name for base in own for name in vars(base).get("__annotations__", ())}
     created = set(inspect.signature(own[0].__init__).parameters) if own else set()
     return assigned | annotated | created | set(dir(thing))

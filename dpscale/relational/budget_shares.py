@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 import numpy as np
@@ -126,9 +126,15 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
 
 def _triples(one: Floats, two: Floats, both: Floats) -> float:
     """Return Σ over an attribute of one side and two of the other of √(sum of squared components)."""
-    j, k = np.triu_indices(len(two), 1)
+    j, k = _pairs(len(two))
     squares = (one**2)[:, None] + (two[j] ** 2 + two[k] ** 2) + both[:, j] ** 2 + both[:, k] ** 2
     return float(np.sqrt(squares).sum())
+
+
+@cache
+def _pairs(count: int) -> tuple[Integers, Integers]:
+    """Return the places of all pairs, which one plan needs many thousand times."""
+    return np.triu_indices(count, 1)
 
 
 @dataclass(frozen=True, eq=False)

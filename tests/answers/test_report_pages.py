@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +19,7 @@ from tests.answers.chromium import BROWSER, render_page
 from tests.links.small import write_job as write_shop
 from tests.periods.growing import frames, make_job as make_growing, write as write_months
 from tests.runs.small import table, write_job, write_table
+from tests.selection import mostly_slow
 
 LOOK = (Path(__file__).parent / "look.js").read_text()
 PAIRS = [{"family": "marginal", "degree": 2}, {"family": "marginal", "degree": 1}]
@@ -32,25 +34,29 @@ browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory, plots_of_module):
-    """Paths of one report of each kind, by name."""
-    found = {}
-    for name, changes in JOBS.items():
+def report_of(tmp_path_factory, plots_of_module):
+    """Function that returns the path of a report of a kind, written in the first call."""
+
+    @cache
+    def written(name):
         place = tmp_path_factory.mktemp(name)
-        write_table(place / "data", table())
-        found[name] = dp.run(write_job(place, **changes), place / "run").path / "report.html"
-    place = tmp_path_factory.mktemp("shop")
-    found["tables"] = dp.run(write_shop(place), place / "run").path / "report.html"
-    place = tmp_path_factory.mktemp("growing")
-    write_months(place, frames())
-    found["growing"] = dp.run(make_growing(place), place / "run").path / "report.html"
-    return found
+        if name == "tables":
+            job = write_shop(place)
+        elif name == "growing":
+            write_months(place, frames())
+            job = make_growing(place)
+        else:
+            write_table(place / "data", table())
+            job = write_job(place, **JOBS[name])
+        return dp.run(job, place / "run").path / "report.html"
+
+    return written
 
 
 @browser
-@pytest.mark.parametrize("name", [*JOBS, "tables", "growing"])
-def test_report_renders_in_every_mode(reports, name):
-    for way, result in render_page(reports[name], LOOK).items():
+@pytest.mark.parametrize("name", mostly_slow([*JOBS, "tables", "growing"], {"least-squares", "tables"}))
+def test_report_renders_in_every_mode(report_of, name):
+    for way, result in render_page(report_of(name), LOOK).items():
         assert result["console"] == [], way
         found = result["found"]
         assert found["faint"] == [], way
@@ -75,8 +81,8 @@ def test_report_of_every_mechanism_renders(tmp_path, name):
 
 
 @browser
-def test_planted_page_faults_are_detected(reports, tmp_path):
-    page = reports["laplace"].read_text()
+def test_planted_page_faults_are_detected(report_of, tmp_path):
+    page = report_of("laplace").read_text()
     wide = "<div style='width:2000px'>.</div></main><script>nothing.here()</script>"
     for old, new in (("--soft: #565b62", "--soft: #bbbbbb"), ('id="sure"', 'id="other"'), ("</main>", wide)):
         assert old in page
@@ -90,12 +96,12 @@ def test_planted_page_faults_are_detected(reports, tmp_path):
 
 
 @browser
-def test_header_click_sorts_table(reports):
+def test_header_click_sorts_table(report_of):
     script = """(() => { const button = document.querySelectorAll("table.sortable th button")[3]; button.click();
         const rows = () => [...document.querySelectorAll("table.sortable tbody tr")];
         const told = () => rows().map((row) => Number(row.cells[3].dataset.key));
         const down = told(); button.click(); return [down, told()]; })()"""
-    down, up = render_page(reports["least-squares"], script, ("desktop",))["desktop"]["found"]
+    down, up = render_page(report_of("least-squares"), script, ("desktop",))["desktop"]["found"]
     assert down == sorted(down, reverse=True)
     assert up == sorted(up)
 
@@ -112,9 +118,9 @@ def axe_script():
 
 
 @browser
-@pytest.mark.parametrize("name", [*JOBS, "tables", "growing"])
-def test_report_has_no_accessibility_faults(reports, name):
-    for way, result in render_page(reports[name], axe_script()).items():
+@pytest.mark.parametrize("name", mostly_slow([*JOBS, "tables", "growing"], {"least-squares", "tables"}))
+def test_report_has_no_accessibility_faults(report_of, name):
+    for way, result in render_page(report_of(name), axe_script()).items():
         assert result["found"] == [], way
 
 
@@ -126,9 +132,9 @@ def test_report_has_no_accessibility_faults(reports, name):
     "<a href='javascript:window.planted = 1' id='link'>.</a>",
 ])  # fmt: skip
 @pytest.mark.parametrize("policy", [True, False])
-def test_policy_of_the_page_blocks_scripts_in_texts(reports, tmp_path, planted, policy):
+def test_policy_of_the_page_blocks_scripts_in_texts(report_of, tmp_path, planted, policy):
     """A text that were not escaped could run nothing; without the policy it runs."""
-    page = reports["laplace"].read_text().replace("</main>", f"{planted}</main>")
+    page = report_of("laplace").read_text().replace("</main>", f"{planted}</main>")
     if not policy:
         page = page.replace("Content-Security-Policy", "other")
     (tmp_path / "page.html").write_text(page)
@@ -139,9 +145,9 @@ def test_policy_of_the_page_blocks_scripts_in_texts(reports, tmp_path, planted, 
 
 
 @browser
-def test_planted_accessibility_faults_are_detected(reports, tmp_path):
+def test_planted_accessibility_faults_are_detected(report_of, tmp_path):
     script, changed = shared_file("page.js"), shared_file("page.js").replace('"Search ", input', "input")
-    page = reports["laplace"].read_text().replace('<html lang="en">', "<html>").replace(script, changed)
+    page = report_of("laplace").read_text().replace('<html lang="en">', "<html>").replace(script, changed)
     page = page.replace(escape(security_policy(script)), escape(security_policy(changed)))
     (tmp_path / "page.html").write_text(page)
     found = render_page(tmp_path / "page.html", axe_script(), ("desktop",))["desktop"]["found"]
@@ -149,20 +155,20 @@ def test_planted_accessibility_faults_are_detected(reports, tmp_path):
 
 
 @browser
-def test_search_filters_the_index_of_tables(reports):
+def test_search_filters_the_index_of_tables(report_of):
     script = """(() => { const input = document.querySelector("input[type=search]"), found = [];
         for (const text of ["", "income code", "RANGE", "nothing"]) {
             input.value = text; input.dispatchEvent(new Event("input"));
             found.push([...document.querySelectorAll("table.searched tbody tr")].filter((row) => !row.hidden)
                 .map((row) => row.cells[0].textContent)); }
         return [found, document.querySelector("output").textContent]; })()"""
-    (every, pair, family, nothing), told = render_page(reports["least-squares"], script, ("phone",))["phone"]["found"]
+    (every, pair, family, nothing), told = render_page(report_of("least-squares"), script, ("phone",))["phone"]["found"]
     assert (len(every), pair, family, nothing) == (7, ["income, code"], ["age"], [])
     assert told == "0 of 7 rows"
 
 
 @browser
-def test_buttons_save_every_table_as_csv(reports):
+def test_buttons_save_every_table_as_csv(report_of):
     script = """(async () => { const saved = [], names = [];
         URL.createObjectURL = (blob) => { saved.push(blob); return "#"; };
         HTMLAnchorElement.prototype.click = function () { names.push(this.download); };
@@ -170,10 +176,10 @@ def test_buttons_save_every_table_as_csv(reports):
         for (const button of buttons) { button.click(); while (names.length <= buttons.indexOf(button))
             await new Promise((done) => setTimeout(done, 5)); }
         return [names, await Promise.all(saved.map((one) => one.text())), buttons.some((one) => one.hidden)]; })()"""
-    names, texts, hidden = render_page(reports["least-squares"], script, ("desktop",))["desktop"]["found"]
+    names, texts, hidden = render_page(report_of("least-squares"), script, ("desktop",))["desktop"]["found"]
     assert not hidden
     saved = {name: pd.read_csv(io.StringIO(text)) for name, text in zip(names, texts, strict=True)}
-    release = dp.Release.open(reports["least-squares"].parent)
+    release = dp.Release.open(report_of("least-squares").parent)
     for name, row in (("marginal-sex-code", ["sex", "code"]), ("marginal-income-code", ["income", "code"])):
         ours, exact = saved[f"{name}.csv"], release.table(row)
         assert list(ours.columns) == [*row, "estimate", "std_error", "low", "high"]
@@ -186,21 +192,21 @@ def test_buttons_save_every_table_as_csv(reports):
 
 
 @browser
-def test_technical_parts_are_folded_and_open_in_print(reports):
+def test_technical_parts_are_folded_and_open_in_print(report_of):
     script = """(() => { const seen = () => [...document.querySelectorAll("details")].map((one) => one.open);
         const before = seen(); dispatchEvent(new Event("beforeprint")); const printed = seen();
         dispatchEvent(new Event("afterprint")); return [before, printed, seen()]; })()"""
-    before, printed, after = render_page(reports["adaptive"], script, ("desktop",))["desktop"]["found"]
+    before, printed, after = render_page(report_of("adaptive"), script, ("desktop",))["desktop"]["found"]
     assert len(before) >= 6
     assert not any(before)
     assert all(printed)
     assert after == before
 
 
-def test_first_screen_says_what_whom_and_how_sure(reports):
-    page = reports["least-squares"].read_text()
+def test_first_screen_says_what_whom_and_how_sure(report_of):
+    page = report_of("least-squares").read_text()
     first = page.split("<h2")[0]
-    assert open_part(reports["least-squares"].parent).attack_risk.sentence in first
+    assert open_part(report_of("least-squares").parent).attack_risk.sentence in first
     for text in (
         "What is released:",
         "every person, with all rows",
@@ -211,9 +217,9 @@ def test_first_screen_says_what_whom_and_how_sure(reports):
     assert "ε" not in first.split('class="cards"')[0]
 
 
-def test_first_screen_shows_total_and_labels(reports):
-    page = reports["least-squares"].read_text()
-    release = dp.Release.open(reports["least-squares"].parent)
+def test_first_screen_shows_total_and_labels(report_of):
+    page = report_of("least-squares").read_text()
+    release = dp.Release.open(report_of("least-squares").parent)
     assert f"{round(release.total().estimate):,} ±" in page
     first = page.split('id="sure"')[0]
     for row in release.table(("sex",)).itertuples():
@@ -223,20 +229,21 @@ def test_first_screen_shows_total_and_labels(reports):
     assert "e-0" not in page.split("<h2")[0]
 
 
-def test_report_hides_paths_and_data_hash(reports):
-    for name, path in reports.items():
+def test_report_hides_paths_and_data_hash(report_of):
+    for name in (*JOBS, "tables", "growing"):
+        path = report_of(name)
         page = path.read_text()
         assert str(path.parent.parent) not in page, name
         assert HIDDEN in page
-    manifest = dp.Release.open(reports["laplace"].parent).manifest
-    assert manifest["snapshot"] not in reports["laplace"].read_text(), "a hash of the records would confirm a guess"
+    manifest = dp.Release.open(report_of("laplace").parent).manifest
+    assert manifest["snapshot"] not in report_of("laplace").read_text(), "a hash of the records would confirm a guess"
 
 
-def test_report_code_snippets_run(reports, monkeypatch):
+def test_report_code_snippets_run(report_of, monkeypatch):
     from dpscale.runs.answers import read_index
     from dpscale.runs.stages.report import snippets
 
-    run = reports["laplace"].parent
+    run = report_of("laplace").parent
     result = dict(snippets(open_part(run), read_index(run / "answers")))
     *before, table, total = result["Python"].replace("RUN_DIRECTORY", str(run)).splitlines()
     names = {}

@@ -21,10 +21,10 @@ from dpscale.audit.selftest import DELTA, bound_of
 
 
 def test_expected_likelihood_ratio_is_one():
-    """E exp(ratio) = 1 under the first table; with a small budget the mean of 400 runs is within 0.05."""
+    """E exp(ratio) = 1 under the first table; with a small budget the mean of 225 runs is within 0.07."""
     pair = worst_pair(0.5)
-    ratios = np.array([transcript(pair, 0, seed).whole for seed in range(400)])
-    assert np.exp(ratios).mean() == pytest.approx(1, abs=5 * np.exp(ratios).std() / 20)
+    ratios = np.array([transcript(pair, 0, seed).whole for seed in range(225)])
+    assert np.exp(ratios).mean() == pytest.approx(1, abs=5 * np.exp(ratios).std() / 15)
     assert ratios.std() > 0.3
 
 

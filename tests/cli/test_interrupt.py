@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
+from dpscale.__main__ import main
 from tests.audit.small import answers, measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.waiting import eventually
@@ -24,10 +26,8 @@ def start_command(*arguments):
 
 
 def run_command(*arguments):
-    found = subprocess.run(
-        [sys.executable, "-m", "dpscale", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True
-    )
-    return found.returncode, found.stdout, found.stderr
+    command = [sys.executable, "-m", "dpscale", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode
 
 
 @pytest.mark.parametrize("scheduler", [pytest.param("synchronous", marks=pytest.mark.slow), "threads"])
@@ -45,12 +45,12 @@ def test_interrupted_run_is_stopped_and_resumes(tmp_path, scheduler):
     assert message.startswith("dpscale: stopped; ")
     assert message.count("\n") == 1
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "stopped"
-    assert "measure: stopped, run the job again to resume" in run_command("job", "status", run)[1]
+    assert "measure: stopped, run the job again to resume" in CliRunner().invoke(main, ["job", "status", str(run)]).stdout
     left = measurements(run)
     assert left
-    assert run_command("run", job, "--run-dir", run)[0] == 0
+    assert run_command("run", job, "--run-dir", run) == 0
     assert left.items() <= measurements(run).items()
     (tmp_path / "ledger.sqlite").unlink()
-    assert run_command("run", job, "--run-dir", tmp_path / "whole")[0] == 0
+    assert run_command("run", job, "--run-dir", tmp_path / "whole") == 0
     assert measurements(run) == measurements(tmp_path / "whole")
     assert answers(run) == answers(tmp_path / "whole")

@@ -25,7 +25,10 @@ def distance(one: Counts, other: Counts) -> int:
 
 
 def worst_changes(
-    folder: Path, seed: int, doubled: bool = False, where: dict[str, str] | None = None,
+    folder: Path,
+    seed: int,
+    doubled: bool = False,
+    where: dict[str, str] | None = None,
     persons: Iterable[int] = range(PERSONS),
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the largest change of each join over the neighbours without a person, and the change its cost covers."""

@@ -17,6 +17,9 @@ PAGE = Path(__file__).parents[2] / "docs/databases.md"
 FILE = re.compile(r"```(?:python|toml)\n# (\S+)\n(.*?)```", re.DOTALL)
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder in which the scripts of the example have run."""

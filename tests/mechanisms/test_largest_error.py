@@ -6,6 +6,7 @@ import pytest
 from dpscale import Domain, Workload, plan
 from dpscale.base.errors import JobError, PlanError
 from dpscale.mechanisms import largest_error
+from tests.selection import mostly_slow
 
 
 def some_workload(name: str) -> Workload:
@@ -79,8 +80,11 @@ def test_equal_weights_alone_have_a_large_gap(monkeypatch):
     assert largest > 1.1 * least_of_all_strategies(explicit(workload))
 
 
-@pytest.mark.parametrize("name", ["query-smasher", "residual-planner", "residual-planner-plus", "hdmm", "eigen-design",
-                                  "identity", "weighted-fourier", "baseline", "auto"])  # fmt: skip
+QUICK = ["query-smasher", "residual-planner", "residual-planner-plus", "eigen-design", "identity", "weighted-fourier",
+         "baseline"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", mostly_slow([*QUICK, "hdmm", "auto"], QUICK))
 def test_every_matrix_mechanism_lowers_its_largest_variance(name):
     workload = some_workload("weights")
     least, usual = plan(workload, name, objective="max"), plan(workload, name)

@@ -20,6 +20,7 @@ from dpscale.job import Job
 from tests.links.shapes import assert_consistent
 from tests.links.sql import load, read_tables
 from tests.real_data import DATA, needs_real_data
+from tests.selection import mostly_slow
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 SOURCES = {"movielens": "movielens/ml-100k", "berka": "berka", "chinook": "chinook/Chinook_Sqlite.sqlite"}
@@ -80,6 +81,7 @@ def test_movielens_pipeline(release: dp.Release, shared: Any) -> None:
     assert "ratings" in shared.summary(release)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [("movielens", "ratings")], indirect=True)
 def test_movielens_ratings_as_rows(release: dp.Release) -> None:
     found = read_frames(release)
@@ -88,6 +90,7 @@ def test_movielens_ratings_as_rows(release: dp.Release) -> None:
     assert found["ratings"].stars.between(1, 5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [("movielens", "answers")], indirect=True)
 def test_movielens_answers_across_links(release: dp.Release) -> None:
     assert list(release.joins) == ["stars", "numbers", "means", "cut"]
@@ -123,6 +126,7 @@ def test_chinook_customers_pipeline(release: dp.Release) -> None:
         assert set(ledger.execute("SELECT dataset, state FROM releases")) == {("chinook", "released")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [("chinook", "employees")], indirect=True)
 def test_chinook_self_reference(release: dp.Release) -> None:
     found = read_frames(release)["employees"]
@@ -130,11 +134,11 @@ def test_chinook_self_reference(release: dp.Release) -> None:
     assert not (found.ReportsTo == found.EmployeeId).any()
 
 
-NIGHTLY = [pytest.param(one, marks=pytest.mark.slow) for one in (("movielens", "catalogue"), ("berka", "job"))]
-EXAMPLES = [("movielens", "both"), ("movielens", "ratings"), ("chinook", "customers"), ("chinook", "employees")]
+EXAMPLES = [("movielens", "both"), ("chinook", "customers")]
+NIGHTLY = [("movielens", "ratings"), ("movielens", "catalogue"), ("chinook", "employees"), ("berka", "job")]
 
 
-@pytest.mark.parametrize("release", EXAMPLES + NIGHTLY, indirect=True)
+@pytest.mark.parametrize("release", mostly_slow(EXAMPLES + NIGHTLY, EXAMPLES), indirect=True)
 def test_rows_load_with_constraints(release: dp.Release) -> None:
     job = Job.read(release.path / "job.toml", stored=True)
     assert_consistent(job, read_frames(release))
