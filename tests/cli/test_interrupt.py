@@ -45,7 +45,9 @@ def test_interrupted_run_is_stopped_and_resumes(tmp_path, scheduler):
     assert message.startswith("dpscale: stopped; ")
     assert message.count("\n") == 1
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "stopped"
-    assert "measure: stopped, run the job again to resume" in CliRunner().invoke(main, ["job", "status", str(run)]).stdout
+    assert (
+        "measure: stopped, run the job again to resume" in CliRunner().invoke(main, ["job", "status", str(run)]).stdout
+    )
     left = measurements(run)
     assert left
     assert run_command("run", job, "--run-dir", run) == 0

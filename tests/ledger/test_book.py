@@ -647,7 +647,7 @@ def kill_and_resume(tmp_path: Path, kills: int) -> None:
 
 
 def test_killed_job_leaves_consistent_ledger_and_resumes(tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, 30)
+    kill_and_resume(tmp_path, 12)
 
 
 @pytest.mark.slow

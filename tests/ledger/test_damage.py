@@ -27,7 +27,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from tests.ledger.test_book import run_as_other_user
 
-CORRUPTIONS = 300
+CORRUPTIONS = 120
 DIGEST = "0" * 64
 UNIT = Protection("person", bound=2, table="people")
 # Of these columns no figure follows: the state changes, so its times are not in the chain of entries

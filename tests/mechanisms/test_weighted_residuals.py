@@ -275,7 +275,7 @@ def test_planted_wrong_weights_are_detected():
     wrong = [block if block.joint else replace(block, factors=tuple(
              drop_weights(f) if name == "d" else f for name, f in zip(block.attributes, block.factors, strict=True)))
              for block in made.blocks]  # fmt: skip
-    assert not is_standard_normal(draw_z_scores(replace(made, blocks=tuple(wrong))))
+    assert not is_standard_normal(draw_z_scores(replace(made, blocks=tuple(wrong)), 100))
 
 
 def drop_weights(factor):
