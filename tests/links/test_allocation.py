@@ -24,6 +24,7 @@ from dpscale.job.allocation import Allocation, Divisible, KnownSizes, likely_row
 from dpscale.ledger import Ledger
 from dpscale.measurement.journal import StoredDraws
 from dpscale.privacy.draws import SMOOTHING, GaussianDraw
+from dpscale.relational import budget_shares
 from dpscale.relational.degrees import degree_histogram
 from dpscale.relational.features import BITS, Features
 from dpscale.runs.linked_tables import LinkedTables
@@ -70,8 +71,8 @@ def stop_before(patched: object, name: str, path: Path, run: Path) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def equal_problems_are_divided_once() -> Iterator[None]:
-    """Keep divisions of the budget, which most tests of this module repeat with the same numbers."""
+def divisions_cost_little() -> Iterator[None]:
+    """Keep divisions of the budget, which most tests repeat with the same numbers, and search few bounds and starts."""
     kept, divide = dict[str, Allocation](), Divisible.divide
 
     def divide_once(self: Divisible, known: KnownSizes, measured: bool) -> Allocation:
@@ -85,6 +86,9 @@ def equal_problems_are_divided_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Divisible, "divide", divide_once)
+        patch.setattr(budget_shares, "CLIPS", budget_shares.CLIPS[-2:])
+        patch.setattr(budget_shares, "STARTS", budget_shares.STARTS[:3])
+        patch.setattr(budget_shares, "BEST", 1)
         yield
 
 

@@ -75,7 +75,7 @@ UNITS = {
 
 
 @pytest.mark.usefixtures("equal_keys")
-@pytest.mark.parametrize("unit", mostly_slow(UNITS, {"filter", "units of units"}))
+@pytest.mark.parametrize("unit", mostly_slow(UNITS, {"units of units"}))
 def test_releases_of_equal_keys_are_equal(tmp_path, monkeypatch, unit):
     """Also from parts of split files and small blocks, read by threads."""
     homes = pd.DataFrame({"person": np.arange(1500), "home": [f"h{n % 500}" for n in range(1500)],

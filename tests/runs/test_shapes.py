@@ -42,7 +42,7 @@ def make_workload(shape):
     return workload
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "shape",
     [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SHAPES],
