@@ -10,6 +10,7 @@ import pytest
 
 from tests.audit import kills
 from tests.audit.small import answers, measurements, write
+from tests.selection import mostly_slow
 
 KILLS = 6
 EPSILON = 0.7
@@ -19,7 +20,7 @@ FORMS = {
 }
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module", params=mostly_slow(FORMS, {"plan"}))
 def first(request, tmp_path_factory):
     """A measured run, its ledger before the refinement, an uninterrupted refinement and its number of steps."""
     job = write(tmp_path_factory.mktemp("refine"), **FORMS[request.param])

@@ -9,8 +9,10 @@ from tests.cluster.troubles import kill_at_stage
 from tests.periods.growing import MONTHS, frames, make_job, write
 from tests.periods.test_kills import values
 
+pytestmark = pytest.mark.slow  # tests/periods/test_kills.py and the other files of this folder have each part alone
 
-@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["folders", "dates"])
+
+@pytest.fixture(scope="module", params=[False, True], ids=["folders", "dates"])
 def expected(request, tmp_path_factory):
     """Job with units in several months, and its run in one thread."""
     folder = tmp_path_factory.mktemp("growing")
@@ -28,7 +30,7 @@ def run(job, path, **engine):
     return dp.run(job, path, **engine).path
 
 
-@pytest.mark.parametrize("kills", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("kills", [False, True])
 def test_cluster_gives_bytes_of_one_thread(cluster, client, expected, kills):
     job, path = expected
     before = {worker.pid for worker in cluster.workers.values()}
@@ -39,7 +41,6 @@ def test_cluster_gives_bytes_of_one_thread(cluster, client, expected, kills):
     assert values(found) == values(path)
 
 
-@pytest.mark.slow
 def test_processes_give_bytes_of_one_thread(expected):
     job, path = expected
     assert values(run(job, path.parent / "processes", scheduler="processes")) == values(path)

@@ -21,6 +21,7 @@ from dpscale.runs.stage import STAGES
 from dpscale.storage import files
 from tests.audit.small import write, write_selftest
 from tests.links import small as shop
+from tests.selection import mostly_slow
 
 STEPS = ("plan", "measure", "reconstruct", "synthesize", "report")
 AFTER = ("evidence", "publish", "end", "model", "run")  # commands on a finished run
@@ -250,8 +251,9 @@ def shop_run(tmp_path_factory):
     return folder, {"planned": planned, "finished": save(folder, "finished")}
 
 
-def test_no_folder_of_several_tables_is_followed(shop_run):
-    """Every folder at every depth is replaced in turn."""
+@pytest.mark.parametrize("each", mostly_slow([1, 3], {3}))
+def test_no_folder_of_several_tables_is_followed(shop_run, each):
+    """Every folder at every depth is replaced in turn, of which a third by day."""
     folder, states = shop_run
     outside = folder / "outside"
     for state, steps in (("planned", ("measure",)), ("finished", ("synthesize", "reconstruct", "publish"))):
@@ -259,7 +261,7 @@ def test_no_folder_of_several_tables_is_followed(shop_run):
         names = [str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_dir()]
         assert any(name.count("/") >= 2 for name in names)
         for step in steps:
-            for name in names:
+            for name in names[::each]:
                 run = restore(folder, states[state])
                 shutil.rmtree(outside, ignore_errors=True)
                 shutil.move(run / name, outside)
