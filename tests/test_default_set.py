@@ -1,6 +1,6 @@
 """The default set has every test of sensitivity, charges, kills and planted faults; others enter by new branches."""
 
-from tests.default_set import ALWAYS, choose, describe, rest
+from tests.default_set import choose, describe, is_always, rest
 
 
 def test_tests_enter_by_new_branches_for_their_cost():
@@ -19,4 +19,6 @@ def test_tests_enter_by_new_branches_for_their_cost():
 
 
 def test_no_guard_of_privacy_is_outside_the_default_set():
-    assert [name for name in rest() if ALWAYS.search(name)] == []
+    assert [name for name in rest() if is_always(name)] == []
+    assert is_always("tests/cluster/test_jobs.py::test_killed_workers_in_stage_do_not_change_release")
+    assert not is_always("tests/cluster/test_driver.py::test_driver_killed_with_worker_is_restarted")
