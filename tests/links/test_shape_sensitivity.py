@@ -265,6 +265,7 @@ def check_some(folder: Path, name: str, number: int, joins: bool) -> None:
         check_database(folder / str(at), databases, frames, joins and at == 0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_neighbour_of_shape_exceeds_sensitivity(tmp_path: Path, name: str) -> None:
     check_some(tmp_path, name, 2, joins=True)

@@ -87,7 +87,7 @@ def test_killed_runs_have_the_bytes_of_an_uninterrupted_run(whole, tmp_path):
     rng, log = random.Random(11), tmp_path / "log"
     for number in range(2):
         place = tmp_path / f"{number}"
-        kill_until_done(job, place, steps, rng, 0, 5, lambda _: None)
+        kill_until_done(job, place, steps, rng, 0, 3, lambda _: None)
         assert kills.wait_for_exit(kills.start("run", job, "--run-dir", place, log=log)) == 0, log.read_text()
         assert values(place) == values(job.parent / "whole")
         assert not list(place.rglob("secret.key"))
