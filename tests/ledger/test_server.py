@@ -229,7 +229,7 @@ def make_killed_publisher(place: str, statement: int) -> Callable[[], None]:
 def test_killed_job_leaves_consistent_ledger_and_resumes(path: str) -> None:
     """Kills come at statements of the creation and of charges, and before and after commits; each run resumes."""
     partial, chance = 0, random.Random(7)
-    for statement in (*range(0, 240, 24), *(chance.randrange(120) for _ in range(10))):
+    for statement in (*range(0, 240, 12), *(chance.randrange(120) for _ in range(20))):
         killed = os.WIFSIGNALED(run_in_child(make_killed_publisher(path, statement)))
         with open_database(path) as db:
             made = db.execute("SELECT to_regclass('dpscale_ledger.releases')").fetchone()[0]
