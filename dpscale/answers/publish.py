@@ -270,7 +270,7 @@ def write_published(
 
 
 def _files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def labelled(domain: Domain, published: Published, names: AttributeSet, limit: float) -> pa.Table:

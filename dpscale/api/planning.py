@@ -259,7 +259,7 @@ class ReleasePlan:
         for name, packed in self.job.read_domain().to_files(domain.name).items():
             (where.parent / name).write_bytes(packed)
         content = {**self.content, "data": {**self.content["data"], "domain": domain.name}}
-        where.write_text(tomli_w.dumps(content))
+        where.write_text(tomli_w.dumps(content), "utf-8", newline="\n")
 
     @cached_property
     def _families(self) -> list[dict[str, Any]]:

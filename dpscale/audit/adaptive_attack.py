@@ -34,7 +34,6 @@ Its bound is stated without a target.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -49,6 +48,7 @@ from dpscale.audit.selftest import CHOSEN_ON, DELTA, Check, bound_of
 from dpscale.base.numerics import AttributeSet, Floats, Integers, special, stats
 from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
+from dpscale.engine.schedulers import processors
 from dpscale.measurement import measure_block
 from dpscale.measurement.adaptive import Scores, build_shard, run, select_candidates, sensitivity
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
@@ -270,7 +270,7 @@ def full_selftest(runs: float = 1.0) -> list[Check]:
     -------
     list of tuple of (str, bool, str)
     """
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processors("processes"), get_context("spawn")) as pool:
         taken = _on_both(pool, _outcome, math.ceil(RUNS * runs))
         chosen = _on_both(pool, _sign, math.ceil(SELECTIONS * runs))
         noisy = _on_both(pool, partial(_outcome, scale=0.7), math.ceil(PLANTED_RUNS * runs))

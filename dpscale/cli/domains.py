@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from dpscale.base.display import display_path
 from dpscale.base.errors import JobError
 from dpscale.cli.group import main
+from dpscale.storage.objects import relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,7 +90,9 @@ def domain_sketch(
         given: dict[str, Any] = {
             key: list(one) if isinstance(one, tuple) else one for key, one in written.items() if one
         }
-        Path(job_file).write_text(_draft_job(draft, _near(data, folder), _near(output, folder), dataset, given))
+        Path(job_file).write_text(
+            _draft_job(draft, _near(data, folder), _near(output, folder), dataset, given), "utf-8", newline="\n"
+        )
         click.echo(f"job: {job_file}; next: dpscale plan {job_file}, then dpscale run {job_file}")
 
 
@@ -139,4 +141,4 @@ def _names(columns: tuple[str, ...]) -> list[str]:
 
 def _near(path: str, folder: Path) -> str:
     """Return a path as a job in a folder names it: relative, unless it is an address."""
-    return path if "://" in path else os.path.relpath(path, folder)
+    return path if "://" in path else relative_path(path, folder)

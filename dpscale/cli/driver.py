@@ -14,7 +14,6 @@ machine that was suspended, finds another name, writes no more and stops. A lock
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -39,8 +38,8 @@ from dpscale.ledger.transfer import unreached
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.opening import open_run
 from dpscale.runs.run import DRIVER_STATUS, STOP_REQUEST, Run
-from dpscale.storage.files import PARTIAL, is_local, open_in_place, place, present, read_bytes, remove, write_whole
-from dpscale.storage.lock import where_locks_are
+from dpscale.storage.files import PARTIAL, is_local, place, present, read_bytes, remove, write_whole
+from dpscale.storage.lock import file_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -428,10 +427,5 @@ def _locked(path: Path) -> Iterator[None]:
     if not is_local(path):  # an upload is atomic and names distinguish drivers, so a lock would not pay
         yield
         return
-    descriptor = open_in_place(path / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        with where_locks_are():
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with file_lock(path / LOCK, mode=0o600):
         yield
-    finally:
-        os.close(descriptor)

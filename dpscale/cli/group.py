@@ -8,6 +8,7 @@ of finished tasks and never a count, a value or a query.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -33,6 +34,7 @@ class _Group(click.Group):
     """Command group that turns dpscale's errors into one sentence on stderr and their exit code."""
 
     def invoke(self, context: click.Context) -> Any:
+        _write_utf8()
         if debugging():
             click.echo(f"dpscale: {DEBUG_WARNING}", err=True)
         try:
@@ -51,6 +53,13 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             click.echo(STOPPED, err=True)
             context.exit(TransientError.exit_code)
+
+
+def _write_utf8() -> None:
+    """Write UTF-8 into files and pipes, for which Windows has other encodings."""
+    for stream in (sys.stdout, sys.stderr) if sys.platform == "win32" else ():
+        if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+            stream.reconfigure(encoding="utf-8")
 
 
 def _more(context: click.Context, error: DpscaleError) -> str:

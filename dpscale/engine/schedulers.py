@@ -5,7 +5,6 @@ A connection to a running scheduler checks its address and its certificates firs
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 import sys
@@ -19,8 +18,9 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dpscale.base.display import format_bytes
 from dpscale.base.error_redaction import accepted
-from dpscale.base.errors import JobError, TransientError
+from dpscale.base.errors import JobError, PlanError, TransientError
 from dpscale.engine.base import Engine, Progress, argument_tuples, silent
 from dpscale.engine.cluster import ClusterEngine
 from dpscale.engine.graphs import FAN_IN, Graph, call_graph, reduction_graph
@@ -147,6 +147,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 Joined = TypeVar("Joined")
 LOCAL = ("threads", "processes", "synchronous")
+MOST_PROCESSES = 61  # that Windows can wait for
+LEAST_CHECKED = 1 << 30  # bytes of a task on one machine that are compared with its memory
 
 
 class LocalEngine(Engine):
@@ -156,14 +158,14 @@ class LocalEngine(Engine):
     ----------
     scheduler : {"threads", "processes", "synchronous"}
     workers : int, optional
-        Default: the processors available to this process.
+        Default: the processors available to this process, at most the quota of its container.
     progress : callable
     """
 
     def __init__(self, scheduler: str = "threads", workers: int | None = None, progress: Progress = silent) -> None:
         self.scheduler, self.progress = scheduler, progress
         self.shares_memory = scheduler != "processes"
-        self.workers = 1 if scheduler == "synchronous" else workers or len(os.sched_getaffinity(0))
+        self.workers = 1 if scheduler == "synchronous" else workers or processors(scheduler)
 
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
@@ -222,7 +224,15 @@ class LocalEngine(Engine):
         return results
 
     def check_worker_memory(self, needed: int, what: str) -> None:
-        """Do nothing: on one machine only the memory setting bounds a task."""
+        """Raise PlanError if a large task does not fit the memory of this machine or container."""
+        if needed <= LEAST_CHECKED:  # the import takes longer than most runs of such tasks
+            return
+        from distributed.system import memory_limit
+
+        if needed > (limit := memory_limit()):
+            raise PlanError("engine.memory", f"a task on {what} needs {format_bytes(needed)}",
+                            f"at most the {format_bytes(limit)} of this machine or container",
+                            "raise its limit, lower engine.memory, or leave the set out")  # fmt: skip
 
     def check_file_access(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """Do nothing: tasks on one machine read the files that the driver reads."""
@@ -241,6 +251,14 @@ class LocalEngine(Engine):
             "synchronous": dask.local.get_sync,
         }
         return schedulers[self.scheduler]  # type: ignore[return-value]
+
+
+def processors(scheduler: str) -> int:
+    """Return the number of processors of this process: of the machine, its affinity, and the quota of its container."""
+    from dask.system import cpu_count
+
+    count = cpu_count()
+    return min(count, MOST_PROCESSES) if scheduler == "processes" and sys.platform == "win32" else count
 
 
 def _join_parts(take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Joined], number: int) -> Joined:

@@ -6,7 +6,6 @@ that names workers with their faults.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -22,7 +21,7 @@ from dpscale.base.display import format_bytes
 from dpscale.base.error_redaction import AGAIN, FIELD
 from dpscale.base.errors import DpscaleError, JobError, PlanError, TransientError
 from dpscale.storage.files import is_local, place, write_whole
-from dpscale.storage.lock import where_locks_are
+from dpscale.storage.lock import file_lock, is_free
 from dpscale.storage.objects import is_url, opening
 
 Workers = Mapping[str, Mapping[str, Any]]  # what the scheduler states about each worker
@@ -33,7 +32,7 @@ SAMPLE = 100  # files that every worker checks
 BASE = 1 << 28  # bytes of a worker process after all libraries are loaded
 ENDS = 1 << 16  # bytes read at each end of a file; they include most of a Parquet footer
 FILE_PROBLEMS = ("read the file", "see the file")
-TOKEN, LOCKED_BYTE = ".seen-", 1 << 20  # beyond the content, because some file systems forbid to read locked bytes
+TOKEN, LOCK = ".seen-", ".lock"  # the lock is a file of its own: some file systems forbid to read a locked one
 VERSION_REMEDY = "install the same versions everywhere: see cluster/README.md"
 
 
@@ -114,7 +113,6 @@ class SameFiles:
 def _written_token(folder: Path, content: bytes) -> Iterator[Path]:
     """Write a token, yield its path and remove it, with those of killed drivers: a live driver locks its own."""
     token = folder / f"{TOKEN}{secrets.token_hex(8)}"
-    _own_tokens.add(token.name)
     try:
         if not is_local(token):
             write_whole(token, content)
@@ -122,29 +120,25 @@ def _written_token(folder: Path, content: bytes) -> Iterator[Path]:
             return
 
         _remove_tokens(folder)
-        descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            with where_locks_are():
-                fcntl.lockf(file, fcntl.LOCK_EX, 1, LOCKED_BYTE)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # workers on other machines read it while it is open here
+        with file_lock(token.with_suffix(LOCK)):
+            with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # workers on other machines read it now
             yield token
     finally:
-        token.unlink(missing_ok=True)
-        _own_tokens.discard(token.name)
-
-
-_own_tokens: set[str] = set()  # of this process, which would get the locks of its own files
+        for path in (token, token.with_suffix(LOCK)) if is_local(token) else (token,):
+            path.unlink(missing_ok=True)
 
 
 def _remove_tokens(folder: Path) -> None:
     """Remove the tokens of killed drivers, whose lock is free; none where there are no locks."""
-    for token in (path for path in folder.glob(f"{TOKEN}*") if path.name not in _own_tokens):
-        with suppress(OSError), open(token, "r+b") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, LOCKED_BYTE)
-            if os.fstat(file.fileno()).st_size:  # an empty one is about to be locked
-                token.unlink()
+    for lock in folder.glob(f"{TOKEN}*{LOCK}"):
+        token = lock.with_suffix("")
+        with suppress(OSError):
+            if is_free(lock) and token.exists():  # without a token, the lock is about to be taken
+                for path in (token, lock):
+                    path.unlink(missing_ok=True)
 
 
 def file_fingerprint(file: str, key: bytes) -> bytes:

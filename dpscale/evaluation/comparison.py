@@ -32,7 +32,7 @@ from dpscale.runs.manifest import MANIFEST
 from dpscale.runs.opening import open_part
 from dpscale.runs.run import now
 from dpscale.runs.table import TablePart
-from dpscale.storage.files import checked_path, is_local, place
+from dpscale.storage.files import checked_path, is_local, place, rename_over
 
 FIELD, TAKES = "--out", "a new or empty folder outside every run directory"
 MARKS = (MANIFEST, "job.toml")  # files of a run directory
@@ -136,7 +136,7 @@ def _write(partial: Path, path: Path, content: str) -> None:
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(content)
-    os.replace(partial, path)
+    rename_over(partial, path)
 
 
 Curves = Mapping[str, Mapping[str, Curve]]  # by title of the evaluation and name of the curve

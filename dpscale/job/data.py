@@ -25,7 +25,7 @@ from dpscale.records.files import Dialect
 from dpscale.records.formats import format_distribution, format_names
 from dpscale.records.origin import Origin
 from dpscale.records.where import EVERYTHING, Where, read_where
-from dpscale.storage.objects import check_url, is_url, located, real
+from dpscale.storage.objects import check_url, common_folder, is_url, located, real, relative_path, slashed
 
 LAKES = ("delta", "iceberg")
 Key = str | list[str]
@@ -257,7 +257,7 @@ def below(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     def relative(key: str, value: str) -> str:
         inside = key in PATHS and os.path.isabs(value) and Path(os.path.normpath(value)).is_relative_to(folder)
-        return os.path.relpath(value, folder) if inside else value
+        return relative_path(value, folder) if inside else value
 
     return _mapped(content, relative)
 
@@ -265,7 +265,9 @@ def below(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def places_of(stated: Mapping[str, Any], read: Mapping[str, Any]) -> Places:
     """Return the absolute paths of a job that was read, mapped to the relative ones that it states."""
     pairs = zip(_texts(stated), _texts(read), strict=True)
-    found = {after: os.path.normpath(before.removeprefix("file://")) for before, after in pairs if before != after}
+    found = {
+        after: slashed(os.path.normpath(before.removeprefix("file://"))) for before, after in pairs if before != after
+    }
     return {after: before for after, before in found.items() if not os.path.isabs(before) and not is_url(before)}
 
 
@@ -304,13 +306,13 @@ def default_dataset(paths: list[str], ledger: str, places: Mapping[str, str]) ->
     if is_address(ledger):
         name = places.get(paths[0], common) if len(paths) == 1 else common
     else:
-        name = os.path.relpath(common, os.path.realpath(os.path.dirname(ledger)))
-    return name if name.startswith(("/", *DEFAULT)) else f"./{name}"
+        name = relative_path(common, os.path.realpath(os.path.dirname(ledger)))
+    return name if name.startswith(DEFAULT) or os.path.isabs(name) else f"./{name}"
 
 
 def files_of(paths: list[str]) -> str:
     """Return the absolute path of files, or their common folder; an address is unchanged."""
-    return real(paths[0]) if len(paths) == 1 else os.path.commonpath([real(one) for one in paths] or ["/"])
+    return real(paths[0]) if len(paths) == 1 else common_folder([real(one) for one in paths] or ["/"])
 
 
 def folder_of_run(manifest: Mapping[str, Any], run: Path) -> str:
@@ -338,7 +340,7 @@ def is_of_folder(manifest: Mapping[str, Any], run: Path, folder: Path) -> bool:
 def place_entries(folder: Path, places: Mapping[str, str], run: Path) -> dict[str, Any]:
     """Return the entries of a manifest from which `folder_of_run` finds the files of a job."""
     near = is_url(str(run)) or is_url(str(folder))
-    return {"folder": str(folder), "from_run": "" if near else os.path.relpath(folder, run), "places": dict(places)}
+    return {"folder": str(folder), "from_run": "" if near else relative_path(folder, run), "places": dict(places)}
 
 
 def _mapped(content: Any, change: Any, without: tuple[str, ...] = (), key: str = "") -> Any:

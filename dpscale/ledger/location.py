@@ -17,7 +17,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dpscale.base.errors import JobError
 from dpscale.ledger.store import FIELD
-from dpscale.storage.files import checked_path
+from dpscale.storage.files import WINDOWS, checked_path
+from dpscale.storage.objects import slashed
 
 SCHEME = "postgresql"
 TAKES = "a file, or postgresql://HOST/DATABASE"
@@ -82,9 +83,11 @@ def driver() -> ModuleType:
 
 
 INSTEAD = "DPSCALE_LEDGER"  # environment variable with the location of a moved ledger; overrides the job
+REMOTE = "remote"  # a share of Windows
 NETWORK = (
     "nfs", "cifs", "smb", "fuse.", "lustre", "ceph", "beegfs", "gpfs", "9p", "afs", "glusterfs", "ocfs2", "gfs2",
-    "orangefs", "pvfs2", "panfs", "wekafs", "virtiofs", "davfs", "ncpfs", "coda", "acfs",
+    "orangefs", "pvfs2", "panfs", "wekafs", "virtiofs", "davfs", "ncpfs", "coda", "acfs", "webdav", "macfuse",
+    "osxfuse", REMOTE,
 )  # fmt: skip
 
 
@@ -158,7 +161,8 @@ def refused(ledger: str, kind: str, where: str) -> JobError:
 
 def network_kind(ledger: str) -> str:
     """Return the kind of network file system of the (future) file; empty if the disk is local or unknown."""
-    kind = "" if is_address(ledger) else kind_of(mounts(), os.path.realpath(ledger))
+    path = "" if is_address(ledger) else os.path.realpath(ledger)
+    kind = REMOTE if path.startswith("\\\\") else kind_of(mounts(), path)
     return kind if kind.startswith(NETWORK) else ""
 
 
@@ -167,15 +171,17 @@ def mounts() -> list[tuple[str, str]]:
     import psutil
 
     try:
-        return [(one.mountpoint, one.fstype) for one in psutil.disk_partitions(all=True)]
+        return [(one.mountpoint, REMOTE if REMOTE in one.opts.split(",") and WINDOWS else one.fstype)
+                for one in psutil.disk_partitions(all=True)]  # fmt: skip
     except (OSError, psutil.Error):
         return []
 
 
 def kind_of(mounted: Iterable[tuple[str, str]], path: str) -> str:
     """Return the file system of an absolute path: that of its longest mount point, the last one mounted if several."""
-    best, kind = "", ""
-    for place, file_system in mounted:
+    best, kind, path = "", "", slashed(os.path.normcase(path))
+    for mount, file_system in mounted:
+        place = slashed(os.path.normcase(mount))
         if len(place) >= len(best) and (path + "/").startswith(place.rstrip("/") + "/"):
             best, kind = place, file_system
     return "" if best == "/" and kind == "9p" else kind  # a sandbox may report its local root disk as 9p

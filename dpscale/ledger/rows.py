@@ -208,7 +208,7 @@ def _near(one: str, other: str) -> bool:
 
 def _is_path(name: str) -> bool:
     """Return whether a name is a path; relative ones start at one folder."""
-    return name.startswith(("/", *DEFAULT))
+    return name.startswith(DEFAULT) or os.path.isabs(name)
 
 
 def _covers(one: str, other: str) -> bool:

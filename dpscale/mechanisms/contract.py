@@ -28,6 +28,7 @@ from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
+from dpscale.storage.files import rename_over
 from dpscale.workload import Workload
 from dpscale.workload.wide import is_wide
 
@@ -62,7 +63,7 @@ class PlanStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(partial, "wb") as file:
                 np.save(file, array, allow_pickle=False)
-            os.replace(partial, path)
+            rename_over(partial, path)
 
     def _path(self, key: tuple[object, ...]) -> Path:
         name = hashlib.sha256(repr((VERSION, *key)).encode()).hexdigest()

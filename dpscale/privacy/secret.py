@@ -18,7 +18,17 @@ from pathlib import Path
 
 from dpscale.base.errors import JobError
 from dpscale.privacy.streams import SECRET_BYTES, new_secret, seeded_secret
-from dpscale.storage.files import create, flush, is_local, open_in_place, present, read_bytes, remove, store_errors
+from dpscale.storage.files import (
+    create,
+    flush,
+    is_local,
+    open_in_place,
+    present,
+    read_bytes,
+    remove,
+    rename_over,
+    store_errors,
+)
 
 
 def make_secret(path: Path, seed: int | None = None) -> None:
@@ -43,7 +53,7 @@ def _make_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
 
-    os.replace(partial, path)
+    rename_over(partial, path)
     flush(path.parent)  # a draw must never outlive its secret, even after a power cut
 
 

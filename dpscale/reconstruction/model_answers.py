@@ -199,7 +199,7 @@ def read_errors(folder: Path, model: LowOrder) -> SimulatedErrors:
 
     Older runs have one dispersion, no separate base, or no weights: they have the first ones.
     """
-    content = json.loads((folder / ERRORS).read_text())
+    content = json.loads((folder / ERRORS).read_text("utf-8"))
     sets = [tuple(names) for names in content["measured"]]
     known = dict(zip(sets, content.get("known", [1.0] * len(sets)), strict=True))  # older runs: all measured
     base = read_model(folder / BASE) if (folder / BASE).exists() else model

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from dpscale.base.errors import DataError
 from dpscale.records.files import first_bytes
 from dpscale.records.formats import accepted_formats, endings, is_data
-from dpscale.storage.objects import Found, children, is_url, listed
+from dpscale.storage.objects import Found, children, common_folder, is_url, listed, relative_path
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Fixed = tuple[tuple[str, str | None], ...]
@@ -237,7 +237,8 @@ def _check_listable(fixed: str, pattern: str) -> None:
 
 def _literal_part(path: str) -> tuple[str, str]:
     """Return the longest existing folder with which a path begins, and the rest, a pattern."""
-    fixed, rest = os.sep, path.lstrip(os.sep).split(os.sep)
+    drive, rest_of_path = os.path.splitdrive(path)
+    fixed, rest = drive + os.sep, rest_of_path.lstrip(os.sep).split(os.sep)
     while len(rest) > 1 and os.path.isdir(os.path.join(fixed, rest[0])):
         fixed = os.path.join(fixed, rest.pop(0))
     return fixed, os.sep.join(rest)
@@ -288,7 +289,7 @@ def common_root(paths: list[str], files: list[str]) -> str:
     """Return the folder to which file names are relative; never a hive folder, because its name is data."""
     if is_url(files[0]):
         return _common_prefix(paths, files)
-    root = os.path.abspath(paths[0]) if len(paths) == 1 and os.path.isdir(paths[0]) else os.path.commonpath(files)
+    root = os.path.abspath(paths[0]) if len(paths) == 1 and os.path.isdir(paths[0]) else common_folder(files)
     while not os.path.isdir(root) or "=" in os.path.basename(root):
         root = os.path.dirname(root)
     return root
@@ -304,13 +305,13 @@ def _common_prefix(paths: list[str], files: list[str]) -> str:
 
 
 def name_below(root: str, file: str) -> str:
-    """Return a file's name relative to the root."""
-    return file.removeprefix(root).lstrip("/") if is_url(file) else os.path.relpath(file, root)
+    """Return a file's name relative to the root, with "/"."""
+    return file.removeprefix(root).lstrip("/") if is_url(file) else relative_path(file, root)
 
 
 def hive_columns(file: str, root: str) -> Fixed:
     """Return the columns fixed by the folders between the root and the file, such as `year=2020`."""
-    folders = os.path.dirname(name_below(root, file)).split("/" if is_url(file) else os.sep)
+    folders = posixpath.dirname(name_below(root, file)).split("/")
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
     named = [(unquote(key), unquote(value)) for key, value in pairs]
     return tuple((key, None if value == HIVE_NULL else value) for key, value in named)

@@ -14,7 +14,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from dpscale.runs.preflight import check_first_release
 from dpscale.runs.run import Run
 from dpscale.storage.files import (
     PROBE,
+    WINDOWS,
     check_conditional,
     create,
     is_local,
@@ -41,6 +43,7 @@ from dpscale.storage.files import (
 from dpscale.storage.objects import real
 
 Files = dict[str, bytes]
+RESERVED = re.compile("con|prn|aux|nul|(com|lpt)[1-9]", re.IGNORECASE)
 EMPTY_DISK = "lost+found"
 
 
@@ -76,7 +79,10 @@ def begin_run(
     mine = partial(contains_job, digests=new.digests, folder=None if run_dir is not None else job.folder)
     with store_errors(base), creation_errors(base):
         where, number = _choose(base, mine, fresh, named=run_dir is not None)
-        if (missing := not present(where / MANIFEST)) and files_accessible:
+        if missing := not present(where / MANIFEST):
+            check_folder_names("tables", job.tables)
+            check_folder_names("link.name", [link.called for link in job.foreign_keys])
+        if missing and files_accessible:
             check_outside_data(where, job)
             check_first_release(job, new.digest, fresh)
             content.preflight(job, new.inputs)
@@ -146,6 +152,18 @@ def create_directory(where: Path, files: Files) -> bool:
         raise JobError("run directory", f"{where} exists and is not a run directory", "a new or empty directory",
                        "choose another --run-dir")  # fmt: skip
     return _fill(where, files)
+
+
+def check_folder_names(field: str, names: Iterable[str]) -> None:
+    """Raise JobError for two names of one folder on macOS or Windows, and for a name that Windows reserves."""
+    folders: dict[str, str] = {}
+    for name in names:
+        other = folders.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if other != name:
+            raise JobError(field, f"{other!r} and {name!r}, which are one folder on macOS and Windows",
+                           "names that differ without regard to case", "rename one")  # fmt: skip
+        if WINDOWS and RESERVED.fullmatch(name):
+            raise JobError(field, f"{name!r}, a name that Windows reserves", "another name", "rename it")
 
 
 def check_outside_data(where: Path, job: Any) -> None:

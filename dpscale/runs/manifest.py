@@ -29,7 +29,8 @@ from dpscale.base.nesting import is_too_deep
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.contributions.unit_ids import RULE
 from dpscale.job.sections import SynthesizeTable
-from dpscale.storage.files import MANIFEST as MANIFEST, is_local, place, read_bytes, sizes, write_whole
+from dpscale.storage.files import MANIFEST as MANIFEST, WINDOWS, is_local, place, read_bytes, sizes, write_whole
+from dpscale.storage.objects import slashed
 
 PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
 VERSION = 4  # earlier versions have a manifest for every table and period
@@ -215,12 +216,12 @@ def digest_files(root: Path, bytes_of: Mapping[Path, int], each: ParallelMap = s
 
     `each` is the parallel map that reads the contents; that of an engine reads them in tasks.
     """
-    files = sorted(bytes_of, key=str)
+    files = sorted(bytes_of, key=slashed)
     share = _shares([(path, bytes_of[path]) for path in files])
     contents = (one for hashes in (each if len(share) > 1 else serial_map)(_content_hashes, share) for one in hashes)
     digest = hashlib.sha256()
     for path, content in zip(files, contents, strict=True):
-        digest.update(f"{path.relative_to(root)}\0{content}\n".encode())
+        digest.update(f"{slashed(path.relative_to(root))}\0{content}\n".encode())
     return digest.hexdigest()
 
 
@@ -310,7 +311,7 @@ def keyed_tags(contents: Sequence[str], create: bool = False) -> tuple[str, list
 
 
 def _user_key(create: bool) -> bytes | None:
-    """Return the key of this user; None if there is none or if other users can read it."""
+    """Return the key of this user; None if there is none or, by its file mode, other users can read it."""
     folder = _folder()
     if folder is None:
         return None
@@ -318,7 +319,7 @@ def _user_key(create: bool) -> bytes | None:
         with suppress(OSError):
             _make_key(folder / KEY_FILE)
     try:
-        if (folder / KEY_FILE).stat().st_mode & 0o077:
+        if not WINDOWS and (folder / KEY_FILE).stat().st_mode & 0o077:
             return None
         key = (folder / KEY_FILE).read_bytes()
     except OSError:

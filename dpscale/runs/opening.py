@@ -13,6 +13,7 @@ from dpscale.runs.manifest import MANIFEST, check_version, disk_errors, read_man
 from dpscale.runs.run import Content, Part, Run
 from dpscale.runs.stored_job import JOB_FILE, read_stored
 from dpscale.storage.files import is_path, place, present, store_errors
+from dpscale.storage.objects import slashed
 
 
 def content_of(kind: str) -> type[Content]:
@@ -65,7 +66,7 @@ def open_part(path: str | Path) -> Any:
     for folder in (where, *where.parents):
         if present(folder / MANIFEST):
             run = open_run(folder)
-            inside = "" if folder == where else str(where.relative_to(folder))
+            inside = "" if folder == where else slashed(where.relative_to(folder))
             part = run.content.part_at(inside)
             return run if part is None else part
     return open_run(where)

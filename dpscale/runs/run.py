@@ -522,8 +522,8 @@ class Run(StageRecords):
         """Append a line to the log of the run, with the time."""
         text, path = json.dumps({"time": now(), **line}) + "\n", self.path / "log.jsonl"
         if is_local(path):
-            with os.fdopen(open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as log:
-                log.write(text)
+            with os.fdopen(open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
+                log.write(text.encode())
         else:  # objects of a store cannot be appended to
             write_whole(path, (read_bytes(path) if present(path) else b"") + text.encode())
 

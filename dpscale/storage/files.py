@@ -19,6 +19,7 @@ import io
 import os
 import re
 import secrets
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -30,6 +31,8 @@ from dpscale.base.errors import DpscaleError, JobError, TransientError
 
 Value = TypeVar("Value")
 FIELD, PARTIAL, PROBE = "run directory", ".partial", ".probe-"
+WINDOWS = os.name == "nt"
+PAUSES = (0.01, 0.03, 0.1, 0.3, 0.6)  # seconds between attempts to replace a file that another process has open
 MANIFEST, MARK = "manifest.json", b'"job_sha256"'  # file of a run directory, and a key in it
 
 
@@ -111,7 +114,18 @@ def writing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
         file.flush()
         if durable:
             os.fsync(file.fileno())
-        os.replace(partial, path)
+        file.close()  # Windows renames no open file
+        rename_over(partial, path)
+
+
+def rename_over(partial: Path, path: Path) -> None:
+    """Give a closed file the name of another, which it replaces. On Windows this waits for processes that read it."""
+    for pause in PAUSES if WINDOWS else ():
+        with suppress(PermissionError):
+            os.replace(partial, path)
+            return
+        time.sleep(pause)
+    os.replace(partial, path)
 
 
 @contextmanager
@@ -175,7 +189,7 @@ def remove(path: Path) -> None:
 def open_in_place(path: Path, flags: int, mode: int = 0o666) -> int:
     """Return the descriptor of a local file that is changed in place; `mode` is that of a new one."""
     check_real(path)
-    return os.open(path, flags | os.O_NOFOLLOW, mode)
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), mode)
 
 
 def flush_names(folder: Path) -> None:
@@ -185,7 +199,9 @@ def flush_names(folder: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or the directory entries of a folder, are on disk."""
+    """Wait until the directory entries of a folder are on disk. Windows opens no folder; NTFS logs its entries."""
+    if WINDOWS:
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,17 +1,18 @@
 """Lock that allows one process at a time in a run directory.
 
-In a folder it is an operating system lock, which is released when the process ends; on a file system without locks
-there is none. In a store it is an object that only one process can create. The owner renews it every few seconds, and
-an object not renewed for a minute belongs to a dead process. If locks are missing, clocks or networks fail, or two
-processes take over a dead one's lock at the same moment, two processes may work in one directory. Even then they draw
-the same noise, an adaptive round has one decision (the first one written), and the ledger accepts one charge.
+In a folder it is a lock of the operating system (by `filelock`), which is released when the process ends; on a file
+system without locks there is none. In a store it is an object that only one process can create. The owner renews it
+every few seconds, and an object not renewed for a minute belongs to a dead process. If locks are missing, clocks or
+networks fail, or two processes take over a dead one's lock at the same moment, two processes may work in one directory.
+Even then they draw the same noise, an adaptive round has one decision (the first one written), and the ledger accepts
+one charge.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
+import math
 import os
 import secrets
 import socket
@@ -20,22 +21,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dpscale.base.errors import TransientError
 from dpscale.storage.files import create, is_local, open_in_place, read_bytes, store_errors, write_whole
 
 NAME = ".lock"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 60.0
-GLANCE_SECONDS = 0.2  # longer than `free` locks the file
-TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+GLANCE_SECONDS, POLL_SECONDS = 0.2, 0.01  # longer than `free` locks the file; between attempts to lock one
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock the directory. Raises TransientError if another process is working in it."""
-    with _file_lock(folder) if is_local(folder) else _object_lock(folder):
+    with _folder_lock(folder) if is_local(folder) else _object_lock(folder):
         yield
 
 
@@ -44,15 +44,40 @@ def free(folder: Path) -> bool:
 
     Local locks are visible on this machine only, unless the file system shares them. Without locks the answer is False.
     """
-    if not is_local(folder):
-        with suppress(FileNotFoundError):
-            return _stale(read_bytes(folder / NAME))
-        return True
+    if is_local(folder):
+        return is_free(folder / NAME)
+    with suppress(FileNotFoundError):
+        return _stale(read_bytes(folder / NAME))
+    return True
+
+
+def is_free(path: Path) -> bool:
+    """Return whether no process is known to lock a local file. Without locks, or for a locked file, False."""
     try:
-        with open(folder / NAME) as file:
-            return _locks(file, fcntl.LOCK_SH)
+        descriptor = os.open(path, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
     except OSError as error:
         return isinstance(error, FileNotFoundError)
+    try:
+        return acquired(descriptor, 2 * POLL_SECONDS)  # another process may ask the same at this moment
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def acquired(descriptor: int, seconds: float = math.inf) -> bool:
+    """Lock an open local file until it is closed; return whether it was free within some seconds.
+
+    Raises OSError if there are no locks.
+    """
+    from filelock import lock_descriptor
+
+    end = time.monotonic() + seconds
+    while not lock_descriptor(descriptor, blocking=False):
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
 
 
 @contextmanager
@@ -66,30 +91,24 @@ def where_locks_are() -> Iterator[None]:
 
 
 @contextmanager
-def _file_lock(folder: Path) -> Iterator[None]:
-    with os.fdopen(open_in_place(folder / NAME, os.O_WRONLY | os.O_CREAT), "w") as file:
-        with where_locks_are():
-            _wait_for(file, folder)
-        yield
-
-
-def _wait_for(file: IO[str], folder: Path) -> None:
-    end = time.monotonic() + GLANCE_SECONDS
-    while not _locks(file, fcntl.LOCK_EX):
-        if time.monotonic() > end:
-            raise _taken(folder)
-        time.sleep(GLANCE_SECONDS / 10)
-
-
-def _locks(file: IO[str], kind: int) -> bool:
-    """Try to lock the file until it is closed; return whether it succeeded. Raises OSError if there are no locks."""
+def file_lock(path: Path, seconds: float = math.inf, mode: int = 0o666) -> Iterator[bool]:
+    """Lock a local file, which is created if missing; yield False if another process has locked it all that time."""
+    descriptor = open_in_place(path, os.O_RDWR | os.O_CREAT, mode)
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in TAKEN:
-            raise
-        return False
-    return True
+        taken = True
+        with where_locks_are():
+            taken = acquired(descriptor, seconds)
+        yield taken
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _folder_lock(folder: Path) -> Iterator[None]:
+    with file_lock(folder / NAME, GLANCE_SECONDS) as taken:
+        if not taken:
+            raise _taken(folder)
+        yield
 
 
 @contextmanager

@@ -58,6 +58,27 @@ def real(path: str) -> str:
     return path if is_url(path) else os.path.realpath(path)
 
 
+def slashed(path: object) -> str:
+    """Return a path as files of a run state it on every system: with "/" between its parts."""
+    return str(path).replace(os.sep, "/")
+
+
+def relative_path(path: str | Path, folder: str | Path) -> str:
+    """Return the path of a file from a folder, with "/"; on another drive of Windows, its absolute path."""
+    try:
+        return slashed(os.path.relpath(path, folder))
+    except ValueError:
+        return slashed(path)
+
+
+def common_folder(paths: list[str]) -> str:
+    """Return the folder that contains local files. Raises DataError for files on several drives of Windows."""
+    try:
+        return os.path.commonpath(paths)
+    except ValueError:
+        raise DataError(FIELD, f"{paths[0]} and files on another drive", "files on one drive", "move them") from None
+
+
 def located(folder: Path, path: str) -> str:
     """Return a path relative to a folder, which may be in a store; an absolute path stays absolute."""
     path = path.removeprefix("file://")

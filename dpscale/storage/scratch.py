@@ -9,11 +9,11 @@ each process regardless of remaining references: a logged error may reference al
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +24,8 @@ from weakref import WeakSet
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import DTypeLike, NDArray
+
+from dpscale.storage.lock import file_lock, is_free
 
 BLOCK = 16
 _open: dict[str, WeakSet[Sealed]] = {}
@@ -80,6 +82,7 @@ class Sealed:
 
     def __init__(self, use: Use, file: IO[bytes], key: bytes, size: int = 0, path: str | None = None) -> None:
         self._use, self._file, self._key, self.size, self._path = use, file, key, size, path
+        self._place = threading.Lock()
         _open.setdefault(use.name, WeakSet()).add(self)
 
     @classmethod
@@ -105,9 +108,10 @@ class Sealed:
     def append(self, array: NDArray[Any]) -> int:
         """Append an array and return its start in bytes, a multiple of BLOCK."""
         start, plain = self.size, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self._file.write(_turned(self._key, start // BLOCK, plain.data))
-        self._file.write(bytes(-len(plain) % BLOCK))
-        self._file.flush()
+        with self._place:
+            self._file.write(_turned(self._key, start // BLOCK, plain.data))
+            self._file.write(bytes(-len(plain) % BLOCK))
+            self._file.flush()
         self.size += -(-len(plain) // BLOCK) * BLOCK
         return start
 
@@ -115,13 +119,25 @@ class Sealed:
         """Return `count` numbers of dtype `kind`, from number `first` of the array that starts there."""
         start, size = called + first * np.dtype(kind).itemsize, count * np.dtype(kind).itemsize
         skipped = start % BLOCK
-        sealed = os.pread(self._file.fileno(), skipped + size, start - skipped)
+        sealed = self._bytes(skipped + size, start - skipped)
         return np.frombuffer(_turned(self._key, start // BLOCK, sealed), kind, count, skipped)
+
+    def _bytes(self, count: int, start: int) -> bytes:
+        """Return bytes of the file from a position on; without `pread` (Windows), threads wait for each other."""
+        if hasattr(os, "pread"):
+            return os.pread(self._file.fileno(), count, start)
+        with self._place:
+            before = self._file.tell()
+            try:
+                self._file.seek(start)
+                return self._file.read(count)
+            finally:
+                self._file.seek(before)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._path is not None:
             return _named, (self._use, self._path, self._key, self.size)
-        return _restored, (self._use, os.pread(self._file.fileno(), self.size, 0), self._key)
+        return _restored, (self._use, self._bytes(self.size, 0), self._key)
 
     def __repr__(self) -> str:
         return "Sealed(hidden)"
@@ -172,18 +188,21 @@ def shared_folder(base: str | None = None) -> Iterator[str]:
     sweep(base)
     folder = tempfile.mkdtemp(prefix=NAME, dir=base)
 
-    with open(Path(folder, LOCK), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
+    try:
+        with file_lock(Path(folder, LOCK)):
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    finally:  # Windows removes no open file
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(base: str) -> None:
     """Remove the folders of dead processes, whose lock is free."""
     for lock in Path(base).glob(f"{NAME}*/{LOCK}"):
-        with suppress(OSError), open(lock) as file:  # owned by another user, or still locked
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_uid == os.getuid():
+        with suppress(OSError):  # removed meanwhile
+            if _is_ours(lock.stat()) and is_free(lock):
                 shutil.rmtree(lock.parent, ignore_errors=True)
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """Return whether a file is that of this user; on Windows each user has a temporary folder."""
+    return not hasattr(os, "getuid") or status.st_uid == os.getuid()

@@ -63,7 +63,7 @@ def compile_template(source: str) -> tuple[Template, list[str]]:
 
 def shared_file(name: str, package: str = SHARED) -> str:
     """Return the text of a file of a package, by default one that all pages share."""
-    return files(package).joinpath(name).read_text()
+    return files(package).joinpath(name).read_text("utf-8")
 
 
 @dataclass(frozen=True)

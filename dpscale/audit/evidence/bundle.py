@@ -27,6 +27,7 @@ from dpscale.runs.runner import ledger_dataset
 from dpscale.runs.stage import STAGES
 from dpscale.runs.statement import canonical, stated_domains, stated_job, stated_parts
 from dpscale.storage.files import check_real, is_local, listed, remove, store_errors, write_whole
+from dpscale.storage.objects import slashed
 
 FOLDER, FORMAT = "evidence", "dpscale-evidence/6"
 SCRIPTS = ("recompute.py", "sensitivities.py", "checklist.py")
@@ -195,10 +196,11 @@ def file_hashes(run: Run) -> dict[str, str]:
     if growing is not None:  # answers of a period have combined values, which are no draws
         places |= {f"{part.folder}/{name}" for part in measured_parts(run) for name in ("answers", "synthetic")}
         places |= {f"{ROWS_FOLDER}/{name}/measurements" for name in growing.released}
-    journaled = [str(one.folder).removeprefix(f"{run.path}/") for part in run.parts.values() for one in part.journaled]
+    root = f"{slashed(run.path)}/"
+    journaled = [slashed(one.folder).removeprefix(root) for part in run.parts.values() for one in part.journaled]
     places |= {name.split("/")[0] if name.startswith("allocation/") else name for name in journaled}
-    found = sorted({str(path) for name in places for path in _public_files(run.path / name)})
-    return {path.removeprefix(f"{run.path}/"): _sha256(run.path / path.removeprefix(f"{run.path}/")) for path in found}
+    found = {slashed(path).removeprefix(root) for name in places for path in _public_files(run.path / name)}
+    return {name: _sha256(run.path / name) for name in sorted(found)}
 
 
 def _public_files(path: Path) -> list[Path]:

@@ -37,6 +37,7 @@ from dpscale.runs.statement import Facts
 from dpscale.runs.table import SEARCH_FILE, TablePart
 from dpscale.runs.table_facts import ROWS, votes_on
 from dpscale.storage.files import listed, present
+from dpscale.storage.objects import slashed
 
 Fields = dict[str, Any]
 
@@ -129,7 +130,7 @@ class Records:
 
     def _path(self, file: Path) -> str:
         """Return a file's path in the run directory."""
-        return str(file).removeprefix(f"{self.run.path}/")
+        return slashed(file).removeprefix(f"{slashed(self.run.path)}/")
 
     # ---- draws of the journal ----------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from dpscale.base.arrow import arrow_csv, pq
 from dpscale.base.display import whole
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
+from dpscale.storage.objects import relative_path
 
 if TYPE_CHECKING:
     from dpscale.api.release import Release
@@ -49,7 +50,7 @@ def write_demo(folder: Path) -> Path:
     if not (folder / "rand-hie").exists():
         write_rand_hie(folder / "rand-hie")
     for source, target in (("domain.toml", "rand-hie.domain.toml"), ("job.toml", "job.toml")):
-        (folder / target).write_text(files("dpscale.cli.demo").joinpath(source).read_text())
+        (folder / target).write_bytes(files("dpscale.cli.demo").joinpath(source).read_bytes())
     return folder / "job.toml"
 
 
@@ -85,5 +86,5 @@ def outcome(release: Release, command: str) -> str:
 
 def _near(path: str) -> str:
     """Return a path relative to the current folder if it is below it."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
+    near = relative_path(path, os.curdir)
+    return path if near.startswith("..") else near

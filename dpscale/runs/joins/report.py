@@ -18,7 +18,7 @@ from dpscale.runs.estimates import estimates_of, number_of_rows
 if TYPE_CHECKING:
     from dpscale.runs.linked_tables import LinkedTables
 
-TEMPLATE = files("dpscale.runs.joins").joinpath("section-joins.html").read_text()
+TEMPLATE = files("dpscale.runs.joins").joinpath("section-joins.html").read_text("utf-8")
 LEVEL = 0.95
 
 

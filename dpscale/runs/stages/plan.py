@@ -38,7 +38,7 @@ from dpscale.reconstruction.base import check_low_order
 from dpscale.runs.earlier import plan_with_earlier
 from dpscale.runs.preflight import LEAST_MEMORY, check_memory
 from dpscale.runs.table import TablePart
-from dpscale.storage.files import write_whole
+from dpscale.storage.files import rename_over, write_whole
 
 
 def perform(run: TablePart, engine: Engine) -> None:
@@ -176,7 +176,7 @@ def cached_summary(inputs: Sequence[Any], make: Callable[[], dict[str, Any]]) ->
         return make()
     place = store.folder / "summaries" / f"{_name(inputs)}.json"
     with suppress(OSError, ValueError):
-        digest, _, text = place.read_text().partition("\n")
+        digest, _, text = place.read_text("utf-8").partition("\n")
         if digest == _digest(text):
             os.utime(place)
             return dict(json.loads(text))
@@ -193,7 +193,7 @@ def cached_summary(inputs: Sequence[Any], make: Callable[[], dict[str, Any]]) ->
 def _code() -> str:
     """Return a digest of the package's files; other code may give another plan."""
     root = Path(__file__).parents[2]
-    signs = [(str(path.relative_to(root)), *_sign(path)) for path in sorted(root.rglob("*.py"))]
+    signs = [(path.relative_to(root).as_posix(), *_sign(path)) for path in sorted(root.rglob("*.py"))]
     return hashlib.sha256(repr(signs).encode()).hexdigest()
 
 
@@ -205,7 +205,7 @@ def _sign(path: Path) -> tuple[int, int]:
 def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Settings) -> MeasurementPlan | None:
     """Return a plan; None if it is missing or differs from what was written."""
     with suppress(OSError, ValueError, KeyError, EOFError, DpscaleError):
-        written = (folder / DIGEST).read_text()
+        written = (folder / DIGEST).read_text("utf-8")
         if written == _content(folder):
             os.utime(folder)
             return named.read(folder, problem, options)
@@ -218,8 +218,8 @@ def _store_plan(folder: Path, measurement_plan: MeasurementPlan) -> None:
     with suppress(OSError, DpscaleError):
         partial.mkdir(parents=True)
         measurement_plan.write(partial)
-        (partial / DIGEST).write_text(_content(partial))
-        os.replace(partial, folder)
+        (partial / DIGEST).write_text(_content(partial), "utf-8")
+        rename_over(partial, folder)
         _remove_oldest(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)
 
