@@ -47,7 +47,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet ".[demo]"
+	$(BIN)/python -m pip install --quiet .
 	touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python

@@ -447,7 +447,7 @@ class ReleaseStatistics(ABC):
         return regression(self.answered, formula, family, population)
 
     def plot(self, attributes: str | Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
-        """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
+        """Plot the cells of one attribute as bars with intervals, or of two as a heat map (extra `plot`).
 
         Parameters
         ----------

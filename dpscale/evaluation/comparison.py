@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.answers.report import render
-from dpscale.answers.report.figures import COLOURS, new_figure, svg
+from dpscale.answers.report.figures import COLOURS, drawing, new_figure, svg
 from dpscale.base import VERSION
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, JobError, TransientError
@@ -146,9 +146,7 @@ BARS = {"halves": ("half of the data against the other half", "#bbbbbb"), "mean"
 
 def plots(marginals: Mapping[str, Any], dependence: Mapping[str, Any], curves: Curves) -> dict[str, str]:
     """Return all figures by name. Texts remain SVG text, so that the browser's fonts render any script."""
-    from matplotlib import rc_context
-
-    with warnings.catch_warnings(), rc_context({"svg.fonttype": "none"}):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {
             "marginal_plot": marginal_plot(marginals),
@@ -157,6 +155,7 @@ def plots(marginals: Mapping[str, Any], dependence: Mapping[str, Any], curves: C
         }
 
 
+@drawing
 def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
     """Plot the distances of rows from the data by degree, with those of two halves of the data and of independence."""
     marginals = {degree: marginal for degree, marginal in marginals.items() if marginal["sets"]}
@@ -174,6 +173,7 @@ def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
     return svg(figure)
 
 
+@drawing
 def dependence_plot(dependence: Mapping[str, Any]) -> str:
     """Plot the dependence of every pair of attributes in the rows against that in the data; "" without pairs."""
     if not dependence["pairs"]:
@@ -192,6 +192,7 @@ def dependence_plot(dependence: Mapping[str, Any]) -> str:
     return svg(figure)
 
 
+@drawing
 def curve_plot(curves: Curves) -> str:
     """Plot the ROC curves, one panel per evaluation; "" if there is none."""
     defined = {title: {name: one for name, one in panel.items() if one[0]} for title, panel in curves.items()}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers.report.figures import COLOURS, new_figure, svg
+from dpscale.answers.report.figures import COLOURS, drawing, new_figure, svg
 from dpscale.answers.tables import texts
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.counting.count import encoded
@@ -242,6 +242,7 @@ def _worst_groups(domain: Domain, names: AttributeSet, data: GroupSums, rows: Gr
     ]  # fmt: skip
 
 
+@drawing
 def number_plot(numbers: Mapping[str, Any]) -> str:
     """Plot the mean of every group in the rows against that in the data, one panel for each number; "" without any."""
     panels = {name: number for name, number in numbers.items() if number["data"]}

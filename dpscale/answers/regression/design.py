@@ -296,15 +296,13 @@ def _outcome(frames: Frames, text: str) -> DesignColumn:
         raise JobError("formula", f"the outcome {bare}, which has {kind}", "a number or a condition",
                        f"write it as {bare} == {label!r}")  # fmt: skip
 
-    from formulaic.errors import FormulaicError
-
     frame = frames.grid(attributes)
     if attributes == (bare,) and frames.domain[bare].kind == "boolean":
         values = np.arange(len(frame), dtype=float)
     else:
         try:
             values = _matrix(f"0 + {{({text}) * 1.0}}", frame).to_numpy(np.float64)[:, 0]
-        except (FormulaicError, TypeError, ValueError) as error:
+        except (formulaic().errors.FormulaicError, TypeError, ValueError) as error:
             raise JobError("formula", text, "a number or a condition", first_line(error)) from None
     if np.ptp(_finite(text, values)) == 0:
         raise JobError("formula", f"the outcome {text}, which is the same for all cells", "an outcome that varies",
@@ -314,12 +312,9 @@ def _outcome(frames: Frames, text: str) -> DesignColumn:
 
 def _columns(frames: Frames, text: str) -> Iterable[DesignColumn]:
     """Yield the columns of the terms."""
-    from formulaic import Formula
-    from formulaic.errors import FormulaicError
-
     try:
-        terms = list(Formula(text, _context={}))
-    except (FormulaicError, SyntaxError) as error:
+        terms = list(formulaic().Formula(text, _context={}))
+    except (formulaic().errors.FormulaicError, SyntaxError) as error:
         raise JobError("formula", safe_repr(text), PARTS, first_line(error)) from None
     parts = {str(term): _term_names(frames, term) for term in terms}
     if not terms:
@@ -328,7 +323,7 @@ def _columns(frames: Frames, text: str) -> Iterable[DesignColumn]:
     used = {name for attributes, _ in parts.values() for name in attributes}
     try:
         whole = _matrix(text, frames.every_label(sorted(used)))
-    except (FormulaicError, TypeError, ValueError) as error:
+    except (formulaic().errors.FormulaicError, TypeError, ValueError) as error:
         raise JobError("formula", safe_repr(text), PARTS, first_line(error)) from None
     spec = whole.model_spec
     for term, places in spec.term_indices.items():
@@ -357,11 +352,19 @@ def _term_names(frames: Frames, term: Any) -> tuple[AttributeSet, tuple[str, ...
     return frames.domain.ordered(dict.fromkeys(attributes)), tuple(numbers)
 
 
-def _matrix(text: str, frame: DataFrame) -> Any:
-    from formulaic import model_matrix
+def formulaic() -> Any:
+    """Return the module that reads formulas. Raises JobError if it is not installed."""
+    try:
+        import formulaic.errors
+    except ModuleNotFoundError:
+        raise JobError("formula", "formulaic is not installed", "the extra dpscale[regression]",
+                       "pip install 'dpscale[regression]'") from None  # fmt: skip
+    return formulaic
 
+
+def _matrix(text: str, frame: DataFrame) -> Any:
     with np.errstate(all="ignore"):
-        return model_matrix(text, frame, context={}, na_action="ignore")
+        return formulaic().model_matrix(text, frame, context={}, na_action="ignore")
 
 
 def _finite(name: str, values: Floats) -> Floats:

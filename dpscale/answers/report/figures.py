@@ -1,15 +1,18 @@
-"""Plots by matplotlib, as inline SVG: numbers, maps, degrees of links, and figures of tables for notebooks."""
+"""Plots by matplotlib, as inline SVG: numbers, maps, degrees of links, and figures of tables for notebooks.
+
+matplotlib is in the extra `dpscale[plot]`. Without it a page has a sentence in place of each plot.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
@@ -30,8 +33,27 @@ LARGEST_CIRCLE, CIRCLES, MOST_LETTERS = 260, 16, 18  # area in square points, si
 IDENTIFIER = re.compile(r'(?<=\bid=")[^"]+|(?<=url\(#)[^)]+|(?<=href="#)[^"]+')
 GROUP = re.compile(r'<g id="[^"]*"')  # names of groups, which are equal in all figures of a page
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
+Arguments = ParamSpec("Arguments")
 
 
+class MissingMatplotlib(JobError):
+    """A plot is drawn without matplotlib."""
+
+
+def drawing(draw: Callable[Arguments, str]) -> Callable[Arguments, str]:
+    """Return a function that draws a plot of a page; without matplotlib it returns a sentence about the extra."""
+
+    @wraps(draw)
+    def drawn(*arguments: Arguments.args, **options: Arguments.kwargs) -> str:
+        try:
+            return draw(*arguments, **options)
+        except MissingMatplotlib as error:
+            return f"<p>No plot: {error.got}; {error.remedy}</p>"
+
+    return drawn
+
+
+@drawing
 def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low: Floats, high: Floats) -> str:
     """Plot a statistic of a number for the values of an attribute as bars with intervals, hollow if these contain 0."""
     figure, axes = new_figure(2.8)
@@ -49,6 +71,7 @@ def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low
     return svg(figure)
 
 
+@drawing
 def place_map(points: Floats, sizes: Floats, names: Sequence[str], places: Floats) -> str:
     """Plot places as circles with areas in proportion to their sizes, and names at other places.
 
@@ -80,8 +103,15 @@ def _plain(text: str) -> str:
 
 
 def new_figure(height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
-    """Return a figure with the width of the page and its axes; an array of axes for several columns."""
-    from matplotlib.figure import Figure
+    """Return a figure with the width of the page and its axes; an array of axes for several columns.
+
+    Raises MissingMatplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise MissingMatplotlib("plot", "matplotlib is not installed", "the extra dpscale[plot]",
+                                "pip install 'dpscale[plot]'") from None  # fmt: skip
 
     figure = Figure(figsize=(7, height), layout="constrained")
     axes = figure.subplots(1, columns)
@@ -138,7 +168,7 @@ def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figur
     Raises
     ------
     JobError
-        For more than two attributes.
+        For more than two attributes, or without matplotlib.
     """
     if len(names) not in (1, 2):
         raise JobError("attributes", f"{len(names)} attributes", "one or two", "use Release.table for more")
@@ -193,6 +223,7 @@ def _ticks(axis: Axis, labels: Sequence[str]) -> None:
 SHOWN_DEGREES = 60
 
 
+@drawing
 def degree_shares(sides: Sequence[tuple[str, Integers, Floats, Floats]]) -> str:
     """Return a plot of the cumulative share of rows by their number of links, with a panel for each side.
 

@@ -1,22 +1,24 @@
-"""Demo: the RAND health insurance experiment (20,190 person-years, included in statsmodels), as partitioned Parquet.
+"""Demo: the RAND health insurance experiment (20,190 person-years), as partitioned Parquet.
+
+`rand-hie.csv.gz` is the table of Cameron and Trivedi (2005), as statsmodels distributes it in the public domain.
 
 It runs the main job and prints its three most informative answers and the next command.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import shlex
 import sys
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpscale.answers import tables
 from dpscale.base.arrow import arrow_csv, pq
 from dpscale.base.display import whole
-from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.storage.objects import relative_path
 
@@ -56,11 +58,8 @@ def write_demo(folder: Path) -> Path:
 
 def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
     """Write the table of the experiment as `partitions` Parquet files."""
-    # the path of the table in statsmodels, whose import takes longer than the job
-    package = find_spec("statsmodels")
-    if package is None or not package.submodule_search_locations:
-        raise JobError("demo", "statsmodels is not installed", "the extra dpscale[demo]", "pip install 'dpscale[demo]'")
-    table = arrow_csv.read_csv(Path(package.submodule_search_locations[0]) / "datasets" / "randhie" / "randhie.csv")
+    packed = files("dpscale.cli.demo").joinpath("rand-hie.csv.gz").read_bytes()
+    table = arrow_csv.read_csv(io.BytesIO(gzip.decompress(packed)))
     partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     size = -(-len(table) // partitions)

@@ -12,7 +12,7 @@ import tomli_w
 
 from dpscale.answers import statistics, tables
 from dpscale.answers.report.charts import single
-from dpscale.answers.report.figures import COLOURS, new_figure, svg
+from dpscale.answers.report.figures import COLOURS, drawing, new_figure, svg
 from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import PlanError
@@ -119,6 +119,7 @@ def _singles(run: GrowingPart, kind: str) -> list[dict[str, Any]]:
     return [single(one.names, one.labels, one.values, one.half, domain[one.names[0]]) for one in shown]
 
 
+@drawing
 def _total_plot(run: GrowingPart, rows: list[dict[str, Any]]) -> str:
     """Plot the estimated totals over the released periods; "" if they are not determined."""
     if len(rows) < 2 or any(one["estimate"] is None for row in rows for one in row["answers"]):
@@ -145,6 +146,7 @@ def _variances(run: GrowingPart, kind: str) -> dict[str, Any]:
     return {"kind": kind, "plan": plan.mean_variance(kind), "sums": sums * per_unit, "again": horizon * per_unit}
 
 
+@drawing
 def _variance_plot(run: GrowingPart) -> str:
     figure, axes = new_figure(2.6)
     places = np.arange(len(run.labels))
