@@ -936,6 +936,31 @@ def counting(found: Figures) -> str:
     return table(head, [own, "1"], *([label, ratio(found[key])] for label, key in others.items()))
 
 
+STAYS = {
+    "llvmlite": "numba's compiler",
+    "pyarrow": "reads and writes Parquet, CSV, Arrow and JSON; hashes, joins and sorts columns",
+    "scipy": "transforms, sparse and symmetric solvers, quantiles",
+    "numpy": "all counts and values",
+    "pandas": "tables of the Python interface; imported by the first call that returns one",
+    "numba": "loops over records, cells and random words",
+    "dask": "schedulers of threads and processes",
+    "cryptography": "keyed streams of noise (AES), sealed scratch files, signatures",
+    "distributed": "clusters; without it, tasks on one machine only",
+    "pydantic_core": "checks of job and domain files",
+}
+
+
+def install(found: Figures) -> str:
+    labels = dict.fromkeys(key.split(",")[0] for key in found if key.endswith("distributions"))
+    columns = ("distributions", "MB of download", "MB on disk")
+    head = ("`benchmarks/install.py`: `pip install .` and its extras, on Linux", *columns)
+    names = {one: "no extra" if one == "alone" else f"`{one}`" for one in labels}
+    rows = [[name, *(f"{found[f'{one}, {key}']:.0f}" for key in columns)] for one, name in names.items()]
+    sizes = {name: found[f"MB of {name}"] for name in STAYS}
+    large = [[f"`{name}`", f"{size:.0f}", STAYS[name]] for name, size in sorted(sizes.items(), key=lambda one: -one[1])]
+    return f"{table(head, *rows)}\n\n{table(('largest distributions', 'MB on disk', 'use'), *large)}"
+
+
 def noise(found: Figures) -> str:
     rows = {
         "dpscale, σ = 2³⁰ (the usual case: a fine lattice)": significant(found["sigma 2^30"], 2),

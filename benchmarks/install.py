@@ -19,7 +19,18 @@ from base import save, table
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("", "plot", "regression", "certify", "evidence", "compare")
-LARGE = ("pyarrow", "llvmlite", "scipy", "numpy", "pandas", "numba", "dask", "distributed", "cryptography", "pydantic_core")
+LARGE = (
+    "pyarrow",
+    "llvmlite",
+    "scipy",
+    "numpy",
+    "pandas",
+    "numba",
+    "dask",
+    "distributed",
+    "cryptography",
+    "pydantic_core",
+)
 MB = 10**6
 
 

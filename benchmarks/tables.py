@@ -32,6 +32,7 @@ from blocks import (
     graphical,
     growth,
     hdmm_paper,
+    install,
     intervals,
     joint_plans,
     large_job,
@@ -225,7 +226,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  query_smasher_paper, eigen_design, relational_paper, intervals, conclusions, leave_out, regression,
                  sql, pair_ideas,
                  multiple_tables, audits, rivals, row_rivals, wide_rivals, linked_chains, relational_rounds, commands,
-                 profiles, many_rows, cluster_cost, units, wide_adaptive)
+                 profiles, many_rows, cluster_cost, units, wide_adaptive, install)
 }  # fmt: skip
 
 

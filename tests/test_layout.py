@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import dpscale
 
@@ -142,6 +143,13 @@ def test_citation_and_workflows_agree_with_the_project():
     assert all((ROOT / script).exists() for script in scripts)
     for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
         assert yaml.safe_load(form.read_text())
+
+
+def test_locked_versions_are_those_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "requirements.lock").read_text(), re.M))
+    for one in map(Requirement, project["dependencies"]):
+        assert one.specifier.contains(locked[one.name]), one
 
 
 def test_conda_recipe_agrees_with_the_project():
