@@ -12,7 +12,7 @@ from typing import Any
 from dpscale.api.planning import ReleasePlan
 from dpscale.api.release import Release
 from dpscale.base.errors import JobError
-from dpscale.engine.schedulers import Progress, silent
+from dpscale.base.progress import Progress, lines, shown
 from dpscale.job import Job, job_content
 from dpscale.job.forms import SEVERAL
 from dpscale.ledger import Ledger
@@ -33,7 +33,7 @@ def run(
     run_dir: str | Path | None = None,
     client: Any = None,
     scheduler: Any = None,
-    progress: Progress = silent,
+    progress: Progress | None = lines,
     fresh: bool = False,
     data: Any = None,
     empty: bool = False,
@@ -53,7 +53,8 @@ def run(
     scheduler : str or distributed.Client, optional
         threads, processes, synchronous, tcp://HOST:PORT, tls://HOST:PORT, or a client.
     progress : callable, optional
-        Called with a label, the number of finished tasks and their total.
+        Called with a label, the number of finished tasks and their total. By default at most one line in ten seconds
+        is printed on stderr; None prints nothing.
     fresh : bool
         Make a new release, with a new charge.
     data : DataFrame, Arrow data, str or Path, optional
@@ -90,7 +91,7 @@ def run(
         opened.table.frame = read_stream(data)
         check_frame(opened.table, client, scheduler)
     with remove_on_error(opened):
-        run_stages(opened, client, scheduler, progress)
+        run_stages(opened, client, scheduler, shown(progress))
     if planned is not None and planned.from_python:
         warn_spent(read)
     return Release(opened)
@@ -163,7 +164,7 @@ def refine(
     run_dir: str | Path | None = None,
     client: Any = None,
     scheduler: Any = None,
-    progress: Progress = silent,
+    progress: Progress | None = lines,
     data: Any = None,
 ) -> Release:
     """Spend more budget on the records of a release, and open the release that pools all values.
@@ -188,7 +189,8 @@ def refine(
     scheduler : str or distributed.Client, optional
         threads, processes, synchronous, tcp://HOST:PORT, tls://HOST:PORT, or a client.
     progress : callable, optional
-        Called with a label, the number of finished tasks and their total.
+        Called with a label, the number of finished tasks and their total. By default at most one line in ten seconds
+        is printed on stderr; None prints nothing.
     data : DataFrame or pyarrow Table, optional
         The data of a release that read a data frame.
 
@@ -218,5 +220,5 @@ def refine(
     if data is not None:
         check_frame(opened.table, client, scheduler)
     with remove_on_error(opened):
-        run_stages(opened, client, scheduler, progress)
+        run_stages(opened, client, scheduler, shown(progress))
     return Release(opened)

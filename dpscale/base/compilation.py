@@ -7,23 +7,28 @@ code take 0.3 to 0.5 CPU seconds, which opening a release or planning marginals 
 By default, Numba writes machine code to `__pycache__` next to the source. pip does not know these files and leaves them
 behind when the package is removed, and the remaining folder hides a later editable install. The machine code is
 therefore written to `$NUMBA_CACHE_DIR`, else `$XDG_CACHE_HOME/dpscale/compiled`, else `~/.cache/dpscale/compiled`. If
-none is writable, every process compiles again.
+none is writable, every process compiles again. A process that a user started says on stderr that it compiles.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 Function = Callable[..., Any]
 
 _lock = RLock()
+announced = True  # whether compilations are announced
+LEAST_SECONDS, EVERY_SECONDS = 1.0, 10.0  # of compiling before the first line, and between lines
 
 
 class Kernel:
@@ -44,6 +49,8 @@ class Kernel:
         update_wrapper(self, function)
         self.py_func, self._signature, self._settings, self._options = function, signature, settings, options
         self._dispatcher: Any = None
+        if signature:
+            _waiting.add(self)
 
     @property
     def dispatcher(self) -> Any:
@@ -53,6 +60,7 @@ class Kernel:
                 if self._dispatcher is None:
                     _compile_named(self.py_func)
                     self._dispatcher = self._compile()
+                    _waiting.discard(self)
         return self._dispatcher
 
     def __call__(self, *arguments: Any) -> Any:
@@ -72,12 +80,69 @@ class Kernel:
     def _compile(self) -> Any:
         import numba
 
+        _listen()
         options, folder = dict(self._options), cache_folder() if self._options.get("cache") else None
         if folder is None:
             options.pop("cache", None)
         with _configured({**self._settings, **({} if folder is None else {"CACHE_DIR": str(folder)})}):
             make: Any = numba.njit
             return make(*self._signature, **options)(self.py_func)
+
+
+_waiting: WeakSet[Kernel] = WeakSet()  # of imported modules, not called yet
+
+
+class Announcer:
+    """Lines on stderr about the loops that Numba compiles, rather than reads from its cache."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._depth, self._began, self._next = clock, 0, 0.0, LEAST_SECONDS
+        self.seconds, self.loops = 0.0, 0
+
+    def begin(self) -> None:
+        """Note that a loop is about to be compiled, perhaps within another one."""
+        if not self._depth:
+            self._began = self._clock()
+        self._depth += 1
+        self._announce()
+
+    def end(self) -> None:
+        """Note that a loop is compiled."""
+        self._depth, self.loops = self._depth - 1, self.loops + 1
+        if not self._depth:
+            self.seconds += self._clock() - self._began
+
+    def _announce(self) -> None:
+        if not announced or self.seconds < self._next:
+            return
+        if self._next == LEAST_SECONDS:
+            every = self.loops + len(_waiting)
+            seconds = every * self.seconds / self.loops
+            text = f"compiling up to {every} loops once for this user, about {seconds:.0f} s"
+        else:
+            text = f"compiled {self.loops} loops in {self.seconds:.0f} s"
+        self._next = self.seconds + EVERY_SECONDS
+        print(f"dpscale: {text}", file=sys.stderr, flush=True)
+
+
+@cache
+def _listen() -> None:
+    """Announce compilations of this process, unless another process started it for its tasks."""
+    from multiprocessing import parent_process
+
+    from numba.core.event import Listener, register
+
+    announcer = Announcer()
+
+    class Compilations(Listener):
+        def on_start(self, event: object) -> None:
+            announcer.begin()
+
+        def on_end(self, event: object) -> None:
+            announcer.end()
+
+    if parent_process() is None:
+        register("numba:compile", Compilations())
 
 
 def _kernel(module: str, name: str) -> Any:

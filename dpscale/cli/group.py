@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import re
 import sys
 import threading
@@ -24,8 +23,10 @@ from typing import Any
 
 import click
 
+from dpscale.base import compilation
 from dpscale.base.error_redaction import no_memory
 from dpscale.base.errors import DEBUG_WARNING, DpscaleError, TransientError, debugging
+from dpscale.base.progress import ProgressLines, in_words
 
 STOPPED = "dpscale: stopped; the same command (without --fresh) resumes, and spends nothing twice"
 
@@ -139,16 +140,13 @@ def main() -> None:
     """Differentially private answers to very large workloads, on Dask."""
 
 
-EVERY_SECONDS = "10"
-VARIABLE = "DPSCALE_PROGRESS"
-
-
 class Bars:
     """Progress function and context manager; shows nothing if quiet."""
 
     def __init__(self, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._shown = not quiet and sys.stderr.isatty()
-        self._lines = None if quiet or self._shown else Lines(clock)
+        self._lines = None if quiet or self._shown else ProgressLines(clock)
+        compilation.announced = not quiet
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
 
@@ -157,7 +155,7 @@ class Bars:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (TextColumn("{task.description:>26}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bars = Progress(*columns, console=Console(stderr=True))
             self._bars.start()
         return self
@@ -174,38 +172,5 @@ class Bars:
         if self._bars is None:
             return
         if label not in self._tasks:
-            self._tasks[label] = self._bars.add_task(label, total=total)
+            self._tasks[label] = self._bars.add_task(in_words(label), total=total)
         self._bars.update(self._tasks[label], completed=done, total=total)
-
-
-class Lines:
-    """Progress function that prints at most one line per interval: finished tasks and the estimated remaining time."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._label, self._first = clock, "", (0.0, 0)
-        self._printed, self._every = clock(), _seconds(os.environ.get(VARIABLE, EVERY_SECONDS))
-
-    def __call__(self, label: str, done: int, total: int) -> None:
-        now = self._clock()
-        if label != self._label:
-            self._label, self._first = label, (now, done)
-        if now - self._printed < self._every:
-            return
-        self._printed = now
-        print(
-            f"dpscale: {label}: {done:,} of {total:,} tasks{self._left(now, done, total)}", file=sys.stderr, flush=True
-        )
-
-    def _left(self, now: float, done: int, total: int) -> str:
-        began, before = self._first
-        if done <= before or done >= total:
-            return ""
-        return f", about {(total - done) * (now - began) / (done - before):.0f} s left"
-
-
-def _seconds(text: str) -> float:
-    """Return the interval, or the default if the text is not a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return float(EVERY_SECONDS)

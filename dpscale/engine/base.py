@@ -13,13 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dpscale.base.progress import Progress as Progress, silent as silent
 from dpscale.storage.scratch import Use
-
-Progress = Callable[[str, int, int], None]
-
-
-def silent(label: str, done: int, total: int) -> None:
-    """Progress function that shows nothing."""
 
 
 class Engine(ABC):

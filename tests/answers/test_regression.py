@@ -1,5 +1,6 @@
 """Regressions: exact without noise against statsmodels, intervals with the nominal coverage, and refusals."""
 
+import sys
 from functools import lru_cache, reduce
 from itertools import combinations
 from types import SimpleNamespace
@@ -233,3 +234,9 @@ def test_estimates_of_a_model_have_coefficients_without_errors():
         np.testing.assert_allclose(found.params, regression(answered(), formula, family, False).params, rtol=1e-6)
         assert np.isnan([*found.bse, *found.pvalues, *found.conf_int().to_numpy().ravel()]).all()
         assert "those of a model" in found.summary()
+
+
+def test_regression_without_formulaic_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "formulaic.errors", None)
+    with pytest.raises(DpscaleError, match=r"^formula: formulaic is not installed; .* extra dpscale\[regression\]"):
+        fitted("y ~ x + age + C(g)", "linear")

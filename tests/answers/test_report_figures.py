@@ -1,11 +1,16 @@
 """Plots of the report: points are at their values, and their number is bounded for attributes with many cells."""
 
 import re
+import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dpscale.answers.report import charts, figures
+from dpscale.base.errors import JobError
+from dpscale.domain import Domain
+from dpscale.evaluation import comparison
 
 
 def points_of(svg):
@@ -78,3 +83,17 @@ def draw_line(levels):
     figure, axes = figures.new_figure()
     axes.plot(levels, marker="o")
     return figures.svg(figure)
+
+
+def test_plots_without_matplotlib_name_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    values = np.array([1.0, 2.0])
+    said = "<p>No plot: matplotlib is not installed; pip install 'dpscale[plot]'</p>"
+    assert figures.number_bars("fare", "$", ["a", "b"], values, values - 1, values + 1) == said
+    assert figures.place_map(np.ones((2, 2)), values, [], np.ones((2, 0))) == said
+    assert comparison.curve_plot({"model": {"rows": ([0.0, 1.0], [0.0, 1.0])}}) == said
+    table = pa.table({"a": ["x", "y"], "estimate": values, "low": values, "high": values})
+    with pytest.raises(
+        JobError, match=r"^plot: matplotlib is not installed; .* extra dpscale\[plot\]; pip install 'dps"
+    ):
+        figures.table_figure(table, Domain(a=2), ["a"])

@@ -625,10 +625,12 @@ def test_measurement_without_decision_is_refused(tmp_path):
 
 def test_self_test_is_run_by_default_and_invalid_file_is_refused(tmp_path, monkeypatch):
     run, given = run_job(tmp_path), tmp_path / "selftest.json"
-    monkeypatch.setattr(
-        "dpscale.audit.selftest.selftest", lambda *_: [("noise", True, "fine"), ("attack", False, "found")]
-    )
-    assert run_command("evidence", run)[0] == 0
+    monkeypatch.setenv("DPSCALE_STORE", str(tmp_path / "store"))
+    found = iter([[("noise", True, "fine"), ("attack", False, "found")]] * 2)
+    monkeypatch.setattr("dpscale.audit.selftest.selftest", lambda *_: next(found))
+    for _ in range(2):  # a failed one is not reused
+        assert run_command("evidence", run)[0] == 0
+    assert next(found, None) is None
     code, output, _ = run_command("evidence", "--check", run / "evidence")
     assert code == 0
     assert "self-test FAILED, according to the bundle" in output
@@ -661,6 +663,7 @@ def test_edited_scripts_are_reported(bundles, tmp_path):
 def test_self_test_begins_after_the_ledger_is_read(tmp_path, monkeypatch, selftest):
     """A missing, damaged or foreign ledger is refused before the self-test, which takes half a minute."""
     run, called = run_job(tmp_path), []
+    monkeypatch.setenv("DPSCALE_STORE", str(tmp_path / "store"))
     monkeypatch.setattr(
         "dpscale.audit.selftest.selftest", lambda progress: called.append(progress) or [("a", True, "")]
     )
@@ -670,8 +673,12 @@ def test_self_test_begins_after_the_ledger_is_read(tmp_path, monkeypatch, selfte
         ledger.unlink() if content is None else ledger.write_bytes(content)
         assert (run_command("evidence", run)[0], called) == (3, []), content is None
         ledger.write_bytes(whole)
+    for _ in range(2):
+        assert run_command("evidence", run)[0] == 0
+        assert len(called) == 1, "a passed self-test is reused for the same installation"
+    monkeypatch.setattr("dpscale.runs.manifest.PACKAGES", ())
     assert run_command("evidence", run)[0] == 0
-    assert len(called) == 1
+    assert len(called) == 2
 
 
 def test_empty_self_test_is_refused(tmp_path, bundles):

@@ -1,6 +1,8 @@
 """Kernels are compiled at their first call, with those that they name; importing the package loads no compiler."""
 
+import os
 import pickle
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dpscale.base.compilation import Kernel, cache_folder, compiled, njit
+from dpscale.base import compilation
+from dpscale.base.compilation import Announcer, Kernel, cache_folder, compiled, njit
 from dpscale.reconstruction import fitting_loops
 
 
@@ -96,3 +99,38 @@ def test_cache_folder_is_that_of_the_user(tmp_path, monkeypatch):
         return value * value
 
     assert squared(np.int64(3)) == 9
+
+
+def test_long_compilations_are_announced(capsys, monkeypatch):
+    times = iter([0.0, 0.5, 0.5, 1.5, 1.5, 12.5, 13.0, 13.5, 13.5, 14.0])
+    announcer = Announcer(lambda: next(times))
+    monkeypatch.setattr(compilation, "_waiting", range(8))
+    for nested in (0, 1, 0, 0):
+        announcer.begin()
+        for _ in range(nested):
+            announcer.begin()
+            announcer.end()
+        announcer.end()
+    announcer.begin()
+    assert (announcer.loops, announcer.seconds) == (5, 13.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "dpscale: compiling up to 11 loops once for this user, about 6 s",
+        "dpscale: compiled 4 loops in 12 s"]  # fmt: skip
+    monkeypatch.setattr(compilation, "announced", False)
+    announcer._next = 0.0
+    announcer.begin()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_first_call_with_an_empty_cache_says_that_it_compiles(tmp_path, told):
+    script = (
+        "from dpscale.base import compilation; compilation.LEAST_SECONDS = 1e-9; "
+        f"compilation.announced = {told}; from dpscale.reconstruction import fitting_loops as loops; "
+        "[one.dispatcher for one in list(vars(loops).values()) if isinstance(one, compilation.Kernel)][:1]"
+    )
+    command, cache = [sys.executable, "-c", script], {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | cache)
+                     for _ in range(2))  # fmt: skip
+    assert bool(re.search(r"dpscale: compiling up to \d+ loops once for this user", first.stderr)) is told
+    assert second.stderr == ""

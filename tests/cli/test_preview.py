@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from scipy.stats import norm
 
 from dpscale.__main__ import main
-from dpscale.cli.group import Lines
+from dpscale.base.progress import ProgressLines
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import Job
 from dpscale.mechanisms import MECHANISMS
@@ -133,12 +133,13 @@ def test_plan_is_cached_and_remade_if_damaged(write_job, monkeypatch, tmp_path):
 def test_progress_log_has_interval_and_remaining_time(capsys, monkeypatch):
     monkeypatch.setenv("DPSCALE_PROGRESS", "10")
     clock = iter([0.0, 0.0, 4.0, 11.0, 12.0, 22.0, 23.0])
-    lines = Lines(lambda: next(clock))
+    lines = ProgressLines(lambda: next(clock))
     for done in (0, 1, 2, 3, 4):
         lines("count", done, 10)
     lines("noise", 0, 5)
     assert capsys.readouterr().err.splitlines() == [
-        "dpscale: count: 2 of 10 tasks, about 44 s left", "dpscale: count: 4 of 10 tasks, about 33 s left"]  # fmt: skip
+        "dpscale: counting records: 2 of 10 tasks, about 44 s left",
+        "dpscale: counting records: 4 of 10 tasks, about 33 s left"]  # fmt: skip
 
 
 def test_plan_states_attack_risk_of_the_budget(write_job):

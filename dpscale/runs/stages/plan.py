@@ -169,8 +169,21 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cached_summary(inputs: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the summary of a plan in JSON types, from the cache if possible; `inputs` is all that it depends on."""
+def cached_summary(
+    inputs: Sequence[Any],
+    make: Callable[[], dict[str, Any]],
+    is_worth: Callable[[dict[str, Any]], bool] = lambda _: True,
+) -> dict[str, Any]:
+    """Return a summary in JSON types, from the cache if possible.
+
+    Parameters
+    ----------
+    inputs : sequence
+        All that it depends on besides the code of this package.
+    make : callable
+    is_worth : callable
+        Whether a summary is stored.
+    """
     store = user_store()
     if store is None:
         return make()
@@ -181,6 +194,8 @@ def cached_summary(inputs: Sequence[Any], make: Callable[[], dict[str, Any]]) ->
             os.utime(place)
             return dict(json.loads(text))
     summary = make()
+    if not is_worth(summary):
+        return summary
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(summary)
