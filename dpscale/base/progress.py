@@ -21,7 +21,6 @@ WORDS = {
     "combine-periods": "combining periods",
     "connect": "connecting to the scheduler",
     "count": "counting records",
-    "count-sum": "adding counts",
     "find-values": "searching values",
     "hash": "hashing files",
     "learn-pairs": "learning pairs of attributes",
@@ -81,10 +80,10 @@ def lines(label: str, done: int, total: int) -> None:
 
 def shown(progress: Progress | None) -> Progress:
     """Return the progress function of a call: lines by default, and nothing for None, which hides compilations too."""
-    compilation.announced = progress is not None
-    if progress is None:
-        return silent
-    return ProgressLines() if progress is lines else progress
+    if progress is not None and progress is not lines:
+        return progress
+    compilation.announced = progress is lines
+    return ProgressLines() if progress is lines else silent
 
 
 def _seconds(text: str) -> float:

@@ -21,8 +21,8 @@ from dpscale.answers.report.figures import COLOURS, drawing, new_figure, svg
 from dpscale.base import VERSION
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, JobError, TransientError
+from dpscale.base.progress import Progress, lines, shown
 from dpscale.engine import Engine, resolve
-from dpscale.engine.schedulers import Progress, silent
 from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_rows, sample
 from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_degree, summarise_dependence
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
@@ -224,7 +224,7 @@ def compare(
     out: str | Path,
     target: str | None = None,
     scheduler: str | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = lines,
     sdmetrics: bool = False,
 ) -> Path:
     """Write the private report of a run's rows against data into a folder, and return the page's path.
@@ -240,7 +240,8 @@ def compare(
         Attribute that models predict.
     scheduler : str, optional
         As in the job.
-    progress : Progress
+    progress : callable, optional
+        As in `dpscale.run`.
     sdmetrics : bool
         Add the quality and diagnostic reports of SDMetrics.
 
@@ -264,7 +265,7 @@ def compare(
     predicted = target_of([run.domain[name] for name in names], target)
 
     with output_folder(out, run.path) as folder:
-        engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=progress)
+        engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=shown(progress))
         try:
             contents = discreetly("comparing", _contents, run, engine, records, rows, predicted, sdmetrics)
         finally:
