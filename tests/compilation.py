@@ -3,17 +3,18 @@
 Loops that compile for the types of their first call are compiled in turn: the other processes read the machine code.
 """
 
-import fcntl
 import importlib
 import os
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from threading import RLock
 
 import dpscale as dp
 from dpscale.base.compilation import Kernel
 from dpscale.records import parquet
+from dpscale.storage.lock import file_lock
 from tests.audit.small import write
 
 PACKAGE = Path(dp.__file__).parent
@@ -45,9 +46,8 @@ def compile_in_turn():
     compile_any, turn, depth = Dispatcher.compile, RLock(), [0]
 
     def compile_alone(self, signature):
-        with turn, open(place, "w") as file:
-            if not depth[0]:  # a loop that compiles the loops that it calls has the turn
-                fcntl.flock(file, fcntl.LOCK_EX)
+        # a loop that compiles the loops that it calls has the turn
+        with turn, nullcontext() if depth[0] else file_lock(place):
             depth[0] += 1
             try:
                 return compile_any(self, signature)
