@@ -2,6 +2,7 @@
 
 import builtins
 import io
+import mmap
 import ntpath
 import os
 import subprocess
@@ -18,6 +19,7 @@ from dpscale.engine.counting import FACTOR
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.job.job import Job
 from dpscale.ledger import location
+from dpscale.records.files import fetched_bytes
 from dpscale.runs import create
 from dpscale.runs.stages.plan import most_cells
 from dpscale.storage import files, objects
@@ -158,6 +160,17 @@ def test_scratch_file_without_pread(tmp_path, monkeypatch):
             np.testing.assert_array_equal(file.read(place, 1, count - 1, np.int64), np.arange(1, count))
         assert file.append(np.arange(2)) == file.size - 16
         np.testing.assert_array_equal(file.read(places[1], 0, 1000, np.int64), np.arange(1000))
+
+
+def test_bytes_from_a_store_without_flags_of_posix(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(bytes(range(200)))
+    for name in ("MAP_PRIVATE", "MAP_ANONYMOUS"):
+        monkeypatch.delattr(mmap, name)
+    monkeypatch.setattr(sys, "platform", "win32")
+    with fetched_bytes(str(tmp_path / "a"), 200, [(3, 7), (190, 200)]) as found:
+        read = found.to_pybytes()
+    assert (len(read), read[3:7], read[190:]) == (200, bytes(range(3, 7)), bytes(range(190, 200)))
+    assert set(read[7:190]) == {0}
 
 
 @pytest.fixture

@@ -5,11 +5,13 @@ open, or mapped, can be neither removed, renamed nor replaced by any, and no fol
 """
 
 import builtins
+import mmap
 import os
 import shutil
 import types
 
 MODULES = ("fcntl", "grp", "pwd", "resource", "termios")
+MAPPING = ("MAP_PRIVATE", "MAP_ANONYMOUS", "MAP_SHARED", "MAP_NORESERVE", "PROT_READ", "PROT_WRITE")
 FUNCTIONS = ("sched_getaffinity", "getuid", "geteuid", "pread", "pwrite", "fchmod", "mkfifo", "fork", "O_NOFOLLOW")
 
 
@@ -24,17 +26,22 @@ def hide():
 
 def _hiding(imports):
     """Return a function of imports with which the package has what Windows has."""
-    system = types.ModuleType("os")
-    vars(system).update({name: value for name, value in vars(os).items() if name not in FUNCTIONS})
+    reduced = {"os": _without(os, FUNCTIONS), "mmap": _without(mmap, MAPPING)}
 
     def imported(name, space=None, *arguments, **options):
         if not (space or {}).get("__name__", "").startswith("dpscale"):
             return imports(name, space, *arguments, **options)
         if name in MODULES:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return system if name == "os" else imports(name, space, *arguments, **options)
+        return reduced[name] if name in reduced else imports(name, space, *arguments, **options)
 
     return imported
+
+
+def _without(module, names):
+    found = types.ModuleType(module.__name__)
+    vars(found).update({name: value for name, value in vars(module).items() if name not in names})
+    return found
 
 
 def _refusing_open_files(change):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ BATCH_VALUES = 1 << 23  # rows times columns of a batch
 LEAST_ROWS = 1 << 14
 SMALL_BYTES = 1 << 18
 MOST_PAGE = 1 << 28
-NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # of Linux; Python names it from 3.13 on
+NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python names from 3.13 on
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
@@ -69,9 +70,7 @@ def fetched_bytes(path: str, size: int, ranges: Iterable[tuple[int, int]]) -> It
     ranges : iterable of (int, int)
         First byte and end of each range.
     """
-    # not reserved: pages that are never written take no memory, also in a file larger than the machine's
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
-    sparse = mmap.mmap(-1, max(size, 1), flags=flags)
+    sparse = sparse_memory(size)
     with opening(path, ahead=0) as file:
         for first, end in ranges:
             file.seek(first)
@@ -81,6 +80,16 @@ def fetched_bytes(path: str, size: int, ranges: Iterable[tuple[int, int]]) -> It
             sparse[first:end] = found
 
     yield pa.py_buffer(sparse)
+
+
+def sparse_memory(size: int) -> mmap.mmap:
+    """Return zeros whose pages take no memory until they are written, on Linux also in files larger than the machine's.
+
+    Windows reserves all of them in its page file.
+    """
+    if sys.platform != "linux":
+        return mmap.mmap(-1, max(size, 1))
+    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
 
 
 def small(path: str) -> pa.Buffer | None:
