@@ -11,8 +11,8 @@ from dpscale.api.public import run
 from dpscale.api.release import Release
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
+from dpscale.base.progress import Progress, lines
 from dpscale.domain import Domain
-from dpscale.engine.schedulers import Progress, silent
 from dpscale.mechanisms import DEFAULT
 from dpscale.workload.sql.selection import requested_tables
 from dpscale.workload.sql.statements import DIALECT, read_statements
@@ -33,7 +33,7 @@ def sql(  # noqa: PLR0913
     dialect: str = DIALECT,
     client: Any = None,
     scheduler: Any = None,
-    progress: Progress = silent,
+    progress: Progress | None = lines,
 ) -> Release:
     """Answer SELECT statements on a table: one workload, planned together, with consistent answers and intervals.
 

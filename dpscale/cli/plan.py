@@ -173,10 +173,12 @@ def _plan_summary(
         raise JobError("--error", f"given for the adaptive mechanism {measurement_plan.mechanism}",
                        "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
     error, forecast = rms_error(families) if families else None, measurement_plan.forecast(budget)
-    chosen = families if wanted is None or wanted[0] is None else [one for one in families if _is_of(one, wanted[0])]
+    chosen = (
+        families if wanted is None or wanted[0] is None else [one for one in families if _is_of(one, str(wanted[0]))]
+    )
     if wanted is not None and not chosen:
-        known = [str(one["family"]) for one in families]
-        raise JobError("--error", repr(wanted[0]), ", ".join(known), nearest(str(wanted[0]), known))
+        names = [str(one["family"]) for one in families]
+        raise JobError("--error", repr(wanted[0]), ", ".join(names), nearest(str(wanted[0]), names))
     return {
         "mechanism": measurement_plan.mechanism,
         "queries": measurement_plan.workload.query_count,
