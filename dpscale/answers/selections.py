@@ -20,6 +20,7 @@ from dpscale.answers.ratios import Figures, covariances, fieller
 from dpscale.answers.statistics import MissingStatistic
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.arrow import pa
+from dpscale.base.display import figure
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers, optimize
 from dpscale.domain.attribute import OUTSIDE_LABEL
@@ -74,6 +75,44 @@ def selection_table(answered: Answered, selection: Selection, level: float, unit
         for suffix, other in zip(SUFFIXES, others, strict=False):
             found[f"{output.name}_{suffix}"] = pa.array(other[chosen])
     return pa.table(found)
+
+
+def shown_rows(table: pa.Table, most: int) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Return the first rows of a statement as texts: values with their intervals.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Result of `selection_table`.
+    most : int
+
+    Returns
+    -------
+    names : list of str
+        Columns of SELECT.
+    rows : list of list of str
+    numeric : list of bool
+        Which columns are values.
+    """
+    known = table.column_names
+    names = [name for name in known if not _is_end(name, known)]
+    rows = [[_shown(row, name) for name in names] for row in table.slice(0, most).to_pylist()]
+    return names, rows, [f"{name}_low" in known for name in names]
+
+
+def _is_end(name: str, others: Sequence[str]) -> bool:
+    return any(name.endswith(f"_{suffix}") and name.removesuffix(f"_{suffix}") in others for suffix in SUFFIXES)
+
+
+def _shown(row: Mapping[str, Any], name: str) -> str:
+    value, low = row[name], row.get(f"{name}_low")
+    if f"{name}_low" not in row:
+        return "" if value is None else str(value)
+    if value is None or math.isnan(value):
+        return "too few"
+    if low is None or math.isnan(low):
+        return figure(value)
+    return f"{figure(value)} ({figure(low)} to {figure(row[f'{name}_high'])})"
 
 
 def _array(values: list[Any]) -> pa.Array:

@@ -98,10 +98,12 @@ class Answered:
     ----------
     estimates : estimates of one release.
     release : public id of the release; it seeds the simulation of joint intervals.
+    selected : names of the SELECT statements of the job, whose rows are shown by themselves.
     """
 
     estimates: Estimates
     release: str
+    selected: frozenset[str] = frozenset()
 
     def table(self, attributes: Sequence[str], family: str | None, level: float, joint: bool) -> pa.Table:
         """Return an Arrow table with one row per query, in row-major order of `attributes`."""
@@ -126,6 +128,8 @@ class Answered:
     def listed(self, level: float) -> Iterator[tuple[WorkloadPart, AttributeSet, pa.Table]]:
         """Yield the tables of the queries that the workload lists by predicates, small ones only."""
         for part in self.estimates.workload.parts:
+            if part.name in self.selected:
+                continue
             if part.query_texts or any(end.is_text for end in part.ends):
                 for names in part.sets:
                     if part.weighs and part.count(names) <= MOST_ROWS:

@@ -335,7 +335,8 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusi
         >>> release.answered.release == release.manifest["release"]
         True
         """
-        return Answered(self._estimates, str(self.manifest["release"]))
+        names = frozenset(statements_of(self._run.table))
+        return Answered(self._estimates, str(self.manifest["release"]), names)
 
     def graphical_model(
         self, kind: Literal["bayesian", "markov"] = "bayesian"

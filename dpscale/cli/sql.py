@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpscale.base import LazyModule
-from dpscale.base.display import figure
-from dpscale.base.errors import JobError
 from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.plan import plan_job
 from dpscale.cli.run import print_run
 
 if TYPE_CHECKING:
-    from dpscale.runs.run import Run
+    import pyarrow as pa
 
 opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.runner")
 create, selections = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.selections")
-estimates, tables = LazyModule("dpscale.runs.estimates"), LazyModule("dpscale.answers.tables")
+answers = LazyModule("dpscale.answers.selections")
 SHOWN_ROWS = 20
 
 
@@ -81,7 +78,7 @@ def sql(  # noqa: PLR0913
         runner.run_stages(directory, scheduler=scheduler, progress=progress)
     if not as_json:
         for name in selections.statements_of(directory.table):
-            click.echo(f"{name}\n{table_text(rows_of(directory, name))}\n")
+            click.echo(f"{name}\n{table_text(selections.read_rows(directory.table, name))}\n")
     files = {"queries": [f"answers/queries/{name}.parquet" for name in selections.statements_of(directory.table)]}
     print_run(directory, repeated, as_json, files)
 
@@ -90,41 +87,17 @@ def _given(keys: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-def rows_of(run: Run, name: str) -> list[dict[str, Any]]:
-    """Return the first rows of a statement, and one more if there are more."""
-    from dpscale.base.arrow import pq
-
-    file = run.path / "answers" / selections.FOLDER / f"{name}.parquet"
-    if not os.path.exists(file):
-        raise JobError("run directory", f"{run.path} without {file.name}", "a finished run", "run it again")
-    rows: list[dict[str, Any]] = pq.read_table(file).slice(0, SHOWN_ROWS + 1).to_pylist()
-    return rows
-
-
-def table_text(rows: list[dict[str, Any]]) -> str:
-    """Return rows as text: values with their intervals, in columns.
+def table_text(table: pa.Table) -> str:
+    """Return the first rows of a statement as text in columns: values with their intervals.
 
     Parameters
     ----------
-    rows : list of dict
+    table : pyarrow.Table
         Rows of `Release.query`.
     """
-    if not rows:
-        return "no row"
-    names = [name for name in rows[0] if not name.endswith(("_low", "_high", "_std_error"))]
-    cells = [names, *([_cell(row, name) for name in names] for row in rows[:SHOWN_ROWS])]
-    widths = [max(len(line[place]) for line in cells) for place in range(len(names))]
-    right = [f"{name}_low" in rows[0] for name in names]
-    lines = ["  ".join(cell.rjust(width) if number else cell.ljust(width)
-                       for cell, width, number in zip(line, widths, right, strict=True)).rstrip()
-             for line in cells]  # fmt: skip
-    return "\n".join(lines + ["…"] * (len(rows) > SHOWN_ROWS))
-
-
-def _cell(row: dict[str, Any], name: str) -> str:
-    value = row[name]
-    if f"{name}_low" not in row:
-        return "" if value is None else str(value)
-    if value is None or value != value:
-        return "too few"
-    return f"{figure(value)} ({figure(row[f'{name}_low'])} to {figure(row[f'{name}_high'])})"
+    names, rows, numeric = answers.shown_rows(table, SHOWN_ROWS)
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) if right else cell.ljust(width)
+                       for cell, width, right in zip(line, widths, numeric, strict=True)).rstrip()
+             for line in [names, *rows]]  # fmt: skip
+    return "\n".join(lines + ["…"] * (table.num_rows > SHOWN_ROWS))

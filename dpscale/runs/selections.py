@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dpscale.answers.ratios import Figures
-from dpscale.answers.selections import selection_table
+from dpscale.answers.selections import selection_table, shown_rows
 from dpscale.answers.tables import Answered
 from dpscale.answers.unit_counts import in_order
 from dpscale.base.arrow import pa, pq
@@ -57,6 +59,22 @@ def selected(run: TablePart, answered: Answered, name: str, level: float) -> pa.
         return Figures(*(np.asarray(table[one].to_numpy()) for one in ("estimate", "std_error", "low", "high")))
 
     return selection_table(answered, select(known[name], domain, run.job.unit_columns), level, units)
+
+
+def read_rows(run: TablePart, name: str) -> pa.Table:
+    """Return the rows of a statement as its file has them."""
+    return pq.read_table(run.path / "answers" / FOLDER / f"{name}.parquet")
+
+
+def selected_rows(run: TablePart, most: int) -> list[dict[str, Any]]:
+    """Return name, SQL and first rows of every statement, as the report shows them."""
+    found = []
+    for name, statement in statements_of(run).items():
+        table = read_rows(run, name)
+        names, rows, numeric = shown_rows(table, most)
+        found.append({"name": name, "sql": statement.text, "columns": list(zip(names, numeric, strict=True)),
+                      "rows": rows, "number": table.num_rows})  # fmt: skip
+    return found
 
 
 def write_selections(run: TablePart, estimates: Estimates, level: float) -> None:

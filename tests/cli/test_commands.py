@@ -49,6 +49,7 @@ CASES = {
     "stored plan": (["plan", "JOB", "--run-dir", "RUN", "--quiet", "--json"], DONE),
     "rows": (["rows", "RUN", "--quiet", "--json"], DONE),
     "more rows": (["rows", "RUN", "--rows", "60", "--quiet", "--json"], GROWING | {"several tables": 2}),
+    "sql": (["sql", "SELECT COUNT(*) FROM t", "--data", "OUT", "--domain", "DOMAIN", "--epsilon", "1"], REFUSED),
     "publish": (["publish", "RUN", "--out", "OUT/published", "--json"], GROWING),
     "model": (["model", "RUN", "--json"], REFUSED),
     "refinement": (["refine", "RUN", "--epsilon", "0.5", "--plan", "--json"], GROWING | {"several tables": 2}),

@@ -48,6 +48,7 @@ from dpscale.runs.answers import AnswerColumns, answer_texts, read_index, read_t
 from dpscale.runs.estimates import counted_words, estimates_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.searches import summarize_searches
+from dpscale.runs.selections import selected_rows, statements_of
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text, write_whole
 
@@ -169,6 +170,7 @@ TABLE = (
     Section("numbers", "Sums and means"),
     Section("units", "Distinct units"),
     Section("found", "Discovered cells"),
+    Section("selects", "Answers to SQL"),
     Section("listed", "Listed queries"),
     Section("sets", "All tables"),
     Section("sure", "Accuracy"),
@@ -206,7 +208,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         cache(lambda: read_trace(run.path / "trace.parquet")),
         cache(lambda: read_index(run.path / "answers")),
     )
-    estimated = cache(lambda: Answered(estimates_of(run), str(run.manifest["release"])))
+    estimated = cache(lambda: Answered(estimates_of(run), str(run.manifest["release"]), frozenset(statements_of(run))))
     results, left = cache(lambda: headline_tables(estimated())), cache(lambda: remaining(run.run))
     listing = cache(lambda: listed_sets(run, index(), len(results()["texts"])))
     sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
@@ -224,6 +226,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "pairs": lambda: results()["pairs"],
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
+        "selects": lambda: selected_rows(run, LISTED),
         "listed": lambda: tables.listed_counts(estimated(), LISTED),
         "found": lambda: _found(run),
         "units": lambda: _units(run),

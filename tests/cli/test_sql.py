@@ -1,0 +1,161 @@
+"""Command `sql`, and what `plan` says about statements, on real files."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.ledger import Ledger
+
+TEXT = """-- name: by_sex
+SELECT sex, COUNT(*) AS n, AVG(age) AS age FROM visits GROUP BY sex ORDER BY n DESC;
+-- name: cube
+-- weight: 0.25
+SELECT sex, age, COUNT(*) AS n FROM visits GROUP BY CUBE (sex, age)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"sex": rng.choice(["F", "M"], 800, p=[0.7, 0.3]), "age": rng.integers(0, 8, 800)})
+    frame.to_csv("visits.csv", index=False)
+    domain = dp.Domain(sex=["F", "M"], age=8)
+    (tmp_path / "d.toml").write_bytes(domain.to_files("d.toml")["d.toml"])
+    (tmp_path / "tables.sql").write_text(TEXT)
+    job = {"data": {"path": "visits.csv", "domain": "d.toml"}, "privacy": {"epsilon": 4.0, "delta": 1e-9},
+           "workload": [{"sql": "tables.sql"}]}  # fmt: skip
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(job))
+    return tmp_path
+
+
+def call(*words):
+    return CliRunner().invoke(main, list(words))
+
+
+def given(text="tables.sql", *more):
+    return ("sql", text, "--data", "visits.csv", "--domain", "d.toml", "--epsilon", "4", "--delta", "1e-9", *more)
+
+
+def error_of(families, name):
+    """Return the root mean square error of the queries of a statement."""
+    mine = [(one["queries"], one["error"]) for one in families if one["family"].startswith(f"{name}-")]
+    return (sum(count * error**2 for count, error in mine) / sum(count for count, _ in mine)) ** 0.5
+
+
+def test_rows_are_printed_and_are_those_of_the_job(folder):
+    done = call(*given())
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0] == "by_sex"
+    assert lines[1].split() == ["sex", "n", "age"]
+    assert [line.split()[0] for line in lines[2:4]] == ["F", "M"]
+    again = call("run", "job.toml", "--json", "--quiet")
+    assert json.loads(again.stdout)["repeated"]
+    assert "already" in json.loads(again.stdout)["repeated"] or json.loads(again.stdout)["release"]
+
+
+def test_json_names_the_files(folder):
+    done = call(*given("tables.sql", "--json", "--quiet"))
+    summary = json.loads(done.stdout)
+    assert summary["queries"] == ["answers/queries/by_sex.parquet", "answers/queries/cube.parquet"]
+    assert pq.read_table(f"{summary['run_dir']}/{summary['queries'][1]}").num_rows == 2 * 8 + 2 + 8 + 1
+
+
+def test_plan_spends_nothing_and_names_statements(folder):
+    done = call(*given("tables.sql", "--plan"))
+    assert done.exit_code == 0
+    assert "by_sex-1" in done.output
+    assert not (folder / "ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize("text", ["SELECT MAX(age) FROM visits", "tables.txt"])
+def test_wrong_text_spends_nothing(folder, text):
+    done = call(*given(text))
+    assert done.exit_code == 2
+    assert done.output.startswith("dpscale: ")
+    assert not (folder / "ledger.sqlite").exists()
+
+
+def test_place_is_underlined(folder):
+    sentence, written, marks = call(*given("SELECT MAX(age) FROM visits")).output.splitlines()
+    assert written[marks.index("^") : len(marks)] == "MAX(age)"
+    assert sentence.endswith("more: docs/sql.md")
+
+
+def test_costs_are_errors_of_plans_without_a_statement(folder):
+    summary = json.loads(call("plan", "job.toml", "--costs", "--json", "--quiet").stdout)
+    [by_sex, cube] = summary["costs"]
+    assert (by_sex["statement"], cube["statement"]) == ("by_sex", "cube")
+    (folder / "tables.sql").write_text(TEXT.split(";")[0])
+    alone = json.loads(call("plan", "job.toml", "--json", "--quiet").stdout)["families"]
+    assert cube["error_without"] == pytest.approx(error_of(alone, "by_sex"), rel=1e-6)
+    assert cube["error_beside"] > cube["error_without"]
+
+
+def test_epsilon_of_a_statement_gives_its_error(folder):
+    found = json.loads(call("plan", "job.toml", "--error", "by_sex=2", "--json", "--quiet").stdout)
+    job = (folder / "job.toml").read_text().replace("epsilon = 4.0", f"epsilon = {found['needed']['epsilon']!r}")
+    (folder / "job.toml").write_text(job)
+    families = json.loads(call("plan", "job.toml", "--json", "--quiet").stdout)["families"]
+    assert error_of(families, "by_sex") == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("words", "said"), [(["--error", "young=2"], "by_sex"), (["--error", "few"], "NAME=NUMBER")])
+def test_wrong_error_is_refused(folder, words, said):
+    done = call("plan", "job.toml", *words)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_report_shows_statements_and_rows_once(folder):
+    call("run", "job.toml", "--run-dir", "run", "--quiet")
+    page = (folder / "run" / "report.html").read_text()
+    assert '<h2 id="selects">' in page
+    assert "GROUP BY CUBE (sex, age)" in page
+    assert '<h2 id="listed">' not in page
+
+
+def test_changed_text_is_another_release(folder):
+    call("run", "job.toml", "--run-dir", "one", "--quiet")
+    (folder / "tables.sql").write_text(TEXT.replace("DESC", "ASC"))
+    assert call("run", "job.toml", "--run-dir", "two", "--quiet").exit_code == 0
+    with Ledger.open("ledger.sqlite", create=False) as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    assert len(dataset["releases"]) == 2
+
+
+def test_cluster_and_threads_give_the_same_rows(folder):
+    from distributed import Client, LocalCluster
+
+    content = {"data": {"path": "visits.csv", "domain": "d.toml"}, "engine": {"seed": 5},
+               "privacy": {"epsilon": 4.0, "delta": 1e-9, "dataset": "v"}, "workload": [{"query": TEXT}]}  # fmt: skip
+    one = dp.run(content, run_dir="threads", progress=None)
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        other = dp.run(content, run_dir="cluster", client=Client(cluster), fresh=True, progress=None)
+    pd.testing.assert_frame_equal(one.query("cube"), other.query("cube"))
+
+
+def test_growing_table_has_rows_of_each_period(folder):
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 60, 900), "D"),
+                          "sex": rng.choice(["F", "M"], 900)})  # fmt: skip
+    frame.to_parquet("days.parquet")
+    month = {"kind": "date", "by": "month", "low": "2024-01", "high": "2024-02"}
+    domain = dp.Domain.from_dict({"attributes": {"day": month, "sex": {"kind": "categories", "values": ["F", "M"]}}})
+    (folder / "days.toml").write_bytes(domain.to_files("days.toml")["days.toml"])
+    job = {"data": {"path": "days.parquet", "domain": "days.toml", "period": "day"},
+           "privacy": {"epsilon": 10.0, "delta": 1e-9},
+           "workload": [{"query": "SELECT sex, COUNT(*) AS n FROM t GROUP BY sex"}]}  # fmt: skip
+    release = dp.run(job, run_dir="growing", progress=None)
+    found = release.query("query-1", period="2024-02", kind="cumulative")
+    truth = frame[frame.day < "2024-03"].groupby("sex").size()
+    assert (found.n - truth.to_numpy()).abs().max() < 8 * found.n_std_error.max()
+    assert release.at("2024-01").query("query-1").n.tolist() == release.query("query-1", period="2024-01").n.tolist()
