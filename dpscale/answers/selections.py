@@ -26,22 +26,22 @@ from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers, optimiz
 from dpscale.domain.attribute import OUTSIDE_LABEL
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.tree_estimates import TreeEstimates
-from dpscale.workload.sql.aggregates import Linear, Quotient, Rank, Rounded, Spread, Units, Value
-from dpscale.workload.sql.blocks import Block, Matrix, blocks_of, unit_of
-from dpscale.workload.sql.selection import SUFFIXES, Order, Selection
+from dpscale.workload.sql.aggregates import Quotient, Rank, Rounded, Spread, TermSum, Units, Value
+from dpscale.workload.sql.blocks import GroupedQueries, Matrix, blocks_of, unit_of
+from dpscale.workload.sql.selection import SUFFIXES, Order, SelectQuery
 from dpscale.workload.sql.statements import exp
 
 MOST_SINGLE = 1 << 14  # rows that are answered one by one
 CountedUnits = Callable[[AttributeSet], Figures]
 
 
-def selection_table(answered: Answered, selection: Selection, level: float, units: CountedUnits) -> pa.Table:
+def selection_table(answered: Answered, selection: SelectQuery, level: float, units: CountedUnits) -> pa.Table:
     """Return the rows of a statement.
 
     Parameters
     ----------
     answered : Answered
-    selection : Selection
+    selection : SelectQuery
     level : float
         Probability that an interval covers its value.
     units : callable
@@ -122,7 +122,7 @@ def _array(values: list[Any]) -> pa.Array:
         return pa.array([None if one is None else str(one) for one in values])
 
 
-def _column(selection: Selection, place: int, rows: Sequence[_Rows]) -> list[Any]:
+def _column(selection: SelectQuery, place: int, rows: Sequence[_Rows]) -> list[Any]:
     """Return a column of all grouping sets: labels, or estimates with ends of intervals and standard errors."""
     output = selection.columns[place]
     if output.key is not None:
@@ -138,7 +138,7 @@ def _column(selection: Selection, place: int, rows: Sequence[_Rows]) -> list[Any
 class _Rows:
     """Rows of a grouping set."""
 
-    def __init__(self, answered: Answered, block: Block, width: float, units: CountedUnits) -> None:
+    def __init__(self, answered: Answered, block: GroupedQueries, width: float, units: CountedUnits) -> None:
         self.answered, self.block, self.width, self.units = answered, block, width, units
         self.order = block.order
 
@@ -160,7 +160,7 @@ class _Rows:
 
     def _figures(self, value: Value) -> Figures:
         match value:
-            case Linear():
+            case TermSum():
                 return self._linear(value)
             case Quotient():
                 return self._quotient(value)
@@ -174,7 +174,7 @@ class _Rows:
                 return self.units(self.block.attributes)
         raise TypeError(value)
 
-    def _linear(self, value: Linear) -> Figures:
+    def _linear(self, value: TermSum) -> Figures:
         if not value.terms:
             constant = np.full(math.prod(self.block.shape), value.constant)
             return Figures(constant, np.zeros_like(constant), constant, constant)
@@ -218,7 +218,7 @@ class _Rows:
         if len(terms) > ALL_CELLS:
             statement = self.block.selection.statement
             statement.refuse(statement.tree, f"a quantile of at most {ALL_CELLS:,} values", "use bins")
-        up_to = [Linear(((1.0, term),)) for term in terms]
+        up_to = [TermSum(((1.0, term),)) for term in terms]
         answers, errors = self._answers([*up_to, *(one.plus(up_to[-1]) for one in up_to)])
         own, both = np.split(errors**2, 2, axis=1)
         found = np.full((len(answers), 4), np.nan)
@@ -236,7 +236,7 @@ class _Rows:
             found[row] = estimate, (high - low) / (2 * self.width), low, high
         return Figures(*found.T)
 
-    def moments(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
+    def moments(self, values: Sequence[TermSum]) -> tuple[Floats, Floats]:
         """Return estimates of combinations without their constants, shape (values, rows), and their covariance."""
         units = np.array([unit_of(value) for value in values])
         live = [place for place, value in enumerate(values) if value.terms]
@@ -252,7 +252,7 @@ class _Rows:
         answers, errors = self._answers([*scaled, *sums])
         return (answers[:, : len(values)] * units).T, covariances(errors, len(values)) * np.outer(units, units)
 
-    def _answers(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
+    def _answers(self, values: Sequence[TermSum]) -> tuple[Floats, Floats]:
         """Return estimates and standard errors of combinations, shape (rows, values)."""
         found = self.block.combined(values)
         if found is None or self._over_levels(found[0], found[1], found[2]):
@@ -281,7 +281,7 @@ class _Rows:
         return any(self.block.has_levels([name]) and (name == differing or matrices[name].array is not None)
                    for name in names)  # fmt: skip
 
-    def _one_by_one(self, values: Sequence[Linear]) -> tuple[Floats, Floats]:
+    def _one_by_one(self, values: Sequence[TermSum]) -> tuple[Floats, Floats]:
         """Return estimates and errors from arrays over all attributes, row by row."""
         names, rows = self.block.names_of(values), math.prod(self.block.shape)
         if rows > MOST_SINGLE:
@@ -292,7 +292,7 @@ class _Rows:
         answers, errors = (np.stack(one) for one in zip(*pairs, strict=True))
         return answers, errors
 
-    def _of_row(self, names: AttributeSet, values: Sequence[Linear], row: int) -> tuple[Floats, Floats]:
+    def _of_row(self, names: AttributeSet, values: Sequence[TermSum], row: int) -> tuple[Floats, Floats]:
         queries = [self.block.array(names, value, row) for value in values]
         if isinstance(self.answered.estimates, TreeEstimates):
             answers = np.array([self.answered.estimates.answer(names, query) for query in queries])
@@ -333,7 +333,7 @@ def _comparable(value: Any) -> tuple[int, Any]:
 class _Having:
     """Conditions on the estimates of rows."""
 
-    def __init__(self, selection: Selection, columns: Sequence[Any]) -> None:
+    def __init__(self, selection: SelectQuery, columns: Sequence[Any]) -> None:
         self.selection = selection
         self.columns = columns
         self.rows = len(columns[0][0])

@@ -275,7 +275,7 @@ class ReleaseAnswers(ABC):
         return framed(self.over(attributes).answered.table(attributes, family, level, joint), frame)
 
     @abstractmethod
-    def selected(self, name: str, level: float) -> pa.Table:
+    def _selected(self, name: str, level: float) -> pa.Table:
         """Return the rows of a SELECT statement of the job."""
 
     def query(
@@ -318,7 +318,7 @@ class ReleaseAnswers(ABC):
         """
         if period is not None:
             return self.at(period, kind).query(name, level=level, frame=frame)
-        return framed(self.selected(name, level), frame)
+        return framed(self._selected(name, level), frame)
 
     @overload
     def cumulative(

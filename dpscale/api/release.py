@@ -146,12 +146,12 @@ class Release(GrowingRelease, ReleaseAnswers, ReleaseStatistics, ReleaseConclusi
             return self
         return self.joins[chosen_join(self._run.joins, named_attributes(*names), number)]
 
-    def selected(self, name: str, level: float) -> pa.Table:
+    def _selected(self, name: str, level: float) -> pa.Table:
         """Return the rows of a SELECT statement of the job as an Arrow table; see `query`."""
         several = [own for own in (*self.tables.values(), *self.joins.values()) if own is not self]
         for own in several:
             if name in statements_of(own._run.table):
-                return own.selected(name, level)
+                return own._selected(name, level)
         if several:
             known = [one for own in several for one in statements_of(own._run.table)]
             raise JobError("query", repr(name), ", ".join(known) or "a job with SELECT statements",

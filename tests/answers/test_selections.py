@@ -58,7 +58,7 @@ def release(frame, tmp_path_factory):
 @pytest.mark.parametrize("name", ["regions", "both", "spread", "none"])
 def test_figures_are_those_of_arrays_over_all_attributes(release, monkeypatch, name):
     quick = release.query(name)
-    monkeypatch.setattr(selections.Block, "combined", lambda *_: None)
+    monkeypatch.setattr(selections.GroupedQueries, "combined", lambda *_: None)
     pd.testing.assert_frame_equal(quick, release.query(name), rtol=1e-6, atol=1e-7)
 
 

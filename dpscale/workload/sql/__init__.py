@@ -2,6 +2,6 @@
 
 A text has several statements (`statements`). The tables and columns of each are resolved (`scope`); a condition is a
 product of sets of cells (`conditions`), a group is a set of cells of each attribute that its expressions name
-(`cells`), and an aggregate is a combination of linear queries or a ratio of two (`aggregates`). A `Selection` is the
+(`cells`), and an aggregate is a combination of linear queries or a ratio of two (`aggregates`). A `SelectQuery` is the
 whole statement (`selection`); its queries are parts of a workload (`parts`), planned together with all others.
 """

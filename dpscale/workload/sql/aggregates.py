@@ -20,7 +20,7 @@ import numpy as np
 from dpscale.base.numerics import Floats
 from dpscale.domain.number import Number
 from dpscale.workload.sql.cells import OUTSIDE, CellValues
-from dpscale.workload.sql.conditions import ALWAYS, Condition, Conditions
+from dpscale.workload.sql.conditions import ALWAYS, CellCondition, Conditions
 from dpscale.workload.sql.scope import Scope
 from dpscale.workload.sql.statements import exp
 from dpscale.workload.sums import SUM, centred_rows, sum_queries
@@ -36,7 +36,7 @@ class Term:
 
     Attributes
     ----------
-    condition : Condition
+    condition : CellCondition
     axis : str
         Attribute or number of the entries; empty for a number of records.
     row : ndarray, shape (cells,)
@@ -47,7 +47,7 @@ class Term:
         Size of an answer that compares with one record.
     """
 
-    condition: Condition
+    condition: CellCondition
     axis: str = ""
     row: Floats = field(default_factory=lambda: np.ones(0))
     text: str = ""
@@ -60,20 +60,20 @@ class Term:
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
+class TermSum:
     """Constant plus a combination of terms."""
 
     terms: tuple[tuple[float, Term], ...]
     constant: float = 0.0
 
-    def times(self, factor: float) -> Linear:
+    def times(self, factor: float) -> TermSum:
         """Return the combination times a number."""
         terms = tuple((factor * one, term) for one, term in self.terms) if factor else ()
-        return Linear(terms, factor * self.constant)
+        return TermSum(terms, factor * self.constant)
 
-    def plus(self, other: Linear) -> Linear:
+    def plus(self, other: TermSum) -> TermSum:
         """Return the sum of two combinations."""
-        return Linear(self.terms + other.terms, self.constant + other.constant)
+        return TermSum(self.terms + other.terms, self.constant + other.constant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +82,14 @@ class Quotient:
 
     Attributes
     ----------
-    above, below : Linear
+    above, below : TermSum
     scale, shift : float
     ends : tuple of float
         Range of the ratio above/below.
     """
 
-    above: Linear
-    below: Linear
+    above: TermSum
+    below: TermSum
     scale: float = 1.0
     shift: float = 0.0
     ends: tuple[float, float] = (-math.inf, math.inf)
@@ -99,9 +99,9 @@ class Quotient:
 class Spread:
     """Variance of a column, or its root: scale² (q − t²/n)/(n − 1), or /n of the records as a population."""
 
-    squares: Linear
-    sums: Linear
-    counts: Linear
+    squares: TermSum
+    sums: TermSum
+    counts: TermSum
     scale: float
     sample: bool
     root: bool
@@ -113,7 +113,7 @@ class Rank:
 
     attribute: str
     q: float
-    condition: Condition
+    condition: CellCondition
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +129,14 @@ class Rounded:
     digits: int
 
 
-Value = Linear | Quotient | Spread | Rank | Units | Rounded
+Value = TermSum | Quotient | Spread | Rank | Units | Rounded
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
     """Part of an argument of an aggregate: on the records with a condition it is factor · column, or a constant."""
 
-    condition: Condition
+    condition: CellCondition
     factor: float
     column: str = ""
 
@@ -148,10 +148,10 @@ class Aggregates:
     ----------
     scope : Scope
     conditions : Conditions
-    where : Condition
+    where : CellCondition
     """
 
-    def __init__(self, scope: Scope, conditions: Conditions, where: Condition) -> None:
+    def __init__(self, scope: Scope, conditions: Conditions, where: CellCondition) -> None:
         self.scope, self.conditions, self.where = scope, conditions, where
         self.refuse = scope.statement.refuse
 
@@ -184,12 +184,12 @@ class Aggregates:
             case exp.Coalesce():
                 return self.value(node.this)
         if not self.scope.columns(node) and node.find(exp.AggFunc) is None:
-            return Linear((), self._number(node))
+            return TermSum((), self._number(node))
         if isinstance(node, exp.Column):
             self.refuse(node, "a column of GROUP BY, or an aggregate of it", f"write GROUP BY {node.sql()}, or AVG(…)")
         self.refuse(node, f"sums, differences and ratios of {FORMS}", "ask for its parts, and compute it from them")
 
-    def _filter(self, node: Any) -> Condition:
+    def _filter(self, node: Any) -> CellCondition:
         return self.conditions.read(node.expression.this)
 
     def _number(self, node: Any) -> float:
@@ -198,11 +198,11 @@ class Aggregates:
     def _sum(self, node: Any) -> Value:
         one, other = self.value(node.left), self.value(node.right)
         sign = -1.0 if isinstance(node, exp.Sub) else 1.0
-        if isinstance(one, Linear) and isinstance(other, Linear):
+        if isinstance(one, TermSum) and isinstance(other, TermSum):
             return one.plus(other.times(sign))
-        if isinstance(one, Quotient) and isinstance(other, Linear) and not other.terms:
+        if isinstance(one, Quotient) and isinstance(other, TermSum) and not other.terms:
             return replace(one, shift=one.shift + sign * other.constant)
-        if isinstance(other, Quotient) and isinstance(one, Linear) and not one.terms:
+        if isinstance(other, Quotient) and isinstance(one, TermSum) and not one.terms:
             return replace(other, scale=sign * other.scale, shift=one.constant + sign * other.shift)
         self.refuse(node, "sums and differences of counts and sums, or of a ratio and a number",
                     "ask for the two ratios; release.difference compares two groups")  # fmt: skip
@@ -211,27 +211,27 @@ class Aggregates:
         one, other = self.value(node.left), self.value(node.right)
         if isinstance(node, exp.Mul):
             constant, rest = (one, other) if _is_constant(one) else (other, one)
-            if not isinstance(constant, Linear) or constant.terms:
+            if not isinstance(constant, TermSum) or constant.terms:
                 self.refuse(node, "a product with a number", "multiply by a number")
             return self._scaled(node, rest, constant.constant)
-        if isinstance(other, Linear) and not other.terms:
+        if isinstance(other, TermSum) and not other.terms:
             if not other.constant:
                 self.refuse(node.right, "a number other than 0", "divide by another number")
             return self._scaled(node, one, 1 / other.constant)
-        if isinstance(one, Quotient) and not one.shift and isinstance(other, Linear):
+        if isinstance(one, Quotient) and not one.shift and isinstance(other, TermSum):
             self.refuse(node, "a ratio of two sums or counts", "divide by one number of records")
-        if not isinstance(one, Linear) or not isinstance(other, Linear):
+        if not isinstance(one, TermSum) or not isinstance(other, TermSum):
             self.refuse(node, "a ratio of two sums or counts", "ask for the parts, and divide them")
         return Quotient(one, other, ends=_ends(one, other))
 
     def _scaled(self, node: Any, value: Value, factor: float) -> Value:
-        if isinstance(value, Linear):
+        if isinstance(value, TermSum):
             return value.times(factor)
         if isinstance(value, Quotient):
             return replace(value, scale=factor * value.scale, shift=factor * value.shift)
         self.refuse(node, "a product of a number with a count, sum or ratio", "multiply afterwards")
 
-    def _of_records(self, node: Any, where: Condition) -> Value:
+    def _of_records(self, node: Any, where: CellCondition) -> Value:
         """Return an aggregate over the records that satisfy a condition."""
         match node:
             case exp.Count():
@@ -254,7 +254,7 @@ class Aggregates:
                         "the value of a single record")  # fmt: skip
         self.refuse(node, FORMS, "use one of these, without DISTINCT")
 
-    def _count(self, node: Any, where: Condition) -> Value:
+    def _count(self, node: Any, where: CellCondition) -> Value:
         if isinstance(node.this, exp.Star) or node.this is None:
             return self._counted(where)
         if isinstance(node.this, exp.Distinct):
@@ -262,7 +262,7 @@ class Aggregates:
         pieces = self._pieces(node.this, where)
         return _total([self._records(piece) for piece in pieces])
 
-    def _units(self, node: Any, where: Condition) -> Units:
+    def _units(self, node: Any, where: CellCondition) -> Units:
         named = node.this.expressions
         unit = self.scope.unit
         columns = tuple(one.name for one in named if isinstance(one, exp.Column))
@@ -273,7 +273,7 @@ class Aggregates:
             self.refuse(node, "units of all records", "leave WHERE and FILTER out; group by the attribute instead")
         return Units()
 
-    def _pieces(self, node: Any, where: Condition) -> list[Piece]:
+    def _pieces(self, node: Any, where: CellCondition) -> list[Piece]:
         """Return the parts of an argument; on other records it is null."""
         match node:
             case exp.Paren() | exp.Cast() | exp.TryCast():
@@ -303,7 +303,7 @@ class Aggregates:
             return [Piece(where, self._number(node))]
         return self._by_cells(node, where)
 
-    def _by_cells(self, node: Any, where: Condition) -> list[Piece]:
+    def _by_cells(self, node: Any, where: CellCondition) -> list[Piece]:
         """Return an expression on one attribute as a piece for each of its values."""
         names = self.scope.names(node)
         if len(names) != 1:
@@ -314,11 +314,11 @@ class Aggregates:
         for value in dict.fromkeys(one for one in values if one is not None and one is not OUTSIDE):
             if not isinstance(value, int | float):
                 self.refuse(node, "a numeric argument", "count it: COUNT(*) with GROUP BY or FILTER")
-            cells = Condition({names: np.array([one is not OUTSIDE and one == value for one in values])})
+            cells = CellCondition({names: np.array([one is not OUTSIDE and one == value for one in values])})
             found.append(Piece(self.conditions.both(node, where, cells), float(value)))
         return found
 
-    def _multiplied(self, node: Any, where: Condition) -> list[Piece]:
+    def _multiplied(self, node: Any, where: CellCondition) -> list[Piece]:
         constant, rest = node.right, node.left
         if isinstance(node, exp.Mul) and self.scope.columns(constant):
             constant, rest = rest, constant
@@ -330,7 +330,7 @@ class Aggregates:
         factor = 1 / factor if isinstance(node, exp.Div) else factor
         return [replace(one, factor=factor * one.factor) for one in self._pieces(rest, where)]
 
-    def _branches(self, node: Any, where: Condition) -> Iterator[Piece]:
+    def _branches(self, node: Any, where: CellCondition) -> Iterator[Piece]:
         branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
         default = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
         operand = node.this if isinstance(node, exp.Case) else None
@@ -342,23 +342,23 @@ class Aggregates:
         if default is not None:
             yield from self._pieces(default, rest)
 
-    def _not_true(self, node: Any, test: Any) -> Condition:
+    def _not_true(self, node: Any, test: Any) -> CellCondition:
         """Return the records for which a condition is false or unknown."""
         true, false = self.conditions.read(test), self.conditions.read(test, negated=True)
         if not true.factors:
             return self.conditions.nothing()
         if len(true.factors) == 1:
             ((names, flags),) = true.factors.items()
-            return Condition({names: ~flags}) if not flags.all() else self.conditions.nothing()
+            return CellCondition({names: ~flags}) if not flags.all() else self.conditions.nothing()
         unknown = [name for name in true.names if self.scope.domain[name].null_cell >= 0]
         if unknown:
             self.refuse(node, "a CASE on attributes without nulls, or on one attribute", "use one attribute in WHEN")
         return false
 
-    def _counted(self, condition: Condition) -> Linear:
+    def _counted(self, condition: CellCondition) -> TermSum:
         return _term(Term(condition))
 
-    def _records(self, piece: Piece) -> Linear:
+    def _records(self, piece: Piece) -> TermSum:
         """Return the number of records of a piece."""
         number = self._number_of(piece)
         if number is None or number.null_cell < 0:
@@ -370,10 +370,10 @@ class Aggregates:
         axis = self.scope.domain[piece.column] if piece.column else None
         return axis if isinstance(axis, Number) else None
 
-    def _summed(self, node: Any, pieces: Sequence[Piece]) -> Linear:
+    def _summed(self, node: Any, pieces: Sequence[Piece]) -> TermSum:
         return _total([self._sum_of(node, piece) for piece in pieces])
 
-    def _sum_of(self, node: Any, piece: Piece) -> Linear:
+    def _sum_of(self, node: Any, piece: Piece) -> TermSum:
         if not piece.column:
             return self._counted(piece.condition).times(piece.factor)
         number = self._number_of(piece)
@@ -396,7 +396,7 @@ class Aggregates:
                         " file, or outside = 'clip'")  # fmt: skip
         return np.array([np.nan if one is None else float(one) for one in values])
 
-    def _centred(self, node: Any, pieces: Sequence[Piece]) -> tuple[dict[str, Linear], float, float]:
+    def _centred(self, node: Any, pieces: Sequence[Piece]) -> tuple[dict[str, TermSum], float, float]:
         """Return t, n and q of an argument with one column or constants, its centre and half its range."""
         pieces = self._of_one_kind(node, pieces)
         columns = {piece.column for piece in pieces}
@@ -442,7 +442,9 @@ class Aggregates:
                 continue
             values = self._cell_values(node, piece.column)
             for value in np.unique(values[~np.isnan(values)]).tolist():
-                condition = self.conditions.both(node, piece.condition, Condition({(piece.column,): values == value}))
+                condition = self.conditions.both(
+                    node, piece.condition, CellCondition({(piece.column,): values == value})
+                )
                 found.append(Piece(condition, piece.factor * value))
         return found
 
@@ -466,7 +468,7 @@ class Aggregates:
         kind = type(node).__name__
         return Spread(figures["q"], figures["t"], figures["n"], half, kind in SAMPLE, kind.startswith("Stddev"))
 
-    def _rank(self, node: Any, q: float, where: Condition) -> Rank:
+    def _rank(self, node: Any, q: float, where: CellCondition) -> Rank:
         if not 0 <= q <= 1:
             self.refuse(node, "a quantile between 0 and 1", "0.5 is the median")
         if not isinstance(node.this, exp.Column):
@@ -480,31 +482,31 @@ class Aggregates:
 
 
 def _is_constant(value: Value) -> bool:
-    return isinstance(value, Linear) and not value.terms
+    return isinstance(value, TermSum) and not value.terms
 
 
-def _term(term: Term) -> Linear:
+def _term(term: Term) -> TermSum:
     """Return a term as a combination, which is empty if no record satisfies its condition."""
-    return Linear(() if term.condition.never or (not term.row.any() and term.axis) else ((1.0, term),))
+    return TermSum(() if term.condition.never or (not term.row.any() and term.axis) else ((1.0, term),))
 
 
-def _total(parts: Sequence[Linear]) -> Linear:
-    found = Linear(())
+def _total(parts: Sequence[TermSum]) -> TermSum:
+    found = TermSum(())
     for part in parts:
         found = found.plus(part)
     return found
 
 
-def _whole(parts: Sequence[Linear], where: Condition, pieces: Sequence[Piece]) -> Linear:
+def _whole(parts: Sequence[TermSum], where: CellCondition, pieces: Sequence[Piece]) -> TermSum:
     """Return the number of records of pieces that divide those of a condition, as one term if they are two."""
     if len(pieces) == 2:
         joined = _joined_factors(pieces[0].condition, pieces[1].condition)
         if joined is not None:
-            return Linear(((1.0, Term(joined)),))
+            return TermSum(((1.0, Term(joined)),))
     return _total(parts)
 
 
-def _joined_factors(one: Condition, other: Condition) -> Condition | None:
+def _joined_factors(one: CellCondition, other: CellCondition) -> CellCondition | None:
     """Return the union of two disjoint conditions that differ in one factor; None if they differ in more."""
     names = {*one.factors, *other.factors}
     differing = [own for own in names if own not in one.factors or own not in other.factors
@@ -513,10 +515,10 @@ def _joined_factors(one: Condition, other: Condition) -> Condition | None:
         return None
     flags = one.factors[differing[0]] | other.factors[differing[0]]
     rest = {own: mask for own, mask in one.factors.items() if own != differing[0]}
-    return Condition(rest if flags.all() else {**rest, differing[0]: flags})
+    return CellCondition(rest if flags.all() else {**rest, differing[0]: flags})
 
 
-def _ends(above: Linear, below: Linear) -> tuple[float, float]:
+def _ends(above: TermSum, below: TermSum) -> tuple[float, float]:
     """Return the range of a ratio: of a part of the records and all of them, 0 to 1."""
     counts = [value.terms[0] for value in (above, below)
               if len(value.terms) == 1 and not value.constant and not value.terms[0][1].axis]  # fmt: skip

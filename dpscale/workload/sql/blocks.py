@@ -1,4 +1,4 @@
-"""Linear queries of a grouping set: for each term a matrix on every attribute, whose products are the queries.
+"""TermSum queries of a grouping set: for each term a matrix on every attribute, whose products are the queries.
 
 A row of the matrix of an attribute is a group of its cells, without those that the condition of the term excludes,
 times the entries of the term on that attribute. A condition on several attributes together is no product; the queries
@@ -25,9 +25,9 @@ from dpscale.workload.family import Family
 from dpscale.workload.listed import MOST_ENTRIES, TOTAL, ExplicitPart, ListedQueries, NamedQueries, QueryTexts
 from dpscale.workload.one_way import MARGINAL
 from dpscale.workload.parts import WorkloadPart, part_of
-from dpscale.workload.sql.aggregates import SHARE_OF_COUNT, Linear, Quotient, Rank, Rounded, Spread, Term, Value
-from dpscale.workload.sql.conditions import Condition, spread
-from dpscale.workload.sql.selection import Selection, terms_of
+from dpscale.workload.sql.aggregates import SHARE_OF_COUNT, Quotient, Rank, Rounded, Spread, Term, TermSum, Value
+from dpscale.workload.sql.conditions import CellCondition, spread
+from dpscale.workload.sql.selection import SelectQuery, terms_of
 from dpscale.workload.sums import ValueQueries
 
 MOST_ROWS = 1 << 20  # of a grouping set
@@ -52,24 +52,24 @@ class Matrix:
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class TermProduct:
     """Queries of a term: a matrix for each attribute, and conditions on several attributes together."""
 
     matrices: dict[str, Matrix]
-    joint: Condition
+    joint: CellCondition
 
 
-class Block:
+class GroupedQueries:
     """Grouping set of a selection.
 
     Parameters
     ----------
-    selection : Selection
+    selection : SelectQuery
     places : tuple of int
         Keys of the set.
     """
 
-    def __init__(self, selection: Selection, places: tuple[int, ...]) -> None:
+    def __init__(self, selection: SelectQuery, places: tuple[int, ...]) -> None:
         self.selection, self.domain, self.places = selection, selection.domain, places
 
     @cached_property
@@ -96,7 +96,7 @@ class Block:
             return np.arange(self.domain[name].size)
         return own.ancestors(name, finest)
 
-    def lifted(self, condition: Condition) -> Condition:
+    def lifted(self, condition: CellCondition) -> CellCondition:
         """Return a condition on the levels on which its attributes are written."""
         factors: dict[AttributeSet, Flags] = {}
         for names, flags in condition.factors.items():
@@ -104,7 +104,7 @@ class Block:
                 flags = flags.take(self._cells(name), axis=axis)
             finest, flags = self._once([self._levels.get(name, name) for name in names], flags)
             factors[finest] = factors[finest] & flags if finest in factors else flags
-        return Condition(factors)
+        return CellCondition(factors)
 
     def _once(self, names: list[str], flags: Flags) -> tuple[AttributeSet, Flags]:
         """Return flags with one axis for each name, in domain order; axes of one name are the same cell."""
@@ -192,11 +192,11 @@ class Block:
         """Raise the error of the whole statement."""
         self.selection.statement.refuse(self.selection.statement.tree, takes, remedy, got)
 
-    def product(self, term: Term) -> Product:
+    def product(self, term: Term) -> TermProduct:
         """Return the queries of a term."""
         condition = self.lifted(term.condition)
         single = {names[0]: flags for names, flags in condition.factors.items() if len(names) == 1}
-        joint = Condition({names: flags for names, flags in condition.factors.items() if len(names) > 1})
+        joint = CellCondition({names: flags for names, flags in condition.factors.items() if len(names) > 1})
         entries = self._levels.get(term.axis, term.axis)
         matrices = {}
         for name in self.domain.ordered({*self.attributes, *single, *joint.names, *([entries] if entries else [])}):
@@ -207,7 +207,7 @@ class Block:
             if name == entries:
                 factor = factor * term.row[self._cells(term.axis)]
             matrices[name] = self._matrix(name, factor)
-        return Product(matrices, joint)
+        return TermProduct(matrices, joint)
 
     def _matrix(self, name: str, factor: Floats) -> Matrix:
         if name not in self._axes:
@@ -230,7 +230,7 @@ class Block:
         up_to = np.tri(attribute.listed, attribute.size)
         return attribute, [Term(rank.condition, rank.attribute, row) for row in up_to]
 
-    def combined(self, values: Sequence[Linear]) -> tuple[AttributeSet, dict[str, Matrix], str, Floats] | None:
+    def combined(self, values: Sequence[TermSum]) -> tuple[AttributeSet, dict[str, Matrix], str, Floats] | None:
         """Return combinations of terms as products, if their terms differ on one attribute at most.
 
         Returns
@@ -316,14 +316,14 @@ class Block:
         return [" and ".join(f"{key.text} = {key.labels[group]}" for key, group in zip(keys, kind, strict=True))
                 for kind in self._axes[name][1].T.tolist()]  # fmt: skip
 
-    def array(self, names: AttributeSet, value: Linear, row: int | None = None) -> Floats:
+    def array(self, names: AttributeSet, value: TermSum, row: int | None = None) -> Floats:
         """Return the queries of a combination over the cells of some attributes.
 
         Parameters
         ----------
         names : AttributeSet
             All attributes of its terms.
-        value : Linear
+        value : TermSum
         row : int, optional
             Only the query of one row, shape (sizes…); otherwise shape (rows, sizes…).
         """
@@ -351,7 +351,7 @@ class Block:
             return np.broadcast_to(total, sizes)
         return np.broadcast_to(total, (*self.shape, *sizes)).reshape((math.prod(self.shape), *sizes))
 
-    def names_of(self, values: Sequence[Linear]) -> AttributeSet:
+    def names_of(self, values: Sequence[TermSum]) -> AttributeSet:
         """Return the attributes of combinations and of the keys."""
         found = set(self.attributes)
         for value in values:
@@ -366,18 +366,18 @@ def rank_of(value: Value) -> Rank | None:
     return inner if isinstance(inner, Rank) else None
 
 
-def blocks_of(selection: Selection) -> list[Block]:
+def blocks_of(selection: SelectQuery) -> list[GroupedQueries]:
     """Return the grouping sets of a selection. Raises JobError for too many rows."""
-    found = [Block(selection, places) for places in selection.sets]
+    found = [GroupedQueries(selection, places) for places in selection.sets]
     for block in found:
         block.check()
     return found
 
 
-def planned(value: Value) -> list[tuple[Linear, float]]:
+def planned(value: Value) -> list[tuple[TermSum, float]]:
     """Return the linear queries from which a value follows, with their weights for answers of unit size."""
     match value:
-        case Linear():
+        case TermSum():
             return [(value, unit_of(value) ** -2.0)] if value.terms else []
         case Quotient():
             share = SHARE_OF_COUNT if math.isfinite(value.ends[0]) else 1.0
@@ -390,16 +390,16 @@ def planned(value: Value) -> list[tuple[Linear, float]]:
     return []
 
 
-def unit_of(value: Linear) -> float:
+def unit_of(value: TermSum) -> float:
     """Return the size of an answer that compares with one record."""
     return max((abs(factor) * term.unit for factor, term in value.terms), default=1.0)
 
 
-def workload_parts(selection: Selection) -> list[WorkloadPart]:
+def workload_parts(selection: SelectQuery) -> list[WorkloadPart]:
     """Return the queries of a selection as parts of a workload, each distinct query once for each grouping set."""
     found: list[WorkloadPart] = []
     for block in blocks_of(selection):
-        weights: dict[Any, tuple[Linear, float]] = {}
+        weights: dict[Any, tuple[TermSum, float]] = {}
         for output in selection.columns:
             if output.value is None:
                 continue
@@ -415,7 +415,7 @@ def workload_parts(selection: Selection) -> list[WorkloadPart]:
     return found
 
 
-def _linear_part(block: Block, linear: Linear, weight: float) -> WorkloadPart:
+def _linear_part(block: GroupedQueries, linear: TermSum, weight: float) -> WorkloadPart:
     alone = block.combined([linear])
     if alone is not None:
         names, matrices, differing, arrays = alone
@@ -438,10 +438,10 @@ def _linear_part(block: Block, linear: Linear, weight: float) -> WorkloadPart:
     return ExplicitPart(block.domain, names, array, np.full(len(array), weight), None, statement.name, texts)
 
 
-def _rank_part(block: Block, rank: Rank) -> WorkloadPart:
+def _rank_part(block: GroupedQueries, rank: Rank) -> WorkloadPart:
     attribute, terms = block.rank_terms(rank)
     weight = block.selection.statement.weight / attribute.listed
-    found = block.combined([Linear(((1.0, term),)) for term in terms])
+    found = block.combined([TermSum(((1.0, term),)) for term in terms])
     if found is None or (terms and found[2] != rank.attribute) or rank.attribute in block.attributes:
         statement = block.selection.statement
         statement.refuse(statement.tree, "a quantile by groups of other attributes", "group by other attributes")

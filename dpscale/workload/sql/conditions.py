@@ -23,8 +23,8 @@ from dpscale.workload.sql.statements import exp
 
 
 @dataclass(frozen=True, eq=False)
-class Condition:
-    """Product of sets of cells of disjoint attribute sets; without factors every record satisfies it.
+class CellCondition:
+    """TermProduct of sets of cells of disjoint attribute sets; without factors every record satisfies it.
 
     Attributes
     ----------
@@ -49,13 +49,13 @@ class Condition:
         """Whether no cell satisfies the condition."""
         return any(not flags.any() for flags in self.factors.values())
 
-    def within(self, other: Condition) -> bool:
+    def within(self, other: CellCondition) -> bool:
         """Return whether every record that satisfies the condition plainly satisfies another one too."""
         return all(names in self.factors and not (self.factors[names] & ~flags).any()
                    for names, flags in other.factors.items())  # fmt: skip
 
 
-ALWAYS = Condition()
+ALWAYS = CellCondition()
 
 
 class Conditions:
@@ -69,7 +69,7 @@ class Conditions:
     def __init__(self, scope: Scope) -> None:
         self.scope, self.domain = scope, scope.domain
 
-    def read(self, node: Any, negated: bool = False) -> Condition:
+    def read(self, node: Any, negated: bool = False) -> CellCondition:
         """Return the records for which a condition is true, or false.
 
         Raises
@@ -97,14 +97,14 @@ class Conditions:
         chosen = (~found if negated else found).true
         if not names:
             return ALWAYS if chosen[0] else self.nothing()
-        return ALWAYS if chosen.all() else Condition({names: chosen})
+        return ALWAYS if chosen.all() else CellCondition({names: chosen})
 
-    def nothing(self) -> Condition:
+    def nothing(self) -> CellCondition:
         """Return the condition that no record satisfies."""
         name = self.domain.names[0]
-        return Condition({(name,): np.zeros(self.domain[name].size, np.bool_)})
+        return CellCondition({(name,): np.zeros(self.domain[name].size, np.bool_)})
 
-    def both(self, node: Any, *parts: Condition) -> Condition:
+    def both(self, node: Any, *parts: CellCondition) -> CellCondition:
         """Return the conjunction of conditions; factors with a common attribute are joined."""
         factors: dict[AttributeSet, Flags] = {}
         for part in parts:
@@ -113,9 +113,9 @@ class Conditions:
                 for own in shared:
                     names, flags = self._joined(node, (names, flags), (own, factors.pop(own)), np.logical_and)
                 factors[names] = flags
-        return Condition(factors)
+        return CellCondition(factors)
 
-    def either(self, node: Any, *parts: Condition) -> Condition:
+    def either(self, node: Any, *parts: CellCondition) -> CellCondition:
         """Return the disjunction of conditions, over all their attributes together."""
         possible = [part for part in parts if not part.never]
         if not possible:
@@ -125,16 +125,16 @@ class Conditions:
         names, flags = self._whole(node, possible[0])
         for part in possible[1:]:
             names, flags = self._joined(node, (names, flags), self._whole(node, part), np.logical_or)
-        return ALWAYS if flags.all() else Condition({names: flags})
+        return ALWAYS if flags.all() else CellCondition({names: flags})
 
-    def known(self, name: str) -> Condition:
+    def known(self, name: str) -> CellCondition:
         """Return the records whose attribute is not null."""
         attribute = self.domain[name]
         if attribute.null_cell < 0:
             return ALWAYS
-        return Condition({(name,): np.arange(attribute.size) != attribute.null_cell})
+        return CellCondition({(name,): np.arange(attribute.size) != attribute.null_cell})
 
-    def _whole(self, node: Any, part: Condition) -> tuple[AttributeSet, Flags]:
+    def _whole(self, node: Any, part: CellCondition) -> tuple[AttributeSet, Flags]:
         first, *rest = part.factors.items()
         for other in rest:
             first = self._joined(node, first, other, np.logical_and)
@@ -153,7 +153,7 @@ class Conditions:
                                         "join conditions on single attributes by AND, or list values with IN",
                                         f"over {cells:,} cells of {', '.join(names)}")  # fmt: skip
 
-    def _compared(self, node: Any, names: AttributeSet, negated: bool) -> Condition:
+    def _compared(self, node: Any, names: AttributeSet, negated: bool) -> CellCondition:
         """Return the records for which a comparison of two attributes is true, or false."""
         if type(node).__name__ not in ("EQ", "NEQ", "LT", "LTE", "GT", "GTE"):
             self.scope.statement.refuse(node, "a condition on one attribute, or a comparison of two",
@@ -167,7 +167,7 @@ class Conditions:
         flat = [[a for a in values[0] for _ in values[1]], [b for _ in values[0] for b in values[1]]]
         found = CellValues(self.scope, None).compared(node, *flat)
         chosen = (~found if negated else found).true.reshape(len(values[0]), len(values[1]))
-        return Condition({names: chosen if sides[0] + sides[1] == names else chosen.T})
+        return CellCondition({names: chosen if sides[0] + sides[1] == names else chosen.T})
 
 
 def spread(domain: Domain, names: AttributeSet, wanted: AttributeSet, flags: Flags) -> Flags:

@@ -16,9 +16,9 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import OUTSIDE_LABEL
-from dpscale.workload.sql.aggregates import POPULATION, SAMPLE, Aggregates, Linear, Term, Units, Value
+from dpscale.workload.sql.aggregates import POPULATION, SAMPLE, Aggregates, Term, TermSum, Units, Value
 from dpscale.workload.sql.cells import OUTSIDE, CellValues
-from dpscale.workload.sql.conditions import Condition, Conditions
+from dpscale.workload.sql.conditions import CellCondition, Conditions
 from dpscale.workload.sql.scope import Scope, merged, tables_of
 from dpscale.workload.sql.statements import Statement, exp
 
@@ -50,7 +50,7 @@ class Key(NamedTuple):
     groups: Integers
 
 
-class Output(NamedTuple):
+class OutputColumn(NamedTuple):
     """Column of the result: a key by its place, whether a key is summed over, or a value."""
 
     name: str
@@ -68,18 +68,18 @@ class Order(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class SelectQuery:
     """A statement whose parts are evaluated on a domain.
 
     Attributes
     ----------
     statement : Statement
     domain : Domain
-    where : Condition
+    where : CellCondition
     keys : tuple of Key
     sets : tuple of tuple of int
         Places of the keys of each grouping set.
-    columns : tuple of Output
+    columns : tuple of OutputColumn
         Columns of the result; those from `shown` on serve HAVING and ORDER BY only.
     shown : int
     having : sqlglot.expressions.Expression or None
@@ -91,10 +91,10 @@ class Selection:
 
     statement: Statement
     domain: Domain
-    where: Condition
+    where: CellCondition
     keys: tuple[Key, ...]
     sets: tuple[tuple[int, ...], ...]
-    columns: tuple[Output, ...]
+    columns: tuple[OutputColumn, ...]
     shown: int
     having: Any
     leaves: dict[str, int]
@@ -107,7 +107,7 @@ class Selection:
         return self.statement.name
 
 
-def select(statement: Statement, domain: Domain, unit: Sequence[str] = ()) -> Selection:
+def select(statement: Statement, domain: Domain, unit: Sequence[str] = ()) -> SelectQuery:
     """Return a statement evaluated on a domain.
 
     Parameters
@@ -122,7 +122,7 @@ def select(statement: Statement, domain: Domain, unit: Sequence[str] = ()) -> Se
     JobError
         For what cannot be answered, with the part of the statement, the reason and the nearest form.
     """
-    return _Reader(Scope(statement, domain, tuple(unit))).selection()
+    return _SelectReader(Scope(statement, domain, tuple(unit))).selection()
 
 
 def requested_tables(statement: Statement) -> list[str]:
@@ -143,18 +143,18 @@ def read_names(statement: Statement, domain: Domain) -> set[str]:
     return found
 
 
-class _Reader:
+class _SelectReader:
     def __init__(self, scope: Scope) -> None:
         self.scope, self.statement, self.tree = scope, scope.statement, scope.select
         self.conditions = Conditions(scope)
         where = self.tree.args.get("where")
-        self.where = Condition() if where is None else self.conditions.read(where)
+        self.where = CellCondition() if where is None else self.conditions.read(where)
         self.aggregates = Aggregates(scope, self.conditions, self.where)
         self.keys: list[Key] = []
-        self.columns: list[Output] = []
+        self.columns: list[OutputColumn] = []
         self.aliases = {one.alias.lower(): one.this for one in self.tree.expressions if isinstance(one, exp.Alias)}
 
-    def selection(self) -> Selection:
+    def selection(self) -> SelectQuery:
         for name, takes in UNANSWERED.items():
             if (wrong := self.tree.args.get(name)) is not None and wrong != []:
                 first = wrong if isinstance(wrong, exp.Expression) else wrong[0]
@@ -177,7 +177,7 @@ class _Reader:
         leaves, order = self._leaves(), tuple(self._order())
         limit, offset = (self._whole_number(name) for name in ("limit", "offset"))
         having = self.tree.args.get("having")
-        return Selection(self.statement, self.scope.domain, self.where, tuple(self.keys), tuple(sets),
+        return SelectQuery(self.statement, self.scope.domain, self.where, tuple(self.keys), tuple(sets),
                          tuple(self.columns), shown, None if having is None else having.this, leaves, order, limit,
                          offset or 0)  # fmt: skip
 
@@ -262,14 +262,14 @@ class _Reader:
         places = {label: place for place, label in enumerate(labels)}
         return Key(text, attribute.name, labels, np.array([places[one] for one in values], np.int64))
 
-    def _output(self, node: Any) -> Output:
+    def _output(self, node: Any) -> OutputColumn:
         if isinstance(node, exp.Star):
             self.statement.refuse(node, "columns of groups and aggregates", "list GROUP BY columns and COUNT(*)")
         plain = node.unalias()
         name = node.alias or self._name(plain)
         if isinstance(plain, exp.Grouping | exp.GroupingId):
             places = tuple(self._place(one) for one in plain.expressions)
-            return Output(name, grouping=places)
+            return OutputColumn(name, grouping=places)
         text = plain.sql(self.statement.dialect).lower()
         place = next((place for place, key in enumerate(self.keys) if key.text == text), None)
         if place is None and isinstance(plain, exp.Column):
@@ -277,8 +277,8 @@ class _Reader:
                     if key.attribute == self._named(plain) and len(key.labels) == len(key.groups)]  # fmt: skip
             place = same[0] if same else None
         if place is not None:
-            return Output(name, key=place)
-        return Output(name, value=self.aggregates.value(plain))
+            return OutputColumn(name, key=place)
+        return OutputColumn(name, value=self.aggregates.value(plain))
 
     def _named(self, column: Any) -> str | None:
         name = self.scope.name_of(column)
@@ -372,8 +372,8 @@ def _sorting(value: Any) -> tuple[int, str, Any]:
 
 def terms_of(value: Value) -> list[Term]:
     """Return the terms of a value."""
-    linear = [one for one in vars(value).values() if isinstance(one, Linear)]
-    parts = value.terms if isinstance(value, Linear) else [pair for one in linear for pair in one.terms]
+    linear = [one for one in vars(value).values() if isinstance(one, TermSum)]
+    parts = value.terms if isinstance(value, TermSum) else [pair for one in linear for pair in one.terms]
     inner = getattr(value, "value", None)
     return [term for _, term in parts] + (terms_of(inner) if inner is not None else [])
 
@@ -390,7 +390,7 @@ def squared_columns(statements: Sequence[Statement]) -> list[str]:
     return list(dict.fromkeys(str(one.name) for one in found))
 
 
-def unit_sets(selection: Selection) -> list[AttributeSet]:
+def unit_sets(selection: SelectQuery) -> list[AttributeSet]:
     """Return the attribute sets by which a selection counts distinct units.
 
     Raises

@@ -129,7 +129,7 @@ def read_statements(text: str, weight: float = 1.0, dialect: str = DIALECT) -> t
     return _read(text, weight, dialect)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=4096)
 def _read(text: str, weight: float, dialect: str) -> tuple[Statement, ...]:
     known = [str(one.value) for one in sqlglot.Dialects if one.value]
     if dialect not in known:
