@@ -182,9 +182,9 @@ def test_unknown_option_is_detected():
 @pytest.mark.parametrize("snippet", snippets_of("sql", "docs/sql.md"), ids=str)
 def test_statements_are_queries(snippet):
     day = {"kind": "date", "by": "month", "low": "2024-01", "high": "2024-12"}
-    attributes = {"age": {"kind": "integer", "low": 0, "high": 90}, "day": day} | {
-        name: {"kind": "categories", "values": values} for name, values in {"region": ["N", "S"], "sex": ["F", "M"]}.items()
-    }  # fmt: skip
+    texts = {"region": ["N", "S"], "sex": ["F", "M"]}
+    attributes = {"age": {"kind": "integer", "low": 0, "high": 90}, "day": day}
+    attributes |= {name: {"kind": "categories", "values": values} for name, values in texts.items()}
     domain = dp.Domain.from_dict({"attributes": attributes, "numbers": {"fee": {"low": 0, "high": 500}}})
     assert dp.Workload(domain).add_sql(snippet.text).query_count > 0
 
