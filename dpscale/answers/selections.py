@@ -9,25 +9,29 @@ HAVING, ORDER BY and LIMIT are applied to the estimates.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from dpscale.answers.conclusions import Combination, Ratio
 from dpscale.answers.quantiles import ALL_CELLS, CumulativeCounts
 from dpscale.answers.ratios import Figures, covariances, fieller
 from dpscale.answers.statistics import MissingStatistic
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.arrow import pa
 from dpscale.base.display import figure
-from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers, optimize
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import AttributeSet, Floats, Integers, optimize
 from dpscale.domain.attribute import OUTSIDE_LABEL
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.tree_estimates import TreeEstimates
-from dpscale.workload.sql.aggregates import Quotient, Rank, Rounded, Spread, TermSum, Units, Value
+from dpscale.workload.sql.aggregates import Quotient, Rank, RatioSum, Rounded, Spread, TermSum, Units, Value
 from dpscale.workload.sql.blocks import GroupedQueries, Matrix, blocks_of, unit_of
+from dpscale.workload.sql.cells import COMPARE, SIGNS, Truth
 from dpscale.workload.sql.selection import SUFFIXES, Order, SelectQuery
 from dpscale.workload.sql.statements import exp
 
@@ -63,9 +67,9 @@ def selection_table(answered: Answered, selection: SelectQuery, level: float, un
     columns = [_column(selection, place, rows) for place in range(len(selection.columns))]
     chosen = np.arange(len(columns[0][0]))
     if selection.having is not None:
-        chosen = chosen[_Having(selection, columns).flags(selection.having)]
+        chosen = chosen[_Having(selection, columns).truth(selection.having).true]
     for order in reversed(selection.order):
-        chosen = chosen[_sorted(columns[order.column][0], chosen, order)]
+        chosen = chosen[_sorted(_ranks(selection, order.column, rows, columns), chosen, order)]
     last = None if selection.limit is None else selection.offset + selection.limit
     chosen = chosen[selection.offset : last]
 
@@ -135,6 +139,12 @@ def _column(selection: SelectQuery, place: int, rows: Sequence[_Rows]) -> list[A
     return [joined.estimates, joined.low, joined.high, joined.errors]
 
 
+def _ranks(selection: SelectQuery, place: int, rows: Sequence[_Rows], columns: Sequence[list[Any]]) -> list[Any]:
+    """Return the values by which the rows of all grouping sets are sorted."""
+    key = selection.columns[place].key
+    return list(columns[place][0]) if key is None else [one for own in rows for one in own.ranks(key)]
+
+
 class _Rows:
     """Rows of a grouping set."""
 
@@ -144,9 +154,15 @@ class _Rows:
 
     def labels(self, key: int) -> list[Any]:
         """Return the labels of a key, null if the set has none."""
+        return self._of_groups(key, self.block.selection.keys[key].labels)
+
+    def ranks(self, key: int) -> list[Any]:
+        """Return the values by which the rows are sorted along a key."""
+        return self._of_groups(key, self.block.selection.keys[key].ranks)
+
+    def _of_groups(self, key: int, labels: Sequence[Any]) -> list[Any]:
         if key not in self.block.groups:
             return [None] * len(self.order)
-        labels = self.block.selection.keys[key].labels
         return [labels[group] for group in self.block.groups[key][self.order].tolist()]
 
     def grouping(self, keys: Sequence[int]) -> int:
@@ -164,6 +180,8 @@ class _Rows:
                 return self._linear(value)
             case Quotient():
                 return self._quotient(value)
+            case RatioSum():
+                return self._ratio_sum(value)
             case Spread():
                 return self._spread(value)
             case Rank():
@@ -188,7 +206,7 @@ class _Rows:
         (t, n), moments = self.moments([value.above, value.below])
         t, n = t + value.above.constant, n + value.below.constant
         first, second, both = moments[:, 0, 0], moments[:, 1, 1], moments[:, 0, 1]
-        seen = _seen(n, second, self.width)
+        seen = _seen(np.abs(n), second, self.width)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.clip(t / n, *value.ends)
             errors = np.sqrt(np.maximum(first - 2 * ratio * both + ratio**2 * second, 0.0)) / np.abs(n)
@@ -196,6 +214,31 @@ class _Rows:
         ends = [value.shift + value.scale * end for end in (low, high)]
         figures = (value.shift + value.scale * ratio, abs(value.scale) * errors, np.minimum(*ends), np.maximum(*ends))
         return Figures(*(np.where(seen, one, np.nan) for one in figures))
+
+    def _ratio_sum(self, value: RatioSum) -> Figures:
+        """Return the figures of a sum of ratios, by the limits of `answers.conclusions`."""
+        estimates, moments = self.moments([own for one in value.ratios for own in (one.above, one.below)])
+        constants = [own.constant for one in value.ratios for own in (one.above, one.below)]
+        weights, shift = np.array([one.scale for one in value.ratios]), sum(one.shift for one in value.ratios)
+        found = np.full((moments.shape[0], 4), np.nan)
+        for row, covariance in enumerate(moments):
+            pairs = (estimates[:, row] + constants).reshape(-1, 2)
+            pairs = pairs * np.where(pairs[:, 1:] < 0, -1.0, 1.0)  # of a negative denominator
+            ratios = [Ratio.of(pairs[k], covariance[2 * k : 2 * k + 2, 2 * k : 2 * k + 2], one.ends, sampled=False)
+                      for k, one in enumerate(value.ratios)]  # fmt: skip
+            if not all(_seen(one.below, one.error**2, self.width) for one in ratios):
+                continue
+            contrasts = np.zeros((len(ratios), 2 * len(ratios)))
+            for k, one in enumerate(ratios):
+                contrasts[k, 2 * k : 2 * k + 2] = 1, -one.value
+            shared = contrasts @ covariance @ contrasts.T
+            sizes = np.sqrt(np.maximum(np.diagonal(shared), 1e-300))
+            combined = Combination(ratios, weights, np.clip(shared / np.outer(sizes, sizes), -1, 1))
+            low, high = combined.limits(self.width)
+            slopes = weights / np.array([one.below for one in ratios])
+            error = math.sqrt(max(float(slopes @ shared @ slopes), 0.0))
+            found[row] = combined.estimate, error, low, high
+        return Figures(shift + found[:, 0], found[:, 1], shift + found[:, 2], shift + found[:, 3])
 
     def _spread(self, value: Spread) -> Figures:
         (q, t, n), moments = self.moments([value.squares, value.sums, value.counts])
@@ -312,87 +355,75 @@ def _rounded(figures: Figures, digits: int) -> Figures:
                    np.ceil(figures.high * scale) / scale)  # fmt: skip
 
 
-def _sorted(values: Any, chosen: Integers, order: Order) -> Integers:
+def _sorted(values: Sequence[Any], chosen: Integers, order: Order) -> Integers:
     """Return the places of chosen rows in the order of a column; equal rows keep their order."""
     listed = [values[row] for row in chosen]
-    missing = np.array([one is None or (isinstance(one, float) and math.isnan(one)) for one in listed], np.bool_)
-    known = np.flatnonzero(~missing)
-    ranked = sorted(known.tolist(), key=lambda place: _comparable(listed[place]), reverse=order.descending)
-    if order.descending:  # a reversed sort keeps the order of equal rows already
-        ranked = sorted(known.tolist(), key=lambda place: _comparable(listed[place]), reverse=True)
-    empty = np.flatnonzero(missing).tolist()
+    missing = np.array([_is_missing(one) for one in listed], np.bool_)
+    known, empty = np.flatnonzero(~missing).tolist(), np.flatnonzero(missing).tolist()
+    ranked = sorted(known, key=lambda place: listed[place], reverse=order.descending)
     return np.array([*empty, *ranked] if order.nulls_first else [*ranked, *empty], np.int64)
 
 
-def _comparable(value: Any) -> tuple[int, Any]:
-    if value == OUTSIDE_LABEL:
-        return 1, ""
-    return 0, float(value) if isinstance(value, np.floating | bool) else value
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is null, outside the domain, or an estimate that is missing."""
+    return value is None or value == OUTSIDE_LABEL or (isinstance(value, float) and math.isnan(value))
 
 
 class _Having:
-    """Conditions on the estimates of rows."""
+    """Conditions on the estimates of rows, with three values: a comparison with a missing value is unknown."""
 
     def __init__(self, selection: SelectQuery, columns: Sequence[Any]) -> None:
-        self.selection = selection
-        self.columns = columns
-        self.rows = len(columns[0][0])
+        self.selection, self.columns, self.rows = selection, columns, len(columns[0][0])
 
-    def flags(self, node: Any) -> Flags:
-        """Return the rows for which a condition is true; a comparison with a missing estimate is not."""
+    def truth(self, node: Any) -> Truth:
+        """Return the rows for which a condition of HAVING is true, and where it is known."""
         match node:
             case exp.Paren():
-                return self.flags(node.this)
-            case exp.And():
-                return self.flags(node.left) & self.flags(node.right)
-            case exp.Or():
-                return self.flags(node.left) | self.flags(node.right)
+                return self.truth(node.this)
             case exp.Not():
-                return ~self.flags(node.this)
+                return ~self.truth(node.this)
+            case exp.And():
+                return self.truth(node.left) & self.truth(node.right)
+            case exp.Or():
+                return self.truth(node.left) | self.truth(node.right)
+            case exp.Is():
+                missing = np.array([one is None or _is_nan(one) for one in self.values(node.this)], np.bool_)
+                return Truth(missing, np.ones(self.rows, np.bool_))
             case exp.Between():
                 low, value, high = (self.values(one) for one in (node.args["low"], node.this, node.args["high"]))
-                return self._compared(np.less_equal, low, value) & self._compared(np.less_equal, value, high)
+                return self._compared("LTE", low, value) & self._compared("LTE", value, high)
             case exp.In():
                 value = self.values(node.this)
-                each = [self._compared(np.equal, value, self.values(one)) for one in node.expressions]
-                return np.logical_or.reduce(each)
-            case exp.Is():
-                missing = np.array([one is None or one != one for one in self.values(node.this)], np.bool_)
-                return missing
-        compare = COMPARISONS.get(type(node).__name__)
-        if compare is None:
-            self.selection.statement.refuse(node, "comparisons in HAVING", "filter the result instead")
-        return self._compared(compare, self.values(node.left), self.values(node.right))
+                return reduce(operator.or_, [self._compared("EQ", value, self.values(one)) for one in node.expressions])
+        return self._compared(type(node).__name__, self.values(node.left), self.values(node.right))
 
-    def values(self, node: Any) -> Any:
-        """Return the values of an expression of columns and numbers."""
+    def values(self, node: Any) -> list[Any]:
+        """Return the values of an operand by row."""
         if (place := self.selection.leaves.get(node.sql())) is not None:
-            return self.columns[place][0]
+            return list(self.columns[place][0])
         match node:
             case exp.Paren():
                 return self.values(node.this)
             case exp.Literal():
-                value = str(node.this) if node.is_string else float(node.this)
-                return np.full(self.rows, value, dtype=object if node.is_string else np.float64)
+                return [str(node.this) if node.is_string else float(node.this)] * self.rows
             case exp.Neg():
-                return -self.values(node.this)
-        function = ARITHMETIC.get(type(node).__name__)
-        if function is None:
-            self.selection.statement.refuse(node, "columns, aggregates and numbers", "filter the result instead")
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return function(self.values(node.left), self.values(node.right))
+                return [one if _is_missing(one) else -one for one in self.values(node.this)]
+        function, sides = ARITHMETIC[type(node).__name__], (self.values(node.left), self.values(node.right))
+        return [None if _is_missing(a) or _is_missing(b) else function(a, b) for a, b in zip(*sides, strict=True)]
 
-    def _compared(self, compare: Any, one: Any, other: Any) -> Flags:
-        known = np.array([a is not None and b is not None for a, b in zip(one, other, strict=True)], np.bool_)
-        found = np.zeros(self.rows, np.bool_)
-        try:
-            found[known] = compare(np.asarray(one)[known], np.asarray(other)[known]).astype(np.bool_)
-        except TypeError:
-            raise JobError(f"sql {self.selection.name}", "HAVING compares a text and a number", "values of one type",
-                           "correct it") from None  # fmt: skip
-        return found
+    def _compared(self, sign: str, one: Sequence[Any], other: Sequence[Any]) -> Truth:
+        compare = COMPARE[SIGNS[sign]]
+        known = np.array([not (_is_missing(a) or _is_missing(b)) for a, b in zip(one, other, strict=True)], np.bool_)
+        true = [bool(flag) and compare(a, b) for flag, a, b in zip(known, one, other, strict=True)]
+        return Truth(np.array(true, np.bool_), known)
 
 
-COMPARISONS = {"EQ": np.equal, "NEQ": np.not_equal, "LT": np.less, "LTE": np.less_equal, "GT": np.greater,
-               "GTE": np.greater_equal}  # fmt: skip
-ARITHMETIC = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.true_divide}
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _quotient(a: float, b: float) -> float:
+    return a / b if b else math.nan
+
+
+ARITHMETIC = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": _quotient}

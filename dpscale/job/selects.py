@@ -20,7 +20,7 @@ from dpscale.storage.files import place, read_bytes
 from dpscale.storage.objects import located
 from dpscale.workload.sql.scope import Scope
 from dpscale.workload.sql.selection import read_names, requested_tables
-from dpscale.workload.sql.statements import DIALECT, Statement, exp, read_statements
+from dpscale.workload.sql.statements import DIALECT, SETTINGS, Statement, exp, read_statements
 
 SQL, QUERY = "sql", "query"
 MOST_BYTES = 1 << 20
@@ -40,14 +40,19 @@ def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         found["tables"] = {name: _with_texts(one, folder) for name, one in tables.items()}
     found = _with_texts(found, folder)
     parts = found.get("workload")
-    if not isinstance(tables, Mapping) or not isinstance(parts, list):
+    if not isinstance(tables, Mapping):
+        _check_names(parts if isinstance(parts, list) else [])
         return found
+    parts = parts if isinstance(parts, list) else []
 
     joins = [part for part in parts if not _is_select(part) or "attributes" in part]
     for part in parts:
         if not _is_select(part) or "attributes" in part:
             continue
-        for statement in read_statements(part[QUERY], part.get("weight", 1.0), part.get("dialect", DIALECT)):
+        weight = part.get("weight", 1.0)
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise JobError("workload.weight", "several for SELECT statements", "one weight", "write -- weight: 2")
+        for statement in read_statements(part[QUERY], float(weight), str(part.get("dialect", DIALECT))):
             named = _named(part, statement)
             several = requested_tables(statement)
             if len(several) == 1:
@@ -56,8 +61,18 @@ def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 found["tables"][table] = {**section, "workload": [*section.get("workload", []), named]}
             else:
                 joins.append(named | _join(statement, several, found, folder))
-    others = {key: value for key, value in found.items() if key != "workload"}
-    return others | ({"workload": joins} if joins else {})
+    found = {key: value for key, value in found.items() if key != "workload"} | ({"workload": joins} if joins else {})
+    _check_names([part for section in (found, *found["tables"].values()) for part in section.get("workload") or ()])
+    return found
+
+
+def _check_names(parts: Sequence[Any]) -> None:
+    """Raise JobError if two statements of a job have one name."""
+    names = [one.name for part in parts if _is_select(part) and isinstance(part[QUERY], str)
+             for one in read_statements(part[QUERY], 1.0, str(part.get("dialect", DIALECT)))]  # fmt: skip
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise JobError("workload.query", f"two statements named {twice}", "a name of its own for each statement",
+                       "write -- name: before one of them")  # fmt: skip
 
 
 def _is_select(part: Any) -> bool:
@@ -100,7 +115,7 @@ def text_of(file: str) -> str:
 def _named(part: Mapping[str, Any], statement: Statement) -> dict[str, Any]:
     """Return a part with one statement of several, which keeps its name."""
     weight = {} if statement.weight == 1 else {"weight": statement.weight}
-    lines = [line for line in statement.text.splitlines() if not line.strip().startswith(("-- weight:", "-- name:"))]
+    lines = [line for line in statement.text.splitlines() if not SETTINGS.fullmatch(line)]
     kept = {key: value for key, value in part.items() if key not in (QUERY, "weight")}
     return {**kept, QUERY: "\n".join([f"-- name: {statement.name}", *lines]), **weight}
 
@@ -119,9 +134,10 @@ def _join(statement: Statement, tables: Sequence[str], content: Mapping[str, Any
     named = [_known(statement, one, {**own, **pairs}) for one in tables]
     domain = Domain([renamed(axis, f"{table}.{axis.name}") for table in named if table in own
                      for axis in Domain.read(located(folder, own[table]["domain"])).axes])  # fmt: skip
-    used = read_names(statement, domain)
-    joins = Scope(statement, domain).tables.joins
-    through = list(dict.fromkeys(_link(statement, join, named, content) for join in joins))
+    used, found = read_names(statement, domain), Scope(statement, domain).tables
+    known = {**own, **pairs}
+    by_alias = {alias: _known(statement, name, known) for alias, name in found.names.items()}
+    through = list(dict.fromkeys(_link(statement, join, by_alias, content) for join in found.joins))
     sets = [domain.ordered(used)] if used else [(domain.axes[0].name,)]
     return {"attributes": [list(names) for names in sets], "through": through}
 
@@ -133,26 +149,63 @@ def _links(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
             yield link_name(link.get("name"), str(link.get("child")), link.get("via")), link
 
 
-def _link(statement: Statement, join: Any, tables: Sequence[str], content: Mapping[str, Any]) -> str:
-    """Return the link of a JOIN: between its table and an earlier one, by the columns of USING or ON."""
-    table = _known(statement, join.this.name, {name: None for name in tables})
-    columns = {one.name.lower() for one in join.args.get("using") or []}
-    columns |= {one.name.lower() for one in (join.args["on"].find_all(exp.Column) if join.args.get("on") else [])}
-    fitting = [name for name, link in _links(content)
-               if table in _ends(name, link) and _ends(name, link) & set(tables) - {table}]  # fmt: skip
-    exact = [name for name, link in _links(content) if name in fitting and columns & _columns(link)]
-    if len(exact or fitting) != 1:
-        known = ", ".join(name for name, _ in _links(content)) or "none"
-        raise statement.error(join.this, f"a JOIN along one link of the job: {known}",
-                              "join along a link, by its key", f"{len(exact or fitting)} links of {table}")  # fmt: skip
-    return (exact or fitting)[0]
+def _link(statement: Statement, join: Any, tables: Mapping[str, str], content: Mapping[str, Any]) -> str:
+    """Return the link of a JOIN, whose condition is the equality of its key and nothing else.
+
+    `tables` has the names of the tables by their aliases in lower case.
+    """
+    table, known = tables[join.this.alias_or_name.lower()], [name for name, _ in _links(content)]
+    found = [name for name, link in _links(content) for ends in _ends(name, link, content)
+             if table in ends and {*ends} <= {*tables.values()} and _is_key(join, tables, ends)]  # fmt: skip
+    if len(found) != 1:
+        got = f"{len(found)} links of {table} with this key" if found else f"no link of {table} with this key alone"
+        takes = f"a JOIN by the key of one link of the job: {', '.join(known) or 'none'}"
+        remedy = "write USING or ON with the columns of the key; conditions belong to WHERE"
+        raise statement.error(join, takes, remedy, got)
+    return found[0]
 
 
-def _ends(name: str, link: Mapping[str, Any]) -> set[str]:
-    return {str(link.get("parent")), str(link.get("child")), *([name] if link.get("via") else [])}
+Ends = dict[str, tuple[str, ...]]  # the two tables of a link with the columns of its key
 
 
-def _columns(link: Mapping[str, Any]) -> set[str]:
-    """Return the columns of the keys of a link, in lower case."""
-    keys = [link.get("parent_key"), link.get("child_key")]
-    return {str(one).lower() for key in keys for one in (key if isinstance(key, list) else [key]) if one}
+def _ends(name: str, link: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[Ends]:
+    """Yield each step of a link: from the table of the foreign key, or of the pairs, to the table with the key."""
+    parent, child = str(link.get("parent")), str(link.get("child"))
+    sections = {one: content["tables"].get(one) for one in (parent, child)}
+    keys = {one: _key(own.get("key")) if isinstance(own, Mapping) else () for one, own in sections.items()}
+    if not link.get("via"):
+        yield {child: _key(link.get("child_key")), parent: keys[parent]}
+        return
+    yield {name: _key(link.get("parent_key")) or keys[parent], parent: keys[parent]}
+    yield {name: _key(link.get("child_key")), child: keys[child]}
+
+
+def _key(columns: Any) -> tuple[str, ...]:
+    return tuple(str(one).lower() for one in (columns if isinstance(columns, list | tuple) else [columns]) if one)
+
+
+def _is_key(join: Any, tables: Mapping[str, str], ends: Ends) -> bool:
+    """Return whether the condition of a JOIN is that the keys of two tables are equal."""
+    (one, first), (other, second) = ends.items()
+    if using := [column.name.lower() for column in join.args.get("using") or []]:
+        return set(using) == set(first) == set(second) and len(using) == len(first)
+
+    wanted = {frozenset({(one, a), (other, b)}) for a, b in zip(first, second, strict=True)}
+    found = list[Any]()
+    for equality in _conjuncts(join.args["on"]):
+        sides: list[Any] = [equality.left, equality.right] if isinstance(equality, exp.EQ) else []
+        if not sides or not all(isinstance(side, exp.Column) for side in sides):
+            return False
+        found.append(frozenset((tables.get(side.table.lower(), ""), side.name.lower()) for side in sides))
+    return len(found) == len(wanted) and set(found) == wanted
+
+
+def _conjuncts(node: Any) -> Iterator[Any]:
+    """Yield the parts of a condition that AND joins."""
+    if isinstance(node, exp.Paren):
+        yield from _conjuncts(node.this)
+    elif isinstance(node, exp.And):
+        yield from _conjuncts(node.left)
+        yield from _conjuncts(node.right)
+    else:
+        yield node

@@ -82,6 +82,21 @@ def test_mean_and_share_have_intervals_of_ratios(release):
     assert row.fare_low < row.fare < row.fare_high
 
 
+def test_difference_of_means_has_the_interval_of_the_release(frame, tmp_path):
+    text = """-- name: d
+    SELECT AVG(age) FILTER (WHERE sex = 'F') - AVG(age) FILTER (WHERE sex = 'M') AS d,
+           100 * (AVG(CASE WHEN age < 3 THEN 1 ELSE 0 END) FILTER (WHERE sex = 'F')
+                  - AVG(CASE WHEN age < 3 THEN 1 ELSE 0 END) FILTER (WHERE sex = 'M')) AS share FROM t"""
+    release = dp.sql(text, {"t": frame}, dp.Domain(age=12, sex=["F", "M"]), epsilon=3, delta=1e-9,
+                     ledger=tmp_path / "ledger.sqlite")  # fmt: skip
+    row = release.query("d").iloc[0]
+    share = release.difference("sex = 'F'", "sex = 'M'", share="age < 3")
+    assert (row.share, row.share_low, row.share_high) == pytest.approx([100 * one for one in share[:3]], rel=1e-6)
+    mean = release.difference("sex = 'F'", "sex = 'M'", mean="age")
+    assert (row.d, row.d_low, row.d_high) == pytest.approx(tuple(mean[:3]), rel=1e-6)
+    assert row.d_std_error == pytest.approx((row.d_high - row.d_low) / 2 / 1.96, rel=0.1)
+
+
 def test_intervals_cover_and_those_of_a_tenth_of_the_error_do_not(release, frame):
     exact = duckdb.connect().register("t", frame)
     inside, narrow = [], []

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats
 from dpscale.domain.number import Number
-from dpscale.workload.sql.cells import OUTSIDE, CellValues
+from dpscale.workload.sql.cells import KINDS_OF_NUMBER, OUTSIDE, CellValues
 from dpscale.workload.sql.conditions import ALWAYS, CellCondition, Conditions
 from dpscale.workload.sql.scope import Scope
 from dpscale.workload.sql.statements import exp
@@ -27,6 +27,8 @@ from dpscale.workload.sums import SUM, centred_rows, sum_queries
 
 SAMPLE, POPULATION = ("Variance", "Stddev", "StddevSamp"), ("VariancePop", "StddevPop")
 FORMS = "COUNT, SUM, AVG, VAR_SAMP, VAR_POP, STDDEV_SAMP, STDDEV_POP, MEDIAN or QUANTILE_CONT"
+FRACTIONS = ("DOUBLE", "FLOAT", "DECIMAL")
+MOST_DIGITS, MOST_RANKED = 15, 1 << 12
 SHARE_OF_COUNT = 1 / 3  # weight of the denominator of a ratio, see `workload.sums`
 
 
@@ -96,6 +98,18 @@ class Quotient:
 
 
 @dataclass(frozen=True, eq=False)
+class RatioSum:
+    """Sum of ratios, each times a factor."""
+
+    ratios: tuple[Quotient, ...]
+
+    def times(self, factor: float) -> RatioSum:
+        """Return the sum times a number."""
+        scaled = [replace(one, scale=factor * one.scale, shift=factor * one.shift) for one in self.ratios]
+        return RatioSum(tuple(scaled))
+
+
+@dataclass(frozen=True, eq=False)
 class Spread:
     """Variance of a column, or its root: scale² (q − t²/n)/(n − 1), or /n of the records as a population."""
 
@@ -129,7 +143,7 @@ class Rounded:
     digits: int
 
 
-Value = TermSum | Quotient | Spread | Rank | Units | Rounded
+Value = TermSum | Quotient | RatioSum | Spread | Rank | Units | Rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,30 +178,38 @@ class Aggregates:
             For an expression whose interval is not known.
         """
         match node:
-            case exp.Paren() | exp.Cast() | exp.TryCast():
+            case exp.Paren():
                 return self.value(node.this)
+            case exp.Cast() | exp.TryCast():
+                return self._cast(node)
             case exp.Filter():
                 return self._of_records(node.this, self.conditions.both(node, self.where, self._filter(node)))
-            case exp.AggFunc() | exp.CountIf():
+            case exp.AggFunc() | exp.CountIf() | exp.WithinGroup():
                 return self._of_records(node, self.where)
             case exp.Neg():
                 return self._scaled(node, self.value(node.this), -1.0)
             case exp.Round():
-                digits = 0 if node.args.get("decimals") is None else int(self._number(node.args["decimals"]))
-                return Rounded(self.value(node.this), digits)
+                digits = 0.0 if node.args.get("decimals") is None else self._number(node.args["decimals"])
+                if digits != int(digits) or abs(digits) > MOST_DIGITS or node.args.get("truncate"):
+                    self.refuse(node, f"ROUND to at most {MOST_DIGITS} digits", "write ROUND(x, 2)")
+                return Rounded(self.value(node.this), int(digits))
             case exp.Add() | exp.Sub():
                 return self._sum(node)
             case exp.Mul() | exp.Div():
                 return self._product(node)
-            case exp.Nullif() if isinstance(node.expression, exp.Literal) and self._number(node.expression) == 0:
-                return self.value(node.this)  # a quotient whose denominator may be 0 is missing in any case
-            case exp.Coalesce():
-                return self.value(node.this)
         if not self.scope.columns(node) and node.find(exp.AggFunc) is None:
             return TermSum((), self._number(node))
-        if isinstance(node, exp.Column):
-            self.refuse(node, "a column of GROUP BY, or an aggregate of it", f"write GROUP BY {node.sql()}, or AVG(…)")
+        if node.find(exp.AggFunc, exp.WithinGroup) is None and node.find(exp.Func) is None:
+            self.refuse(
+                node, "an expression of GROUP BY, or an aggregate of it", f"write GROUP BY {node.sql()}, or AVG(…)"
+            )
         self.refuse(node, f"sums, differences and ratios of {FORMS}", "ask for its parts, and compute it from them")
+
+    def _cast(self, node: Any) -> Value:
+        """Return a value that is cast to a type of fractions."""
+        if node.to.this.name not in FRACTIONS or node.to.expressions:
+            self.refuse(node, "a cast to DOUBLE", "write ROUND(…), or leave the cast out")
+        return self.value(node.this)
 
     def _filter(self, node: Any) -> CellCondition:
         return self.conditions.read(node.expression.this)
@@ -204,13 +226,27 @@ class Aggregates:
             return replace(one, shift=one.shift + sign * other.constant)
         if isinstance(other, Quotient) and isinstance(one, TermSum) and not one.terms:
             return replace(other, scale=sign * other.scale, shift=one.constant + sign * other.shift)
-        self.refuse(node, "sums and differences of counts and sums, or of a ratio and a number",
-                    "ask for the two ratios; release.difference compares two groups")  # fmt: skip
+        sides = [one, other if sign > 0 else self._scaled(node, other, sign)]
+        kinds = [isinstance(side, Quotient | RatioSum) for side in sides]
+        if all(kinds):
+            return RatioSum(tuple(part for side in sides for part in _ratios(side)))
+        if any(kinds) and all(kind or is_constant(side) for kind, side in zip(kinds, sides, strict=True)):
+            ratios = [part for side in sides for part in _ratios(side)]
+            added = sum(side.constant for side in sides if isinstance(side, TermSum))
+            return RatioSum((replace(ratios[0], shift=ratios[0].shift + added), *ratios[1:]))
+        self.refuse(node, "sums and differences of counts and sums, or of ratios and numbers",
+                    "ask for the two values, and subtract them")  # fmt: skip
 
     def _product(self, node: Any) -> Value:
-        one, other = self.value(node.left), self.value(node.right)
+        self._check_division(node)
+        right = node.right
+        while isinstance(right, exp.Paren):
+            right = right.this
+        if isinstance(right, exp.Nullif) and self._is_zero(right.expression):  # such a ratio is missing in any case
+            right = right.this
+        one, other = self.value(node.left), self.value(right)
         if isinstance(node, exp.Mul):
-            constant, rest = (one, other) if _is_constant(one) else (other, one)
+            constant, rest = (one, other) if is_constant(one) else (other, one)
             if not isinstance(constant, TermSum) or constant.terms:
                 self.refuse(node, "a product with a number", "multiply by a number")
             return self._scaled(node, rest, constant.constant)
@@ -224,11 +260,23 @@ class Aggregates:
             self.refuse(node, "a ratio of two sums or counts", "ask for the parts, and divide them")
         return Quotient(one, other, ends=_ends(one, other))
 
+    def _is_zero(self, node: Any) -> bool:
+        return isinstance(node, exp.Literal) and not node.is_string and self._number(node) == 0
+
+    def _check_division(self, node: Any) -> None:
+        """Raise JobError for a quotient of integers in a dialect that drops its fraction."""
+        fraction = any(one.to.this.name in FRACTIONS for one in node.find_all(exp.Cast)) or any(
+            "." in str(one.this) for one in node.find_all(exp.Literal) if not one.is_string)  # fmt: skip
+        if isinstance(node, exp.Div) and node.args.get("typed") and not fraction:
+            self.refuse(node, f"a quotient of fractions in {self.scope.statement.dialect}", "multiply by 1.0")
+
     def _scaled(self, node: Any, value: Value, factor: float) -> Value:
         if isinstance(value, TermSum):
             return value.times(factor)
         if isinstance(value, Quotient):
             return replace(value, scale=factor * value.scale, shift=factor * value.shift)
+        if isinstance(value, RatioSum):
+            return value.times(factor)
         self.refuse(node, "a product of a number with a count, sum or ratio", "multiply afterwards")
 
     def _of_records(self, node: Any, where: CellCondition) -> Value:
@@ -244,8 +292,14 @@ class Aggregates:
                 return self._mean(node, self._pieces(node.this, where))
             case exp.Median():
                 return self._rank(node, 0.5, where)
+            case exp.WithinGroup() if isinstance(node.this, exp.PercentileCont):
+                (order,) = node.expression.expressions
+                share = self._number(node.this.this)
+                return self._rank(node, 1 - share if order.args.get("desc") else share, where, order.this)
             case exp.PercentileCont() | exp.Quantile() | exp.ApproxQuantile():
                 q = node.expression if node.expression is not None else node.args.get("quantile")
+                if q is None or self.scope.columns(q):
+                    self.refuse(node, "QUANTILE_CONT(x, q) with a number q", "write QUANTILE_CONT(x, 0.9)")
                 return self._rank(node, self._number(q), where)
         if type(node).__name__ in SAMPLE + POPULATION:
             return self._spread(node, self._pieces(node.this, where))
@@ -257,6 +311,8 @@ class Aggregates:
     def _count(self, node: Any, where: CellCondition) -> Value:
         if isinstance(node.this, exp.Star) or node.this is None:
             return self._counted(where)
+        if node.expressions:
+            self.refuse(node, "COUNT of one argument", "count one column")
         if isinstance(node.this, exp.Distinct):
             return self._units(node, where)
         pieces = self._pieces(node.this, where)
@@ -276,7 +332,11 @@ class Aggregates:
     def _pieces(self, node: Any, where: CellCondition) -> list[Piece]:
         """Return the parts of an argument; on other records it is null."""
         match node:
-            case exp.Paren() | exp.Cast() | exp.TryCast():
+            case exp.Paren():
+                return self._pieces(node.this, where)
+            case exp.Cast() | exp.TryCast() if node.to.this.name in FRACTIONS and not node.to.expressions:
+                return self._pieces(node.this, where)
+            case exp.Cast() | exp.TryCast() if self._is_flag(node.this) and node.to.this.name in KINDS_OF_NUMBER:
                 return self._pieces(node.this, where)
             case exp.Case() | exp.If():
                 return list(self._branches(node, where))
@@ -290,11 +350,6 @@ class Aggregates:
                 name = self.scope.name_of(node)
                 known = ALWAYS if name in self.scope.domain.number_names else self.conditions.known(name)
                 return [Piece(self.conditions.both(node, where, known), 1.0, name)]
-            case exp.Coalesce() if isinstance(node.this, exp.Column) and len(node.expressions) == 1:
-                name = self.scope.attribute(node.this).name
-                null = exp.Is(this=node.this.copy(), expression=exp.Null())
-                rest = self.conditions.both(node, where, self.conditions.read(null))
-                return self._pieces(node.this, where) + self._pieces(node.expressions[0], rest) if name else []
         if isinstance(node, exp.Predicate | exp.Connector | exp.Not | exp.Boolean):
             true, false = (self.conditions.both(node, where, self.conditions.read(node, negated))
                            for negated in (False, True))  # fmt: skip
@@ -303,6 +358,12 @@ class Aggregates:
             return [Piece(where, self._number(node))]
         return self._by_cells(node, where)
 
+    def _is_flag(self, node: Any) -> bool:
+        """Return whether an expression is a condition."""
+        while isinstance(node, exp.Paren):
+            node = node.this
+        return isinstance(node, exp.Predicate | exp.Connector | exp.Not | exp.Boolean)
+
     def _by_cells(self, node: Any, where: CellCondition) -> list[Piece]:
         """Return an expression on one attribute as a piece for each of its values."""
         names = self.scope.names(node)
@@ -310,6 +371,8 @@ class Aggregates:
             self.refuse(node, "an argument with one column: x, 2 * x, or CASE WHEN … THEN x ELSE 0 END",
                         "sum the columns apart, and add the sums")  # fmt: skip
         values = CellValues(self.scope, self.scope.domain[names[0]]).values(node)
+        if any(one is OUTSIDE for one in values):
+            self.refuse(node, "an attribute without a cell of outside values", "state outside = 'clip'")
         found = []
         for value in dict.fromkeys(one for one in values if one is not None and one is not OUTSIDE):
             if not isinstance(value, int | float):
@@ -319,9 +382,13 @@ class Aggregates:
         return found
 
     def _multiplied(self, node: Any, where: CellCondition) -> list[Piece]:
+        self._check_division(node)
         constant, rest = node.right, node.left
         if isinstance(node, exp.Mul) and self.scope.columns(constant):
             constant, rest = rest, constant
+        named = {self.scope.name_of(one) for one in self.scope.columns(node)}
+        if self.scope.columns(constant) and len(named) == 1 and not named & self.scope.domain.number_names:
+            return self._by_cells(node, where)
         if self.scope.columns(constant):
             self.refuse(node, "a product with a number", 'ask for family = "moments" of the two numbers')
         factor = self._number(constant)
@@ -468,21 +535,29 @@ class Aggregates:
         kind = type(node).__name__
         return Spread(figures["q"], figures["t"], figures["n"], half, kind in SAMPLE, kind.startswith("Stddev"))
 
-    def _rank(self, node: Any, q: float, where: CellCondition) -> Rank:
+    def _rank(self, node: Any, q: float, where: CellCondition, argument: Any = None) -> Rank:
+        column = node.this if argument is None else argument
         if not 0 <= q <= 1:
             self.refuse(node, "a quantile between 0 and 1", "0.5 is the median")
-        if not isinstance(node.this, exp.Column):
+        if not isinstance(column, exp.Column):
             self.refuse(node, "a quantile of one column", "name the column alone")
-        name = self.scope.name_of(node.this)
+        name = self.scope.name_of(column)
         attribute = self.scope.domain[name]
         if isinstance(attribute, Number) or attribute.kind not in ("integer", "coded", "bins"):
             self.refuse(node, "a quantile of an attribute of kind integer, coded or bins",
                         f"add an attribute of kind bins with from = {name!r} to the domain file")  # fmt: skip
+        if attribute.listed > MOST_RANKED:
+            self.refuse(node, f"a quantile of at most {MOST_RANKED:,} values", "use bins")
         return Rank(name, q, where)
 
 
-def _is_constant(value: Value) -> bool:
+def is_constant(value: Value) -> bool:
+    """Return whether a value has no query."""
     return isinstance(value, TermSum) and not value.terms
+
+
+def _ratios(value: Value) -> tuple[Quotient, ...]:
+    return value.ratios if isinstance(value, RatioSum) else (value,) if isinstance(value, Quotient) else ()
 
 
 def _term(term: Term) -> TermSum:

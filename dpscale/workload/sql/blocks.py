@@ -25,7 +25,17 @@ from dpscale.workload.family import Family
 from dpscale.workload.listed import MOST_ENTRIES, TOTAL, ExplicitPart, ListedQueries, NamedQueries, QueryTexts
 from dpscale.workload.one_way import MARGINAL
 from dpscale.workload.parts import WorkloadPart, part_of
-from dpscale.workload.sql.aggregates import SHARE_OF_COUNT, Quotient, Rank, Rounded, Spread, Term, TermSum, Value
+from dpscale.workload.sql.aggregates import (
+    SHARE_OF_COUNT,
+    Quotient,
+    Rank,
+    RatioSum,
+    Rounded,
+    Spread,
+    Term,
+    TermSum,
+    Value,
+)
 from dpscale.workload.sql.conditions import CellCondition, spread
 from dpscale.workload.sql.selection import SelectQuery, terms_of
 from dpscale.workload.sums import ValueQueries
@@ -382,6 +392,8 @@ def planned(value: Value) -> list[tuple[TermSum, float]]:
         case Quotient():
             share = SHARE_OF_COUNT if math.isfinite(value.ends[0]) else 1.0
             return [(value.above, unit_of(value.above) ** -2.0), (value.below, share * unit_of(value.below) ** -2.0)]
+        case RatioSum():
+            return [(linear, weight * one.scale**2) for one in value.ratios for linear, weight in planned(one)]
         case Spread():
             parts = (value.squares, value.sums, value.counts)
             return list(zip(parts, SHARES_OF_VARIANCE, strict=True))

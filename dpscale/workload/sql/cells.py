@@ -13,6 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ MIRRORED: Mapping[str, str] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+MOST_WHOLE, MOST_NUMBER = 1000, 1e15
 FUNCTIONS = (
     "CASE, CAST, substr, left, right, upper, lower, trim, length, ||, year, month, quarter, date_trunc, + - * / // %"
 )
@@ -96,6 +98,7 @@ class CellValues:
                 word = operator.and_ if isinstance(node, exp.And) else operator.or_
                 return reduce(word, map(self.truth, (node.left, node.right)))
             case exp.Between():
+                self._check_plain(node)
                 low, high = (self._compared(node, sign, node.this, node.args[end]) for sign, end in
                              ((">=", "low"), ("<=", "high")))  # fmt: skip
                 return low & high
@@ -110,7 +113,7 @@ class CellValues:
             case exp.Boolean() | exp.Null() | exp.Column():
                 return self._flags(node, self.values(node))
             case exp.Cast() if node.to.this.name == "BOOLEAN":
-                return self._flags(node, self.values(node.this))
+                return self._flags(node, self.values(node))
         if type(node).__name__ in SIGNS:
             return self._compared(node, SIGNS[type(node).__name__], node.this, node.expression)
         self.scope.statement.refuse(node, "a condition: =, <>, <, <=, >, >=, BETWEEN, IN, LIKE, IS NULL, AND, OR, NOT",
@@ -154,13 +157,24 @@ class CellValues:
     def number(self, node: Any) -> float:
         """Return the value of an expression without columns that is a number."""
         value = self.values(node)[0]
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST_NUMBER:
             self.scope.statement.refuse(node, "a number", "write a number")
         return value
 
+    def whole(self, node: Any) -> int:
+        """Return the value of an expression without columns that is a small whole number."""
+        value = self.number(node)
+        if value != int(value) or abs(value) > MOST_WHOLE:
+            self.scope.statement.refuse(node, "a whole number", "write a small number")
+        return int(value)
+
     def _labels(self, node: Any) -> list[Any]:
         attribute = self.attribute
-        assert attribute is not None
+        if attribute is None:
+            self.scope.statement.refuse(node, "a constant", "write a number or a text")
+        if attribute.kind == "date" and attribute.by != "day" and not self._in_date_function(node):
+            self.scope.statement.refuse(node, f"date_trunc('{attribute.by}', {attribute.name}) in an expression",
+                                        "truncate it", f"whose cells are {attribute.by}s")  # fmt: skip
         if attribute.kind == "bins":
             remedy = f"write CASE WHEN {attribute.name} < {attribute.edges[1]:g} THEN …"
             self.scope.statement.refuse(node, "comparisons with the edges of its bins", remedy, "whose cells are bins")
@@ -171,6 +185,14 @@ class CellValues:
             listed = [bool(one) for one in listed]
         others = [None if cell == attribute.null_cell else OUTSIDE for cell in range(attribute.listed, attribute.size)]
         return listed + others
+
+    @staticmethod
+    def _in_date_function(node: Any) -> bool:
+        """Return whether a column is the argument of a function of periods."""
+        outer = node.parent
+        while isinstance(outer, exp.Paren):
+            outer = outer.parent
+        return isinstance(outer, exp.DateTrunc | exp.TimestampTrunc | exp.Extract) or type(outer).__name__ in UNITS
 
     def _flags(self, node: Any, values: list[Any]) -> Truth:
         if not all(one in (0, 1, None) or one is OUTSIDE for one in values):
@@ -251,6 +273,11 @@ class CellValues:
         except ValueError:
             self.scope.statement.refuse(node, "a day of the calendar", "correct the date")
 
+    def _check_plain(self, node: Any) -> None:
+        """Raise JobError for BETWEEN SYMMETRIC."""
+        if node.args.get("symmetric"):
+            self.scope.statement.refuse(node, "BETWEEN low AND high", "order the two ends")
+
     def _by_value(self, node: Any, sign: str, left: list[Any], right: list[Any]) -> Truth:
         found = [self._pair(node, sign, a, b) for a, b in zip(left, right, strict=True)]
         return Truth(np.array([one is True for one in found]), np.array([one is not None for one in found]))
@@ -313,14 +340,14 @@ class CellValues:
         kind = node.to.this.name
         convert: Callable[[Any], Any] | None = None
         if kind in KINDS_OF_TEXT:
-            convert = lambda value: str(value).lower() if isinstance(value, bool) else str(value)  # noqa: E731
-        elif kind in KINDS_OF_NUMBER:
+            convert = _written
+        elif kind in KINDS_OF_NUMBER and not node.to.expressions:
             whole = kind not in ("DOUBLE", "FLOAT", "DECIMAL")
             convert = lambda value: _number(value, whole)  # noqa: E731
         elif kind in ("DATE", "TIMESTAMP", "DATETIME", "TIMESTAMPTZ"):
             convert = _day if kind == "DATE" else _moment
         elif kind == "BOOLEAN":
-            convert = bool
+            convert = _boolean
         if convert is None:
             self.scope.statement.refuse(node, "a cast to a text, number, date or boolean", "leave the cast out")
         return self._mapped(node, convert, [self.values(node.this)])
@@ -328,29 +355,35 @@ class CellValues:
     def _applied(self, node: Any) -> list[Any]:
         """Return the values of a function of values."""
         plain, name = CellValues(self.scope, None), type(node).__name__
+        if name == "Div" and node.args.get("typed"):  # a dialect whose quotient of integers is an integer
+            sides = [self.values(node.left), self.values(node.right)]
+            if all(isinstance(one, int) or one is None or one is OUTSIDE for side in sides for one in side):
+                return self._mapped(node, _whole_quotient, sides)
         if name in ARITHMETIC:
             return self._mapped(node, ARITHMETIC[name], [self.values(node.left), self.values(node.right)])
         if name in OF_ONE:
+            if any(value for key, value in node.args.items() if key not in ("this", "unit")):
+                self.scope.statement.refuse(node, "the function of one argument", "leave the others out")
             if name in UNITS:
                 self._check_period(node, UNITS[name])
             return self._mapped(node, OF_ONE[name], [self.values(node.this)])
         match node:
             case exp.Substring():
-                start = int(plain.number(node.args["start"]))
+                start = plain.whole(node.args["start"])
                 length = node.args.get("length")
-                end = None if length is None else start - 1 + int(plain.number(length))
-                if start < 1:
+                end = None if length is None else start - 1 + plain.whole(length)
+                if start < 1 or (end is not None and end < start - 1):
                     self.scope.statement.refuse(node, "a first letter from 1 on", "count letters from 1")
                 return self._mapped(node, lambda text: _text(text)[start - 1 : end], [self.values(node.this)])
             case exp.Left() | exp.Right():
-                count = int(plain.number(node.expression))
+                count = plain.whole(node.expression)
                 cut = slice(0, count) if isinstance(node, exp.Left) else slice(-count if count else count, None)
                 return self._mapped(node, lambda text: _text(text)[cut] if count else "", [self.values(node.this)])
-            case exp.Concat() | exp.DPipe():
-                parts = node.expressions if isinstance(node, exp.Concat) else [node.left, node.right]
-                return self._mapped(node, lambda *texts: "".join(map(str, texts)), [self.values(one) for one in parts])
+            case exp.DPipe():
+                sides = [self.values(one) for one in (node.left, node.right)]
+                return self._mapped(node, lambda *texts: "".join(map(_written, texts)), sides)
             case exp.Round():
-                digits = 0 if node.args.get("decimals") is None else int(plain.number(node.args["decimals"]))
+                digits = 0 if node.args.get("decimals") is None else plain.whole(node.args["decimals"])
                 return self._mapped(node, lambda value: _rounded(value, digits), [self.values(node.this)])
             case exp.DateTrunc() | exp.TimestampTrunc():
                 return self._truncated(node, node.args["unit"].name.lower())
@@ -402,7 +435,14 @@ def _literal(node: Any) -> Any:
     if node.is_string:
         return str(node.this)
     text = str(node.this)
-    return int(text) if re.fullmatch(r"\d+", text) else float(text)
+    try:
+        return int(text) if re.fullmatch(r"\d+", text) else float(text)
+    except ValueError:
+        return math.nan
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _text(value: Any) -> str:
@@ -415,7 +455,15 @@ def _number(value: Any, whole: bool) -> float:
     if isinstance(value, date):
         raise TypeError
     number = float(value)
-    return _rounded(number, 0) if whole and not isinstance(value, bool | int) else int(value) if whole else number
+    if whole and number != int(number):
+        raise ValueError
+    return int(value) if whole else number
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, int | float):
+        raise TypeError
+    return value != 0
 
 
 def _day(value: Any) -> date:
@@ -432,13 +480,19 @@ def _moment(value: Any) -> datetime:
 
 def _rounded(value: float, digits: int) -> float:
     """Return a number rounded half away from zero, as SQL does."""
-    scale = 10.0**digits
-    found = math.copysign(math.floor(abs(value) * scale + 0.5) / scale, value)
-    return int(found) if digits <= 0 else found
+    found = Decimal(str(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return int(found) if digits <= 0 else float(found)
 
 
 def _remainder(a: Any, b: Any) -> Any:
     return int(math.fmod(a, b)) if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b)
+
+
+def _whole_quotient(a: Any, b: Any) -> int:
+    """Return the quotient of two integers without its fraction."""
+    if not isinstance(a, int) or not isinstance(b, int):
+        raise TypeError
+    return int(math.copysign(abs(a) // abs(b), a * b))
 
 
 def _weekday(day: Any) -> int:
@@ -458,7 +512,7 @@ UNITS: Mapping[str, str] = {
 }  # fmt: skip
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.truediv, "Mod": _remainder,
-    "IntDiv": operator.floordiv,
+    "IntDiv": _whole_quotient,
 }  # fmt: skip
 OF_ONE: Mapping[str, Callable[[Any], Any]] = {
     "Neg": operator.neg, "Abs": abs, "Floor": math.floor, "Ceil": math.ceil, "Length": lambda text: len(_text(text)),

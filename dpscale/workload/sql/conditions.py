@@ -85,7 +85,7 @@ class Conditions:
             case exp.And() | exp.Or():
                 parts = [self.read(one, negated) for one in (node.left, node.right)]
                 return (self.both if isinstance(node, exp.And) != negated else self.either)(node, *parts)
-            case exp.Between() if len(self.scope.names(node)) > 1:
+            case exp.Between() if len(self.scope.names(node)) > 1 and not node.args.get("symmetric"):
                 low, high = (make(this=node.this, expression=node.args[end])
                              for make, end in ((exp.GTE, "low"), (exp.LTE, "high")))  # fmt: skip
                 return self.read(exp.And(this=low, expression=high), negated)

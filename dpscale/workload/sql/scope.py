@@ -16,7 +16,11 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.workload.sql.statements import Statement, exp
 
-UNUSED = ("distinct", "having", "qualify", "windows", "laterals", "limit", "offset", "order", "sample", "pivots")
+CLAUSES = (  # that are answered
+    "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "with_",
+)  # fmt: skip
+BEYOND_FILTERS = ("group", "having", "order", "limit", "offset", "distinct")
+PLAIN_TABLE = ("this", "alias", "db", "catalog")  # parts of a table's name in FROM
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,10 @@ class Tables:
     joins: tuple[Any, ...] = ()
 
 
-def merged(statement: Statement) -> Any:
+def merged(statement: Statement, taken: frozenset[str] = frozenset()) -> Any:
     """Return the SELECT of a statement with the subqueries and WITH queries that filter or rename merged into it.
+
+    `taken` are the columns of the table in lower case, which a column beside `*` may not be named after.
 
     Raises
     ------
@@ -46,64 +52,113 @@ def merged(statement: Statement) -> Any:
         statement.refuse(tree, "a SELECT with counts or sums",
                          "write each table as a statement of its own; its sums can be added afterwards"
                          if isinstance(tree, exp.SetOperation) else "write SELECT … FROM … GROUP BY …")  # fmt: skip
-    return _merged(statement, tree.copy(), {})
+    return _merged(statement, tree.copy(), {}, taken)
 
 
-def _merged(statement: Statement, select: Any, known: Mapping[str, Any]) -> Any:
-    known = dict(known)
-    for query in (select.args.get("with_") or exp.With(expressions=[])).expressions:
-        known[query.alias_or_name.lower()] = query.this
+def _merged(statement: Statement, select: Any, known: Mapping[str, Any], taken: frozenset[str]) -> Any:
+    """Return a SELECT without subqueries; `known` has the merged WITH queries around it, by name."""
+    known = _with_queries(statement, select, known, taken)
+    _check_clauses(statement, select)
     if select.args.get("from_") is None:
         statement.refuse(select, "a table after FROM", "write FROM and the name of the table")
+    source, joins = select.args["from_"].this, select.args.get("joins") or []
+    if named := next((join.this for join in joins if join.this.name.lower() in known), None):
+        statement.refuse(named, "a table after JOIN", "filter its rows by WHERE, and join the table itself")
 
-    source = select.args["from_"].this
-    inner = known.get(source.name.lower()) if isinstance(source, exp.Table) else None
-    if inner is None and isinstance(source, exp.Subquery):
+    if isinstance(source, exp.Subquery):
         inner = source.this
+        inner = _merged(statement, inner.copy(), known, taken) if isinstance(inner, exp.Select) else inner
+    else:
+        inner = known.get(source.name.lower()) if isinstance(source, exp.Table) else None
     if inner is None:
         return select
     if not isinstance(inner, exp.Select):
         statement.refuse(source, "a table, or a subquery that filters or renames", "name the table itself")
-
-    outer = {name: query for name, query in known.items() if query is not inner}  # a query does not contain itself
-    inner = _merged(statement, inner.copy(), outer)
+    _check_alias(statement, source)
     _check_plain(statement, inner)
-    columns, every = _columns(inner)
-    select.set("from_", inner.args["from_"])
-    select.set("joins", [*inner.args.get("joins", []), *select.args.get("joins", [])])
-    alias = source.alias_or_name.lower()
-    for column in [*select.find_all(exp.Column)]:
-        if column.find_ancestor(exp.With) is None and column.table.lower() in ("", alias):
-            _replace(statement, column, columns, every)
+    return _joined(statement, select, inner.copy(), source.alias_or_name.lower(), taken)
 
+
+def _with_queries(statement: Statement, select: Any, known: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
+    """Return the WITH queries that a SELECT knows; each is bound to those before it."""
+    found, clause = dict(known), select.args.get("with_")
+    if clause is not None and clause.args.get("recursive"):
+        statement.refuse(clause, "WITH without RECURSIVE", "leave it out")
+    for query in [] if clause is None else clause.expressions:
+        _check_alias(statement, query)
+        if not isinstance(query.this, exp.Select):
+            statement.refuse(query, "WITH a SELECT that filters or renames", "name the table itself")
+        found[query.alias_or_name.lower()] = _merged(statement, query.this.copy(), found, taken)
+    return found
+
+
+def _check_alias(statement: Statement, source: Any) -> None:
+    alias = source.args.get("alias")
+    if alias is not None and alias.args.get("columns"):
+        statement.refuse(source, "an alias without names of columns", "rename columns by AS in the subquery")
+
+
+def _check_clauses(statement: Statement, select: Any) -> None:
+    """Raise JobError for a clause of a SELECT that is not answered."""
+    for name, value in select.args.items():
+        if value and name not in CLAUSES:
+            first = value[0] if isinstance(value, list) else value
+            where = first if isinstance(first, exp.Expression) else select
+            takes = "SELECT, FROM, WHERE, GROUP BY, HAVING, ORDER BY and LIMIT"
+            statement.refuse(where, takes, "leave it out", f"with {name.strip('_').upper()}")
+
+
+def _joined(statement: Statement, select: Any, inner: Any, alias: str, taken: frozenset[str]) -> Any:
+    """Return a SELECT with the subquery after FROM merged into it."""
+    columns, every = _columns(statement, inner, taken)
+    results = {one.alias.lower() for one in select.expressions if isinstance(one, exp.Alias)}
+    select.set("from_", inner.args["from_"])
+    select.set("joins", [*(inner.args.get("joins") or []), *(select.args.get("joins") or [])])
+    for column in [*select.find_all(exp.Column)]:
+        of_subquery = column.table.lower() in ("", alias) and not isinstance(column.this, exp.Star)
+        if column.find_ancestor(exp.With, exp.Join) is not None or not of_subquery:
+            continue
+        after = column.find_ancestor(exp.Group, exp.Order, exp.Having) is not None and not column.table
+        if after and column.name.lower() in results and column.name.lower() not in columns:
+            continue
+        _replace(statement, column, columns, every)
+
+    select.set("with_", None)
     if (where := inner.args.get("where")) is not None:
         own = select.args.get("where")
-        both = (
-            where.this if own is None else exp.And(this=exp.Paren(this=where.this), expression=exp.Paren(this=own.this))
+        parts = [exp.Paren(this=one.this) for one in (where, own) if one is not None]
+        select.set(
+            "where", exp.Where(this=parts[0] if len(parts) == 1 else exp.And(this=parts[0], expression=parts[1]))
         )
-        select.set("where", exp.Where(this=both))
     return select
 
 
 def _check_plain(statement: Statement, inner: Any) -> None:
     """Raise JobError unless a subquery only filters or renames."""
     wrong = inner.find(exp.AggFunc, exp.Window)
-    wrong = (
-        wrong or inner.args.get("group") or next((inner.args[name] for name in UNUSED if inner.args.get(name)), None)
-    )
+    named = (inner.args[name] for name in BEYOND_FILTERS if inner.args.get(name))
+    wrong = wrong or next(named, None)
     if wrong is not None:
         statement.refuse(wrong if isinstance(wrong, exp.Expression) else inner, "a subquery that filters or renames",
                          "count and sum in the outermost query, which is the one that is answered")  # fmt: skip
 
 
-def _columns(inner: Any) -> tuple[dict[str, Any], bool]:
+def _columns(statement: Statement, inner: Any, taken: frozenset[str]) -> tuple[dict[str, Any], bool]:
     """Return the expressions of the columns of a subquery by name, and whether it has all columns of its table."""
     columns, every = {}, False
     for one in inner.expressions:
-        if isinstance(one, exp.Star) or (isinstance(one, exp.Column) and isinstance(one.this, exp.Star)):
+        star = one.this if isinstance(one, exp.Column) else one
+        if isinstance(star, exp.Star):
+            if any(star.args.values()):
+                statement.refuse(one, "* without changes", "list the columns")
             every = True
-        else:
-            columns[one.alias_or_name.lower()] = one.unalias()
+            continue
+        if one.alias_or_name.lower() in columns:
+            statement.refuse(one, "columns of different names", "rename one")
+        columns[one.alias_or_name.lower()] = one.unalias()
+    for name, one in columns.items():
+        if every and name in taken and not (isinstance(one, exp.Column) and one.name.lower() == name):
+            statement.refuse(one, "another name beside *", f"rename {name}, or list the columns")
     return columns, every
 
 
@@ -130,8 +185,13 @@ def tables_of(statement: Statement, select: Any) -> Tables:
     names: dict[str, str] = {}
     joins = tuple(select.args.get("joins") or ())
     for source in [select.args["from_"].this, *(join.this for join in joins)]:
-        if not isinstance(source, exp.Table):
+        if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
             statement.refuse(source, "the name of a table", "name a table of the job, or use a subquery after FROM")
+        _check_alias(statement, source)
+        if more := next((name for name, value in source.args.items() if value and name not in PLAIN_TABLE), None):
+            statement.refuse(source, "a whole table", "leave the rest out", f"with {more.upper()}")
+        if source.alias_or_name.lower() in names or source.name.lower() in map(str.lower, names.values()):
+            statement.refuse(source, "each table once", "join different tables", "a second time")
         names[source.alias_or_name.lower()] = source.name
     for join in joins:
         kind = " ".join(str(join.args[name]).upper() for name in ("method", "side", "kind") if join.args.get(name))
@@ -162,12 +222,16 @@ class Scope:
     @cached_property
     def select(self) -> Any:
         """The SELECT without subqueries."""
-        return merged(self.statement)
+        return merged(self.statement, frozenset(name.lower() for name in self.domain.axis_names))
 
     @cached_property
     def tables(self) -> Tables:
-        """Tables of the statement."""
-        return tables_of(self.statement, self.select)
+        """Tables of the statement. Raises JobError for a join in a job of one table."""
+        found = tables_of(self.statement, self.select)
+        prefixes = {name.partition(".")[0] for name in self.domain.axis_names if "." in name}
+        if found.joins and not prefixes & set(found.names.values()):
+            self.statement.refuse(found.joins[0].this, "one table", "write a job with [tables.NAME] and [[link]]")
+        return found
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
@@ -206,6 +270,10 @@ class Scope:
         known = [axis.name for axis in self.domain.axes]
         remedy = nearest(column.name, known)
         self.statement.refuse(column, "an attribute or number of the domain", remedy)
+
+    def knows(self, column: Any) -> bool:
+        """Return whether a column without a table is an attribute or number of the domain."""
+        return column.name in self.domain.axis_names or len(self._names.get(column.name.lower(), [])) == 1
 
     def attribute(self, column: Any) -> Attribute:
         """Return the attribute that a column names; raise JobError for a number."""

@@ -13,10 +13,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import OUTSIDE_LABEL
-from dpscale.workload.sql.aggregates import POPULATION, SAMPLE, Aggregates, Term, TermSum, Units, Value
+from dpscale.workload.sql.aggregates import (
+    POPULATION,
+    SAMPLE,
+    Aggregates,
+    Rounded,
+    Term,
+    TermSum,
+    Units,
+    Value,
+    is_constant,
+)
 from dpscale.workload.sql.cells import OUTSIDE, CellValues
 from dpscale.workload.sql.conditions import CellCondition, Conditions
 from dpscale.workload.sql.scope import Scope, merged, tables_of
@@ -24,10 +35,11 @@ from dpscale.workload.sql.statements import Statement, exp
 
 MOST_SETS = 4096  # grouping sets of a statement
 SUFFIXES = ("low", "high", "std_error")
-UNANSWERED = {
-    "distinct": "GROUP BY, whose groups are distinct", "windows": "groups without windows",
-    "qualify": "groups without windows", "sample": "all records", "pivots": "GROUP BY and CASE", "laterals": "a table",
+ANSWERED = {  # arguments of clauses
+    "group": ("expressions", "rollup", "cube", "grouping_sets", "all"),
+    "limit": ("expression", "count", "direction"), "offset": ("expression",), "order": ("expressions",),
 }  # fmt: skip
+NUMBER, TEXT = "number", "text"
 
 
 class Key(NamedTuple):
@@ -42,12 +54,25 @@ class Key(NamedTuple):
         Value of each group.
     groups : ndarray of int64, shape (cells,)
         Group of each cell of the attribute; −1 for none.
+    is_plain : bool
+        Whether the groups are the cells.
+    kind : {"number", "text", ""}
+        Type of the labels that a condition compares.
     """
 
     text: str
     attribute: str
     labels: list[Any]
     groups: Integers
+    is_plain: bool
+    kind: str
+
+    @property
+    def ranks(self) -> list[Any]:
+        """Value by which each group is sorted: texts by their letters, bins and dates in time and size."""
+        if self.kind == TEXT:
+            return [(1, "") if one == OUTSIDE_LABEL else one if one is None else (0, one) for one in self.labels]
+        return [None if one is None else place for place, one in enumerate(self.labels)]
 
 
 class OutputColumn(NamedTuple):
@@ -122,7 +147,10 @@ def select(statement: Statement, domain: Domain, unit: Sequence[str] = ()) -> Se
     JobError
         For what cannot be answered, with the part of the statement, the reason and the nearest form.
     """
-    return _SelectReader(Scope(statement, domain, tuple(unit))).selection()
+    try:
+        return _SelectReader(Scope(statement, domain, tuple(unit))).selection()
+    except RecursionError:
+        raise JobError(f"sql {statement.name}", "too many conditions or terms", "fewer", "write IN (…)") from None
 
 
 def requested_tables(statement: Statement) -> list[str]:
@@ -155,23 +183,21 @@ class _SelectReader:
         self.aliases = {one.alias.lower(): one.this for one in self.tree.expressions if isinstance(one, exp.Alias)}
 
     def selection(self) -> SelectQuery:
-        for name, takes in UNANSWERED.items():
-            if (wrong := self.tree.args.get(name)) is not None and wrong != []:
-                first = wrong if isinstance(wrong, exp.Expression) else wrong[0]
-                self.statement.refuse(first, takes, "leave it out")
+        for clause, known in ANSWERED.items():
+            self._check_clause(clause, known)
         if (window := self.tree.find(exp.Window)) is not None:
             self.statement.refuse(window, "aggregates without OVER", "compute it from the rows of the result")
         if self.where.never:
             self.statement.refuse(self.tree.args["where"].this, "a condition that some cell satisfies", "correct it")
 
         _ = self.scope.tables
-        sets = list(dict.fromkeys(self._sets()))
+        sets = list(self._sets())
         if len(sets) > MOST_SETS:
             self.statement.refuse(self.tree.args["group"], f"at most {MOST_SETS:,} grouping sets", "list the sets")
         for one in self.tree.expressions:
             self.columns.append(self._output(one))
         shown = len(self.columns)
-        if all(one.value is None for one in self.columns):
+        if all(one.value is None or is_constant(one.value) for one in self.columns):
             self.statement.refuse(self.tree, "a count, sum or mean", "add COUNT(*)")
         self._check_names()
         leaves, order = self._leaves(), tuple(self._order())
@@ -180,6 +206,17 @@ class _SelectReader:
         return SelectQuery(self.statement, self.scope.domain, self.where, tuple(self.keys), tuple(sets),
                          tuple(self.columns), shown, None if having is None else having.this, leaves, order, limit,
                          offset or 0)  # fmt: skip
+
+    def _check_clause(self, clause: str, known: Sequence[str]) -> None:
+        """Raise JobError for a part of a clause that is not answered."""
+        node = self.tree.args.get(clause)
+        for name, value in {} if node is None else node.args.items():
+            empty = clause == "group" and name in known and isinstance(value, list) and any(
+                isinstance(one, exp.Rollup | exp.Cube) and not one.expressions for one in value)  # fmt: skip
+            if value and (name not in known or empty):
+                words = f"{clause.upper()} without {name.replace('_', ' ').upper()}"
+                remedy = "write GROUP BY ROLLUP (…)" if empty else "leave it out"
+                self.statement.refuse(node, "GROUP BY ROLLUP (…)" if empty else words, remedy)
 
     def _sets(self) -> Iterator[tuple[int, ...]]:
         """Yield the keys of each grouping set."""
@@ -192,7 +229,7 @@ class _SelectReader:
             yield tuple(self._place(one) for one in plain)
             return
         parts: list[list[tuple[int, ...]]] = [
-            [(self._place(one),)] for one in group.expressions if not self._is_sets(one)
+            [self._members(one)] for one in group.expressions if not self._is_sets(one)
         ]
         parts += [self._several(one) for one in group.expressions if self._is_sets(one)]
         for kind in ("rollup", "cube", "grouping_sets"):
@@ -221,27 +258,43 @@ class _SelectReader:
     def _members(self, node: Any) -> tuple[int, ...]:
         if isinstance(node, exp.Tuple):
             return _flat([self._members(one) for one in node.expressions])
-        return (self._place(node.this if isinstance(node, exp.Paren) else node),)
+        return (self._place(node),)
 
     def _place(self, node: Any) -> int:
         """Return the place of an expression of GROUP BY among the keys."""
         if isinstance(node, exp.Literal) and not node.is_string:
-            number = int(float(node.this))
-            if not 0 < number <= len(self.tree.expressions):
-                self.statement.refuse(node, f"a column from 1 to {len(self.tree.expressions)}", "name the expression")
-            node = self.tree.expressions[number - 1].unalias()
+            node = self.tree.expressions[self._ordinal(node)].unalias()
         elif isinstance(node, exp.Column) and not node.table and node.name.lower() in self.aliases:
-            named = self.aliases[node.name.lower()]
-            node = named if named.find(exp.AggFunc) is None else node
+            named = self.aliases[node.name.lower()]  # a column of the table comes before that of the result
+            node = named if named.find(exp.AggFunc) is None and not self.scope.knows(node) else node
+        node = _bare(node)
         if node.find(exp.AggFunc) is not None:
             self.statement.refuse(node, "expressions of attributes in GROUP BY", "group by attributes")
 
-        text = node.sql(self.statement.dialect).lower()
-        known = next((place for place, key in enumerate(self.keys) if key.text == text), None)
+        text = self._text(node)
+        known = self._key_of(text)
         if known is None:
             known = len(self.keys)
             self.keys.append(self._key(node, text))
         return known
+
+    def _ordinal(self, node: Any) -> int:
+        """Return the place of the column that a number in GROUP BY or ORDER BY names."""
+        text, count = str(node.this), len(self.tree.expressions)
+        if not text.isdecimal() or not 0 < int(text[:6]) <= count or len(text) > 5:
+            self.statement.refuse(node, f"a column from 1 to {count}", "name the expression")
+        return int(text) - 1
+
+    def _text(self, node: Any) -> str:
+        """Return an expression as a text that is equal for equal expressions."""
+        copy = exp.Paren(this=node.copy())
+        for column in [*copy.find_all(exp.Column)]:
+            if not isinstance(column.this, exp.Star) and self.scope.knows(column):
+                column.replace(exp.column(self.scope.name_of(column), quoted=True))
+        return str(_bare(copy).sql(self.statement.dialect))
+
+    def _key_of(self, text: str) -> int | None:
+        return next((place for place, key in enumerate(self.keys) if key.text == text), None)
 
     def _key(self, node: Any, text: str) -> Key:
         names = self.scope.names(node)
@@ -251,38 +304,31 @@ class _SelectReader:
                 node, "expressions of one attribute in GROUP BY", remedy, "" if names else "a constant"
             )
         attribute = self.scope.domain[names[0]]
-        inner = node
-        while isinstance(inner, exp.Paren):
-            inner = inner.this
-        if isinstance(inner, exp.Column):
-            return Key(text, attribute.name, list(attribute.labels), np.arange(attribute.size))
+        if isinstance(node, exp.Column):
+            compared = attribute.kind not in ("bins", "date", "boolean")
+            kind = _kind(attribute.labels) if compared else ""
+            return Key(text, attribute.name, list(attribute.labels), np.arange(attribute.size), True, kind)
 
         values = [OUTSIDE_LABEL if one is OUTSIDE else one for one in CellValues(self.scope, attribute).values(node)]
+        if _kind(values) == "" and len({type(one) for one in values if one is not None and one != OUTSIDE_LABEL}) > 1:
+            self.statement.refuse(node, "groups of one type", "write all numbers, or all texts")
         labels = sorted(dict.fromkeys(values), key=lambda one: _sorting(one))
         places = {label: place for place, label in enumerate(labels)}
-        return Key(text, attribute.name, labels, np.array([places[one] for one in values], np.int64))
+        groups = np.array([places[one] for one in values], np.int64)
+        return Key(text, attribute.name, labels, groups, False, _kind(values))
 
     def _output(self, node: Any) -> OutputColumn:
         if isinstance(node, exp.Star):
             self.statement.refuse(node, "columns of groups and aggregates", "list GROUP BY columns and COUNT(*)")
-        plain = node.unalias()
+        plain = _bare(node.unalias())
         name = node.alias or self._name(plain)
         if isinstance(plain, exp.Grouping | exp.GroupingId):
             places = tuple(self._place(one) for one in plain.expressions)
             return OutputColumn(name, grouping=places)
-        text = plain.sql(self.statement.dialect).lower()
-        place = next((place for place, key in enumerate(self.keys) if key.text == text), None)
-        if place is None and isinstance(plain, exp.Column):
-            same = [place for place, key in enumerate(self.keys)
-                    if key.attribute == self._named(plain) and len(key.labels) == len(key.groups)]  # fmt: skip
-            place = same[0] if same else None
+        place = self._key_of(self._text(plain))
         if place is not None:
             return OutputColumn(name, key=place)
         return OutputColumn(name, value=self.aggregates.value(plain))
-
-    def _named(self, column: Any) -> str | None:
-        name = self.scope.name_of(column)
-        return None if name in self.scope.domain.number_names else name
 
     def _name(self, node: Any) -> str:
         """Return the name of a column without an alias."""
@@ -307,32 +353,81 @@ class _SelectReader:
                 taken.add(name)
 
     def _leaves(self) -> dict[str, int]:
-        """Return the columns of HAVING by their SQL; those that are not selected are added."""
+        """Return the columns of HAVING by their SQL; those that are not selected are added.
+
+        Raises
+        ------
+        JobError
+            For a condition that is not evaluated on the rows of the result.
+        """
         having, found = self.tree.args.get("having"), dict[str, int]()
-        if having is None:
-            return found
-        waiting = [having.this]
-        while waiting:
-            node = waiting.pop()
-            if isinstance(node, exp.AggFunc | exp.Filter | exp.Column | exp.CountIf):
-                found[node.sql()] = self._column(node)
-            elif isinstance(node, exp.Not | exp.Paren | exp.Predicate | exp.Binary | exp.Neg | exp.Literal | exp.Null):
-                waiting += [one for one in node.iter_expressions()]
-            else:
-                self.statement.refuse(
-                    node, "comparisons of aggregates and columns in HAVING", "filter the result instead"
-                )
+        if having is not None:
+            self._check_condition(having.this, found)
         return found
 
-    def _column(self, node: Any) -> int:
-        """Return the place of a column of the result that an expression names, which is added if there is none."""
-        if isinstance(node, exp.Column) and not node.table:
+    def _check_condition(self, node: Any, found: dict[str, int]) -> None:
+        """Find the columns of a condition of HAVING."""
+        kind = type(node).__name__
+        if isinstance(node, exp.Paren | exp.Not):
+            self._check_condition(node.this, found)
+        elif isinstance(node, exp.And | exp.Or):
+            self._check_condition(node.left, found)
+            self._check_condition(node.right, found)
+        elif isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            self._operand(node.this, found)
+        elif isinstance(node, exp.Between) and not node.args.get("symmetric"):
+            self._check_types(node, [node.this, node.args["low"], node.args["high"]], found)
+        elif isinstance(node, exp.In) and node.expressions:
+            self._check_types(node, [node.this, *node.expressions], found)
+        elif kind in COMPARISONS:
+            self._check_types(node, [node.left, node.right], found)
+        else:
+            self.statement.refuse(node, "comparisons of aggregates and columns in HAVING", "write it in WHERE")
+
+    def _check_types(self, node: Any, operands: Sequence[Any], found: dict[str, int]) -> None:
+        kinds = {self._operand(one, found) for one in operands}
+        if len(kinds) > 1 or "" in kinds:
+            self.statement.refuse(
+                node, "numbers with numbers, and texts with texts", "write conditions on groups in WHERE"
+            )
+
+    def _operand(self, node: Any, found: dict[str, int]) -> str:
+        """Return the type of an operand of HAVING."""
+        if isinstance(node, exp.Paren):
+            return self._operand(node.this, found)
+        if isinstance(node, exp.Literal):
+            return TEXT if node.is_string else NUMBER
+        of_key = self._key_of(self._text(node)) if self.scope.columns(node) else None
+        if of_key is not None or isinstance(
+            node, exp.AggFunc | exp.Filter | exp.Column | exp.CountIf | exp.WithinGroup
+        ):
+            found[node.sql()] = place = self._column(node, of_table=True)
+            output = self.columns[place]
+            return NUMBER if output.key is None else self.keys[output.key].kind
+        if isinstance(node, exp.Neg):
+            parts = [node.this]
+        elif isinstance(node, exp.Add | exp.Sub | exp.Mul | exp.Div) and not node.args.get("typed"):
+            parts = [node.left, node.right]
+        else:
+            self.statement.refuse(
+                node, "columns, aggregates, numbers and + - * / in HAVING", "select the expression by AS"
+            )
+        if any(self._operand(one, found) != NUMBER for one in parts):
+            self.statement.refuse(node, "arithmetic of numbers", "write conditions on groups in WHERE")
+        return NUMBER
+
+    def _column(self, node: Any, of_table: bool = False) -> int:
+        """Return the place of a column of the result that an expression names, which is added if there is none.
+
+        With `of_table` a column of the table comes before that of the result.
+        """
+        if isinstance(node, exp.Column) and not node.table and not (of_table and self.scope.knows(node)):
             for place, output in enumerate(self.columns):
                 if output.name.lower() == node.name.lower():
                     return place
-        text = node.sql(self.statement.dialect).lower()
+        text = self._text(node)
         for place, one in enumerate(self.tree.expressions):
-            if one.unalias().sql(self.statement.dialect).lower() == text:
+            if self._text(_bare(one.unalias())) == text:
                 return place
         self.columns.append(self._output(node))
         return len(self.columns) - 1
@@ -341,22 +436,35 @@ class _SelectReader:
         order = self.tree.args.get("order")
         for one in [] if order is None else order.expressions:
             node = one.this
-            if isinstance(node, exp.Literal) and not node.is_string:
-                place = int(float(node.this)) - 1
-                if not 0 <= place < len(self.tree.expressions):
-                    self.statement.refuse(node, f"a column from 1 to {len(self.tree.expressions)}", "name the column")
-            else:
-                place = self._column(node)
+            numbered = isinstance(node, exp.Literal) and not node.is_string
+            place = self._ordinal(node) if numbered else self._column(node)
             yield Order(place, bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
 
     def _whole_number(self, name: str) -> int | None:
         node = self.tree.args.get(name)
         if node is None:
             return None
-        value = CellValues(self.scope, None).values(node.expression)[0]
+        inner = node.expression if node.expression is not None else node.args.get("count")
+        value = None if inner is None else CellValues(self.scope, None).values(inner)[0]
         if not isinstance(value, int) or value < 0:
             self.statement.refuse(node, "a whole number", f"write {name.upper()} 10")
         return value
+
+
+COMPARISONS = ("EQ", "NEQ", "LT", "LTE", "GT", "GTE")
+
+
+def _kind(labels: Sequence[Any]) -> str:
+    """Return the type of labels: number or text, without nulls and outside values; empty for others."""
+    known = [one for one in labels if one is not None and one != OUTSIDE_LABEL]
+    if known and all(isinstance(one, int | float) and not isinstance(one, bool) for one in known):
+        return NUMBER
+    return TEXT if known and all(isinstance(one, str) for one in known) else ""
+
+
+def _bare(node: Any) -> Any:
+    """Return an expression without parentheses around it."""
+    return _bare(node.this) if isinstance(node, exp.Paren) else node
 
 
 def _flat(parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -374,8 +482,8 @@ def terms_of(value: Value) -> list[Term]:
     """Return the terms of a value."""
     linear = [one for one in vars(value).values() if isinstance(one, TermSum)]
     parts = value.terms if isinstance(value, TermSum) else [pair for one in linear for pair in one.terms]
-    inner = getattr(value, "value", None)
-    return [term for _, term in parts] + (terms_of(inner) if inner is not None else [])
+    inner = [getattr(value, "value", None), *getattr(value, "ratios", ())]
+    return [term for _, term in parts] + [term for one in inner if one is not None for term in terms_of(one)]
 
 
 def counts_units(statement: Statement) -> bool:
@@ -398,11 +506,15 @@ def unit_sets(selection: SelectQuery) -> list[AttributeSet]:
     JobError
         If units are counted by groups that are not the cells of attributes.
     """
-    counted = [one for one in selection.columns if isinstance(one.value, Units)]
-    if not counted:
+    values = [one.value.value if isinstance(one.value, Rounded) else one.value for one in selection.columns]
+    if not any(isinstance(one, Units) for one in values):
         return []
+    used = {key.attribute for key in selection.keys} | selection.where.names
+    used |= {name for one in values if one is not None for term in terms_of(one)
+             for name in (*term.condition.names, term.axis)}  # fmt: skip
+    several = any(len(used.intersection(own.names)) > 1 for own in selection.domain.hierarchies)
     for key in selection.keys:
-        if len(key.labels) < len(key.groups):
+        if not key.is_plain or several:
             selection.statement.refuse(selection.statement.tree, "COUNT(DISTINCT …) by the values of attributes",
                                        f"group by {key.attribute}, or add an attribute to the domain file")  # fmt: skip
     return [

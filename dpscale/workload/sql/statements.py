@@ -136,8 +136,9 @@ def _read(text: str, weight: float, dialect: str) -> tuple[Statement, ...]:
         raise JobError("workload.dialect", safe_repr(dialect), "a dialect of sqlglot", nearest(str(dialect), known))
 
     found: list[Statement] = []
-    for own in _split(text, dialect):
-        settings = dict(SETTINGS.findall(own))
+    for own, comments in _split(text, dialect):
+        written = (one for one in SETTINGS.finditer(own) if one[0].strip().removeprefix("--").strip() in comments)
+        settings = {one[1]: one[2] for one in written}
         name = settings.get("name", f"query-{len(found) + 1}")
         if not re.match(LABEL, name):
             raise JobError(f"{FIELD}.name", safe_repr(name), "letters, digits, points, - and _", "choose another name")
@@ -153,17 +154,20 @@ def _read(text: str, weight: float, dialect: str) -> tuple[Statement, ...]:
     return tuple(found)
 
 
-def _split(text: str, dialect: str) -> Iterator[str]:
-    """Yield the statements of a text, each with the comments before it."""
+def _split(text: str, dialect: str) -> Iterator[tuple[str, set[str]]]:
+    """Yield the statements of a text, each with the comments before it, and the texts of its comments."""
     try:
         tokens = sqlglot.tokenize(text, read=dialect)
     except sqlglot.errors.TokenError:
         raise JobError(FIELD, "a text or name that does not end", "SELECT statements", "close the quote") from None
-    start = 0
+    start, before = 0, set[str]()
     ends = [token.start for token in tokens if token.text == ";" and token.token_type.name == "SEMICOLON"]
     for end in [*ends, len(text)]:
-        if any(start <= token.start < end for token in tokens):
-            yield text[start:end].strip()
+        mine = [token for token in tokens if start <= token.start < end]
+        comments = before | {one.strip() for token in mine for one in token.comments}
+        if mine:
+            yield text[start:end].strip(), comments
+        before = {one.strip() for token in tokens if token.start == end for one in token.comments}
         start = end + 1
 
 

@@ -44,6 +44,7 @@ class Schema:
             f"100.0 * COUNT(*) FILTER (WHERE {condition}) / COUNT(*)",
             f"COUNT(*) - COUNT(*) FILTER (WHERE {condition})", f"SUM({number}) / COUNT(*)",
             f"AVG({number}) FILTER (WHERE {draw.choice(self.conditions)})", f"SUM(2 * {number})",
+            f"AVG({number}) FILTER (WHERE {draw.choice(self.conditions)}) - AVG({number})",
             f"STDDEV_SAMP({number})", f"VAR_POP({number})",
             f"COUNT(CASE WHEN {draw.choice(self.conditions)} THEN 1 END)",
         ]  # fmt: skip

@@ -39,7 +39,8 @@ WRONG = {  # statement: part that is underlined, words of the reason or remedy
     "SELECT AVG(income) FROM t": ("AVG(income)", "bins"),
     "SELECT SUM(sex) FROM t": ("SUM(sex)", "count it"),
     "SELECT SUM(fare * age) FROM t": ("fare * age", 'family = "moments"'),
-    "SELECT AVG(fare) - AVG(age) FROM t": ("AVG(fare) - AVG(age)", "release.difference"),
+    "SELECT AVG(fare) - COUNT(*) FROM t": ("AVG(fare) - COUNT(*)", "subtract them"),
+    "SELECT AVG(fare) / AVG(age) FROM t": ("AVG(fare) / AVG(age)", "divide them"),
     "SELECT COUNT(DISTINCT sex) FROM t": ("COUNT(DISTINCT sex)", "leave DISTINCT out"),
     "SELECT SUM(DISTINCT age) FROM t": ("SUM(DISTINCT age)", "without DISTINCT"),
     "SELECT DISTINCT sex, COUNT(*) FROM t GROUP BY sex": ("", "leave it out"),
@@ -67,6 +68,11 @@ WRONG = {  # statement: part that is underlined, words of the reason or remedy
     "SELECT COUNT(*) FROM t WHERE month > 'soon'": ("month > 'soon'", "month"),
     "SELECT wide, broad, COUNT(*) FROM t GROUP BY wide, broad": ("", "fewer attributes"),
     "SELECT SUM(code) FROM t": ("SUM(code)", "numbers"),
+    "SELECT COUNT(age, sex) FROM t": ("COUNT(age, sex)", "count one column"),
+    "SELECT 1 FROM t": ("", "add COUNT(*)"),
+    "SELECT COUNT(*) FROM t TABLESAMPLE 10%": ("t", "a whole table"),
+    "SELECT COUNT(*) FROM t WHERE age BETWEEN SYMMETRIC 5 AND 1 OR sex = 'F'": ("age BETWEEN", "order the two ends"),
+    "SELECT age // 10 AS age, COUNT(*) FROM t GROUP BY age": ("age // 10", "an expression of GROUP BY"),
     "SELECT x.age, COUNT(*) FROM t GROUP BY x.age": ("x.age", "a table of the query: t"),
 }
 
