@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.job import Job
 from dpscale.ledger import Ledger
 
 TEXT = """-- name: by_sex
@@ -141,6 +142,45 @@ def test_cluster_and_threads_give_the_same_rows(folder):
     with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
         other = dp.run(content, run_dir="cluster", client=Client(cluster), fresh=True, progress=None)
     pd.testing.assert_frame_equal(one.query("cube"), other.query("cube"))
+
+
+LINK = {"kind": "one-to-many", "parent": "people", "child": "visits", "child_key": "pid", "max_degree": 3}
+
+
+@pytest.mark.parametrize(
+    ("condition", "fits"),
+    [("ON v.pid = p.id", True), ("ON (p.id = v.pid)", True), ("ON v.pid = p.id AND p.sex = 'F'", False),
+     ("ON v.pid <> p.id", False), ("ON TRUE", False), ("ON v.age = p.id", False), ("USING (pid)", False)],
+)  # fmt: skip
+def test_join_is_the_key_of_a_link_and_nothing_else(folder, condition, fits):
+    people = dp.Domain(sex=["F", "M"], old=2)
+    (folder / "p.toml").write_bytes(people.to_files("p.toml")["p.toml"])
+    (folder / "v.toml").write_bytes(dp.Domain(age=8).to_files("v.toml")["v.toml"])
+    sets = [{"family": "marginal", "degree": 1}]
+    tables = {"people": {"path": "people.csv", "domain": "p.toml", "key": "id", "workload": sets},
+              "visits": {"path": "v.csv", "domain": "v.toml", "key": "visit", "workload": sets}}  # fmt: skip
+    text = f"SELECT p.sex, COUNT(*) AS n FROM visits v JOIN people p {condition} GROUP BY p.sex"
+    job = {"tables": tables, "link": [LINK], "workload": [{"query": text}],
+           "privacy": {"epsilon": 1.0, "delta": 1e-9, "unit": "people", "dataset": "d"}}  # fmt: skip
+    if fits:
+        assert list(Job.read(job).joined) == ["visits-people"]
+    else:
+        with pytest.raises(dp.JobError, match="by the key of one link"):
+            Job.read(job)
+
+
+def test_two_statements_of_one_name_are_refused(folder):
+    parts = [{"query": "SELECT COUNT(*) FROM v"}, {"query": "SELECT SUM(age) FROM v"}]
+    content = {"data": {"path": "visits.csv", "domain": "d.toml"}, "privacy": {"epsilon": 1.0}, "workload": parts}
+    with pytest.raises(dp.JobError, match="two statements named query-1"):
+        Job.read(content)
+
+
+def test_units_are_counted_by_the_values_of_attributes_only(folder):
+    text = "SELECT upper(sex) AS s, COUNT(DISTINCT person) AS n, COUNT(*) AS k FROM visits GROUP BY s"
+    with pytest.raises(dp.JobError, match="by the values of attributes"):
+        dp.sql(text, {"visits": "visits.csv"}, "d.toml", epsilon=1, unit="person", rows_per_unit=2)
+    assert not (folder / "ledger.sqlite").exists()
 
 
 def test_growing_table_has_rows_of_each_period(folder):

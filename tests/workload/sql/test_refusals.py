@@ -73,6 +73,36 @@ WRONG = {  # statement: part that is underlined, words of the reason or remedy
     "SELECT COUNT(*) FROM t TABLESAMPLE 10%": ("t", "a whole table"),
     "SELECT COUNT(*) FROM t WHERE age BETWEEN SYMMETRIC 5 AND 1 OR sex = 'F'": ("age BETWEEN", "order the two ends"),
     "SELECT age // 10 AS age, COUNT(*) FROM t GROUP BY age": ("age // 10", "an expression of GROUP BY"),
+    "SELECT SUM(CAST(age / 4 AS INTEGER)) FROM t": ("CAST(age / 4 AS INTEGER)", "does not fit"),
+    "SELECT CAST(AVG(age) AS INTEGER) FROM t": ("CAST(AVG(age) AS INTEGER)", "ROUND"),
+    "SELECT SUM(a) FROM t AS q(z, a)": ("t AS q(z, a)", "an alias without names"),
+    "WITH q(a) AS (SELECT age FROM t) SELECT SUM(a) FROM q": ("q(a) AS", "an alias without names"),
+    "SELECT SUM(age) FROM (SELECT * REPLACE (wide AS age) FROM t) q": ("* REPLACE", "* without changes"),
+    "SELECT SUM(age) FROM (SELECT *, wide AS age FROM t) q": ("wide", "rename age"),
+    "SELECT age, COUNT(*) FROM t GROUP BY age LIMIT 10%": ("10", "LIMIT"),
+    "SELECT trim(sex, 'F') AS w, COUNT(*) FROM t GROUP BY w": ("trim(sex, 'F')", "one argument"),
+    "SELECT concat(code, 'x') AS w, COUNT(*) FROM t GROUP BY w": ("concat(code, 'x')", "use one of these"),
+    "SELECT COALESCE(SUM(age), 0) FROM t": ("COALESCE(SUM(age), 0)", "ask for its parts"),
+    "SELECT COUNT(*) FROM read_csv('a.csv')": ("read_csv('a.csv')", "the name of a table"),
+    "SELECT ROUND(age, age) AS w, COUNT(*) FROM t GROUP BY w": ("age", "a constant"),
+    "SELECT QUANTILE_CONT(age) FROM t": ("QUANTILE_CONT(age)", "QUANTILE_CONT(x, 0.9)"),
+    "SELECT age, COUNT(*) FROM t GROUP BY 1e400": ("1e400", "from 1 to 2"),
+    "SELECT COUNT(*) FROM t JOIN u USING (age)": ("u", "[tables.NAME]"),
+    "SELECT COUNT(*) FROM t JOIN t AS q USING (age)": ("t AS q", "each table once"),
+    "WITH u AS (SELECT * FROM u WHERE age > 3) SELECT COUNT(*) FROM t JOIN u USING (k)": (
+        "u",
+        "filter its rows by WHERE",
+    ),
+    "SELECT sex, COUNT(*) FROM t GROUP BY sex HAVING sex LIKE 'F%'": ("sex LIKE 'F%'", "WHERE"),
+    "SELECT sex, COUNT(*) FROM t GROUP BY sex HAVING sex > 5": ("sex > 5", "texts with texts"),
+    "SELECT month, COUNT(*) FROM t GROUP BY month HAVING month > '2024-03-01'": ("month >", "in WHERE"),
+    "SELECT sex, COUNT(*) FROM t GROUP BY sex HAVING COUNT(*) % 2 = 0": ("COUNT(*) % 2", "select the expression"),
+    "SELECT CASE WHEN age > 2 THEN 'a' ELSE 1 END AS w, COUNT(*) FROM t GROUP BY w": ("age > 2", "one type"),
+    "SELECT COUNT(*) FROM t WHERE COALESCE(month, DATE '2024-01-01') > DATE '2024-03-01'": ("month", "truncate it"),
+    "SELECT ROUND(AVG(age), 400) FROM t": ("ROUND(AVG(age), 400)", "at most 15 digits"),
+    "SELECT COUNT(code + 1) FROM t": ("code + 1", "cast them"),
+    "SELECT MEDIAN(wide) FROM t": ("MEDIAN(wide)", "use bins"),
+    "SELECT 1e400 * COUNT(*) FROM t": ("1e400", "write a number"),
     "SELECT x.age, COUNT(*) FROM t GROUP BY x.age": ("x.age", "a table of the query: t"),
 }
 
@@ -109,6 +139,17 @@ def test_sentence_has_the_place_and_the_nearest_form(text):
 )
 def test_wrong_text_is_refused(text, words):
     assert words in str(refused(text))
+
+
+def test_quotient_of_integers_of_a_dialect_is_refused():
+    for text in ("SELECT SUM(age / 2) FROM t", "SELECT COUNT(*) FILTER (WHERE age > 2) / COUNT(*) FROM t"):
+        with pytest.raises(JobError, match=r"multiply by 1\.0"):
+            dp.Workload(DOMAIN).add_sql(text, dialect="postgres")
+        dp.Workload(DOMAIN).add_sql(text.replace(" / ", " * 1.0 / "), dialect="postgres")
+
+
+def test_thousands_of_conditions_are_refused():
+    assert "IN (" in str(refused(f"SELECT COUNT(*) FROM t WHERE {' OR '.join(['age = 1'] * 5000)}"))
 
 
 def test_unknown_dialect_is_refused():
