@@ -313,8 +313,9 @@ class ReleaseAnswers(ABC):
 
         Examples
         --------
-        >>> answered.query("fares").columns.tolist()
-        ['borough', 'trips', 'trips_low', 'trips_high', 'trips_std_error']
+        >>> text = "-- name: days\\nSELECT day, COUNT(*) AS trips FROM t GROUP BY day"
+        >>> dp.sql(text, {"t": trips}, domain, epsilon=1).query("days").columns.tolist()
+        ['day', 'trips', 'trips_low', 'trips_high', 'trips_std_error']
         """
         if period is not None:
             return self.at(period, kind).query(name, level=level, frame=frame)

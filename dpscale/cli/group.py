@@ -44,8 +44,9 @@ class _Group(click.Group):
         except DpscaleError as error:
             show_cause(error)
             click.echo(f"dpscale: {error}{_more(context, error)}", err=True)
-            for note in error.__notes__[1:]:  # after the page of the documentation
-                click.echo(note, err=True)
+            for note in getattr(error, "__notes__", ()):
+                if note != DEBUG_WARNING and not note.startswith("more: "):
+                    click.echo(note, err=True)
             context.exit(error.exit_code)
         except MemoryError as error:  # its text may reveal the number of records
             show_cause(error)
