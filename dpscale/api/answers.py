@@ -313,8 +313,8 @@ class ReleaseAnswers(ABC):
 
         Examples
         --------
-        >>> text = "-- name: days\\nSELECT day, COUNT(*) AS trips FROM t GROUP BY day"
-        >>> dp.sql(text, {"t": trips}, domain, epsilon=1).query("days").columns.tolist()
+        >>> text = "SELECT day, COUNT(*) AS trips FROM t GROUP BY day"
+        >>> dp.sql(text, {"t": trips}, domain, epsilon=1).query("query-1").columns.tolist()
         ['day', 'trips', 'trips_low', 'trips_high', 'trips_std_error']
         """
         if period is not None:
