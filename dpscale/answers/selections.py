@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 
 from dpscale.answers.conclusions import Combination, Ratio
-from dpscale.answers.quantiles import ALL_CELLS, CumulativeCounts
+from dpscale.answers.quantiles import CumulativeCounts
 from dpscale.answers.ratios import Figures, covariances, fieller
 from dpscale.answers.statistics import MissingStatistic
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.arrow import pa
 from dpscale.base.display import figure
-from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, optimize
 from dpscale.domain.attribute import OUTSIDE_LABEL
 from dpscale.reconstruction.joint_intervals import half_width
@@ -35,7 +34,6 @@ from dpscale.workload.sql.cells import COMPARE, SIGNS, Truth
 from dpscale.workload.sql.selection import SUFFIXES, Order, SelectQuery
 from dpscale.workload.sql.statements import exp
 
-MOST_SINGLE = 1 << 14  # rows that are answered one by one
 CountedUnits = Callable[[AttributeSet], Figures]
 
 
@@ -258,9 +256,6 @@ class _Rows:
 
     def _rank(self, value: Rank) -> Figures:
         attribute, terms = self.block.rank_terms(value)
-        if len(terms) > ALL_CELLS:
-            statement = self.block.selection.statement
-            statement.refuse(statement.tree, f"a quantile of at most {ALL_CELLS:,} values", "use bins")
         up_to = [TermSum(((1.0, term),)) for term in terms]
         answers, errors = self._answers([*up_to, *(one.plus(up_to[-1]) for one in up_to)])
         own, both = np.split(errors**2, 2, axis=1)
@@ -327,10 +322,6 @@ class _Rows:
     def _one_by_one(self, values: Sequence[TermSum]) -> tuple[Floats, Floats]:
         """Return estimates and errors from arrays over all attributes, row by row."""
         names, rows = self.block.names_of(values), math.prod(self.block.shape)
-        if rows > MOST_SINGLE:
-            statement = self.block.selection.statement
-            raise PlanError(f"sql {statement.name}", f"{rows:,} rows with conditions on several attributes together",
-                            f"at most {MOST_SINGLE:,}", "group by fewer attributes")  # fmt: skip
         pairs = [self._of_row(names, values, row) for row in range(rows)]
         answers, errors = (np.stack(one) for one in zip(*pairs, strict=True))
         return answers, errors

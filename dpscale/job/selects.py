@@ -45,6 +45,8 @@ def with_selects(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return found
     parts = parts if isinstance(parts, list) else []
 
+    for name, section in found["tables"].items():
+        _check_table(name, section)
     joins = [part for part in parts if not _is_select(part) or "attributes" in part]
     for part in parts:
         if not _is_select(part) or "attributes" in part:
@@ -73,6 +75,17 @@ def _check_names(parts: Sequence[Any]) -> None:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise JobError("workload.query", f"two statements named {twice}", "a name of its own for each statement",
                        "write -- name: before one of them")  # fmt: skip
+
+
+def _check_table(name: str, section: Any) -> None:
+    """Raise JobError if a statement of a table reads another one."""
+    parts = section.get("workload") if isinstance(section, Mapping) else None
+    for part in parts if isinstance(parts, list) else []:
+        text = part[QUERY] if _is_select(part) else None
+        for statement in read_statements(text, 1.0, str(part.get("dialect", DIALECT))) if isinstance(text, str) else ():
+            if [one.lower() for one in requested_tables(statement)] != [name.lower()]:
+                raise JobError(f"sql {statement.name}", f"other tables than {name}, whose workload it is in",
+                               f"FROM {name}", "move it to the [[workload]] of the job")  # fmt: skip
 
 
 def _is_select(part: Any) -> bool:

@@ -60,7 +60,9 @@ def test_rows_are_printed_and_are_those_of_the_job(folder):
     assert [line.split()[0] for line in lines[2:4]] == ["F", "M"]
     again = call("run", "job.toml", "--json", "--quiet")
     assert json.loads(again.stdout)["repeated"]
-    assert "already" in json.loads(again.stdout)["repeated"] or json.loads(again.stdout)["release"]
+    with Ledger.open("ledger.sqlite", create=False) as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    assert [one["release"] for one in dataset["releases"]] == [json.loads(again.stdout)["release"]]
 
 
 def test_json_names_the_files(folder):
@@ -167,6 +169,16 @@ def test_join_is_the_key_of_a_link_and_nothing_else(folder, condition, fits):
     else:
         with pytest.raises(dp.JobError, match="by the key of one link"):
             Job.read(job)
+
+
+def test_statement_of_a_table_reads_that_table(folder):
+    domain = dp.Domain(age=8)
+    (folder / "v.toml").write_bytes(domain.to_files("v.toml")["v.toml"])
+    section = {"path": "v.csv", "domain": "v.toml", "key": "visit"}
+    tables = {"visits": section | {"workload": [{"query": "SELECT COUNT(*) FROM people"}]}, "people": section}
+    job = {"tables": tables, "link": [], "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "d"}}
+    with pytest.raises(dp.JobError, match="other tables than visits"):
+        Job.read(job)
 
 
 def test_two_statements_of_one_name_are_refused(folder):

@@ -417,9 +417,10 @@ class Aggregates:
         if len(true.factors) == 1:
             ((names, flags),) = true.factors.items()
             return CellCondition({names: ~flags}) if not flags.all() else self.conditions.nothing()
-        unknown = [name for name in true.names if self.scope.domain[name].null_cell >= 0]
-        if unknown:
-            self.refuse(node, "a CASE on attributes without nulls, or on one attribute", "use one attribute in WHEN")
+        axes = [self.scope.domain[name] for name in true.names]
+        if any(axis.null_cell >= 0 or axis.outside_cell >= 0 for axis in axes):  # for which the condition is unknown
+            self.refuse(node, "a CASE on one attribute, or on attributes without cells of nulls and outside values",
+                        "use one attribute in WHEN")  # fmt: skip
         return false
 
     def _counted(self, condition: CellCondition) -> TermSum:

@@ -25,6 +25,7 @@ from dpscale.workload.family import Family
 from dpscale.workload.listed import MOST_ENTRIES, TOTAL, ExplicitPart, ListedQueries, NamedQueries, QueryTexts
 from dpscale.workload.one_way import MARGINAL
 from dpscale.workload.parts import WorkloadPart, part_of
+from dpscale.workload.predicates import MOST_CELLS
 from dpscale.workload.sql.aggregates import (
     SHARE_OF_COUNT,
     Quotient,
@@ -41,6 +42,7 @@ from dpscale.workload.sql.selection import SelectQuery, terms_of
 from dpscale.workload.sums import ValueQueries
 
 MOST_ROWS = 1 << 20  # of a grouping set
+MOST_SINGLE = 1 << 14  # rows that are answered one by one
 SHARES_OF_VARIANCE = (1.0, 4 / 3, 1 / 5)  # weights of squares, sums and counts, see `workload.sums`
 
 
@@ -195,10 +197,10 @@ class GroupedQueries:
     def check(self) -> None:
         """Raise JobError for too many rows."""
         if (count := math.prod(self.shape)) > MOST_ROWS:
-            self._refuse(f"at most {MOST_ROWS:,} rows of a grouping set", "group by fewer attributes, or by ranges",
+            self.refuse(f"at most {MOST_ROWS:,} rows of a grouping set", "group by fewer attributes, or by ranges",
                          f"which has {count:,} rows")  # fmt: skip
 
-    def _refuse(self, takes: str, remedy: str, got: str) -> NoReturn:
+    def refuse(self, takes: str, remedy: str, got: str) -> NoReturn:
         """Raise the error of the whole statement."""
         self.selection.statement.refuse(self.selection.statement.tree, takes, remedy, got)
 
@@ -227,7 +229,7 @@ class GroupedQueries:
         if count == size and (factor == 1).all() and np.array_equal(rows, np.arange(size)):
             return Matrix(None)
         if count * size > MOST_ENTRIES:
-            self._refuse(f"at most {MOST_ENTRIES:,} entries of the groups of {name}", "group by all its values, or by"
+            self.refuse(f"at most {MOST_ENTRIES:,} entries of the groups of {name}", "group by all its values, or by"
                          " longer ranges", f"with {count:,} groups of {size:,} cells")  # fmt: skip
         array = np.zeros((count, size))
         cells = np.flatnonzero(rows >= 0)
@@ -384,6 +386,38 @@ def blocks_of(selection: SelectQuery) -> list[GroupedQueries]:
     return found
 
 
+def operands(value: Value) -> list[TermSum]:
+    """Return the combinations from whose estimates and covariance a value follows."""
+    match value:
+        case TermSum():
+            found = [value]
+        case Quotient():
+            found = [value.above, value.below]
+        case RatioSum():
+            found = [own for one in value.ratios for own in operands(one)]
+        case Spread():
+            found = [value.squares, value.sums, value.counts]
+        case Rounded():
+            found = operands(value.value)
+        case _:
+            found = []
+    return [one for one in found if one.terms]
+
+
+def _check_single(block: GroupedQueries, value: Value) -> None:
+    """Raise JobError for too many rows or cells of a value whose rows are answered one by one."""
+    parts = operands(value)
+    names = block.names_of(parts)
+    levels = block.has_levels(names)
+    if not parts or (block.combined(parts) is not None and not levels):
+        return
+    rows, cells = math.prod(block.shape), block.domain.cells(names)
+    if rows > MOST_SINGLE or (cells > MOST_CELLS and not levels):
+        takes = f"at most {MOST_SINGLE:,} rows, and {MOST_CELLS:,} cells, of terms that differ on several attributes"
+        got = f"with {rows:,} rows over {cells:,} cells of {', '.join(names)}"
+        block.refuse(takes, "group by fewer attributes", got)
+
+
 def planned(value: Value) -> list[tuple[TermSum, float]]:
     """Return the linear queries from which a value follows, with their weights for answers of unit size."""
     match value:
@@ -415,6 +449,7 @@ def workload_parts(selection: SelectQuery) -> list[WorkloadPart]:
         for output in selection.columns:
             if output.value is None:
                 continue
+            _check_single(block, output.value)
             for linear, weight in planned(output.value):
                 if not linear.terms:
                     continue

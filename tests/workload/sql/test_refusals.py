@@ -103,6 +103,15 @@ WRONG = {  # statement: part that is underlined, words of the reason or remedy
     "SELECT COUNT(code + 1) FROM t": ("code + 1", "cast them"),
     "SELECT MEDIAN(wide) FROM t": ("MEDIAN(wide)", "use bins"),
     "SELECT 1e400 * COUNT(*) FROM t": ("1e400", "write a number"),
+    "SELECT wide, COUNT(*) FILTER (WHERE sex = 'F') / COUNT(*) FILTER (WHERE age > 3) FROM t GROUP BY wide": (
+        "",
+        "differ on several attributes",
+    ),
+    "SELECT COUNT(*) FILTER (WHERE wide < 5) / COUNT(*) FILTER (WHERE broad < 7) FROM t": ("", "cells of"),
+    "SELECT SUM(CASE WHEN code = 'A1' AND age > 3 THEN 1 ELSE 2 END) FROM t": (
+        "code = 'A1' AND age > 3",
+        "one attribute",
+    ),
     "SELECT x.age, COUNT(*) FROM t GROUP BY x.age": ("x.age", "a table of the query: t"),
 }
 
