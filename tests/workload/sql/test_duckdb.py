@@ -163,6 +163,7 @@ FIXED = (  # expressions that resemble columns, three-valued HAVING, scopes of W
     "SELECT -age AS g0, COUNT(*) AS n FROM t GROUP BY -age HAVING -age < -2",
     "SELECT score AS g0, COUNT(*) AS n FROM t GROUP BY score HAVING NOT score > 2",
     "SELECT score AS g0, COUNT(*) AS n FROM t GROUP BY score HAVING score NOT IN (1, 2)",
+    "SELECT score AS g0, COUNT(*) AS n FROM t GROUP BY score HAVING NOT (score > 2 OR COUNT(*) < 0)",
     "SELECT score AS g0, COUNT(*) AS n FROM t GROUP BY score HAVING score NOT BETWEEN 0 AND 2 OR COUNT(*) > 500",
     "SELECT sex || 'A' AS g0, sex || 'a' AS g1, COUNT(*) AS n FROM t GROUP BY g0, g1",
     "SELECT sex AS g0, COUNT(*) AS n FROM t GROUP BY GROUPING SETS ((sex), (sex), ())",
