@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpscale.api.planning import ReleasePlan, plan
     from dpscale.api.public import refine, run
     from dpscale.api.release import Release
+    from dpscale.api.session import Session
     from dpscale.api.sql import sql
     from dpscale.api.synthesizer import Synthesizer
     from dpscale.base.errors import (
@@ -65,6 +66,7 @@ _HOMES = {
     "plan": "dpscale.api.planning",
     "refine": "dpscale.api.public",
     "run": "dpscale.api.public",
+    "Session": "dpscale.api.session",
     "Sketch": "dpscale.records.sketch",
     "sketch_domain": "dpscale.records.sketch",
     "sql": "dpscale.api.sql",
@@ -87,6 +89,7 @@ __all__ = [
     "Release",
     "ReleasePlan",
     "ReportError",
+    "Session",
     "Sketch",
     "Synthesizer",
     "Table",

@@ -57,6 +57,7 @@ def ledger_verify(path: str, as_json: bool) -> None:
 @click.option("--unit", help="The privacy unit: row, or the column that identifies it.")
 @click.option("--table", help="With --unit, for jobs of several tables: the table of the column.")
 @click.option("--span", type=click.Choice([*WITHIN]), help="With --unit: protect its rows in one such period.")
+@click.option("--analyst", help="Cap the releases of this analyst, beside those of the dataset.")
 @click.option("--period", type=click.Choice(RENEWALS), help="Cap each such period of the data, not the total.")
 def ledger_cap(
     path: str,
@@ -68,8 +69,9 @@ def ledger_cap(
     table: str | None,
     span: str | None,
     period: str | None,
+    analyst: str | None,
 ) -> None:
-    """Cap the total cost of all releases of a dataset, or of those that read each month or year of its data."""
+    """Cap the total cost of all releases of a dataset, of an analyst, or of those that read each month or year."""
     from dpscale.ledger import Ledger
     from dpscale.privacy.protection import Protection
 
@@ -83,7 +85,7 @@ def ledger_cap(
                        "name the column, or leave --span out")  # fmt: skip
     protects = None if unit is None else Protection(None if unit == "row" else unit, table=table, span=span)
     with Ledger.open(path) as opened:
-        click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects, period)))
+        click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects, period, analyst)))
 
 
 @ledger.command("copy")
@@ -114,6 +116,7 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
         *(line for cap in dataset["former_caps"] for line in _line("before", _cap(cap))),
         *(line for cap in dataset.get("period_caps", ()) for line in _line(f"cap/{cap['period']}", _cap(cap))),
         *_line("spent", _spent(dataset["spent"], dataset["currency"])),
+        *(line for name, one in dataset.get("analysts", {}).items() for line in _line("analyst", _analyst(name, one))),
         *(
             line
             for name, one in dataset.get("periods", {}).items()
@@ -150,6 +153,13 @@ def _left(figures: dict[str, Any], cap: dict[str, Any], currency: str) -> str:
     unit = "epsilon" if currency.startswith("pure") else "squared mu"
     one = f"epsilon {figures['remaining_epsilon']:.6g} at delta {cap['delta']:.6g}"
     return f"{unit} {figures['remaining']:.6g}: one release of {one}"
+
+
+def _analyst(name: str, figures: dict[str, Any]) -> str:
+    """Return cap, spending and remaining budget of an analyst."""
+    currency = (figures["cap"] or {}).get("currency") or "gdp"
+    left = f", left {_left(figures, figures['cap'], currency)}" if figures["cap"] else ""
+    return f"{name}: cap {_cap(figures['cap'])}, spent {_spent(figures, currency)}{left}"
 
 
 def _by_period(dataset: dict[str, Any]) -> list[str]:

@@ -39,6 +39,7 @@ def job_digest(job: Job, domain: Domain | None = None, version: int = DIGEST_VER
     """
     content = former_content(job)
     content["privacy"] = {FORMER_NAMES.get(key, key): value for key, value in content["privacy"].items()}
+    content["privacy"].pop("analyst", None)  # two analysts do not release one job twice
     for setting in LIMITS:
         content["engine"].pop(setting, None)
     if domain is not None:

@@ -113,6 +113,7 @@ class Privacy(Settings):
     privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
     dataset: Annotated[str, AfterValidator(_name)] | None = None
+    analyst: Annotated[str, AfterValidator(_name)] | None = None
     allow_weak_privacy: bool | None = None
     public_rows: Annotated[int, Field(ge=1)] | None = None
     unit: str | None = None  # None: omitted from the digest of a job

@@ -1,8 +1,9 @@
 """Account of one dataset on the ledger: its privacy unit, its composed spending and the budget left under its caps.
 
-A dataset has a privacy filter for its total cap, and one for each period of the data under a cap that renews by month
-or by year. A release names the periods whose records it reads by the labels of a date attribute: days, weeks, months,
-quarters or years. A label is in every month, or year, with which it has a day in common.
+A dataset has a privacy filter for its total cap, one for each period of the data under a cap that renews by month or
+by year, and one for the releases of each analyst under a cap of their own. A release names the periods whose records it
+reads by the labels of a date attribute: days, weeks, months, quarters or years. A label is in every month, or year,
+with which it has a day in common.
 
 A row, and all rows of a unit in one period, are in one period of the data. Releases that read no record of a period
 tell nothing about it, so the releases that read a period compose to a filter of their own, and each of them costs that
@@ -73,21 +74,27 @@ class Account:
         Releases in the order in which they were charged, with their privacy unit where known.
     renewing : sequence of Row
         Caps that renew by period, in the order in which they were set; empty in the account of a period.
+    personal : sequence of Row
+        Caps of analysts, in the order in which they were set; empty in the account of an analyst.
     renewal : {"month", "year"}, optional
         Period by which the caps renew, in the account of a period.
     period : str
         Label of the period, in the account of a period.
     promise : Protection, optional
-        Privacy unit to which the costs are converted, in the account of a period.
+        Privacy unit to which the costs are converted, in the account of a period or analyst.
+    analyst : str
+        Name, in the account of an analyst.
     """
 
     name: str
     caps: Sequence[Row]
     releases: Sequence[Row]
     renewing: Sequence[Row] = ()
+    personal: Sequence[Row] = ()
     renewal: str | None = None
     period: str = ""
     promise: Protection | None = None
+    analyst: str = ""
 
     @cached_property
     def cap(self) -> Cap | None:
@@ -204,6 +211,25 @@ class Account:
         if protection and cap and cap.table and protection.unit == cap.unit and not protection.table:
             protection = replace(protection, table=cap.table)
         return cost_from_text(row["cost"]).for_group(self.steps(protection))
+
+    def of_analyst(self, name: str) -> Account:
+        """Return the account of an analyst: the caps and releases that name them."""
+        caps, releases = ([row for row in rows if row["analyst"] == name] for rows in (self.personal, self.releases))
+        return Account(self.name, caps, releases, promise=self.protects, analyst=name)
+
+    @property
+    def analysts(self) -> dict[str, Account]:
+        """Accounts of the analysts that caps or releases name, by name."""
+        names = {row["analyst"] for row in (*self.personal, *self.releases) if row["analyst"]}
+        return {name: self.of_analyst(name) for name in sorted(names)}
+
+    def check_analyst(self, name: str) -> None:
+        """Raise BudgetError for a release of nobody, or of a stranger, if the dataset has caps of analysts."""
+        known = sorted({row["analyst"] for row in self.personal})
+        if known and name not in known:
+            got = f"{name!r}, who has no cap" if name else f"none, but dataset {self.name!r} has caps of analysts"
+            raise BudgetError("privacy.analyst", got, f"an analyst with a cap: {', '.join(known)}",
+                              "name them, or set a cap by `dpscale ledger cap … --analyst NAME`")  # fmt: skip
 
     def check_recorded(self) -> None:
         """Raise BudgetError if older releases do not state their privacy unit and the cap does not state it either."""
@@ -325,8 +351,8 @@ def _last_day(by: str, number: int) -> date:
         return date.max
 
 
-def filters(account: Account, periods: Periods, protects: Protection) -> Iterator[Account]:
-    """Yield the accounts whose caps a release has to pass: those of the periods that it reads, and that of the total.
+def filters(account: Account, periods: Periods, protects: Protection, analyst: str = "") -> Iterator[Account]:
+    """Yield the accounts whose caps a release has to pass: of the periods that it reads, its analyst, and the total.
 
     Periods that were read by the same releases have the same account and are yielded once, under the first label.
 
@@ -337,12 +363,16 @@ def filters(account: Account, periods: Periods, protects: Protection) -> Iterato
         Labels of the periods that the release reads; every period if empty.
     protects : Protection
         Promise of the release.
+    analyst : str
+        Who asks for the release.
 
     Raises
     ------
     BudgetError
         If the caps of periods do not bound the promise of the release.
     """
+    if analyst:
+        yield account.of_analyst(analyst)
     for by in account.renewing_now:
         seen = set[tuple[int, ...]]()
         for one in period_accounts(account, by, periods, protects).values():

@@ -62,6 +62,7 @@ class PublicLedger(LedgerReader):
         currency: str | None = None,
         protects: Protection | None = None,
         period: str | None = None,
+        analyst: str | None = None,
     ) -> CapChange:
         """Set the cap on the composition of the releases of a dataset; earlier caps remain as history.
 
@@ -80,6 +81,9 @@ class PublicLedger(LedgerReader):
         period : {"month", "year"}, optional
             Period of the data by which the cap renews: the cap bounds the releases that read each period. It requires
             releases that protect a row, or the rows of a unit in one period. Default: a cap on all releases.
+        analyst : str, optional
+            Whose releases the cap bounds, beside the caps of the dataset. From then on every release of the dataset
+            names an analyst with a cap.
 
         Returns
         -------
@@ -93,7 +97,7 @@ class PublicLedger(LedgerReader):
         ...     list(ledger.summary()["datasets"])
         ['trips']
         """
-        request = CapRequest(dataset, epsilon, delta, currency, protects, period)
+        request = CapRequest(dataset, epsilon, delta, currency, protects, period, analyst)
         return self._change(request.apply, sound=True)
 
     def _change(self, act: Callable[[Database], Result], writes: bool = True, sound: bool = False) -> Result:
@@ -128,12 +132,14 @@ class Ledger(PublicLedger):
         facts: Mapping[str, str] = MappingProxyType({}),
         periods: Sequence[str] = (),
         job: JobEntry = NO_JOB,
+        analyst: str = "",
     ) -> str:
         """Reserve the cost of a release before its first draw and return its state.
 
-        The charge is admitted if the history composed with this cost is within the cap on the total and within that of
-        every period that it reads, or if there is no cap. A release charged before with the same arguments is free.
-        The whole ledger is verified in the same transaction: one with a broken hash chain admits nothing.
+        The charge is admitted if the history composed with this cost is within the cap on the total, that of every
+        period that it reads and that of its analyst, or if there is no cap. A release charged before with the same
+        arguments is free. The whole ledger is verified in the same transaction: one with a broken hash chain admits
+        nothing.
 
         Parameters
         ----------
@@ -156,6 +162,8 @@ class Ledger(PublicLedger):
             "2026-W09", "2026-02-28". Each of them is charged the whole cost once. Default: every period.
         job : JobEntry
             Job of the release. A second release of the same job and dataset is refused unless it is stated to be fresh.
+        analyst : str
+            Who asks for the release; refused without a cap if the dataset has caps of analysts.
 
         Returns
         -------
@@ -170,7 +178,7 @@ class Ledger(PublicLedger):
         Proof: docs/privacy.md, Neighbouring tables; tests/ledger/test_book.py.
         """
         asked = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts,
-                        checked_periods(periods), job)  # fmt: skip
+                        checked_periods(periods), job, analyst)  # fmt: skip
 
         def act(db: Database) -> str | Account:
             request = asked.at_recorded_name(db)

@@ -223,6 +223,8 @@ class CapChange:
         Label of the period with the largest epsilon.
     promise : str
         Promise of a cap that renews, if it is known.
+    analyst : str
+        Whose releases the cap bounds; empty for all.
     below_spent : bool
         Whether the history already exceeds the cap, so that no further release is admitted.
     """
@@ -235,13 +237,14 @@ class CapChange:
     period: str | None = None
     fullest: str = ""
     promise: str = ""
+    analyst: str = ""
 
     @property
     def below_spent(self) -> bool:
         return self.spent_epsilon > self.cap.epsilon
 
     def __str__(self) -> str:
-        each = f" for each {self.period} of the data" if self.period else ""
+        each = f" for each {self.period} of the data" if self.period else f" of {self.analyst}" * bool(self.analyst)
         each += f", which protects {self.promise}," if self.promise else ""
         said = f"{self.dataset}: the cap{each} is {self.cap}, "
         said += f"spent is at most {self.spent_epsilon:.6g}" if self.period else f"spent is {self.spent_epsilon:.6g}"

@@ -31,7 +31,8 @@ NEWER = {"caps": ("span", "period"), "releases": ("span", "periods"), "rounds": 
 UNSET = (None, "", "[]")
 SHOWN = {"caps": CAP, "releases": RELEASE, "rounds": ("release", "round")}
 HIDDEN = {"caps": ("dataset",), "releases": ("dataset", "plan_digest"), "rounds": ("digest",)}
-NEWER_HIDDEN = {"caps": (), "releases": ("job", "run_dir", "files"), "rounds": ()}  # hashed only if they are set
+# hashed only if they are set
+NEWER_HIDDEN = {"caps": ("analyst",), "releases": ("job", "run_dir", "files", "analyst"), "rounds": ()}
 
 
 @dataclass(frozen=True)

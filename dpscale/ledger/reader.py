@@ -328,7 +328,7 @@ class LedgerReader:
 
 
 MOST_LISTED, FEW = 10, 3  # lines of a table, and datasets whose releases are listed
-NEWER = ("span", "period", "periods", "run_dir")
+NEWER = ("span", "period", "periods", "run_dir", "analyst")
 UNSHOWN = ("seq", "dataset", "job", "files")
 MOST_DELTA = math.nextafter(1, 0)  # at a delta of 1 nothing is claimed
 
@@ -359,6 +359,11 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
             "releases": [_entry(account, row, delta) for row in account.releases],
         }
         | ({"periods": periods} if periods else {})
+        | (
+            {"analysts": {name: _of_analyst(one, delta) for name, one in account.analysts.items()}}
+            if account.analysts
+            else {}
+        )
         | ({"period_caps": [_shown(row) for row in account.renewing]} if account.renewing else {})
     )
 
@@ -410,6 +415,11 @@ def statement_by_period(account: Account, stated_delta: float) -> dict[str, Any]
         found[by] = {"cap": _shown(cap) if cap else None, "protects": str(promise) if promise else None,
                      "other": figures.pop(""), "periods": figures}  # fmt: skip
     return found
+
+
+def _of_analyst(account: Account, stated_delta: float) -> dict[str, Any]:
+    """Return the cap, spending and remaining budget of an analyst."""
+    return {"cap": _shown(account.caps[-1]) if account.caps else None, **_of_period(account, stated_delta)}
 
 
 def _of_period(account: Account, stated_delta: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import (
     Account,
     Periods,
+    Row,
     canonical,
     cap_of,
     checked_periods,
@@ -69,6 +70,8 @@ class Request:
         Labels of the periods whose records the release reads; every period if empty.
     job : JobEntry
         Job of the release, its run directory and its files.
+    analyst : str
+        Who asks for the release.
     """
 
     dataset: str
@@ -82,6 +85,7 @@ class Request:
     facts: Mapping[str, str] = field(default_factory=dict)
     periods: Periods = ()
     job: JobEntry = NO_JOB
+    analyst: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
@@ -90,6 +94,7 @@ class Request:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
         check_protection(self.protects)
+        object.__setattr__(self, "analyst", self.analyst and checked_name("analyst", self.analyst))
         object.__setattr__(self, "periods", checked_periods(self.periods))
         if self.periods and self.cost.period and self.cost.period not in self.periods:
             raise BudgetError("cost.period", f"got {self.cost.period!r}, which the release does not read",
@@ -115,21 +120,23 @@ class Request:
 
         Raises BudgetError if another charge has this release name.
         """
-        query = """SELECT dataset, plan_digest, cost, periods, state FROM releases
+        query = """SELECT dataset, plan_digest, cost, periods, analyst, state FROM releases
             LEFT JOIN protections ON protections.release = releases.release WHERE releases.release = ?"""
         present = db.execute(query, (self.entry[0],)).fetchone()
-        return _state_of_same(self.release, present, (*self.entry, periods_to_text(self.periods))) if present else None
+        same = *self.entry, periods_to_text(self.periods), self.analyst
+        return _state_of_same(self.release, present, same) if present else None
 
     def account(self, db: Database) -> Account:
         """Return the account that is charged."""
         ledgerrows.check_known(db, self.dataset, self.job.files)
         account = ledgerrows.account(db, self.dataset)
         account.check_recorded()
+        account.check_analyst(self.analyst)
         return account
 
     def limits(self, account: Account) -> Iterator[tuple[Account, Limit]]:
         """Yield the limits that the request has to pass, with their accounts; none without a cap."""
-        for one in filters(account, self.periods, self.protects):
+        for one in filters(account, self.periods, self.protects, self.analyst):
             if limit := one.admission(self.cost, self.protects):
                 yield one, limit
 
@@ -141,7 +148,7 @@ class Request:
     def insert(self, db: Database) -> None:
         figures = self.epsilon, self.delta
         ledgerrows.insert_release(db, self.entry, figures, self.protects, self.public, self.facts, self.periods,
-                                  self.job)  # fmt: skip
+                                  self.job, self.analyst)  # fmt: skip
 
     def refusal(self, account: Account) -> BudgetError:
         """Return the refusal; its search takes time, so call it outside the transaction.
@@ -182,9 +189,9 @@ def _checked_cost(cost: object) -> str:
 
 
 def _state_of_same(release: str, present: tuple[str, ...], entry: tuple[str, ...]) -> str:
-    dataset, plan, cost, periods, state = present
-    recorded = canonical(dataset), plan, cost, periods or periods_to_text(())
-    names = ("dataset", "plan_digest", "cost", "list of periods")
+    dataset, plan, cost, periods, analyst, state = present
+    recorded = canonical(dataset), plan, cost, periods or periods_to_text(()), analyst or ""
+    names = ("dataset", "plan_digest", "cost", "list of periods", "analyst")
     for name, old, new in zip(names, recorded, entry[1:], strict=True):
         if old != new:
             raise BudgetError("release", f"{release!r} is on the ledger with another {name}",
@@ -220,7 +227,7 @@ def refusal(
     if public:
         return BudgetError("engine.seed", f"noise that anyone can compute, on {where}, which has a cap",
                            "noise with a secret key", "remove the seed, or use data without a cap")  # fmt: skip
-    where += f" in {account.period}" if account.period else ""
+    where += f" in {account.period}" if account.period else f" by analyst {account.analyst!r}" * bool(account.analyst)
     limit = f"its cap of {cap}{_promise(account)}"
     if (more := cost.for_group(steps).delta) and history.delta + more > cap.additive:
         return _refused_delta(where, limit, cap, history, more)
@@ -284,6 +291,8 @@ class CapRequest:
         Promise of the releases. Default: that of the existing account.
     period : {"month", "year"}, optional
         Period of the data by which the cap renews.
+    analyst : str, optional
+        Whose releases the cap bounds. Default: all.
     """
 
     dataset: str
@@ -292,12 +301,17 @@ class CapRequest:
     currency: str | None
     protects: Protection | None
     period: str | None
+    analyst: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
         check_protection(self.protects)
+        if self.analyst is not None:
+            object.__setattr__(self, "analyst", checked_name("analyst", self.analyst))
         if self.period is not None:
             checked_renewal(self.period)
+            if self.analyst is not None:
+                raise JobError("cap.analyst", "given together with a period", "one of them", "leave one out")
             self._check_span(self.period)
 
     def _check_span(self, period: str) -> None:
@@ -309,25 +323,30 @@ class CapRequest:
         """Insert the row of the cap, unless it is in force already, and return what it changes."""
         before, known = ledgerrows.account(db, self.dataset), ledgerrows.known_near(db, self.dataset)
         cap = self._cap(before)
-        row = ledgerrows.cap_row(cap, self._promise(before), self.period or "")
-        if self.period:
-            after = replace(before, renewing=[*before.renewing, row])
-        else:
-            after = replace(before, caps=[*before.caps, row])
+        row = ledgerrows.cap_row(cap, self._promise(before), self.period or "", self.analyst or "")
+        caps = "renewing" if self.period else "personal" if self.analyst else "caps"
+        after = replace(before, **{caps: [*getattr(before, caps), row]})
         change = self._change(after, cap, known)
-        latest = before.renewing_now.get(self.period) if self.period else next(iter(before.caps[-1:]), None)
+        latest = self._in_force(before)
         if latest is None or cap_of(latest) != cap or self._bounded(before) != self._bounded(after):
             ledgerrows.insert_cap(db, self.dataset, row)
         return change
+
+    def _in_force(self, account: Account) -> Row | None:
+        """Return the row of the cap that this one replaces."""
+        if self.period:
+            return account.renewing_now.get(self.period)
+        return next(iter((account.of_analyst(self.analyst) if self.analyst else account).caps[-1:]), None)
 
     def _bounded(self, account: Account) -> Protection | None:
         return promise_of(account, self.period) if self.period else account.protects
 
     def _cap(self, account: Account) -> Cap:
         """Return the cap, in the currency of the dataset."""
-        in_force = ({"": account.caps[-1]} if account.caps else {}) | account.renewing_now
-        own = in_force.pop(self.period or "", None)
-        fixed = next(iter(in_force.values()), own if account.releases else None)
+        own = self._in_force(account)
+        others = [row for row in (*account.caps[-1:], *account.renewing_now.values(), *account.personal[-1:])
+                  if own is None or row["seq"] != own["seq"]]  # fmt: skip
+        fixed = next(iter(others), own if account.releases else None)
         currency = cap_of(fixed).currency if fixed else ""
         cap = new_cap(self.epsilon, self.delta, self.currency or currency)
         if currency not in ("", cap.currency):
@@ -353,9 +372,11 @@ class CapRequest:
         return renewed(asked, self.period) if asked else promise_of(account, self.period)
 
     def _change(self, after: Account, cap: Cap, near: str | None) -> CapChange:
+        if self.analyst:
+            after = after.of_analyst(self.analyst)
         if not self.period:
             spent = (after.limit() or cap).spent_epsilon(after.spent)
-            return CapChange(self.dataset, cap, spent, len(after.releases), near)
+            return CapChange(self.dataset, cap, spent, len(after.releases), near, analyst=self.analyst or "")
         accounts = period_accounts(after, self.period).values()
         spent, fullest = max((((one.limit() or cap).spent_epsilon(one.spent), one.period) for one in accounts),
                              key=lambda figures: figures[0])  # fmt: skip

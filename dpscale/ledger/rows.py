@@ -23,11 +23,11 @@ from dpscale.ledger.schema import ROWS, STATES, VERSION
 from dpscale.ledger.store import Database
 from dpscale.privacy.protection import Protection
 
-TERMS = ("currency", "unit", "relation", "bound", "unit_table", "span", "period")
+TERMS = ("currency", "unit", "relation", "bound", "unit_table", "span", "period", "analyst")
 CAPS = f"""SELECT caps.*, {", ".join(TERMS)} FROM caps LEFT JOIN terms ON terms.cap = caps.seq
     WHERE caps.dataset = ? ORDER BY caps.seq"""
-RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table, span, periods, job, run_dir, files
-    FROM releases
+RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table, span, periods, job, run_dir, files,
+    analyst FROM releases
     LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
 ABSENT = {"rounds": {"part": ""}}  # columns that rows of earlier versions lack, and are not null
 SLIPS = 2
@@ -124,8 +124,9 @@ def account(db: Database, dataset: str) -> Account:
     same = [name for name in names(db) if canonical(name) == dataset]
     caps = sorted((row for name in same for row in rows(db, CAPS, (name,))), key=_number)
     releases = sorted((row for name in same for row in rows(db, RELEASES, (name,))), key=_number)
-    total = [row for row in caps if not row["period"]]
-    return Account(dataset, total, releases, [row for row in caps if row["period"]])
+    total = [row for row in caps if not row["period"] and not row["analyst"]]
+    personal = [row for row in caps if row["analyst"]]
+    return Account(dataset, total, releases, [row for row in caps if row["period"]], personal)
 
 
 def recorded_name(db: Database, dataset: str, job: JobEntry, release: str) -> str:
@@ -223,12 +224,12 @@ def _digits(name: str) -> str:
     return "".join(letter for letter in name if letter.isdigit())
 
 
-def cap_row(cap: Cap, protects: Protection | None, period: str = "") -> Row:
-    """Return the row of a cap set now, with its currency, privacy unit and the period by which it renews."""
+def cap_row(cap: Cap, protects: Protection | None, period: str = "", analyst: str = "") -> Row:
+    """Return the row of a cap set now, with its currency, privacy unit, the period by which it renews, and analyst."""
     unit_values = (None,) * 5
     if protects:
         unit_values = (protects.unit, protects.relation, protects.bound, protects.table, protects.span)  # type: ignore[assignment]
-    values = cap.epsilon, cap.delta, now(), cap.currency, *unit_values, period
+    values = cap.epsilon, cap.delta, now(), cap.currency, *unit_values, period, analyst
     return dict(zip(("epsilon", "delta", "set_at", *TERMS), values, strict=True))
 
 
@@ -249,6 +250,7 @@ def insert_release(
     facts: Mapping[str, str],
     periods: Periods = (),
     job: JobEntry = NO_JOB,
+    analyst: str = "",
 ) -> None:
     """Insert a reserved release with its link in the hash chain.
 
@@ -268,10 +270,12 @@ def insert_release(
         Labels of the periods that the release reads; every period if empty.
     job : JobEntry
         Job of the release, its run directory and its files.
+    analyst : str
+        Who asks for the release.
     """
     unit_values = {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "public": int(public),
             "unit_table": protects.table, "span": protects.span, "periods": periods_to_text(periods),
-            "job": job.digest, "run_dir": job.run_dir, "files": job.files}  # fmt: skip
+            "job": job.digest, "run_dir": job.run_dir, "files": job.files, "analyst": analyst}  # fmt: skip
     row = dict(zip(("release", "dataset", "plan_digest", "cost", "epsilon", "delta"), (*entry, *figures), strict=True))
     row["reserved_at"] = now()
     chain.append(db, entry[1], "releases", {**row, **unit_values}, facts)

@@ -7,7 +7,8 @@ Version 5 added the table of a privacy unit and the hash chain over all entries 
 of a privacy unit, the periods that a release reads, and the period by which a cap renews; clients of older versions,
 which would take a cap for each period as a cap on the total, add nothing to it. Version 7 added the job of a release,
 its run directory and its files, by which a second release of the same job is refused. Version 8 added the part of a
-release to its decisions, which are numbered by part; those of earlier versions have the part "".
+release to its decisions, which are numbered by part; those of earlier versions have the part "". Version 9 added the
+analyst of a release and of a cap.
 
 A server has the same tables at the same version, in a schema of their own; `server_upgrade` upgrades the versions that
 a server can have. The table `numbers` contains the last row number of every other table, which SQLite stores
@@ -20,7 +21,7 @@ from __future__ import annotations
 import re
 
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 8
+VERSION = 9
 ROWS = ("caps", "releases", "rounds", "protections", "terms", "links")  # the tables whose rows are numbered
 ROWS_OF_FOUR = ROWS[:5]
 LINKED = ("caps", "releases", "rounds")  # the tables whose rows are links of a chain
@@ -213,7 +214,15 @@ EIGHTH = (
         BEGIN SELECT RAISE(ABORT, 'a round is decided once, of a release that is reserved'); END""",
     *(one for one in (*SECOND, *FOURTH, *FIFTH) if re.match(r"CREATE TRIGGER rounds_(?!insert)", one)),
 )
-STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH, 7: SEVENTH, 8: EIGHTH}
+COLUMNS_OF_NINE = (("protections", "analyst"), ("terms", "analyst"))
+NINTH = (
+    *(f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in COLUMNS_OF_NINE),
+    """CREATE TRIGGER protections_analyst BEFORE INSERT ON protections WHEN NEW.analyst IS NULL
+        BEGIN SELECT RAISE(ABORT, 'a release names its analyst, or none: update dpscale'); END""",
+    """CREATE TRIGGER terms_analyst BEFORE INSERT ON terms WHEN NEW.analyst IS NULL
+        BEGIN SELECT RAISE(ABORT, 'a cap names its analyst, or none: update dpscale'); END""",
+)
+STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH, 7: SEVENTH, 8: EIGHTH, 9: NINTH}
 
 
 def schema(version: int) -> tuple[str, ...]:
@@ -238,6 +247,7 @@ def makes_trigger(statement: str) -> bool:
 
 FIRST_VERSION = 4  # first version that supported PostgreSQL
 CHAINED_VERSION = 5  # version that introduced the hash chain
+PARTED_VERSION = 8  # version that introduced the parts of decisions
 SCHEMA = "dpscale_ledger"
 PATH = f"{SCHEMA}, pg_catalog, pg_temp"
 PROTECTS = """unit TEXT, relation TEXT {0} CHECK (relation IN ('add/remove', 'replace')),
@@ -264,10 +274,10 @@ TABLES = {
         UNIQUE (release, part, round)""",
     "protections": f"""seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, {PROTECTS.format("NOT NULL")},
         public BIGINT NOT NULL CHECK (public IN (0, 1)), unit_table TEXT, span TEXT, periods TEXT,
-        job TEXT, run_dir TEXT, files TEXT""",
+        job TEXT, run_dir TEXT, files TEXT, analyst TEXT""",
     "terms": f"""seq BIGINT PRIMARY KEY, cap BIGINT NOT NULL UNIQUE,
         currency TEXT NOT NULL CHECK (currency IN ('gdp', 'pure')), {PROTECTS.format("")}, unit_table TEXT,
-        span TEXT, period TEXT""",
+        span TEXT, period TEXT, analyst TEXT""",
     "links": LINKS,
 }
 ROW, BEFORE, INSERT, DELETE, UPDATE, TRUNCATE = 1, 2, 4, 8, 16, 32  # bits of pg_trigger.tgtype
@@ -306,6 +316,10 @@ UNNAMED = {  # version -> table -> (condition under which a client of an earlier
         "terms": ("NEW.period IS NULL", "a cap names the period by which it renews, or none: update dpscale"),
     },
     7: {"protections": ("NEW.job IS NULL", "a release names its job, or none: update dpscale")},
+    9: {
+        "protections": ("NEW.analyst IS NULL", "a release names its analyst, or none: update dpscale"),
+        "terms": ("NEW.analyst IS NULL", "a cap names its analyst, or none: update dpscale"),
+    },
 }
 FORWARD = """BEGIN
     IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
@@ -397,7 +411,8 @@ def server_upgrade(before: int) -> list[str]:
     """Return the statements that add what a version lacks: columns, and tables with the user rights of the releases."""
     chained = ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
                f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
-    added = [one for version, some in ((6, COLUMNS_OF_SIX), (7, COLUMNS_OF_SEVEN)) if before < version for one in some]
+    steps = (6, COLUMNS_OF_SIX), (7, COLUMNS_OF_SEVEN), (9, COLUMNS_OF_NINE)
+    added = [one for version, some in steps if before < version for one in some]
     columns = [f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in added]
     parts = [
         "ALTER TABLE rounds ADD COLUMN part TEXT NOT NULL DEFAULT ''",
@@ -405,7 +420,8 @@ def server_upgrade(before: int) -> list[str]:
         "ALTER TABLE rounds DROP CONSTRAINT rounds_release_round_key",
         "ALTER TABLE rounds ADD UNIQUE (release, part, round)",
     ]
-    return [*(chained if before < CHAINED_VERSION else []), *columns, *parts]
+    chained = chained if before < CHAINED_VERSION else []
+    return [*chained, *columns, *(parts if before < PARTED_VERSION else [])]
 
 
 RIGHTS = f"""DO $body$ DECLARE who text; may text; BEGIN

@@ -198,11 +198,15 @@ class Instalments:
 
     @classmethod
     def of(cls, releases: Sequence[Mapping[str, Any]], delta: float | None) -> Instalments:
-        """Return the costs from records of the releases in a manifest; `delta` is None for pure epsilon."""
+        """Return the costs from records of the releases in a manifest.
+
+        Without `delta` it is the first one that a release states; 0 for pure epsilon.
+        """
         costs, measured = (
             tuple(Cost.from_dict(release[name]) for release in releases) for name in ("cost", "measured")
         )
-        return cls(costs, measured, delta or 0.0)
+        stated = [delta, *(release.get("delta") for release in releases)]
+        return cls(costs, measured, next((one for one in stated if one), 0.0))
 
     @property
     def whole(self) -> Cost:

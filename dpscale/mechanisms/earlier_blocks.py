@@ -164,6 +164,7 @@ def _differing(names: str, what: str) -> PlanError:
 
 
 LEAST = 1e-9  # share of the budget below which a block is not measured
+LEAST_MISSING = 1e-6  # share of the budget below which nothing is missing: more than the rounding of variances
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,12 +223,9 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     PlanError
         If the plans cannot be pooled.
     """
-    check_poolable(earlier.plan.blocks, target.blocks)
     blocks, budget = target.blocks, problem.budget.amount
-    costs = plan_draws(target, budget, problem.rows_per_unit).variances * blocks.share * budget
-    known = {names: variance for names, variance in zip(earlier.plan.blocks.sets, earlier.variances, strict=True)}
-    variances = np.array([known.get(names, math.inf) for names in blocks.sets])
-    amounts = budget * water_fill(blocks.share**2, np.ones(len(blocks)), costs / variances / budget)
+    had = _shares_spent(target, problem, earlier)
+    amounts = budget * water_fill(blocks.share**2, np.ones(len(blocks)), had)
     places = np.flatnonzero(amounts > LEAST * budget)
     taken = blocks.take(places)
     shares = amounts[places] / amounts[places].sum()
@@ -237,6 +235,36 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     pool = pool_residual_plans(earlier.plan, earlier.variances, made, new)
 
     return replace(made, error=pool.plan.error / pool.budget * budget / problem.rows_per_unit**2)
+
+
+def missing_budget(target: Plan, problem: PlanningProblem, earlier: PlanEvidence) -> float:
+    """Return the budget of what earlier releases lack of a release of the whole budget: Σ max(0, sₜB − hₜ).
+
+    Parameters
+    ----------
+    target : Plan
+        Plan of that release.
+    problem : PlanningProblem
+        Workload, and the budget B of that release.
+    earlier : PlanEvidence
+
+    Raises
+    ------
+    PlanError
+        If the plans cannot be pooled.
+    """
+    missing = np.maximum(target.blocks.share - _shares_spent(target, problem, earlier), 0)
+    total = float(missing[missing > LEAST * target.blocks.share].sum())
+    return problem.budget.amount * total if total > LEAST_MISSING else 0.0
+
+
+def _shares_spent(target: Plan, problem: PlanningProblem, earlier: PlanEvidence) -> Floats:
+    """Return what earlier releases spent on each block, relative to the budget."""
+    check_poolable(earlier.plan.blocks, target.blocks)
+    blocks = target.blocks
+    costs = plan_draws(target, problem.budget.amount, problem.rows_per_unit).variances * blocks.share
+    known = {names: variance for names, variance in zip(earlier.plan.blocks.sets, earlier.variances, strict=True)}
+    return np.asarray(costs / np.array([known.get(names, math.inf) for names in blocks.sets]))
 
 
 TARGET = "target"  # folder in that of the plan

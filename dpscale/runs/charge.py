@@ -142,6 +142,7 @@ def charge(run: Run, entry: str = "privacy", reserve: bool = True) -> str:
             facts=facts,
             periods=terms.periods,
             job=run.job_entry,
+            analyst=privacy.analyst or "",
         )
         if reserve:
             record_ledger_link(run, ledger, terms.release)

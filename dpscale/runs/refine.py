@@ -20,6 +20,7 @@ from dpscale.job import Job
 from dpscale.job.data import place_entries
 from dpscale.job.digest import DIGEST_VERSION, job_digest
 from dpscale.mechanisms.contract import Instalments, Pooling
+from dpscale.mechanisms.earlier_blocks import missing_budget
 from dpscale.plans.measurement_plan import MeasurementPlan, as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.records.frames import FRAME
@@ -36,6 +37,7 @@ from dpscale.runs.manifest import MANIFEST, first_manifest, resolve_path
 from dpscale.runs.opening import open_part, open_run, read_job
 from dpscale.runs.preflight import check_preflight
 from dpscale.runs.run import Part, Run
+from dpscale.runs.source import columns_of
 from dpscale.runs.stages.plan import make_plan
 from dpscale.runs.table import SEARCH_SHARE, TablePart, job_entries
 from dpscale.storage.files import present, store_errors, write_whole
@@ -112,7 +114,11 @@ def _instalment_of(run: TablePart) -> dict[str, Any]:
 
 
 def plan_refinement(
-    run_dir: str | Path, epsilon: float, delta: float | None = None, job: str | Path | Mapping[str, Any] | None = None
+    run_dir: str | Path,
+    epsilon: float | None,
+    delta: float | None = None,
+    job: str | Path | Mapping[str, Any] | None = None,
+    privacy_cost: float | None = None,
 ) -> Refinement:
     """Return a refinement of a measured run; nothing is written.
 
@@ -124,6 +130,8 @@ def plan_refinement(
         Budget of the new release; by default the delta of the job.
     job : str, Path or mapping, optional
         Job with another workload.
+    privacy_cost : float, optional
+        Squared μ of the new release, instead of epsilon and delta.
 
     Raises
     ------
@@ -132,7 +140,7 @@ def plan_refinement(
     """
     first = check_refinable(open_part(run_dir))
     own = first.run.job if job is None else _check_job(read_job(job), first)
-    refined, domain = _with_budget(own, first, epsilon, delta), first.domain
+    refined, domain = _with_budget(own, first, epsilon, delta, privacy_cost), first.domain
     completes = job is not None or (first.refines or {"completes": False})["completes"]
     return Refinement(first, refined, domain, refined.table.build_workload(domain), completes, job is not None)
 
@@ -183,24 +191,27 @@ def _check_job(job: Job, first: TablePart) -> Job:
     return job
 
 
-def _with_budget(job: Job, first: TablePart, epsilon: float, delta: float | None) -> Job:
+def _with_budget(
+    job: Job, first: TablePart, epsilon: float | None, delta: float | None, privacy_cost: float | None
+) -> Job:
     """Return a job with the budget of the new release and the data of the first one."""
     content = job.to_dict()  # with absolute paths
     if SEARCH_SHARE in first.manifest:
         raise JobError("run directory", f"{first.path}, whose counts are those of a search", "a run whose counts are"
                        " measured after the search", "start a new run with the whole budget")  # fmt: skip
     content["budget"] = {name: share for name, share in content.get("budget", {}).items() if "discover" not in name}
-    delta = first.job.privacy.delta if delta is None else delta
     noise = first.job.privacy.noise
-    if delta is None and noise != LAPLACE:
+    delta = first.job.privacy.delta if delta is None and privacy_cost is None else delta
+    if delta is None and privacy_cost is None and noise != LAPLACE:
         raise JobError("--delta", "missing, and the job of the run states none", "the delta of epsilon",
                        "add --delta, for example 1e-9")  # fmt: skip
     kept = {
         name: value
         for name, value in content["privacy"].items()
-        if name not in ("rho", "renyi", "privacy_cost", "delta")
+        if name not in ("epsilon", "rho", "renyi", "privacy_cost", "delta")
     }
-    content["privacy"] = kept | {"epsilon": epsilon} | ({} if delta is None else {"delta": delta})
+    budget = {"epsilon": epsilon, "delta": delta, "privacy_cost": privacy_cost}
+    content["privacy"] = kept | {name: value for name, value in budget.items() if value is not None}
     made = Job.parse(content, first.path).at(job.folder, job.places)
     if made.privacy.noise != noise:
         raise JobError("--delta", f"given for a run with {noise} noise",
@@ -216,6 +227,22 @@ def preview_refinement(planned: Refinement, engine: Engine) -> MeasurementPlan:
             write_whole(Path(name) / file, content)
         return planned.pooling.plan(Path(name), problem, planned.costs, planned.completes,
                                     lambda: make_plan(planned.job.table, problem, engine))  # fmt: skip
+
+
+def missing_cost(planned: Refinement, engine: Engine) -> float:
+    """Return the squared μ of what the earlier releases lack of one release of the job at its whole budget.
+
+    It is 0 if they answer the workload at least as exactly. Nothing is charged, and no record is read.
+
+    Raises
+    ------
+    PlanError
+        If the plans cannot be pooled.
+    """
+    problem = planned.job.table.planning_problem(planned.workload)
+    target = make_plan(planned.job.table, problem, engine).evidence_plan
+    assert target is not None
+    return missing_budget(target, problem, planned.first.measurements.evidence())
 
 
 def start_refinement(planned: Refinement, run_dir: str | Path | None = None, frame: object = None) -> Run:
@@ -271,6 +298,9 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
         "files": hashes_of(files),
         "content": before.get("frame") or before.get("content"),
     }
+    if "frame" in before:
+        measured = columns_of(first.domain, first.measurement_plan.counted_sets)
+        refines["names"] = sorted({*measured, *(first.refines or {}).get("names", ())})
     digest, earlier = (refined_digest(job_digest(job, planned.domain, version), refines)
                        for version in (DIGEST_VERSION, 1))  # fmt: skip
     taken = {name: before[name] for name in ("data", "table") if name in before}

@@ -41,7 +41,7 @@ from dpscale.runs.run import (
     Run,
     now,
 )
-from dpscale.runs.source import columns_of, content_hash, open_table
+from dpscale.runs.source import frame_content
 from dpscale.runs.stage import Stage
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import is_local, remove, remove_partial, store_errors
@@ -206,11 +206,11 @@ def remove_on_error(run: Run) -> Iterator[None]:
     except DpscaleError:
         if run.created and is_local(run.path):
             with suppress(DpscaleError, OSError):
-                _remove_directory(run)
+                remove_run(run)
         raise
 
 
-def _remove_directory(run: Run) -> None:
+def remove_run(run: Run) -> None:
     """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
     with run.locked():
         if run.manifest["privacy"] is not None or any(ledger_entry(run, name) for name in _releases(run)):
@@ -279,8 +279,7 @@ def check_frame(run: TablePart, client: Client | None = None, scheduler: str | N
 def _tag_of(run: TablePart, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
     engine = resolve(client, scheduler or run.job.engine.scheduler)
     try:
-        table = open_table(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
-        return frame_tag(run.manifest["release"], content_hash(run, table, engine))
+        return frame_tag(run.manifest["release"], frame_content(run, engine))
     finally:
         engine.close()
 

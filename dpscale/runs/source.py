@@ -156,8 +156,8 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     data, lake = run.job.data, table.lake
     known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
     prints = file_prints(run, table, engine)
-    content = content_hash(run, table, engine, prints)
-    check_same_data(run, content)
+    content = frame_content(run, engine) if "names" in (run.refines or {}) else content_hash(run, table, engine, prints)
+    check_same_data(run, frame_content(run, engine, earlier=True) if "names" in (run.refines or {}) else content)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if first_snapshot not in (None, tag):
         if not prints:
@@ -195,6 +195,22 @@ def content_hash(run: TablePart, table: Table, engine: Engine, prints: Prints | 
     contents += [str(run.job.data.matching)] if run.job.data.matching else []
     contents += [f"{number}: {hop.matching}" for number, hop in enumerate(hops) if hop.matching]
     return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
+
+
+def frame_content(run: TablePart, engine: Engine, earlier: bool = False) -> str:
+    """Return the hash of a frame over the columns that a run and the releases that it refines read.
+
+    Parameters
+    ----------
+    run : TablePart
+    engine : Engine
+    earlier : bool
+        Only over the columns of the earlier releases.
+    """
+    names = set((run.refines or {}).get("names", ()))
+    if not (earlier and names):
+        names.update(columns_of(run.domain, run.measurement_plan.counted_sets))
+    return content_hash(run, open_table(run, [name for name in run.domain.axis_names if name in names], engine), engine)
 
 
 def is_open_to_no_rows(run: Run) -> bool:

@@ -1,8 +1,8 @@
-"""Upgrade of a ledger of version 4, 5 or 7: readers change nothing, the first writing transaction preserves the
+"""Upgrade of a ledger of version 4, 5, 7 or 8: readers change nothing, the first writing transaction preserves the
 history, one chain is built or stays, a closed copy of the file remains, and an interrupted upgrade changes nothing.
 
-`version4`, `version5` and `version7` have the output of the code of that version: its DDL, the rows of a history and
-the summary of them.
+`version4`, `version5`, `version7` and `version8` have the output of the code of that version: its DDL, the rows of a
+history and the summary of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpscale.ledger.store import repeated
 from tests.ledger.conftest import Server
 from tests.ledger.test_book import DIGEST, gaussian, open_database, run_in_child
 
-VERSIONS = (4, 5, 7)
+VERSIONS = (4, 5, 7, 8)
 STORED = {version: Path(__file__).parent / f"version{version}" for version in VERSIONS}
 NOTE = "older releases did not tell whom they protect: they are counted as protecting the same"  # of version 4
 TODAY = "older releases do not state their privacy unit: they are counted as if it were the same"
@@ -199,7 +199,7 @@ def check_adds_nothing(place: str, statements: list[str], refusal: str = "update
         execute_all(old, statements)
         old.execute("ROLLBACK")  # the older version took it
         upgrade(place)
-        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 8
+        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION
         before = read_content(place)
         old.execute("BEGIN")
         with pytest.raises((psycopg.Error, sqlite3.Error), match=refusal):
@@ -252,6 +252,21 @@ def test_open_client_of_version_7_decides_nothing(new_place: Callable[[], str]) 
     check_adds_nothing(place, ADDED_BY_SEVEN, refusal="NOT NULL constraint failed: rounds.part|not-null constraint")
 
 
+ADDED_BY_EIGHT = {
+    "a release": PROTECTED_BY_SEVEN,
+    "a cap": [*ADDED_BY_FIVE["a cap"][:2],
+              """INSERT INTO terms (cap, currency, unit, relation, bound, unit_table, span, period)
+                 SELECT max(seq), 'pure', NULL, NULL, NULL, NULL, NULL, '' FROM caps"""],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("added", ADDED_BY_EIGHT)
+def test_open_client_of_version_8_adds_nothing(new_place: Callable[[], str], added: str) -> None:
+    """It would not compare a release with the cap of its analyst, and would take that cap as one on the total."""
+    write_older(place := new_place(), 8)
+    check_adds_nothing(place, ADDED_BY_EIGHT[added])
+
+
 def test_upgrade_reveals_removed_last_decision(tmp_path: Path) -> None:
     """Planted: the last row of a ledger without a chain was removed before the upgrade copied the table."""
     write_older(place := str(tmp_path / "l.sqlite"), 4)
@@ -265,7 +280,7 @@ def test_upgrade_reveals_removed_last_decision(tmp_path: Path) -> None:
         ledger.verify()
 
 
-@pytest.mark.parametrize("version", [5, 7])
+@pytest.mark.parametrize("version", [5, 7, 8])
 def test_upgrade_keeps_every_link(new_place: Callable[[], str], version: int) -> None:
     write_older(place := new_place(), version)
     stored = {link["digest"] for link in HISTORIES[version]["tables"]["links"]}
@@ -489,7 +504,9 @@ def test_first_charge_upgrades_with_closed_copy(tmp_path: Path, version: int, ea
             ledger.charge("another", "elsewhere", gaussian(0.1), DIGEST)
         assert len(ledger.summary()["datasets"]["shop"]["releases"]) == released
     with open_database(copy) as old, pytest.raises(sqlite3.Error, match="closed"):  # a client of the older version
-        execute_all(old, {4: ADDED_BY_FOUR["a release"], 5: ADDED_BY_FIVE["a release"], 7: PROTECTED_BY_SEVEN}[version])
+        execute_all(
+            old, {4: ADDED_BY_FOUR["a release"], 5: ADDED_BY_FIVE["a release"]}.get(version, PROTECTED_BY_SEVEN)
+        )
 
 
 def test_copy_of_the_first_version_is_closed(tmp_path: Path) -> None:

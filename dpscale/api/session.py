@@ -1,0 +1,411 @@
+"""Session: a dataset that an analyst asks step by step, where answers that are known cost nothing.
+
+Every run plans its statements with the strategy that measures each residual by its centred cells (`residual-planner`).
+It is the same for all workloads, so the values of all runs of a session are pooled. A run states the epsilon that its
+statements would cost alone: squared μ B, divided into shares sₜ. Where earlier runs spent hₜ on residual t, it measures
+bₜ = max(0, sₜB − hₜ) and is charged Σ bₜ: nothing for statements that are answered as exactly, and only the missing
+part of others (`dpscale.mechanisms.earlier_blocks`).
+
+The budget of a run may depend on earlier answers. The sum of squared μ stays below a cap that was fixed before, because
+the ledger compares it before each draw: a privacy filter for Gaussian noise (docs/privacy.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from dpscale.answers.ratios import Figures
+from dpscale.answers.selections import selection_table
+from dpscale.answers.tables import framed
+from dpscale.api.planning import ReleasePlan, data_folder, plan_sql
+from dpscale.api.release import Release
+from dpscale.base.display import figure, power, safe_repr
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import AttributeSet
+from dpscale.base.progress import Progress, lines, shown
+from dpscale.domain import Domain
+from dpscale.engine import resolve
+from dpscale.job import Job
+from dpscale.ledger.account import canonical
+from dpscale.ledger.book import PublicLedger
+from dpscale.mechanisms.residual_planner import NAME
+from dpscale.privacy.accounting import GDP, Cost
+from dpscale.records.frames import FRAME, read_stream
+from dpscale.runs.charge import is_charged
+from dpscale.runs.create import begin_run
+from dpscale.runs.opening import open_run
+from dpscale.runs.refine import Refinement, missing_cost, plan_refinement, preview_refinement, start_refinement
+from dpscale.runs.run import Run
+from dpscale.runs.runner import check_frame, check_repeat, remove_on_error, remove_run, run_stages
+from dpscale.runs.stages.preview import expected_errors
+from dpscale.storage.files import is_path
+from dpscale.storage.lock import locked
+from dpscale.workload.sql.selection import select
+from dpscale.workload.sql.statements import DIALECT, Statement, read_statements
+
+USUAL_DELTA = 1e-9  # before the cap is known
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """What statements would cost now.
+
+    Attributes
+    ----------
+    squared_mu : float
+        Squared Gaussian-DP μ of what is missing; 0 if the statements are answered.
+    epsilon, delta : float
+        The same as (ε, δ)-DP.
+    errors : sequence of mapping
+        Expected root mean square errors by statement; empty if nothing is missing.
+    """
+
+    squared_mu: float
+    epsilon: float
+    delta: float
+    errors: Sequence[Any] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        if not self.squared_mu:
+            return "answered by earlier runs: costs nothing"
+        errors = [f"{one['family']}: {figure(one['error'])} {one['unit']}" for one in self.errors]
+        cost = f"costs epsilon {figure(self.epsilon)} at delta {power(self.delta)}"
+        return "; ".join([cost, *(f"expected error of {text}" for text in errors)])
+
+
+class Session:
+    """One dataset, asked step by step by SELECT statements under a cap.
+
+    Parameters
+    ----------
+    data : DataFrame, Arrow data, str or Path
+        A frame, or the path of files.
+    domain : Domain, str or Path
+        Public values of the attributes, or the path of a domain file.
+    ledger : str or Path, optional
+        Path or address of the ledger. Default: ledger.sqlite in the user's data folder.
+    cap : tuple of float, optional
+        Epsilon and delta of all runs together. Default: the cap that the ledger has, without which there is no session.
+    analyst : str, optional
+        Name whose cap it is; the runs also count towards the cap of the dataset.
+    dataset : str, optional
+        Name of the data in the ledger. Default: "default".
+    unit : str or sequence of str, optional
+        Column that identifies the protected unit. Default: one row is protected.
+    rows_per_unit : int, optional
+        Largest number of rows of a unit that are counted; required with `unit`.
+    dialect : str
+        SQL dialect of sqlglot.
+    folder : str or Path, optional
+        Folder of the run directories, by which a session goes on later. Default: one for each ledger and dataset in the
+        user's data folder.
+    client, scheduler, progress : optional
+        As of `dpscale.run`.
+
+    Raises
+    ------
+    JobError
+        If there is no cap, or another one.
+
+    Examples
+    --------
+    >>> session = dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips")
+    >>> by_day = "SELECT day, COUNT(*) AS trips FROM t GROUP BY day"
+    >>> session.run(by_day, epsilon=1)["query-1"].columns.tolist()
+    ['day', 'trips', 'trips_low', 'trips_high', 'trips_std_error']
+    >>> session.plan("SELECT COUNT(*) AS n FROM t", epsilon=0.5).squared_mu
+    0.0
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        data: Any,
+        domain: Domain | str | Path,
+        ledger: str | Path | None = None,
+        cap: tuple[float, float] | None = None,
+        *,
+        analyst: str | None = None,
+        dataset: str | None = None,
+        unit: str | Sequence[str] | None = None,
+        rows_per_unit: int | None = None,
+        dialect: str = DIALECT,
+        folder: str | Path | None = None,
+        client: Any = None,
+        scheduler: Any = None,
+        progress: Progress | None = lines,
+    ) -> None:
+        self._frame = None if is_path(data) else read_stream(data)
+        self._path = os.path.realpath(data) if is_path(data) and "://" not in str(data) else str(data)
+        self._arguments = {"domain": domain, "ledger": ledger, "dataset": dataset, "unit": unit,
+                           "rows_per_unit": rows_per_unit, "dialect": dialect}  # fmt: skip
+        self._engine = {"client": client, "scheduler": scheduler}
+        self._progress, self._analyst = progress, analyst
+        self._delta = USUAL_DELTA
+        privacy = self._alone("SELECT COUNT(*) AS n FROM t", 1.0).job.privacy
+        self._ledger, self._dataset = privacy.ledger, canonical(str(privacy.dataset))
+        self._delta = self._capped(cap)
+        called = hashlib.sha256(repr((self._ledger, self._dataset)).encode()).hexdigest()[:12]
+        self._folder = Path(folder) if folder is not None else data_folder() / "sessions" / called
+
+    def plan(self, text: str, epsilon: float) -> SessionPlan:
+        """Return what statements would cost now; nothing is charged, and no record is read.
+
+        Parameters
+        ----------
+        text : str
+            Statements separated by semicolons.
+        epsilon : float
+            What they would cost alone.
+
+        Returns
+        -------
+        SessionPlan
+
+        Raises
+        ------
+        JobError, PlanError
+            For a statement that cannot be answered, with its place.
+
+        Examples
+        --------
+        >>> session = dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips")
+        >>> round(session.plan("SELECT day, COUNT(*) AS n FROM t GROUP BY day", epsilon=1).epsilon, 6)
+        1.0
+        """
+        alone, last = self._alone(text, epsilon), self._last()
+        if last is None:
+            budget = alone.job.answer_budget(alone.job.read_domain())
+            return self._planned(float(budget.amount), expected_errors(alone.measurements, budget)["families"])
+        content = self._content(alone)
+        with self._resolved() as engine:
+            _, squared = self._missing(content, last, engine)
+            if not squared:
+                return SessionPlan(0.0, 0.0, self._delta)
+            planned = plan_refinement(last.path, None, job=content, privacy_cost=squared)
+            found = expected_errors(preview_refinement(planned, engine), planned.job.table.privacy.budget)
+        return self._planned(squared, found["families"])
+
+    def run(self, text: str, epsilon: float, *, level: float = 0.95, frame: str = "pandas") -> dict[str, Any]:
+        """Answer statements, and charge what earlier runs do not answer as exactly.
+
+        Parameters
+        ----------
+        text : str
+            Statements separated by semicolons; a comment `-- name: cases` names the statement after it.
+        epsilon : float
+            What they would cost alone: their errors are those of a release of this budget, or smaller.
+        level : float
+            Probability that an interval covers its value.
+        frame : {"pandas", "arrow", "polars"}
+
+        Returns
+        -------
+        dict
+            Rows of each statement by name, as of `Release.query`.
+
+        Raises
+        ------
+        JobError, PlanError
+            For a statement that cannot be answered, with its place.
+        BudgetError
+            If the cap refuses; nothing was read or drawn.
+        DataError
+            If the records differ from those of the earlier runs.
+
+        Examples
+        --------
+        >>> session = dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips")
+        >>> list(session.run("SELECT COUNT(*) AS n FROM t WHERE day <> 'sun'", epsilon=1))
+        ['query-1']
+        """
+        content = self._content(self._alone(text, epsilon))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with locked(self._folder):
+            self._resume()
+            if (last := self._last()) is None:
+                self._finish(begin_run(Job.parse(content, Path.cwd()), self._directory(1)))
+            else:
+                with self._resolved() as engine:
+                    _, squared = self._missing(content, last, engine)
+                if squared:
+                    planned = plan_refinement(last.path, None, job=content, privacy_cost=squared)
+                    self._finish(start_refinement(planned, self._directory(self._count + 1), self._frame))
+        found = self.release
+        return {one.name: framed(self._rows(found, one, level), frame) for one in self._statements(text)}
+
+    @property
+    def release(self) -> Release:
+        """Release of the last run, with the values of all runs.
+
+        Raises JobError before the first run.
+
+        Examples
+        --------
+        >>> session = dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips")
+        >>> _ = session.run("SELECT day, COUNT(*) AS n FROM t GROUP BY day", epsilon=1)
+        >>> session.release.table("day").shape
+        (3, 5)
+        """
+        if not self._count:
+            raise JobError("session", "no run yet", "a run of statements", "call session.run")
+        return Release.open(self._directory(self._count))
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Epsilon and delta of all charges that count towards the cap.
+
+        Examples
+        --------
+        >>> dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips").spent["epsilon"]
+        0.0
+        """
+        figures = self._account()["spent"]
+        return {"epsilon": figures["epsilon"], "delta": figures["delta"]}
+
+    @property
+    def remaining(self) -> float:
+        """Largest epsilon, at the delta of the cap, of another run.
+
+        Examples
+        --------
+        >>> dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips").remaining
+        2.99999
+        """
+        return float(self._account()["remaining_epsilon"])
+
+    def __repr__(self) -> str:
+        who = f" for {self._analyst}" if self._analyst else ""
+        spent, left = figure(self.spent["epsilon"]), figure(self.remaining)
+        return f"Session({self._dataset}{who}: spent epsilon {spent}, left {left} at delta {power(self._delta)})"
+
+    def _capped(self, cap: Any) -> float:
+        """Return the delta of the cap, which is set if there is none. Raises JobError without a cap, or for another."""
+        pair = isinstance(cap, tuple | list) and len(cap) == len(("epsilon", "delta"))
+        if cap is not None and not pair:
+            raise JobError("session.cap", safe_repr(cap), "epsilon and delta", "write cap=(3, 1e-9)")
+        if self._arguments["ledger"] is None:
+            data_folder().mkdir(parents=True, exist_ok=True)
+        with PublicLedger.open(self._ledger, create=cap is not None) as ledger:
+            stated = self._stated(ledger)["cap"]
+            if stated is None and cap is None:
+                raise JobError("session.cap", f"none, and the ledger has none for {self._whose}",
+                               "the epsilon and delta of all runs together", "write cap=(3, 1e-9)")  # fmt: skip
+            if stated is None:
+                epsilon, delta = cap
+                ledger.set_cap(self._dataset, epsilon, delta, GDP, analyst=self._analyst)
+                stated = self._stated(ledger)["cap"]
+        if cap is not None and tuple(cap) != (stated["epsilon"], stated["delta"]):
+            raise JobError("session.cap", f"({cap[0]}, {cap[1]}), but {self._whose} has a cap of epsilon"
+                           f" {stated['epsilon']:g} at delta {stated['delta']:g}", "that cap",
+                           "leave it out, or change it by `dpscale ledger cap`")  # fmt: skip
+        if not stated["delta"]:
+            raise JobError("session.cap", "a cap in pure differential privacy", "a cap with a delta,"
+                           " for Gaussian noise", "name another dataset, or use dp.sql")  # fmt: skip
+        return float(stated["delta"])
+
+    @property
+    def _whose(self) -> str:
+        return f"dataset {self._dataset!r}" + (f" and analyst {self._analyst!r}" if self._analyst else "")
+
+    def _account(self) -> dict[str, Any]:
+        with PublicLedger.open(self._ledger, create=False) as ledger:
+            return self._stated(ledger)
+
+    def _stated(self, ledger: PublicLedger) -> dict[str, Any]:
+        """Return cap, spending and remaining budget of the dataset, or of the analyst."""
+        found: dict[str, Any] = ledger.summary()["datasets"].get(self._dataset, {})
+        if self._analyst:
+            found = found.get("analysts", {}).get(canonical(self._analyst), {})
+        return found or {"cap": None}
+
+    def _alone(self, text: str, epsilon: float) -> ReleasePlan:
+        """Return the plan of statements with the budget that they would cost alone."""
+        planned = plan_sql(text, epsilon=epsilon, delta=self._delta, mechanism=NAME, **self._arguments)
+        if any(not part.counts_rows for part in planned.job.workload):
+            raise JobError("session.run", "COUNT(DISTINCT …), whose units are measured apart",
+                           "counts, sums and statistics of rows", "use dp.sql for it")  # fmt: skip
+        return planned
+
+    def _content(self, planned: ReleasePlan) -> dict[str, Any]:
+        """Return the job of a plan with the data of the session."""
+        path = FRAME if self._frame is not None else self._path
+        privacy = planned.content["privacy"] | ({"analyst": self._analyst} if self._analyst else {})
+        return {**planned.content, "data": {**planned.content["data"], "path": path}, "privacy": privacy}
+
+    @contextmanager
+    def _resolved(self) -> Iterator[Any]:
+        engine = resolve(self._engine["client"], self._engine["scheduler"], shown(self._progress))
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+    def _directory(self, number: int) -> Path:
+        return self._folder / f"release-{number}"
+
+    @property
+    def _count(self) -> int:
+        """Number of run directories."""
+        count = 0
+        while self._directory(count + 1).exists():
+            count += 1
+        return count
+
+    def _last(self) -> Run | None:
+        """Return the last run that is measured."""
+        for number in range(self._count, 0, -1):
+            if (found := open_run(self._directory(number))).done("measure"):
+                return found
+        return None
+
+    def _resume(self) -> None:
+        """Finish the last run if it was killed after its charge; remove it if it was not charged."""
+        if not self._count:
+            return
+        last = open_run(self._directory(self._count))
+        if not last.done("measure") and not is_charged(last):
+            last.created = "folder"
+            remove_run(last)
+        elif not all(last.done(stage.name) for stage in last.stages.values() if stage.is_enabled(last)):
+            self._finish(last)
+        elif self._frame is None:
+            check_repeat(last)
+
+    def _finish(self, opened: Run) -> None:
+        """Run all stages of a run."""
+        check_repeat(opened)
+        if self._frame is not None:
+            opened.table.frame = self._frame
+            check_frame(opened.table, **self._engine)
+        with remove_on_error(opened):
+            run_stages(opened, **self._engine, progress=shown(self._progress))
+
+    def _missing(self, content: dict[str, Any], last: Run, engine: Any) -> tuple[Refinement, float]:
+        """Return the run of statements at the budget that they would cost alone, and the squared μ that is missing."""
+        privacy = content["privacy"]
+        planned = plan_refinement(last.path, privacy["epsilon"], privacy["delta"], content)
+        return planned, missing_cost(planned, engine)
+
+    def _planned(self, squared: float, errors: Sequence[Any]) -> SessionPlan:
+        epsilon = Cost(gaussian=Fraction(squared)).epsilon_or_inf(self._delta)
+        return SessionPlan(squared, epsilon, self._delta, errors)
+
+    def _statements(self, text: str) -> Sequence[Statement]:
+        return read_statements(text, dialect=str(self._arguments["dialect"]))
+
+    def _rows(self, release: Release, statement: Statement, level: float) -> Any:
+        """Return the rows of a statement from the values of all runs."""
+        answered = release.answered
+        selection = select(statement, answered.estimates.workload.domain, ())
+        return selection_table(answered, selection, level, _no_units)
+
+
+def _no_units(names: AttributeSet) -> Figures:
+    raise JobError("session.run", "COUNT(DISTINCT …)", "counts of rows", "use dp.sql for it")
