@@ -141,11 +141,13 @@ def conclusions(found: Figures) -> str:
 def sql(found: Figures) -> str:
     """Return a table of the errors of files of SELECT statements."""
     head = ["`benchmarks/sql.py`: error of one plan over that of statements planned one by one", "statements",
-            "equal parts of the budget", "best parts", "certified above the optimum"]  # fmt: skip
+            "equal parts of the budget", "best parts", "certified above the optimum",
+            "a session over equal parts", "charged of the cost alone"]  # fmt: skip
     files = [key.removesuffix(" equal") for key in found if key.endswith(" equal")]
     rows = [
         [name, f"{found[f'{name} statements']:.0f}", f"{found[f'{name} equal']:.2f}",
-         f"{found[f'{name} best split']:.2f}", f"{100 * (found[f'{name} gap'] - 1):.3f} %"] for name in files
+         f"{found[f'{name} best split']:.2f}", f"{100 * (found[f'{name} gap'] - 1):.3f} %",
+         f"{found[f'{name} session']:.2f}", f"{100 * found[f'{name} charged']:.0f} %"] for name in files
     ]  # fmt: skip
     peers = [[key.removeprefix("opendp "), f"{value:.2f}"] for key, value in found.items() if key.startswith("opendp ")]
     peer = ["counts of the mixed file by OpenDP's front end for polars, over the error of the plan", "ratio"]

@@ -8,6 +8,9 @@ sum and its number of records (`dpscale.workload.sql.aggregates`). Printed for e
     equal        error of one plan over that of plans of single statements, each with an equal part of the budget
     best split   the same, with the parts of the budget that have the least total error
     gap          certified squared error above the optimum of the workload
+    session      the same as equal for `dp.Session`, where the statements are asked in turn, each at what it would cost
+                 alone, and known residuals are not measured again
+    charged      part of the sum of these costs that the session is charged
     opendp       with --opendp: error of the counts of statements that OpenDP's polars front end answers, each with an
                  equal part of the same budget, over that of the same counts in one plan of all statements
 
@@ -121,8 +124,28 @@ def compared(text: str, domain: Domain) -> dict[str, float]:
     together, gap = error_of(statements, domain)
     single = [error_of([one], domain)[0] for one in statements]
     equal, best = len(single) * math.fsum(single), math.fsum(map(math.sqrt, single)) ** 2
+    asked, charged = session_error(statements, domain)
     return {"statements": len(single), "equal": math.sqrt(together / equal), "best split": math.sqrt(together / best),
-            "gap": 1 + gap}  # fmt: skip
+            "gap": 1 + gap, "session": math.sqrt(asked / equal), "charged": charged / len(single)}  # fmt: skip
+
+
+def session_error(statements: list[Statement], domain: Domain) -> tuple[float, float]:
+    """Return the error of a session at unit cost, and its cost if every statement alone costs 1.
+
+    A plan of error E with shares s has Σ c / s with c = s² E. A session measures residual t until it has the largest
+    share of all statements.
+    """
+    plans = [dp.plan(Workload(domain).add_sql(f"-- name: {one.name}\n{one.text}"), "residual-planner")
+             for one in statements]  # fmt: skip
+    shares = [dict(zip(plan.blocks.sets, plan.blocks.share.tolist(), strict=True)) for plan in plans]
+    known: dict[Any, float] = {}
+    for one in shares:
+        for names, share in one.items():
+            known[names] = max(share, known.get(names, 0.0))
+    cost = math.fsum(known.values())
+    errors = (share**2 * plan.error / known[names] for plan, one in zip(plans, shares, strict=True)
+              for names, share in one.items())  # fmt: skip
+    return math.fsum(errors) * cost, cost
 
 
 def against_opendp(domain: Domain) -> dict[str, float]:
@@ -182,7 +205,9 @@ def main() -> None:
         figures |= {f"{name} {key}": value for key, value in found.items()}
         equal = f"equal {found['equal']:.3f} (goal {GOALS[name]}), best split {found['best split']:.3f} (goal {BEST})"
         print(
-            f"{name:<9} {found['statements']:.0f} statements: {equal}, gap {found['gap']:.5f} (goal {GAP})", flush=True
+            f"{name:<9} {found['statements']:.0f} statements: {equal}, gap {found['gap']:.5f} (goal {GAP}),"
+            f" session {found['session']:.3f} at {found['charged']:.3f} of the cost",
+            flush=True,
         )
     if given.opendp:
         for name, ratio in against_opendp(next(files())[2]).items():

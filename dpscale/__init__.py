@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpscale.api.public import refine, run
     from dpscale.api.release import Release
     from dpscale.api.session import Session
-    from dpscale.api.sql import sql
+    from dpscale.api.sql import sql, table
     from dpscale.api.synthesizer import Synthesizer
     from dpscale.base.errors import (
         BudgetError,
@@ -70,6 +70,7 @@ _HOMES = {
     "Sketch": "dpscale.records.sketch",
     "sketch_domain": "dpscale.records.sketch",
     "sql": "dpscale.api.sql",
+    "table": "dpscale.api.sql",
 }
 
 __all__ = [
@@ -104,6 +105,7 @@ __all__ = [
     "run",
     "sketch_domain",
     "sql",
+    "table",
 ]
 
 

@@ -143,7 +143,7 @@ class Session:
     ) -> None:
         self._frame = None if is_path(data) else read_stream(data)
         self._path = os.path.realpath(data) if is_path(data) and "://" not in str(data) else str(data)
-        self._arguments = {"domain": domain, "ledger": ledger, "dataset": dataset, "unit": unit,
+        self._arguments: dict[str, Any] = {"domain": domain, "ledger": ledger, "dataset": dataset, "unit": unit,
                            "rows_per_unit": rows_per_unit, "dialect": dialect}  # fmt: skip
         self._engine = {"client": client, "scheduler": scheduler}
         self._progress, self._analyst = progress, analyst
@@ -222,7 +222,7 @@ class Session:
         Examples
         --------
         >>> session = dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips")
-        >>> list(session.run("SELECT COUNT(*) AS n FROM t WHERE day <> 'sun'", epsilon=1))
+        >>> list(session.run("SELECT COUNT(*) AS n FROM t WHERE day <> '2019-03'", epsilon=1))
         ['query-1']
         """
         content = self._content(self._alone(text, epsilon))

@@ -159,7 +159,7 @@ def _analyst(name: str, figures: dict[str, Any]) -> str:
     """Return cap, spending and remaining budget of an analyst."""
     currency = (figures["cap"] or {}).get("currency") or "gdp"
     left = f", left {_left(figures, figures['cap'], currency)}" if figures["cap"] else ""
-    return f"{name}: cap {_cap(figures['cap'])}, spent {_spent(figures, currency)}{left}"
+    return f"{name}: cap {_cap(figures['cap'])}, spent {_spent(figures['spent'], currency)}{left}"
 
 
 def _by_period(dataset: dict[str, Any]) -> list[str]:

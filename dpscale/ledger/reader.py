@@ -417,9 +417,13 @@ def statement_by_period(account: Account, stated_delta: float) -> dict[str, Any]
     return found
 
 
-def _of_analyst(account: Account, stated_delta: float) -> dict[str, Any]:
-    """Return the cap, spending and remaining budget of an analyst."""
-    return {"cap": _shown(account.caps[-1]) if account.caps else None, **_of_period(account, stated_delta)}
+def _of_analyst(account: Account, delta: float) -> dict[str, Any]:
+    """Return the cap, spending and remaining budget of an analyst, and the number of releases."""
+    cap = account.limit()
+    return {"cap": _shown(account.caps[-1]) | {"currency": cap.currency} if cap else None,
+            "spent": _figures(account, account.spent, cap.delta if cap else delta),
+            "remaining": _remaining(account), "remaining_epsilon": _remaining_epsilon(account),
+            "releases": len(account.releases)}  # fmt: skip
 
 
 def _of_period(account: Account, stated_delta: float) -> dict[str, Any]:

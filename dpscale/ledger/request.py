@@ -324,8 +324,12 @@ class CapRequest:
         before, known = ledgerrows.account(db, self.dataset), ledgerrows.known_near(db, self.dataset)
         cap = self._cap(before)
         row = ledgerrows.cap_row(cap, self._promise(before), self.period or "", self.analyst or "")
-        caps = "renewing" if self.period else "personal" if self.analyst else "caps"
-        after = replace(before, **{caps: [*getattr(before, caps), row]})
+        if self.period:
+            after = replace(before, renewing=[*before.renewing, row])
+        elif self.analyst:
+            after = replace(before, personal=[*before.personal, row])
+        else:
+            after = replace(before, caps=[*before.caps, row])
         change = self._change(after, cap, known)
         latest = self._in_force(before)
         if latest is None or cap_of(latest) != cap or self._bounded(before) != self._bounded(after):

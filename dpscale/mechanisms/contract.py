@@ -269,6 +269,8 @@ class Pooling:
         Whether a later release can start from the values of a plan.
     other_workloads : bool
         Whether a later release may have another workload.
+    missing : callable, optional
+        Returns the budget of what the evidence of earlier releases lacks of a plan at the budget of a problem.
     """
 
     pack: Callable[[Any, Workload, Instalments, Path | None], dict[str, bytes]]
@@ -276,6 +278,7 @@ class Pooling:
     read: Callable[[Any, Path, Path, Instalments], MeasurementPlan]
     accepts: Callable[[Any], bool] = always
     other_workloads: bool = True
+    missing: Callable[[Any, PlanningProblem, Any], float] | None = None
 
 
 def plan_of_period(plan: MeasurementPlan, context: PeriodContext) -> MeasurementPlan:

@@ -22,6 +22,7 @@ from dpscale.mechanisms.contract import (
 from dpscale.mechanisms.earlier_blocks import (
     EarlierBlocks,
     completing_plan,
+    missing_budget,
     pack,
     read_earlier,
     read_evidence,
@@ -60,7 +61,7 @@ def pooling_plan(plan: Any, stored: Path, folder: Path, costs: Instalments) -> F
     return started
 
 
-POOLING = Pooling(pack, next_plan, pooling_plan)
+POOLING = Pooling(pack, next_plan, pooling_plan, missing=missing_budget)
 FORMS = ("least_squares", "low_order", "measurements", "residuals")
 
 

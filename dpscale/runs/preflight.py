@@ -134,7 +134,7 @@ def check_cap(
     with suppress(TransientError), Ledger.open(place, create=False) as ledger:
         ledger.charge(job.dataset, "not yet a release", cost, EMPTY_DIGEST, privacy.epsilon, privacy.delta, False,
                       protects, public=job.engine.seed is not None, periods=periods,
-                      job=JobEntry(files=job.files))  # fmt: skip
+                      job=JobEntry(files=job.files), analyst=privacy.analyst or "")  # fmt: skip
 
 
 def check_first_release(job: Any, digest: str, fresh: bool) -> None:

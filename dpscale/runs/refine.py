@@ -20,7 +20,6 @@ from dpscale.job import Job
 from dpscale.job.data import place_entries
 from dpscale.job.digest import DIGEST_VERSION, job_digest
 from dpscale.mechanisms.contract import Instalments, Pooling
-from dpscale.mechanisms.earlier_blocks import missing_budget
 from dpscale.plans.measurement_plan import MeasurementPlan, as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.records.frames import FRAME
@@ -178,6 +177,12 @@ def _check_job(job: Job, first: TablePart) -> Job:
         raise JobError("mechanism.name", f"{job.table.method.name} for a run of {first.job.method.name}",
                        "a mechanism with a fixed plan",
                        "use weighted-residuals, or refine without --job")  # fmt: skip
+    squares = [{number.name for number in domain.numbers if number.squares}
+               for domain in (job.table.read_domain(), first.declared)]  # fmt: skip
+    if names := sorted(squares[0] ^ squares[1]):
+        asked = "the new workload alone" if names[0] in squares[0] else "the run that is refined alone"
+        raise JobError("workload", f"a variance of {', '.join(names)} in {asked}", "variances of the same numbers in"
+                       " both", "ask for it in the first run and in this one, or start a new run")  # fmt: skip
     theirs, ours = (one.to_dict()["data"] | {"domain": ""} for one in (first.run.job, job))
     differing = next((f"data.{name}" for name in theirs | ours if ours.get(name) != theirs.get(name)), "")
     if not differing and job.table.read_domain().digest != first.declared.digest:
@@ -239,10 +244,10 @@ def missing_cost(planned: Refinement, engine: Engine) -> float:
     PlanError
         If the plans cannot be pooled.
     """
-    problem = planned.job.table.planning_problem(planned.workload)
-    target = make_plan(planned.job.table, problem, engine).evidence_plan
-    assert target is not None
-    return missing_budget(target, problem, planned.first.measurements.evidence())
+    problem, missing = planned.job.table.planning_problem(planned.workload), planned.pooling.missing
+    assert missing is not None, "only fixed plans have other workloads"
+    plan = make_plan(planned.job.table, problem, engine)
+    return missing(plan.evidence_plan, problem, planned.first.measurements.evidence())
 
 
 def start_refinement(planned: Refinement, run_dir: str | Path | None = None, frame: object = None) -> Run:

@@ -47,7 +47,8 @@ NAMES = "docs/contract.md"  # lists names and what they give: no program
 ELSEWHERE = ("docs/tutorial.md", "docs/places.md", "docs/growing.md", "docs/databases.md")  # each run whole by a test
 PYTHON = [one for one in snippets_of("python") if one.page != NAMES]
 COMING = tuple(f"docs/coming/{name}.md" for name in ("opendp", "tumult", "sdv", "sql"))
-RUN = ("docs/answers.md", "docs/frames.md", "docs/refine.md", "docs/index.md", "docs/sql.md", *COMING, "README.md")
+PAGES = tuple(f"docs/{name}.md" for name in ("answers", "frames", "refine", "index", "sql", "sessions"))
+RUN = (*PAGES, *COMING, "README.md")
 DOMAIN = """
 attributes.age = {kind = "integer", low = 0, high = 90, round = 10}
 attributes.sex = {kind = "categories", values = ["F", "M"]}

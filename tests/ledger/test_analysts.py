@@ -88,7 +88,7 @@ def test_refusal_names_the_analyst(place: str) -> None:
         ledger.charge("visits", "third", squared(0.2 * BEN), DIGEST, analyst="ana")
         found = ledger.summary("visits")["datasets"]["visits"]
     assert {name: one["releases"] for name, one in found["analysts"].items()} == {"ana": 1, "ben": 1}
-    assert found["analysts"]["ben"]["squared_mu"] == pytest.approx(0.9 * BEN)
+    assert found["analysts"]["ben"]["spent"]["squared_mu"] == pytest.approx(0.9 * BEN)
     assert found["analysts"]["ben"]["cap"]["epsilon"] == 1.0
     assert found["spent"]["squared_mu"] == pytest.approx(1.1 * BEN)
 
