@@ -15,7 +15,7 @@ from dpscale.base.progress import Progress, lines
 from dpscale.domain import Domain
 from dpscale.mechanisms import DEFAULT
 from dpscale.workload.sql.selection import requested_tables
-from dpscale.workload.sql.statements import DIALECT, read_statements
+from dpscale.workload.sql.statements import DIALECT, read_statements, table_statement
 
 
 def sql(  # noqa: PLR0913
@@ -92,3 +92,57 @@ def sql(  # noqa: PLR0913
     planned = plan_sql(text, domain, epsilon=epsilon, delta=delta, unit=unit, rows_per_unit=rows_per_unit,
                        dataset=dataset, ledger=ledger, mechanism=mechanism, dialect=dialect)  # fmt: skip
     return run(planned, data=data, client=client, scheduler=scheduler, progress=progress)
+
+
+def table(
+    data: Any,
+    by: str | Sequence[str] = (),
+    *,
+    domain: Domain | str | Path,
+    epsilon: float,
+    delta: float | None = None,
+    mean: str | Sequence[str] = (),
+    level: float = 0.95,
+    frame: str = "pandas",
+    **given: Any,
+) -> Any:
+    """Publish one table: the number of records of each group, with intervals, and means if asked for.
+
+    Parameters
+    ----------
+    data : DataFrame, Arrow data, str or Path
+        A frame, or the path of files.
+    by : str or sequence of str
+        Attributes of the groups. Default: the whole data.
+    domain : Domain, str or Path
+        Public values of the attributes, or the path of a domain file.
+    epsilon, delta : float
+        Privacy budget; without `delta` the release satisfies pure ε-DP.
+    mean : str or sequence of str
+        Numbers of the domain whose means are answered too.
+    level : float
+        Probability that an interval covers its value.
+    frame : {"pandas", "arrow", "polars"}
+    **given
+        Other arguments of `dpscale.sql`, such as `unit`, `dataset` and `ledger`.
+
+    Returns
+    -------
+    DataFrame or pyarrow Table
+        The attributes; `records` and the means, each with NAME_low, NAME_high and NAME_std_error.
+
+    Raises
+    ------
+    JobError
+        For an attribute or number that the domain does not have.
+
+    Examples
+    --------
+    >>> dp.table(trips, by=["day"], domain=domain, epsilon=1).columns.tolist()
+    ['day', 'records', 'records_low', 'records_high', 'records_std_error']
+    """
+    names, numbers = ([one] if isinstance(one, str) else list(one) for one in (by, mean))
+    text = table_statement(names, numbers)
+    return sql(text, {"data": data}, domain, epsilon=epsilon, delta=delta, **given).query(
+        "table", level=level, frame=frame
+    )

@@ -1,12 +1,15 @@
-"""Command `sql`: answer a file of SELECT statements on the files of a table."""
+"""Commands `sql` and `table`: answer SELECT statements, or one table of counts and means, on the files of a table."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpscale.base import LazyModule
+from dpscale.base.errors import JobError
 from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.plan import plan_job
 from dpscale.cli.run import print_run
@@ -20,34 +23,82 @@ answers = LazyModule("dpscale.answers.selections")
 SHOWN_ROWS = 20
 
 
+def answering(command: Any) -> Any:
+    """Return a command with the options of a job of statements, and those of a run."""
+    options = (
+        click.option("--epsilon", type=float, required=True, help="Budget of all answers together."),
+        click.option("--delta", type=float, help="Without it the release satisfies pure epsilon-DP."),
+        click.option("--unit", metavar="COLUMN", help="Column of the protected unit; default: a row is protected."),
+        click.option("--rows-per-unit", type=int, metavar="N", help="Largest number of rows of a unit that count."),
+        click.option("--dataset", metavar="NAME", help="Name under which the ledger adds up costs."),
+        click.option("--ledger", metavar="PATH", help="Path or address of the ledger."),
+        click.option("--run-dir", metavar="DIR", help="Run directory."),
+        click.option("--plan", "only_plan", is_flag=True, help="Print the expected errors; spends nothing."),
+        fresh_option,
+        scheduler_option,
+        quiet_option,
+        json_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @main.command()
 @click.argument("file", metavar="FILE|TEXT")
 @click.option("--data", metavar="PATH", required=True, help="Files of the table.")
 @click.option("--domain", metavar="FILE", required=True, help="Domain file of the table.")
-@click.option("--epsilon", type=float, required=True, help="Budget of all statements together.")
-@click.option("--delta", type=float, help="Without it the release satisfies pure epsilon-DP.")
-@click.option("--unit", metavar="COLUMN", help="Column of the protected unit; default: a row is protected.")
-@click.option("--rows-per-unit", type=int, metavar="N", help="Largest number of rows of a unit that are counted.")
-@click.option("--dataset", metavar="NAME", help="Name under which the ledger adds up costs.")
-@click.option("--ledger", metavar="PATH", help="Path or address of the ledger.")
 @click.option("--dialect", metavar="NAME", help="SQL dialect of sqlglot; default: duckdb.")
-@click.option("--run-dir", metavar="DIR", help="Run directory.")
-@click.option("--plan", "only_plan", is_flag=True, help="Print the expected errors; spends nothing.")
-@fresh_option
-@scheduler_option
-@quiet_option
-@json_option
-def sql(  # noqa: PLR0913
-    file: str,
+@answering
+def sql(file: str, data: str, domain: str, dialect: str | None, **given: Any) -> None:
+    """Answer SELECT statements under one charge: planned together, consistent, with an interval in every row.
+
+    FILE has statements separated by semicolons; a comment `-- name: cases` names the statement after it. A text that
+    begins with SELECT or WITH is taken as it is. The result is a run directory; answers/queries has the rows.
+    """
+    text = {"query": file} if file.lstrip().lower().startswith(("select", "with")) else {"sql": file}
+    answer(text | _given({"dialect": dialect}), data, domain, **given)
+
+
+@main.command()
+@click.argument("data")
+@click.option("--by", metavar="A,B", default="", help="Attributes of the groups; default: the whole table.")
+@click.option("--mean", metavar="A,B", default="", help="Numbers whose means are answered too.")
+@click.option("--domain", metavar="FILE", help="Domain file; default: the file DATA.domain.toml, drafted if missing.")
+@answering
+def table(data: str, by: str, mean: str, domain: str | None, **given: Any) -> None:
+    """Publish one table: the number of records of each group, with intervals, and means if asked for."""
+    from dpscale.workload.sql.statements import table_statement
+
+    names, numbers = ([name.strip() for name in text.split(",") if name.strip()] for text in (by, mean))
+    answer({"query": table_statement(names, numbers)}, data, domain or _beside(data), **given)
+
+
+def _beside(data: str) -> str:
+    """Return the domain file beside the data; write a draft and raise JobError if there is none."""
+    from dpscale.records.sketch import make_sketch
+    from dpscale.storage.files import write_private
+
+    path = Path(data.rstrip("/"))
+    domain = path.with_name(f"{path.name.split('.')[0]}.domain.toml")
+    if not domain.exists():
+        write_private(str(domain), make_sketch(data).text())
+        raise JobError("--domain", f"missing; a private draft is in {domain}", "a domain file that you reviewed",
+                       "correct its values, set reviewed = true, and repeat the command")  # fmt: skip
+    return str(domain)
+
+
+def answer(  # noqa: PLR0913
+    text: Mapping[str, Any],
     data: str,
     domain: str,
+    *,
     epsilon: float,
     delta: float | None,
     unit: str | None,
     rows_per_unit: int | None,
     dataset: str | None,
     ledger: str | None,
-    dialect: str | None,
     run_dir: str | None,
     only_plan: bool,
     fresh: bool,
@@ -55,18 +106,13 @@ def sql(  # noqa: PLR0913
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Answer SELECT statements under one charge: planned together, consistent, with an interval in every row.
-
-    FILE has statements separated by semicolons; a comment `-- name: cases` names the statement after it. A text that
-    begins with SELECT or WITH is taken as it is. The result is a run directory; answers/queries has the rows.
-    """
-    text = {"query": file} if file.lstrip().lower().startswith(("select", "with")) else {"sql": file}
+    """Run, or plan, the job of a part of a workload with statements, and print their rows."""
     unit_keys = {"privacy_unit": unit, "max_rows_per_unit": rows_per_unit}
     budget = {"epsilon": epsilon, "delta": delta, "dataset": dataset, "ledger": ledger}
     content = {
         "data": {"path": data, "domain": domain, **_given(unit_keys)},
         "privacy": _given(budget),
-        "workload": [text | _given({"dialect": dialect})],
+        "workload": [text],
     }
     job = opening.read_job(content)
     if only_plan:
@@ -79,8 +125,22 @@ def sql(  # noqa: PLR0913
     if not as_json:
         for name in selections.statements_of(directory.table):
             click.echo(f"{name}\n{table_text(selections.read_rows(directory.table, name))}\n")
+        click.echo(_spent(job))
     files = {"queries": [f"answers/queries/{name}.parquet" for name in selections.statements_of(directory.table)]}
     print_run(directory, repeated, as_json, files)
+
+
+def _spent(job: Any) -> str:
+    """Return in words what the dataset of a job has spent."""
+    from dpscale.ledger import Ledger
+    from dpscale.ledger.account import canonical
+
+    with Ledger.open(job.privacy.ledger, create=False) as ledger:
+        [stated] = ledger.summary(job.dataset)["datasets"].values()
+    figures, left = stated["spent"], stated["remaining_epsilon"]
+    cap = "there is no cap" if left is None else f"epsilon {left:.4g} is left"
+    spent = f"epsilon {figures['epsilon']:.4g} at delta {figures['delta']:g}"
+    return f"spent: {spent} of dataset {canonical(job.dataset)}; {cap}"
 
 
 def _given(keys: dict[str, Any]) -> dict[str, Any]:

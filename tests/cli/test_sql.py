@@ -211,3 +211,45 @@ def test_growing_table_has_rows_of_each_period(folder):
     truth = frame[frame.day < "2024-03"].groupby("sex").size()
     assert (found.n - truth.to_numpy()).abs().max() < 8 * found.n_std_error.max()
     assert release.at("2024-01").query("query-1").n.tolist() == release.query("query-1", period="2024-01").n.tolist()
+
+
+def test_table_is_a_statement(folder):
+    """The table has the release of the same statement, and prints its rows and what was spent."""
+    budget = ("--epsilon", "4", "--delta", "1e-9")
+    done = call("table", "visits.csv", "--by", "sex, age", "--domain", "d.toml", *budget, "--quiet")
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[1].split() == ["sex", "age", "records"]
+    assert len(lines[2 : lines.index("")]) == 16
+    assert "spent: epsilon 4 at delta 1e-09 of dataset ./visits.csv; there is no cap" in done.output
+    text = '-- name: table\nSELECT "sex", "age", COUNT(*) AS "records" FROM data GROUP BY "sex", "age"'
+    (folder / "one.sql").write_text(text)
+    assert call(*given("one.sql", "--json", "--quiet")).exit_code == 0
+    with Ledger.open("ledger.sqlite", create=False) as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    assert len(dataset["releases"]) == 1
+
+
+def test_table_drafts_the_domain_and_asks_for_its_review(folder):
+    done = call("table", "visits.csv", "--by", "sex", "--epsilon", "1")
+    assert done.exit_code == 2
+    assert "a private draft is in visits.domain.toml" in done.stderr
+    assert not (folder / "ledger.sqlite").exists()
+    draft = folder / "visits.domain.toml"
+    assert draft.stat().st_mode & 0o077 == 0
+    assert call("table", "visits.csv", "--by", "sex", "--epsilon", "1").exit_code == 2, "not reviewed"
+    draft.write_text(draft.read_text().replace("reviewed = false", "reviewed = true"))
+    assert call("table", "visits.csv", "--by", "sex", "--epsilon", "1", "--quiet").exit_code == 0
+
+
+def test_table_in_python_has_intervals_and_means(folder):
+    frame = pd.read_csv("visits.csv")
+    found = dp.table(frame, "sex", domain="d.toml", epsilon=4, delta=1e-9, mean="age", dataset="v", ledger="l.sqlite")
+    assert found.columns.tolist()[:2] == ["sex", "records"]
+    truth = frame.groupby("sex")
+    for name, exact in (("records", truth.size()), ("age", truth["age"].mean())):
+        assert (abs(found[name] - exact.to_numpy()) <= 6 * found[f"{name}_std_error"]).all()
+    whole = dp.table(frame, domain="d.toml", epsilon=4, delta=1e-9, dataset="v", ledger="l.sqlite")
+    assert whole.columns.tolist()[0] == "records"
+    with pytest.raises(dp.JobError, match="did you mean 'sex'"):
+        dp.table(frame, ["sx"], domain="d.toml", epsilon=4, dataset="v", ledger="l.sqlite")

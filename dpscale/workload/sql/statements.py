@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
     sqlglot, exp = LazyModule("sqlglot"), LazyModule("sqlglot.expressions")
 
-__all__ = ["DIALECT", "Statement", "exp", "read_statements"]
+__all__ = ["DIALECT", "Statement", "exp", "read_statements", "table_statement"]
 
 DIALECT = "duckdb"
 FIELD = "workload.query"
@@ -195,3 +195,24 @@ def _tree(text: str, name: str, dialect: str) -> Any:
     except RecursionError:
         raise JobError(f"sql {name}", "too many levels of parentheses", "fewer levels", "remove some") from None
     return tree
+
+
+def table_statement(by: Sequence[str], means: Sequence[str] = ()) -> str:
+    """Return the statement of a table: the number of records, and means of numbers, of each group.
+
+    Parameters
+    ----------
+    by : sequence of str
+        Attributes of the groups; empty for the whole data.
+    means : sequence of str
+        Numbers.
+
+    Examples
+    --------
+    >>> print(table_statement(["region"], ["fee"]))
+    -- name: table
+    SELECT "region", COUNT(*) AS "records", AVG("fee") AS "fee" FROM data GROUP BY "region"
+    """
+    groups, numbers = ([exp.to_identifier(name, quoted=True).sql() for name in names] for names in (by, means))
+    columns = [*groups, 'COUNT(*) AS "records"', *(f"AVG({name}) AS {name}" for name in numbers)]
+    return f"-- name: table\nSELECT {', '.join(columns)} FROM data" + f" GROUP BY {', '.join(groups)}" * bool(groups)
