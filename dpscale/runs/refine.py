@@ -180,8 +180,8 @@ def _check_job(job: Job, first: TablePart) -> Job:
     squares = [{number.name for number in domain.numbers if number.squares}
                for domain in (job.table.read_domain(), first.declared)]  # fmt: skip
     if names := sorted(squares[0] ^ squares[1]):
-        asked = "the new workload alone" if names[0] in squares[0] else "the run that is refined alone"
-        raise JobError("workload", f"a variance of {', '.join(names)} in {asked}", "variances of the same numbers in"
+        where = "the new workload alone" if names[0] in squares[0] else "the run that is refined alone"
+        raise JobError("workload", f"a variance of {', '.join(names)} in {where}", "variances of the same numbers in"
                        " both", "ask for it in the first run and in this one, or start a new run")  # fmt: skip
     theirs, ours = (one.to_dict()["data"] | {"domain": ""} for one in (first.run.job, job))
     differing = next((f"data.{name}" for name in theirs | ours if ours.get(name) != theirs.get(name)), "")
