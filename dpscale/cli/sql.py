@@ -71,10 +71,10 @@ def table(data: str, by: str, mean: str, domain: str | None, **given: Any) -> No
     from dpscale.workload.sql.statements import table_statement
 
     names, numbers = ([name.strip() for name in text.split(",") if name.strip()] for text in (by, mean))
-    answer({"query": table_statement(names, numbers)}, data, domain or _beside(data), **given)
+    answer({"query": table_statement(names, numbers)}, data, domain or _domain_file(data), **given)
 
 
-def _beside(data: str) -> str:
+def _domain_file(data: str) -> str:
     """Return the domain file beside the data; write a draft and raise JobError if there is none."""
     from dpscale.records.sketch import make_sketch
     from dpscale.storage.files import write_private
