@@ -15,7 +15,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 from dpscale.answers import statistics
 from dpscale.answers.controlled_rounding import adjust_to_constraints
 from dpscale.answers.published_numbers import (
+    COLUMNS as COLUMNS_OF_NUMBERS,
     STATISTIC,
     UNRELIABLE,
     NumberTable,
@@ -43,16 +44,20 @@ from dpscale.answers.published_trees import (
     names_levels,
     tree_tables,
 )
-from dpscale.answers.tables import EXTRAPOLATED, FIGURES, Answered, column, texts
-from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
+from dpscale.answers.statistical_files import STATISTICAL, Cube, cube_of
+from dpscale.answers.tables import EXTRAPOLATED, FIGURES, LEVEL, Answered, column, texts
+from dpscale.base.arrow import arrow_csv, pa, pc, pq, without_dictionaries
 from dpscale.base.display import escape_formula
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.rules import possible
+from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.storage.files import write_whole
+from dpscale.workload import RECORDS
 
 MOST_CELLS = 20_000
+BELOW_MINIMUM = "minimum"  # flag of counts that the minimum-frequency rule hides
 MOST_SETS = 2000
 FILE = "croissant.json"
 CONFORMS = "http://mlcommons.org/croissant/1.0"
@@ -103,7 +108,7 @@ COLUMNS = {
     "count": "published number of records",
     "value": "published value",
     "std_error": "standard error of the estimate that the value comes from; empty: unknown",
-    "flag": "'unreliable' if the error is large for the value",
+    "flag": "'unreliable' if the error is large for the value, 'minimum' if the count is below that of publication",
 }
 
 
@@ -113,7 +118,7 @@ class Published:
 
     `listed` has the answers of queries that are listed by predicates, by label and attributes: values without a margin
     in common, each rounded alone. `numbers` has sums, means and other statistics of numbers. `notes` are lines for the
-    readme.
+    readme. `ends` has the 95 % intervals of the counts, from the estimates and not below 0.
     """
 
     total: int
@@ -123,6 +128,7 @@ class Published:
     listed: Sequence[tuple[str, pa.Table]] = ()
     numbers: Sequence[NumberTable] = ()
     notes: Sequence[str] = ()
+    ends: Mapping[AttributeSet, tuple[Floats, Floats]] = field(default_factory=dict)
 
 
 def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
@@ -133,7 +139,15 @@ def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
     numbers = [*number_tables(answered, requested, found.tables, MOST_CELLS)]
     listed = [*_listed(answered, requested)]
     notes = NOTES if has_levels else ()
-    return Published(total, found.tables, found.errors, found.left_out, listed, numbers, notes)
+    ends = {names: _ends(answered, names) for names in found.tables}
+    return Published(total, found.tables, found.errors, found.left_out, listed, numbers, notes, ends)
+
+
+def _ends(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats]:
+    """Return the ends of the intervals of all cells of a set."""
+    estimate, error = answered.cells(names)
+    margin = half_width(LEVEL, answered.estimates.noise) * error
+    return np.maximum(estimate - margin, 0), np.maximum(estimate + margin, 0)
 
 
 def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: int, most_cells: int) -> WholeTables:
@@ -245,22 +259,31 @@ def write_published(
     limit: float,
     formats: Sequence[str],
     counted: str = "",
+    minimum: int = 0,
 ) -> list[str]:
     """Write all files of a publication and return their names.
 
     An older publication is replaced; a folder with other files is refused. `counted` states in words what is counted of
-    a privacy unit (`Protection.counted`).
+    a privacy unit (`Protection.counted`). Counts below `minimum`, and numbers of such groups, are not published.
     """
     description = f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION
     _emptied(folder)
+    if minimum:
+        published = replace(published, numbers=[one for one in published.numbers if "count" in one.table.column_names])
     tables = {name: labelled(domain, published, names, limit) for name, names in _names(published.tables)}
     tables |= {name: flagged(table, limit) for name, table in _listed_names(published)}
     tables |= {name: flag_values(one, limit) for name, one in _number_names(published)}
+    tables = {name: with_minimum(table, minimum) for name, table in tables.items()}
     for kind in formats:
-        FORMATS[kind](folder, tables, release, description)
+        if kind in FORMATS:
+            FORMATS[kind](folder, tables, release, description)
+        else:
+            cubes = [*_cubes(domain, published, tables, [description, *flag_notes(limit, minimum)])]
+            STATISTICAL[kind](_place(folder, kind), cubes, f"release {release}")
     _csv(folder / CODEBOOK, codebook(domain, published))
     write_whole(
-        folder / README, readme(published, release, limit, dict(_names(published.tables)), description).encode()
+        folder / README,
+        readme(published, release, limit, dict(_names(published.tables)), description, minimum).encode(),
     )
     files = _files(folder)
     described = describe(folder, files, tables, release, description)
@@ -294,6 +317,46 @@ def flagged(table: pa.Table, limit: float) -> pa.Table:
     return table.append_column("flag", pa.array(flags.tolist(), pa.string()))
 
 
+def with_minimum(table: pa.Table, minimum: int) -> pa.Table:
+    """Return a table without the figures of cells whose published count is below a minimum."""
+    if not minimum or "count" not in table.column_names:
+        return table
+    small = pc.less(table["count"], minimum)
+    figures = [name for name in table.column_names if name in COLUMNS_OF_NUMBERS]
+    for name in figures:
+        kind = table.schema.field(name).type
+        hidden = pa.scalar(BELOW_MINIMUM if name == "flag" else None, kind)
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pc.if_else(small, hidden, table[name]))
+    return table
+
+
+def flag_notes(limit: float, minimum: int) -> list[str]:
+    """Return sentences on the flags of a publication."""
+    notes = [f"Values whose standard error is more than {limit:g} times the value are unreliable."]
+    if minimum:
+        notes.append(f"Counts below {minimum} and the numbers of such groups are not shown. This is a convention;"
+                     " the protection is the noise. Margins may determine a count that is not shown.")  # fmt: skip
+    return notes
+
+
+def _cubes(
+    domain: Domain, published: Published, tables: Mapping[str, pa.Table], notes: Sequence[str]
+) -> Iterator[Cube]:
+    """Yield the tables as cubes for the files of statistical offices; counts with their intervals."""
+    counts, numbers = dict(_names(published.tables)), dict(_number_names(published))
+    for name, table in tables.items():
+        title, unit, more = f"Number of records: {name[4:]}", RECORDS, list[str]()
+        if name in counts:
+            title = f"Number of records by {', '.join(counts[name])}"
+            missing = pc.is_null(table["count"])
+            for end, own in zip(("low", "high"), published.ends.get(counts[name], ()), strict=False):
+                table = table.append_column(end, pc.if_else(missing, None, pa.array(own.reshape(-1), from_pandas=True)))
+        elif name in numbers:
+            title, unit, more = numbers[name].title, numbers[name].unit, [numbers[name].description]
+        yield cube_of(name, table, title[:1].upper() + title[1:], unit, [*notes, *more], {})
+
+
 def _listed_names(published: Published) -> Iterator[tuple[str, pa.Table]]:
     """Yield file names and tables of listed queries, numbered after the other tables."""
     for number, (name, table) in enumerate(published.listed, start=len(published.tables) + 1):
@@ -321,7 +384,12 @@ def codebook(domain: Domain, published: Published) -> pa.Table:
 
 
 def readme(
-    published: Published, release: str, limit: float, files: Mapping[str, AttributeSet], description: str = DESCRIPTION
+    published: Published,
+    release: str,
+    limit: float,
+    files: Mapping[str, AttributeSet],
+    description: str = DESCRIPTION,
+    minimum: int = 0,
 ) -> str:
     """Return the text that describes the tables, their computation, and the omitted sets."""
     listed = [f"  {name}: {', '.join(names)}" for name, names in files.items()]
@@ -342,7 +410,7 @@ def readme(
         "count      the published number",
         "std_error  standard error of the underlying estimate; empty: unknown",
         f"flag       '{UNRELIABLE}' if the standard error is more than {limit:g} times the count (or than {limit:g},"
-        " for a count of 0)", *numbers,
+        " for a count of 0)", *([f"flag 'minimum': {flag_notes(limit, minimum)[1]}"] if minimum else []), *numbers,
         "", "Labels are in codebook.csv.", "", "Tables", *listed, "", "Omitted", *out, "",
     ])  # fmt: skip
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpscale.api.release import Release
     from dpscale.runs.run import Run
 
+FORMATS = ["csv", "parquet", "xlsx", "px", "json-stat", "sdmx-csv"]
 opening, estimates = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.estimates")
 
 
@@ -182,8 +183,9 @@ def _optimality_line(found: dict[str, Any]) -> str:
 @click.option("--degree", type=click.IntRange(min=1), help="Only sets with this number of attributes.")
 @click.option("--limit", type=click.FloatRange(min=0), default=0.5, show_default=True,
               help="Flag counts with a larger relative standard error.")  # fmt: skip
-@click.option("--format", "formats", type=click.Choice(["csv", "parquet", "xlsx"]), multiple=True, default=("csv",),
+@click.option("--format", "formats", type=click.Choice(FORMATS), multiple=True, default=("csv",),
               show_default=True, help="Repeatable; xlsx requires the extra dpscale[excel].")  # fmt: skip
+@click.option("--minimum", type=click.IntRange(min=0), default=0, metavar="N", help="Hide counts below N.")
 @json_option
 def publish(
     run_dir: str,
@@ -192,6 +194,7 @@ def publish(
     degree: int | None,
     limit: float,
     formats: tuple[str, ...],
+    minimum: int,
     as_json: bool,
 ) -> None:
     """Write whole, non-negative tables that add up, with a readme and a codebook, at no cost."""
@@ -204,7 +207,9 @@ def publish(
     for own in release.tables.values():
         check_outputs(own.path, own.manifest["stages"])
     folders = {name: folder if one is release else folder / name for name, one in release.tables.items()}
-    tables = {name: _one(release.tables[name], own, named, degree, limit, formats) for name, own in folders.items()}
+    tables = {
+        name: _one(release.tables[name], own, named, degree, limit, formats, minimum) for name, own in folders.items()
+    }
     summary = {"published": str(folder), "tables": tables, **(tables["data"] if folder in folders.values() else {})}
     if as_json:
         click.echo(json.dumps(summary))
@@ -216,14 +221,20 @@ def publish(
 
 
 def _one(
-    release: Release, folder: Path, sets: list[list[str]], degree: int | None, limit: float, formats: tuple[str, ...]
+    release: Release,
+    folder: Path,
+    sets: list[list[str]],
+    degree: int | None,
+    limit: float,
+    formats: tuple[str, ...],
+    minimum: int,
 ) -> dict[str, Any]:
     """Publish one table and return its summary."""
     from dpscale.answers.publish import chosen, publish as made, write_published
 
     published = made(release.answered, chosen(release.answered, sets, degree))
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats,
-                            estimates.counted_words(opening.open_readable(release.path).table))  # fmt: skip
+                            estimates.counted_words(opening.open_readable(release.path).table), minimum)  # fmt: skip
     return {
         "sets": len(published.tables) + len(published.listed) + len(published.numbers),
         "total": published.total,

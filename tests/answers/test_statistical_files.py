@@ -1,0 +1,186 @@
+"""Files of statistical offices, read by independent readers: pyaxis, pyjstat and pysdmx."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.answers.statistical_files import Cube, Dimension, json_stat, px_text, sdmx_text
+from tests.runs.small import table, write_job, write_table
+
+pyaxis = pytest.importorskip("pyaxis.pyaxis", reason="pyaxis reads PC-Axis")
+pyjstat = pytest.importorskip("pyjstat.pyjstat", reason="pyjstat reads JSON-stat")
+pysdmx_io = pytest.importorskip("pysdmx.io", reason="pysdmx reads SDMX-CSV")
+FORMATS = ("csv", "px", "json-stat", "sdmx-csv")
+
+
+def publish(run: Path, out: Path, *more: str) -> Path:
+    formats = [word for name in FORMATS for word in ("--format", name)]
+    done = CliRunner().invoke(main, ["publish", str(run), "--out", str(out), *formats, *more])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("statistical")
+    write_table(place / "data", table())
+    return dp.run(write_job(place), place / "run").path
+
+
+@pytest.fixture(scope="module")
+def published(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return publish(run, tmp_path_factory.mktemp("out") / "published")
+
+
+def expected(published: Path, name: str = "001-age-sex") -> pd.DataFrame:
+    """Return the published table of counts, by its labels."""
+    found = pd.read_csv(published / "csv" / f"{name}.csv", keep_default_na=False, dtype=str)
+    return found.set_index(["age", "sex"])
+
+
+def read_cells(path: Path) -> pd.DataFrame:
+    """Return dimensions and values; those that are not published are two points."""
+    return pyaxis.parse(str(path), encoding="utf-8")["DATA"].fillna({"DATA": ".."})
+
+
+def read_px(path: Path) -> pd.DataFrame:
+    found = read_cells(path)
+    return found.pivot_table(index=["age", "sex"], columns="measure", values="DATA", aggfunc="first", sort=False)
+
+
+def test_pc_axis_has_values_intervals_and_flags(published: Path) -> None:
+    found, wanted = read_px(published / "px" / "001-age-sex.px"), expected(published)
+    assert found.index.tolist() == wanted.index.tolist()
+    assert found["value"].astype(float).tolist() == wanted["count"].astype(float).tolist()
+    assert found["standard error"].astype(float).to_numpy() == pytest.approx(
+        wanted["std_error"].astype(float), abs=0.01
+    )
+    assert (found["unreliable (1) or not (0)"].astype(float) == (wanted["flag"] == "unreliable")).all()
+    low, high = (found[f"{end} end of the 95 % interval"].astype(float) for end in ("lower", "upper"))
+    assert (low >= 0).all()
+    assert (high - low <= 2 * 1.96 * wanted["std_error"].astype(float).to_numpy() + 0.1).all()
+
+
+def test_pc_axis_has_the_keywords_that_it_requires(published: Path) -> None:
+    text = (published / "px" / "001-age-sex.px").read_text("utf-8")
+    lines = text.split("\n")
+    for keyword in (
+        "MATRIX",
+        "SUBJECT-CODE",
+        "SUBJECT-AREA",
+        "DECIMALS",
+        "TITLE",
+        "CONTENTS",
+        "UNITS",
+        "STUB",
+        "HEADING",
+    ):
+        assert any(line.startswith(f"{keyword}=") for line in lines), keyword
+    assert max(map(len, lines)) <= 256
+    assert "Post-processing of a differentially private release" in text
+
+
+def test_json_stat_is_read_with_labels_and_status(published: Path) -> None:
+    text = (published / "json-stat" / "001-age-sex.json").read_text("utf-8")
+    frame = pyjstat.Dataset.read(text).write("dataframe")
+    found = frame.pivot_table(index=["age", "sex"], columns="measure", values="value", sort=False)
+    wanted = expected(published)
+    assert [tuple(map(str, row)) for row in found.index] == wanted.index.tolist()
+    assert found["value"].tolist() == wanted["count"].astype(float).tolist()
+    content = json.loads(text)
+    assert content["role"] == {"metric": ["measure"]}
+    assert content["dimension"]["measure"]["category"]["unit"]["value"]["label"] == "records"
+    marked = {int(place) // content["size"][-1] for place in content["status"]}
+    assert marked == set(np.flatnonzero((wanted["flag"] == "unreliable").to_numpy()))
+
+
+def test_sdmx_csv_is_read_with_its_attributes(published: Path) -> None:
+    path = published / "sdmx-csv" / "001-age-sex.csv"
+    (dataset,) = pysdmx_io.read_sdmx(str(path), validate=False).data
+    assert dataset.short_urn == "Dataflow=DPSCALE:T_001_AGE_SEX(1.0)"
+    wanted = expected(published)
+    assert dataset.data["OBS_VALUE"].astype(float).tolist() == wanted["count"].astype(float).tolist()
+    assert (dataset.data["OBS_STATUS"] == "U").tolist() == (wanted["flag"] == "unreliable").tolist()
+    codes = pd.read_csv(path.with_name("codelists.csv"), dtype=str, keep_default_na=False)
+    labels = {
+        dimension: dict(zip(own["code"], own["label"], strict=True)) for dimension, own in codes.groupby("dimension")
+    }
+    ages, sexes = (dataset.data[name].astype(str).map(labels[name]) for name in ("AGE", "SEX"))
+    found = list(zip(ages, sexes, strict=True))
+    assert found == wanted.index.tolist()
+
+
+def test_minimum_hides_small_counts_in_every_format(run: Path, tmp_path: Path) -> None:
+    whole = publish(run, tmp_path / "whole")
+    counts = expected(whole)["count"].astype(int)
+    least = int(counts.median())
+    out, small = publish(run, tmp_path / "out", "--minimum", str(least)), counts < least
+    assert 0 < small.sum() < len(small)
+    wanted = expected(out)
+    assert ((wanted["flag"] == "minimum") == small).all()
+    assert ((wanted["count"] == "") == small).all()
+    assert ((wanted["std_error"] == "") == small).all()
+    assert (wanted["count"][~small] == expected(whole)["count"][~small]).all()
+    assert ((read_px(out / "px" / "001-age-sex.px")["value"] == "..") == small).all()
+    content = json.loads((out / "json-stat" / "001-age-sex.json").read_text())
+    assert sum(mark == "Q" for mark in content["status"].values()) == content["size"][-1] * small.sum()
+    assert [one is None for one in content["value"][:: content["size"][-1]]] == small.tolist()
+    rows = pd.read_csv(out / "sdmx-csv" / "001-age-sex.csv")
+    assert ((rows["OBS_STATUS"] == "Q") == small.to_numpy()).all()
+    assert rows["CONF_LOW"].isna().tolist() == small.tolist()
+    for text in ((out / "README.txt").read_text(), " ".join(content["note"])):
+        assert f"Counts below {least}" in text
+        assert "Margins may determine a count that is not shown" in text
+
+
+def small_cube(labels: list[str]) -> Cube:
+    values = np.array([[1.0, np.nan], [2.5, 4.0]])
+    status = np.array([["A", "Q"], ["U", "A"]])
+    dimensions = [Dimension("a", 'title; "of" a', labels), Dimension("b", "b", ["x", "y"])]
+    return Cube(
+        "001-a-b", "Values by a", "EUR", dimensions, {"value": values, "std_error": values / 10}, status, ["n;o"]
+    )
+
+
+@pytest.mark.parametrize("labels", [["N", "S"], ["ä; b", 'c "d"'], ["same", "same;"], ["x" * 300, "=1+1"], ["x" * 300, "x" * 299]])
+def test_labels_of_all_kinds_are_kept(labels: list[str], tmp_path: Path) -> None:
+    cube = small_cube(labels)
+    (tmp_path / "a.px").write_text(px_text(cube, "r"), "utf-8", newline="")
+    found = read_cells(tmp_path / "a.px")
+    assert found["DATA"].tolist()[::3] == ["1.00", "..", "2.50", "4.00"]
+    shown = list(dict.fromkeys(found["title, 'of' a"]))
+    assert len(shown) == 2
+    frame = pyjstat.Dataset.read(json.dumps(json_stat(cube, "r"))).write("dataframe")
+    assert list(dict.fromkeys(frame['title; "of" a'])) == list(dict.fromkeys(labels))
+    (tmp_path / "a.csv").write_text(sdmx_text(cube, "r"))
+    (dataset,) = pysdmx_io.read_sdmx(str(tmp_path / "a.csv"), validate=False).data
+    assert dataset.data["OBS_STATUS"].tolist() == ["A", "Q", "U", "A"]
+
+
+def test_numbers_have_their_unit_and_range(tmp_path: Path) -> None:
+    source = np.random.default_rng(1)
+    frame = pd.DataFrame({"sex": source.choice(["F", "M"], 900), "fee": source.integers(0, 50, 900)})
+    (tmp_path / "d.toml").write_text(
+        '[attributes.sex]\nkind = "categories"\nvalues = ["F", "M"]\n[numbers.fee]\nlow = 0\nhigh = 50\n'
+    )
+    frame.to_csv(tmp_path / "fees.csv", index=False)
+    job = {"data": {"path": str(tmp_path / "fees.csv"), "domain": str(tmp_path / "d.toml")},
+           "privacy": {"epsilon": 4.0, "delta": 1e-9, "ledger": str(tmp_path / "l.sqlite"), "dataset": "fees"},
+           "workload": [{"family": "mean", "of": "fee", "attributes": [["sex"]]}]}  # fmt: skip
+    release = dp.run(job, tmp_path / "run", progress=None)
+    out = publish(release.path, tmp_path / "out")
+    (path,) = (out / "json-stat").glob("*mean-fee-sex.json")
+    content = json.loads(path.read_text())
+    assert content["label"] == "Mean of fee by sex"
+    assert content["dimension"]["measure"]["category"]["unit"]["value"]["label"] == "fee"
+    assert any("values are clipped to 0 … 50" in note for note in content["note"])
+    assert content["id"] == ["sex", "measure"]
+    assert list(content["dimension"]["measure"]["category"]["index"]) == ["value", "low", "high", "std_error"]
