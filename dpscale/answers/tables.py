@@ -269,8 +269,11 @@ def label_name(name: str, others: Sequence[str] = FIGURES) -> str:
 
 
 def checked_names(attributes: str | Sequence[str]) -> AttributeSet:
-    """Return the names as a tuple; a text is the name of one attribute."""
-    return (attributes,) if isinstance(attributes, str) else tuple(attributes)
+    """Return the names as a tuple; a text is the name of one attribute. Raises JobError for other objects."""
+    names = (attributes,) if isinstance(attributes, str) else attributes
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise JobError("attributes", safe_repr(attributes), "names of attributes", 'write ["age", "sex"]')
+    return tuple(names)
 
 
 def check_level(level: float) -> None:

@@ -357,6 +357,9 @@ def plan(
               "domain": domain}  # fmt: skip
     if isinstance(queries, Mapping | str | Path):
         if given := [name for name, value in budget.items() if value is not None]:
+            if domain is not None and isinstance(queries, str):
+                raise JobError("plan.queries", f"{safe_repr(queries)}, a text, which is the path of a job",
+                               "a list of attribute sets", f"write [[{queries!r}]]")  # fmt: skip
             raise JobError(f"plan.{given[0]}", "given together with a job", "a job that states it", "leave it out")
         return _whole_job(queries)
     if epsilon is None:

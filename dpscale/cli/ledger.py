@@ -109,7 +109,7 @@ def ledger_text(summary: dict[str, Any]) -> str:
 
 def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
     return [
-        f"dataset {name}",
+        f"dataset {name}: {_in_words(dataset)}",
         *_line("protects", dataset["protects"] or "no unit yet"),
         *_line("currency", dataset["currency"]),
         *_line("cap", _cap(dataset["cap"])),
@@ -129,6 +129,19 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
         *_line("head", dataset.get("head", "")),
         *(f"  - {_release(row)}" for row in dataset["releases"]),
     ]
+
+
+def _in_words(dataset: dict[str, Any]) -> str:
+    """Return what was spent and what is left."""
+    figures, cap = dataset["spent"], dataset["cap"]
+    number = len(dataset["releases"])
+    epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.4g}"
+    said = f"{number:,} release{'s' * (number != 1)} spent epsilon {epsilon}"
+    if not cap:
+        return f"{said}; there is no cap on the total"
+    left = dataset["remaining_epsilon"]
+    more = f"one more release may have {left:.4g}" if left else "nothing is left"
+    return f"{said} of {cap['epsilon']:.4g}; {more}"
 
 
 def _line(label: str, text: str) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,8 +23,10 @@ opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.r
 create, kinds = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.kinds")
 planning = LazyModule("dpscale.runs.stages.plan")
 LATER = (
-    "families", "levels", "time", "curve", "needed", "compared", "certificate", "advice", "attack_risk", "costs",
+    "families", "levels", "rows", "time", "curve", "needed", "compared", "certificate", "advice", "attack_risk",
+    "costs",
 )  # fmt: skip
+GROUP, WIDTH = 1000, 80  # records of a group whose mean's error is stated, and letters of a line
 SHOWN_SPACES = 20  # that are too large, in text
 FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
 
@@ -34,17 +37,21 @@ FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "st
 @click.option("--compare", is_flag=True, help="Plan with every mechanism and print their errors.")
 @click.option("--error", metavar="RECORDS|NAME=RECORDS", help="Print the epsilon at which an error is RECORDS.")
 @click.option("--costs", is_flag=True, help="Plan without each SELECT in turn; print what it costs the others.")
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Also print errors of means for N records.")
+@click.option("--verbose", "-v", is_flag=True, help="Also print the notes of the planner.")
 @click.option("--certify", is_flag=True, help="Solve small residual spaces again by cvxpy; print both errors.")
 @fresh_option
 @scheduler_option
 @quiet_option
 @json_option
-def plan(
+def plan(  # noqa: PLR0913
     job: str,
     run_dir: str | None,
     compare: bool,
     error: str | None,
     costs: bool,
+    rows: int | None,
+    verbose: bool,
     certify: bool,
     fresh: bool,
     scheduler: str | None,
@@ -54,7 +61,7 @@ def plan(
     """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
     read = opening.read_job(job)
     _warn_of_files(read)
-    plan_job(read, run_dir, compare, _wanted(error), costs, certify, fresh, scheduler, quiet, as_json)
+    plan_job(read, run_dir, compare, _wanted(error), costs, certify, fresh, scheduler, quiet, as_json, rows, verbose)
 
 
 Wanted = tuple[str | None, float]  # family and its error
@@ -75,7 +82,7 @@ def _wanted(text: str | None) -> Wanted | None:
         ) from None
 
 
-def plan_job(
+def plan_job(  # noqa: PLR0913
     read: Any,
     run_dir: str | None = None,
     compare: bool = False,
@@ -86,6 +93,8 @@ def plan_job(
     scheduler: str | None = None,
     quiet: bool = False,
     as_json: bool = False,
+    rows: int | None = None,
+    verbose: bool = False,
 ) -> None:
     """Plan a job and print the expected errors; the arguments are those of `plan`."""
     from dpscale.base.numerics import one_thread
@@ -104,6 +113,9 @@ def plan_job(
                 summaries[name]["costs"] = _costs(own, plans[name], engine)
             for name in jobs if certify else ():
                 summaries[name]["certificate"] = _certificate(plans[name])
+            for one in summaries.values():
+                one["rows"] = rows
+                one["notes"] = one["notes"] if verbose or as_json else []
             if not overview:
                 summaries["data"]["attack_risk"] = planned_risk(read.table).describe()
         finally:
@@ -315,6 +327,7 @@ def plan_text(summary: dict[str, Any]) -> str:
             "expected error of an answer (root mean square, in records if no unit is named), and the worst set",
         ]
         lines += [_family(one) for one in summary["families"]]
+        lines += _means(summary["families"], summary.get("rows"))
         title = "error by level of a hierarchy, over the cells of all tables at the level"
         lines += ["", title, *map(_level, summary["levels"])] if summary["levels"] else []
         at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
@@ -333,7 +346,18 @@ def plan_text(summary: dict[str, Any]) -> str:
         lines += ["", f"mechanisms, with the error of an answer {unit}", *map(_mechanism, summary["compared"])]
     lines += ["", *certificate_text(summary["certificate"])] if "certificate" in summary else []
     risk = [summary["attack_risk"]["sentence"]] if "attack_risk" in summary else []
-    return "\n".join([*lines, "", *summary["advice"], *risk])
+    return "\n".join([*lines, "", *(textwrap.fill(text, WIDTH) for text in (*summary["advice"], *risk))])
+
+
+def _means(families: Sequence[Mapping[str, Any]], rows: int | None) -> Iterator[str]:
+    """Yield the errors of means, which depend on the size of a group, and those of groups of equal parts of rows."""
+    for one in families:
+        if not str(one["unit"]).endswith(f", of {GROUP:,} records"):
+            continue
+        unit, sizes = str(one["unit"]).partition(",")[0], [GROUP, GROUP // 10]
+        sizes += [max(rows * one["sets"] // one["queries"], 1)] if rows else []
+        errors = [f"± {figure(one['error'] * GROUP / size)} for a group of {size:,}" for size in sizes]
+        yield f"{'':>12}{one['family']}: {unit} {', '.join(errors)}"
 
 
 def certificate_text(certificate: Mapping[str, Any]) -> Iterator[str]:

@@ -143,8 +143,23 @@ def _attributes(name: Any, value: object) -> list[Attribute]:
         return from_tables({name: {"kind": "boolean"}})
     if isinstance(value, Mapping):
         return from_tables({name: dict(value)})
+    dimensions: Any = getattr(value, "ndim", 0)
+    if hasattr(value, "__array__") and dimensions:
+        raise DomainError(f"attributes.{name}", f"an object of type {type(value).__name__}, whose values may be those"
+                          " of records", "public values, as a list that you wrote",
+                          f'write dp.Domain({name}=["x", "y"]),' " or review a draft of dp.sketch_domain")  # fmt: skip
+    if isinstance(value, tuple) and len(value) == len(("low", "high")) and _are_ends(*value):
+        low, high = value
+        raise DomainError(f"attributes.{name}", f"({low}, {high}), which may be two values or a range",
+                          "a list for two values, or a table for whole numbers of a range",
+                          f'write [{low}, {high}], or {{"kind": "integer", "low": {low}, "high": {high}}}')  # fmt: skip
     if isinstance(value, Integral) or hasattr(value, "__index__"):
         return [coded(name, value)]  # type: ignore[arg-type]
     if isinstance(value, list | tuple | range):  # anything else may contain records
         return from_tables({name: {"kind": "categories", "values": list(value)}})
     raise DomainError(f"attributes.{name}", safe_repr(value), EXPECTED, f"write dp.Domain({name}=10) or a list")
+
+
+def _are_ends(low: object, high: object) -> bool:
+    """Return whether two values may be the ends of a range."""
+    return isinstance(low, Integral) and isinstance(high, Integral) and int(high) > int(low) + 1

@@ -402,7 +402,7 @@ class Domain(AxisIndex):
             got = f"cannot read {display_path(path)} ({reason})"
             raise DomainError("domain", got, "a domain file", "check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            got = f"{display_path(path)} is not TOML{toml_fault(error)}"
+            got = f"{display_path(path)} is not TOML{toml_fault(error, path)}"
             raise DomainError("domain", got, "a domain file", "fix the syntax") from None
 
         if is_too_deep(content):

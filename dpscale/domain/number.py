@@ -260,7 +260,7 @@ def _read_number(name: str, table: Any) -> Number:
     if "fallback" in table and search is None:
         raise DomainError(f"{field}.fallback", "given with public ends", "a private end", "remove it")
     if not isinstance(table.get("squares", False), bool):
-        raise DomainError(f"{field}.squares", safe_repr(table["squares"]), "true or false", "fix it")
+        raise DomainError(f"{field}.squares", safe_repr(table["squares"]), "true or false", "write squares = true")
 
     policies: dict[str, Any] = {
         key: read_policy(field, key, table[key], POLICIES[key]) for key in POLICIES if key in table
@@ -293,7 +293,9 @@ def _read_unit_bound(field: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
     rows = table.get("rows_per_unit", 1)
     if table["per_unit"] != TOTAL:
-        raise DomainError(f"{field}.per_unit", safe_repr(table["per_unit"]), f'"{TOTAL}"', "fix it, or leave it out")
+        raise DomainError(
+            f"{field}.per_unit", safe_repr(table["per_unit"]), f'"{TOTAL}"', f'write per_unit = "{TOTAL}"'
+        )
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
         raise DomainError(f"{field}.rows_per_unit", safe_repr(rows), "a whole number above 0", "leave it out")
     return {"per_unit": TOTAL, "rows_per_unit": rows}
@@ -306,7 +308,7 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
     """
     step = read_exact(f"{field}.step", table.get("step", 1))
     if step <= 0:
-        raise DomainError(f"{field}.step", safe_repr(table["step"]), "a number above 0", "fix it")
+        raise DomainError(f"{field}.step", safe_repr(table["step"]), "a number above 0", "write step = 0.5")
 
     hidden = [key for key in ("low", "high") if table[key] == PRIVATE]
     ends = {key: read_exact(f"{field}.{key}", table[key]) / step for key in ("low", "high") if key not in hidden}
@@ -339,7 +341,7 @@ def _read_fallback(field: str, given: object, search: EndSearch, step: Fraction)
     """Return the range, in steps, that is used if a search sees no values: a number for each private end."""
     takes = f"a list with a public number for {' and '.join(search.searched)}"
     if not isinstance(given, list | tuple) or len(given) != len(search.searched):
-        raise DomainError(field, safe_repr(given), takes, "fix it")
+        raise DomainError(field, safe_repr(given), takes, "write fallback = [0, 100]")
 
     ends = {name: read_exact(field, end) / step for name, end in zip(search.searched, given, strict=True)}
     if any(end.denominator != 1 or abs(end) >= EXACT for end in ends.values()):
@@ -347,7 +349,7 @@ def _read_fallback(field: str, given: object, search: EndSearch, step: Fraction)
 
     low, high = (int(ends[name]) if name in ends else getattr(search, name) for name in ("low", "high"))
     if low >= high:
-        raise DomainError(field, safe_repr(given), "an upper end above the lower one", "fix it")
+        raise DomainError(field, safe_repr(given), "an upper end above the lower one", "swap them")
     return low, high
 
 
@@ -383,4 +385,6 @@ def _check_unit_bound(number: Number) -> None:
         raise DomainError(f"{field}.squares", "squares of a number whose total is bounded", "sums and means",
                           "leave per_unit out, so that each value is bounded")  # fmt: skip
     if number.nulls == "skip":
-        raise DomainError(f"{field}.nulls", '"skip"', f'reject, zero or drop, with per_unit = "{TOTAL}"', "fix it")
+        raise DomainError(
+            f"{field}.nulls", '"skip"', f'reject, zero or drop, with per_unit = "{TOTAL}"', 'write nulls = "zero"'
+        )

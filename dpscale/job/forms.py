@@ -217,6 +217,9 @@ def job_sentence(error: ValidationError, is_short: bool, keys: Sequence[str]) ->
     if fault["type"] == "list_type" and "attributes" in named:
         return JobError(where, safe_repr(fault["input"]), "a list of attribute sets, each a list of names",
                         'write attributes = [["age", "sex"], ["age"]]')  # fmt: skip
+    if fault["type"] in ("int_type", "float_type") and isinstance(fault["input"], str):
+        written = f"write {named[-1] if named else 'it'} = 1, without quotes"
+        return JobError(where, safe_repr(fault["input"]), message_of(fault).removeprefix("it should be "), written)
     got = "" if isinstance(fault["input"], Mapping) else f"{safe_repr(fault['input'])}: "
     return JobError(where, f"{got}{message_of(fault)}", "", "fix it" if got else "")
 

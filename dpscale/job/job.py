@@ -359,6 +359,6 @@ def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
         raise JobError("job", f"cannot read {display_path(path)} ({reason})", "a job file", "check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise JobError(
-            "job", f"{display_path(path)} is not TOML{toml_fault(error)}", "a job file", "fix the syntax"
+            "job", f"{display_path(path)} is not TOML{toml_fault(error, path)}", "a job file", "fix the syntax"
         ) from None
     return content, (path.resolve() if is_local(path) else path).parent

@@ -307,12 +307,18 @@ def read_text(path: Path) -> str:
     return (path.read_bytes() if is_local(path) else read_bytes(path)).decode("utf-8-sig")
 
 
-def toml_fault(error: ValueError | RecursionError) -> str:
-    """Return the position of a TOML syntax error without quoting the text, which may contain records."""
+def toml_fault(error: ValueError | RecursionError, path: Any) -> str:
+    """Return the position of a TOML syntax error in a file without quoting it, because it may contain records."""
     if isinstance(error, RecursionError):
         return " (brackets or keys are nested too deeply)"
-    found = re.search(r"\(at (.*)\)$", str(error))
-    return f" ({found[1]})" if found else ""
+    found = re.search(r"\(at (line (\d+), column (\d+))\)$", str(error))
+    if found is None:
+        at_end = re.search(r"\(at (.*)\)$", str(error))
+        return f" ({at_end[1]})" if at_end else ""
+    line = read_text(path).split("\n")[int(found[2]) - 1 : int(found[2])]
+    at = int(found[3]) - 1
+    comma = bool(line) and re.match(r"\d,\d", line[0][max(at - 1, 0) :])
+    return f" ({found[1]}{', where a number needs a decimal point' * bool(comma)})"
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -150,7 +150,9 @@ def small_cube(labels: list[str]) -> Cube:
     )
 
 
-@pytest.mark.parametrize("labels", [["N", "S"], ["ä; b", 'c "d"'], ["same", "same;"], ["x" * 300, "=1+1"], ["x" * 300, "x" * 299]])
+@pytest.mark.parametrize(
+    "labels", [["N", "S"], ["ä; b", 'c "d"'], ["same", "same;"], ["x" * 300, "=1+1"], ["x" * 300, "x" * 299]]
+)
 def test_labels_of_all_kinds_are_kept(labels: list[str], tmp_path: Path) -> None:
     cube = small_cube(labels)
     (tmp_path / "a.px").write_text(px_text(cube, "r"), "utf-8", newline="")

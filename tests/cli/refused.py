@@ -266,6 +266,8 @@ CALLS: list[tuple[str, Callable[[], Any]]] = [  # name, call in the folder of a 
     ("frame for a job with a path", lambda: dp.run("job.toml", "new", data=FRAME)),
     ("domain of a path", lambda: dp.Domain("d.toml")),
     ("domain of a frame", lambda: dp.Domain(a=FRAME)),
+    ("domain of two numbers", lambda: dp.Domain(a=(0, 100))),
+    ("plan of a name", lambda: dp.plan("a", dp.Domain(a=2), epsilon=1)),
     ("negative size", lambda: dp.Domain(a=-1)),
     ("bins that do not divide", lambda: dp.Domain(a=dp.bins(0, 10, 3))),
     ("bins in reverse", lambda: dp.bins(10, 0, 1)),

@@ -88,7 +88,7 @@ def test_text_output_has_errors_and_advice(write_job):
                                      "--error", "5"]).stdout  # fmt: skip
     for words in ("marginal-2", "prefix-1", "error by epsilon", "an error of 5 records needs epsilon", "Half the error",
                   "of the public_rows on average"):  # fmt: skip
-        assert words in text
+        assert words in " ".join(text.split())
 
 
 def test_advice_names_adaptive_mechanism_for_few_records(write_job):
@@ -149,8 +149,34 @@ def test_plan_states_attack_risk_of_the_budget(write_job):
         exact = norm.sf(norm.isf(one["false_positive_rate"]) - mu)
         assert one["true_positive_rate"] == pytest.approx(exact, rel=1e-9)
     text = CliRunner().invoke(main, ["plan", write_job(), "--quiet"]).stdout
-    assert text.rstrip().endswith(risk["sentence"])
+    assert " ".join(text.split()).endswith(risk["sentence"])
+    assert max(map(len, text[text.index("An attacker") :].splitlines())) <= 80
     pure = run_plan(write_job("hdmm", "epsilon = 1.0"))["attack_risk"]["bounds"]
     assert [one["true_positive_rate"] for one in pure] == pytest.approx([0.05 * math.e, 0.01 * math.e])
     seeded = run_plan(write_job(more="[engine]\nseed = 1\n"))["attack_risk"]["bounds"]
     assert [one["true_positive_rate"] for one in seeded] == [1.0, 1.0]
+
+
+def test_errors_of_means_are_those_of_groups(write_job, tmp_path):
+    """The error of a mean is inverse to the number of records of its group."""
+    (tmp_path / "fees.domain.toml").write_text(
+        '[attributes.sex]\nkind = "categories"\nvalues = ["F", "M"]\n[numbers.fee]\nlow = 0\nhigh = 50\n'
+    )
+    job = tmp_path / "fees.toml"
+    job.write_text('[data]\npath = "x.csv"\ndomain = "fees.domain.toml"\n[privacy]\nepsilon = 1.0\ndelta = 1e-9\n'
+                   '[[workload]]\nfamily = "mean"\nof = "fee"\nattributes = [["sex"]]\n')  # fmt: skip
+    call = ["plan", str(job), "--quiet"]
+    (family,) = json.loads(CliRunner().invoke(main, [*call, "--json"]).stdout)["families"]
+    text = CliRunner().invoke(main, [*call, "--rows", "5000"]).stdout
+    sizes = {1000: 1, 100: 10, 2500: 0.4}
+    for size, factor in sizes.items():
+        assert f"± {family['error'] * factor:.4g} for a group of {size:,}" in text
+    assert "notes" not in text
+    assert "notes:" in CliRunner().invoke(main, [*call, "--verbose"]).stdout
+
+
+def test_decimal_comma_is_named(tmp_path):
+    (tmp_path / "job.toml").write_text("[privacy]\nepsilon = 1,5\n")
+    found = CliRunner().invoke(main, ["plan", str(tmp_path / "job.toml")])
+    assert found.exit_code == 2
+    assert "line 2, column 12, where a number needs a decimal point" in found.stderr
