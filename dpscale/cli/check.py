@@ -47,7 +47,7 @@ def check_domain(file: str, data: str | None, scheduler: str | None, as_json: bo
     """Read a domain file and list its attributes; with DATA list every fault of the data. That output is PRIVATE."""
     from dpscale.domain import Domain
 
-    read = Domain.read(file)
+    read = Domain.read(file, draft=True)
     checked = _checked(read, data, scheduler, read_origin(data, written)) if data is not None else {}
     faults = checked.get("faults", [])
     attributes = [_attribute(one) for one in read.attributes]

@@ -368,13 +368,15 @@ class Domain(AxisIndex):
         return {}
 
     @classmethod
-    def read(cls, path: str | Path) -> Domain:
+    def read(cls, path: str | Path, *, draft: bool = False) -> Domain:
         """Read a domain file.
 
         Parameters
         ----------
         path : str or Path
             TOML file.
+        draft : bool
+            Accept a draft that nobody has reviewed, for a private check of the data.
 
         Returns
         -------
@@ -410,6 +412,8 @@ class Domain(AxisIndex):
             raise DomainError("domain", got, "a domain file", "check its brackets")
 
         where = place(path, "domain")
+        if draft and content.get(REVIEWED) is False:
+            content = {name: value for name, value in content.items() if name != REVIEWED}
         return cls.from_dict(content, where.parent)._located(where)
 
     def _located(self, path: Path) -> Domain:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -291,7 +291,12 @@ PERSONS = (
     "person|patient|customer|user|member|client|subject|participant|respondent|household|family|employee|"
     "student|account|resident|citizen|driver|device|tailnum|vin|ssn"
 )
-ID_NAME = re.compile(rf"(.*_)?(id|ids|uuid|guid|ssn)|({PERSONS})(_?(id|key|no|nr|num|number|code))?")
+REGISTERS = "mrn|empi|usubjid|subjid|pat_?no|pat_?id|pid|seqn|nhs_?(no|number)|case_?no|study_?id|hh_?id|nino|tax_?id"
+ID_NAME = re.compile(rf"(.*_)?(id|ids|uuid|guid|ssn|{REGISTERS})|({PERSONS})(_?(id|key|no|nr|num|number|code))?")
+ID_DIGITS = 7  # of whole numbers that are all distinct and have as many digits each: with more than rows need, ids
+VALUE = "_value"  # ending of the name of a drafted number, after that of its column
+MOST_AMOUNT = 1e12  # limit of a drafted number
+NUMBER_STEPS = 1000  # fewest steps between the limits of a drafted number
 PERSON_NAME = re.compile(
     r"(.*_)?(name|names|title|author|director|e?_?mail|phone|address|street|url|comment|comments|notes?|description)"
 )
@@ -313,6 +318,8 @@ class Sketch:
         Columns that may identify the privacy unit, the best proposal first.
     rules : tuple of str
         Rules between attributes that hold in all records.
+    numbers : mapping of str to dict
+        Tables of the numbers by name, for sums and means.
 
     Examples
     --------
@@ -326,6 +333,7 @@ class Sketch:
     notes: tuple[str, ...]
     units: tuple[str, ...]
     rules: tuple[str, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the domain file, with a privacy warning at the top and at most 150 lines for 120 columns.
@@ -354,7 +362,11 @@ class Sketch:
             if len(written) + len(comments) + 3 <= MOST_LINES:
                 break
 
-        return "\n".join([*comments, "", "reviewed = false", "", *written, ""])
+        room = MOST_LINES - len(written) - len(comments) - 3
+        amounts = ["", "# for sums and means: limits to which values are clipped"] if self.numbers else []
+        amounts += [f"numbers.{_key(name)} = {_inline(table)}" for name, table in self.numbers.items()]
+        amounts = amounts if len(amounts) <= room else []
+        return "\n".join([*comments, "", "reviewed = false", *amounts, "", *written, ""])
 
     def __str__(self) -> str:
         return self.text()
@@ -418,7 +430,7 @@ def make_sketch(path: str, dialect: Dialect = PLAIN, lake: str = "", columns: Se
     DataError
         If the table cannot be read, has no such column, or none that a domain can describe.
     """
-    return _sketched(*_file_summaries(path, dialect, lake, columns), {})
+    return _sketched(*_file_summaries(path, dialect, lake, columns))
 
 
 def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
@@ -486,16 +498,34 @@ def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Map
             notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
 
     omitted = {name: why for name, why in drafts.items() if isinstance(why, str)} | dict(unread)
-    return Sketch(attributes, omitted, tuple(notes), _units(seen), rules.rules(attributes))
+    numbers = {f"{name}{VALUE}": draft_number(name, seen[name], draft) for name, draft in attributes.items()
+               if draft["kind"] == "bins" and max(map(abs, draft["edges"])) < MOST_AMOUNT
+               and f"{name}{VALUE}" not in attributes}  # fmt: skip
+    return Sketch(attributes, omitted, tuple(notes), _units(seen), rules.rules(attributes), numbers)
+
+
+def draft_number(name: str, seen: ColumnSummary, bins: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of a number of the domain file: the rounded ends of the bins of its column.
+
+    Its step is 1, or a power of ten that is finer if the range has few whole numbers.
+    """
+    low, high = (Fraction(repr(bins["edges"][place])) for place in (0, -1))
+    power = 0 if seen.whole else min(_exponent((high - low) / NUMBER_STEPS), 0)
+    step = Fraction(10) ** power
+    ends = {"low": _plain(math.floor(low / step) * step), "high": _plain(math.ceil(high / step) * step)}
+    return {"from": name, **ends, **({"step": _plain(step)} if power else {}), "outside": "clip",
+            **({"nulls": "skip"} if seen.null_number else {})}  # fmt: skip
 
 
 def _file_summaries(
     path: str, dialect: Dialect, lake: str, columns: Sequence[str]
-) -> tuple[dict[str, ColumnSummary], RuleSummary]:
-    """Read the table once and return the summary of each column, and of rules between them."""
+) -> tuple[dict[str, ColumnSummary], RuleSummary, dict[str, str]]:
+    """Read the table once and return the summary of each column, of rules between them, and columns without a name."""
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     listing = table.partitions[: 1 if table.partitions[0].format.lists_columns else None]
-    seen = {name: ColumnSummary() for partition in listing for name in partition.columns() if name}
+    known = [name for partition in listing for name in partition.columns()]
+    nameless = {} if all(known) else {"": f"column {known.index('') + 1}, without a name in the header: give it one"}
+    seen = {name: ColumnSummary() for name in known if name}
     if len(seen) == 1 and not dialect.delimiter and (mark := other_delimiter(table.partitions[0].path, dialect.format)):
         raise DataError(
             "data.path",
@@ -513,7 +543,7 @@ def _file_summaries(
                 one.add(batch[name])
             rules.add(batch)
 
-    return seen, rules
+    return seen, rules, {} if columns else nameless
 
 
 def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
@@ -593,8 +623,12 @@ def _is_unique(name: str, seen: ColumnSummary) -> bool:
         return False
     if _prose(seen):
         return False
+    if bool(ID_NAME.fullmatch(_snake(name))) or not seen.mostly_numbers or seen.coded:
+        return True
     dense = seen.high - seen.low < 2 * seen.rows and not seen.null_number
-    return bool(ID_NAME.fullmatch(_snake(name))) or not seen.mostly_numbers or seen.coded or (seen.whole and dense)
+    lengths = [len(f"{abs(end):.0f}") for end in (seen.low, seen.high)]
+    long = lengths[0] == lengths[1] >= max(ID_DIGITS, len(str(seen.rows)) + 3)
+    return seen.whole and (dense or long)
 
 
 def _names_units(name: str, seen: ColumnSummary) -> bool:
@@ -630,11 +664,12 @@ def _tables(attributes: Mapping[str, Any]) -> list[str]:
 
 def _rows(attributes: Mapping[str, Any]) -> list[str]:
     """Return lines with one attribute each."""
-    rows = [
-        f"{_key(name)} = {{ {', '.join(f'{key} = {toml_value(value)}' for key, value in table.items())} }}"
-        for name, table in attributes.items()
-    ]
-    return ["[attributes]", *rows]
+    return ["[attributes]", *(f"{_key(name)} = {_inline(table)}" for name, table in attributes.items())]
+
+
+def _inline(table: Mapping[str, Any]) -> str:
+    """Return a table on one line."""
+    return f"{{ {', '.join(f'{key} = {toml_value(value)}' for key, value in table.items())} }}"
 
 
 def _wrapped(key: str, value: Any) -> str:

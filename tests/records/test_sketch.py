@@ -22,7 +22,7 @@ from hypothesis import example, given, settings, strategies as st
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.records.files import Dialect
-from dpscale.records.sketch import WARNING, growing_edges, round_edges, sketch
+from dpscale.records.sketch import WARNING, growing_edges, make_sketch, round_edges, sketch, sketch_domain
 
 
 def make_draft(path):
@@ -282,3 +282,50 @@ def test_absent_column_of_a_file_without_header_shows_no_record(tmp_path):
     with pytest.raises(dp.DataError) as caught:
         sketch(str(tmp_path / "x.csv"), columns=["age"])
     assert "Alice" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mrn", "USUBJID", "patno", "SEQN", "nhs_number", "caseno", "studyid", "hhid", "PID"])
+def test_registers_of_persons_are_units(name):
+    """Their numbers have the form of amounts: different lengths, and many more values than rows."""
+    values = np.random.default_rng(1).choice(10**9, 300, replace=False)
+    found = sketch_domain(pa.table({name: values, "age": np.arange(300) % 90}))
+    assert name in found.omitted
+    assert found.units == (name,)
+
+
+def test_long_distinct_numbers_are_ids_and_amounts_are_not():
+    source = np.random.default_rng(2)
+    ids = 10**9 + source.choice(10**9, 300, replace=False)
+    found = sketch_domain(pa.table({"number": ids, "salary": source.choice(90_000, 300, replace=False) + 10_000,
+                                    "amount": source.integers(10, 10**7, 300)}))  # fmt: skip
+    assert set(found.omitted) == {"number"}
+    assert set(found.attributes) == {"salary", "amount"}
+
+
+def test_amounts_are_drafted_as_numbers_with_rounded_limits(tmp_path):
+    source = np.random.default_rng(3)
+    table = pa.table({"fee": source.uniform(0.3, 47.8, 500), "income": [None, *source.lognormal(10, 1, 499)]})
+    (tmp_path / "d.toml").write_text(sketch_domain(table).text().replace("reviewed = false", "reviewed = true"))
+    domain = dp.Domain.read(tmp_path / "d.toml")
+    ends = {number.name: number.ends for number in domain.numbers}
+    assert ends["fee_value"] == (0, 50)
+    low, high = ends["income_value"]
+    assert (low, len(str(int(high)).rstrip("0")) <= 2) == (0, True)
+    assert high >= max(table["income"].drop_null().to_pylist())
+
+
+def test_column_without_a_name_is_told(tmp_path):
+    (tmp_path / "v.csv").write_text("age,,sex\n" + "34,7,F\n56,8,M\n" * 20)
+    found = make_sketch(str(tmp_path / "v.csv"))
+    assert found.omitted[""] == "column 2, without a name in the header: give it one"
+    assert set(found.attributes) == {"age", "sex"}
+
+
+def test_draft_is_checked_and_not_released(tmp_path):
+    (tmp_path / "v.csv").write_text("age,sex\n" + "34,F\n56,M\n" * 20)
+    make_sketch(str(tmp_path / "v.csv")).write(tmp_path / "d.toml")
+    done = CliRunner().invoke(main, ["check", "domain", str(tmp_path / "d.toml"), str(tmp_path / "v.csv")])
+    assert done.exit_code == 0, done.output
+    assert "0 of 2 columns have faults" in done.output
+    with pytest.raises(dp.DomainError, match="reviewed: False"):
+        dp.Domain.read(tmp_path / "d.toml")
