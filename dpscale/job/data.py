@@ -22,15 +22,18 @@ from dpscale.contributions.links import Columns, column_name
 from dpscale.ledger.location import is_address
 from dpscale.ledger.rows import DEFAULT, is_there
 from dpscale.records.files import Dialect
+from dpscale.records.frames import FRAME
 from dpscale.records.formats import format_distribution, format_names
 from dpscale.records.origin import Origin
 from dpscale.records.where import EVERYTHING, Where, read_where
+from dpscale.storage.databases import is_database, stated_address
 from dpscale.storage.objects import check_url, common_folder, is_url, located, real, relative_path, slashed
 
 LAKES = ("delta", "iceberg")
 Key = str | list[str]
 Name = Annotated[str, Field(min_length=1)]
 UnitKey = Name | Annotated[list[Name], Field(min_length=2)]
+IN_DATABASE = ("database", "table", "query", "partition_by")
 PATHS = ("path", "domain", "via", "file", "after", "ledger")  # keys whose values are paths
 ELSEWHERE = ("domain", "ledger")  # paths outside the identity: of the domain, whose digest is in it, and of the ledger
 Places = dict[str, str]
@@ -64,7 +67,10 @@ def _list_formats(schema: dict[str, Any]) -> None:
 
 
 class Filed(Settings):
-    """Format of a table's files and the filter of its rows."""
+    """Format of a table's files and the filter of its rows.
+
+    The path of rows in a database is their address, which follows from the keys in IN_DATABASE.
+    """
 
     path: Address
     delimiter: str | None = None
@@ -79,8 +85,27 @@ class Filed(Settings):
     skip_lines: Annotated[int, Field(ge=0)] | None = None
     missing_columns: Literal["null"] | None = None  # None: refused, and omitted from the digest of a job
     where: str | None = None
+    database: str | None = None
+    table: str | None = None
+    query: str | None = None
+    partition_by: str | None = None
     format: Annotated[str | None, Field(json_schema_extra=_list_formats)] = None
     version: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_database(cls, content: Any) -> Any:
+        """Replace the keys of a database by the address that is the path of its rows."""
+        keys = {name: content[name] for name in IN_DATABASE if name in content} if isinstance(content, Mapping) else {}
+        if not keys:
+            return content
+        try:
+            if content.get("path") not in (None, FRAME):
+                raise DataError("data.path", "given together with a database", "one of them", "leave one out")
+            others = {name: value for name, value in content.items() if name not in keys}
+            return {**others, "path": stated_address(keys)}
+        except DataError as error:
+            raise ValueError(JobError(error.field, error.got, error.takes, error.remedy)) from None
 
     @field_validator("delimiter")
     @classmethod
@@ -266,9 +291,12 @@ def places_of(stated: Mapping[str, Any], read: Mapping[str, Any]) -> Places:
     """Return the absolute paths of a job that was read, mapped to the relative ones that it states."""
     pairs = zip(_texts(stated), _texts(read), strict=True)
     found = {
-        after: slashed(os.path.normpath(before.removeprefix("file://"))) for before, after in pairs if before != after
+        after: before if is_database(before) else slashed(os.path.normpath(before.removeprefix("file://")))
+        for before, after in pairs
+        if before != after
     }
-    return {after: before for after, before in found.items() if not os.path.isabs(before) and not is_url(before)}
+    return {after: before for after, before in found.items() if not os.path.isabs(before) and not is_url(before)
+            or is_database(before)}  # fmt: skip
 
 
 def relocated(content: Mapping[str, Any], places: Mapping[str, str], folder: str) -> dict[str, Any]:

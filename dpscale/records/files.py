@@ -181,9 +181,12 @@ class OpenFile(ABC):
     ----------
     names : sequence of str
         Columns in the order of the file.
+    expected : object
+        Content that a reading of a database must have; None if readings are not compared.
     """
 
     names: Sequence[str]
+    expected: Any = None
 
     def kind(self, name: str) -> pa.DataType:
         """Return the type of a column; by default text, the type of every column of an untyped format."""

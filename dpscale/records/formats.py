@@ -19,7 +19,9 @@ from dpscale.base.arrow import pa
 from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.plugins import all_names, distribution_of, load
+from dpscale.records.databases import DATABASE
 from dpscale.records.files import CODECS, PLAIN, Dialect, RecordFormat, codec_of, first_bytes
+from dpscale.storage.databases import is_database
 from dpscale.storage.objects import is_url, of_store, store_faults
 
 FORMATS = {
@@ -64,7 +66,9 @@ def endings() -> dict[str, RecordFormat]:
 
 
 def format_of(path: str, named: str = "") -> RecordFormat | None:
-    """Return the format with the given name, or the one of the path's ending; None if unknown."""
+    """Return the format of a database, the one with the given name, or that of the path's ending; None if unknown."""
+    if is_database(path):
+        return DATABASE
     if named:
         return format_named(named)
     return next((one for suffix, one in endings().items() if path.lower().endswith(suffix)), None)

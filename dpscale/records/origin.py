@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from io import BufferedReader
@@ -21,6 +22,7 @@ from typing import NoReturn, cast
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain import Domain
+from dpscale.records.databases import WORD, RangeContent, content_of_range
 from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.formats import check_formats, format_of
 from dpscale.records.frames import FRAME, FramePartition
@@ -28,6 +30,7 @@ from dpscale.records.lake import FIELD, NAMES, Lake
 from dpscale.records.listing import common_root, find_files, find_objects, hive_columns, name_below
 from dpscale.records.table import Partition, Table
 from dpscale.records.where import EVERYTHING, Where, reduce_filter
+from dpscale.storage.databases import is_database
 from dpscale.storage.objects import is_url, listed, opening
 
 PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
@@ -171,9 +174,39 @@ def snapshot(table: Table, footers: bool = False, each: ParallelMap = serial_map
 
 
 def fingerprints(table: Table, footers: bool = False, each: ParallelMap = serial_map) -> list[Fingerprint]:
-    """Return path, size and content hash of every file of a table; the parameters are those of `snapshot`."""
+    """Return path, size and content hash of every file of a table; the parameters are those of `snapshot`.
+
+    Rows of a database have their address, their number, and the hash of their content and of the columns.
+    """
+    if is_database(table.root):
+        contents, opened = range_contents(table, each), table.partitions[0].source()
+        columns = [f"{name} {opened.kind(name)}" for name in opened.names]
+        sums = [sum(one.words[k] for one in contents) % WORD for k in (0, 1)]
+        rows, content = sum(one.rows for one in contents), hashlib.sha256("\n".join([*columns, *map(str, sums)]).encode())
+        return [(table.root, rows, content.hexdigest())]
     named = table.partitions[0].dialect.format
     return [one for chunk in each(partial(_fingerprints, footers, named), _chunks(table.files)) for one in chunk]
+
+
+def range_contents(table: Table, each: ParallelMap = serial_map) -> list[RangeContent]:
+    """Return the content of every range of rows of a database, as first seen or as it is now."""
+    parts = {(part.path, part.row_groups): part for part in table.partitions}
+    return list(each(content_of_partition, list(parts.values())))
+
+
+def content_of_partition(part: Partition) -> RangeContent:
+    """Return the content of the rows of a range, as first seen or as it is now."""
+    found: RangeContent = content_of_range(part.path, part.row_groups) if part.seen is None else part.seen
+    return found
+
+
+def as_seen(table: Table, each: ParallelMap) -> Table:
+    """Return a table of a database whose readings are compared with its present content; other tables as they are."""
+    if not is_database(table.root):
+        return table
+    contents = each(content_of_partition, table.partitions)
+    parts = [replace(part, seen=one) for part, one in zip(table.partitions, contents, strict=True)]
+    return replace(table, partitions=tuple(parts))
 
 
 def joint_digest(table: Table, prints: Sequence[Fingerprint]) -> str:
@@ -189,9 +222,13 @@ def joint_digest(table: Table, prints: Sequence[Fingerprint]) -> str:
 def stamps(table: Table) -> Stamps:
     """Return path, size, modification time and inode of every file: a cheap check that no file was rewritten.
 
+    In a database the values are those of the content and the places of the rows of each range.
+
     In an object store the values are those of one listing, with the store's content tag instead of an inode. For a
     version of a table with a log, its commit is included.
     """
+    if is_database(table.root):
+        return [(table.root, one.rows, one.places, f"{one.words}") for one in range_contents(table)]
     commit: Stamps = [] if table.lake is None else [(table.lake.commit, 0, 0, table.lake.identity())]
     if is_url(table.root):
         found = {one.url: (one.url, one.size, one.time, one.tag) for one in listed(table.root)}
@@ -230,6 +267,8 @@ def layout(path: str, where: Where = EVERYTHING, named: str = "") -> Layout | No
     """
     if path == FRAME:
         return None
+    if is_database(path):  # nothing cheap tells whether rows changed: contents are compared whenever it matters
+        return {"size": 0, "time": time.time_ns(), "number": 1}
 
     objects = find_objects([path], named) if is_url(path) else []
     found = [(one.url, one.size, one.time) for one in objects] if is_url(path) else list(_in_folders(path, named))

@@ -21,6 +21,7 @@ from dpscale.base.display import display_path
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.column_values import plain, plain_kind, repeated, same_value
+from dpscale.records.databases import ranges_of
 from dpscale.records.files import PLAIN, Dialect, OpenFile, RecordFormat, file_size
 from dpscale.records.formats import check_distinct, check_formats, format_of, other_delimiter, reading
 from dpscale.records.lake import Lake
@@ -34,6 +35,7 @@ from dpscale.records.listing import (
     list_files,
 )
 from dpscale.records.where import EVERYTHING, FIELD, Where, check_column, check_type, reduce_filter, select_rows
+from dpscale.storage.databases import is_database, read_address
 from dpscale.storage.objects import is_url
 
 SPLIT_ROWS = 1 << 19  # 10⁸ rows in one file are enough work for a hundred workers
@@ -59,6 +61,8 @@ class Partition:
         Filter conditions that the path does not decide.
     absent : tuple of str
         Columns that are null if the file lacks them.
+    seen : object
+        Content at the first reading, which later ones must have; None if readings are not compared.
     """
 
     path: str
@@ -68,6 +72,7 @@ class Partition:
     dialect: Dialect = PLAIN
     where: Where = EVERYTHING
     absent: tuple[str, ...] = field(default=(), compare=False)
+    seen: Any = field(default=None, compare=False, repr=False)
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -83,7 +88,9 @@ class Partition:
 
     def source(self) -> OpenFile:
         """Open the file."""
-        return self.format.open(self.path, self.dialect)
+        opened = self.format.open(self.path, self.dialect)
+        opened.expected = self.seen
+        return opened
 
     def size(self) -> int:
         """Return the approximate number of bytes to read."""
@@ -255,7 +262,8 @@ class Table:
         ----------
         path : str, Path or sequence of these
             Files, folders (hive-partitioned or not) or globs. An address (`s3://bucket/folder`) refers to an object
-            store; its credentials are taken from the environment.
+            store, or to rows in a database (`duckdb:///shop.db?table=visits`); its credentials are taken from the
+            environment.
         domain : Domain
         links : bool
             Count a file with two names once for each name. By default such files are refused.
@@ -288,6 +296,8 @@ class Table:
             raise DataError("domain", f"a {type(domain).__name__}", "a Domain", "read one: Domain.read(path)")
 
         paths = _paths(path)
+        if any(map(is_database, paths)):
+            return cls(domain, _ranges(paths, dialect), paths[0]).filtered(where)
         sizes, note = _sizes(paths, dialect.format)
         files = list(sizes)
         if not files:
@@ -435,6 +445,18 @@ def _paths(path: object) -> list[str]:
                 "data.path", f"a {type(one).__name__}", "a file, folder or glob, or a list of these", "pass its path"
             )
     return [os.fspath(one).removeprefix("file://") for one in paths]
+
+
+def _ranges(paths: Sequence[str], dialect: Dialect) -> tuple[Partition, ...]:
+    """Return the ranges of the rows of a database as partitions."""
+    if len(paths) > 1:
+        raise DataError("data.path", f"{len(paths)} paths with a database", "one table or query",
+                        "combine them by UNION ALL in a query")  # fmt: skip
+    if dialect.format:
+        raise DataError("data.format", f"{dialect.format!r} for a database", "no format", "leave it out")
+    read_address(paths[0])
+    check_formats(paths, dialect)
+    return tuple(Partition(paths[0], (), part, size) for part, size in ranges_of(paths[0]))
 
 
 def _sizes(paths: list[str], named: str) -> tuple[dict[str, int | None], str]:

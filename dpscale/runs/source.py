@@ -39,7 +39,7 @@ from dpscale.job.sections import TableSection
 from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.records import Table
 from dpscale.records.frames import FRAME, FramePartition
-from dpscale.records.origin import Stamps, fingerprints, joint_digest, layout, snapshot, stamps
+from dpscale.records.origin import Stamps, as_seen, fingerprints, joint_digest, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.charge import ensure_noise_key, is_charged
 from dpscale.runs.earlier import check_same_data
@@ -133,7 +133,7 @@ def open_table(run: TablePart, names: Sequence[str], engine: Engine) -> Table:
     if data.path == FRAME:
         raise DataError("data", "none, but this run reads a data frame", "the frame with which it started",
                         "pass it again: dp.run(job, data=frame)")  # fmt: skip
-    files = origin_of(run).table(data.path, run.domain)
+    files = as_seen(origin_of(run).table(data.path, run.domain), engine.each("snapshot"))
     table = run.restrict(with_key_ids(files, data.unit_columns, rule=data.unit_type or ""), engine)
     table.require(wanted)
     return table

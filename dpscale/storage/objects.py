@@ -18,6 +18,7 @@ from traceback import walk_tb
 from typing import Any, BinaryIO, cast
 
 from dpscale.base.errors import DataError, DpscaleError, TransientError, Unreadable
+from dpscale.storage.databases import is_database, located_database, read_address
 
 FIELD = "data.path"
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")  # keys used by the stores' drivers
@@ -54,7 +55,9 @@ def is_url(path: str) -> bool:
 
 
 def real(path: str) -> str:
-    """Return a path with links resolved; an address is unchanged."""
+    """Return a path with links resolved; an address is unchanged, without the table or query of a database."""
+    if is_database(path):
+        return read_address(path).database
     return path if is_url(path) else os.path.realpath(path)
 
 
@@ -82,6 +85,8 @@ def common_folder(paths: list[str]) -> str:
 def located(folder: Path, path: str) -> str:
     """Return a path relative to a folder, which may be in a store; an absolute path stays absolute."""
     path = path.removeprefix("file://")
+    if is_database(path):
+        return located_database(folder, path)
     if is_url(path):
         return path
     if not is_url(str(folder)) or os.path.isabs(path):
@@ -92,7 +97,9 @@ def located(folder: Path, path: str) -> str:
 
 def check_url(path: str) -> None:
     """Raise DataError for an address with credentials, which is not repeated, or of a store that cannot list files."""
-    if not is_url(path):
+    if is_database(path):
+        read_address(path)
+    if not is_url(path) or is_database(path):
         return
 
     scheme, _, rest = path.partition("://")

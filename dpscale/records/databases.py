@@ -1,0 +1,592 @@
+"""Rows of tables and queries in PostgreSQL, DuckDB and SQLite, read as Arrow record batches in ranges.
+
+A table of PostgreSQL is divided by its pages (`ctid`), one of DuckDB or SQLite by its row numbers, and the rows of a
+query or view by ranges of a whole number, if the address names its column. The first and the last range are open, so
+that all ranges together have every row.
+
+The content of some rows is the sum of 128-bit hashes of their values, which the database computes: it depends neither
+on the order of the rows nor on their places. A reading is one read-only transaction. It first compares the content of
+its range, and the places of the rows, with those at the first reading, because equal noise on different counts would
+reveal their difference. Rows come in the order of their places, or of their values if they have none.
+
+Texts of errors of a driver may contain values or passwords. They are never shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dpscale.base.arrow import pa, pc
+from dpscale.base.error_redaction import out_of_memory
+from dpscale.base.errors import DataError, DpscaleError, Unreadable
+from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows
+from dpscale.storage.databases import FIELD, DatabaseAddress, connection_of, read_address
+
+if TYPE_CHECKING:
+    from dpscale.domain import Domain
+
+RANGE_ROWS, RANGE_PAGES, PAGE_BYTES, ROW_BYTES = 1 << 19, 1 << 12, 1 << 13, 64
+MOST_RANGES = 10_000
+FIRST, LAST = -(1 << 63), (1 << 63) - 1  # ends of open ranges
+WORD = 1 << 64
+CHANGED = ("rows that changed while they were read", "the same rows at every reading",
+           "wait for the end of changes, or read a copy; a query must return the same rows each time")  # fmt: skip
+PACKAGES = {"postgresql": "adbc-driver-postgresql", "duckdb": "duckdb"}
+Range = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RangeContent:
+    """Content of the rows of a range.
+
+    Attributes
+    ----------
+    rows : int
+    words : tuple of int
+        Sums of the halves of the rows' hashes.
+    places : int
+        Sum of hashes of the rows with their places.
+    """
+
+    rows: int = field(repr=False)
+    words: tuple[int, int] = field(repr=False)
+    places: int = field(repr=False)
+
+
+class Connection(ABC):
+    """Open read-only transaction on the rows of an address.
+
+    Attributes
+    ----------
+    rows : str
+        The table or query in the clause FROM.
+    place : str
+        Expression of the place of a row; empty for a query or view.
+    """
+
+    rows: str
+    place: str
+
+    def __init__(self, address: DatabaseAddress) -> None:
+        self.address = address
+        self.rows = quoted(address.table) if address.table else f"({address.query.rstrip().rstrip(';')}\n) AS t"
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns as they are read; `pa.month_day_nano_interval()` if they cannot be read."""
+
+    @abstractmethod
+    def ask(self, sql: str) -> tuple[Any, ...]:
+        """Return the first row of a query."""
+
+    @abstractmethod
+    def content(self, part: Range) -> RangeContent:
+        """Return the content of a range."""
+
+    @abstractmethod
+    def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of a range in batches, at least one column; `rows` is their desired length."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the transaction and close the connection."""
+
+    def condition(self, part: Range) -> str:
+        """Return the clause WHERE of a range."""
+        if not part:
+            return ""
+        low, end = part
+        name = self.range_name
+        bounds = [f"{name} >= {self.bound(low)}"] * (low != FIRST) + [f"{name} < {self.bound(end)}"] * (end != LAST)
+        text = " AND ".join(bounds) or "TRUE"
+        return f" WHERE ({text} OR {name} IS NULL)" if low == FIRST and not self.place else f" WHERE {text}"
+
+    @property
+    def range_name(self) -> str:
+        """Expression whose ranges are read: the place, or the column that the address names; empty without both."""
+        return self.place or (quoted_name(self.address.partition_by) if self.address.partition_by else "")
+
+    def bound(self, value: int) -> str:
+        """Return the end of a range in SQL."""
+        return str(value)
+
+    def ranges(self) -> list[tuple[Range, int]]:
+        """Return the ranges with their approximate numbers of bytes; the empty range is that of all rows."""
+        if not (name := self.range_name):
+            return [((), RANGE_ROWS * ROW_BYTES)]
+        if not self.place and not pa.types.is_integer(self.kind(self.address.partition_by)):
+            raise DataError("data.partition_by", f"{self.address.partition_by!r}, which is no column of whole numbers",
+                            "a column of whole numbers", "choose another column, or leave it out")  # fmt: skip
+        rows, low, high = self.ask(f"SELECT count(*), min({name}), max({name}) FROM {self.rows}")
+        number = min(-(-int(rows) // RANGE_ROWS), MOST_RANGES)
+        if number < 2 or low is None:
+            return [((), int(rows) * ROW_BYTES)]
+        width = max(-(-(int(high) + 1 - int(low)) // number), 1)
+        return _open_ranges([int(low) + width * k for k in range(1, number)], int(rows) * ROW_BYTES)
+
+    def kind(self, name: str) -> pa.DataType:
+        """Return the type of a column. Raises DataError if it is missing."""
+        if name not in self.schema.names:
+            raise DataError("data.partition_by", f"no column {name!r}", "a column of the rows", "fix it")
+        return self.schema.field(name).type
+
+
+def _open_ranges(ends: Sequence[int], size: int) -> list[tuple[Range, int]]:
+    """Return the ranges between some ends, of which the first and the last are open."""
+    pairs = list(zip([FIRST, *ends], [*ends, LAST], strict=True))
+    return [(pair, size // len(pairs)) for pair in pairs]
+
+
+class HashingConnection(Connection):
+    """Connection to a database that computes hashes and returns Arrow data.
+
+    Attributes
+    ----------
+    text : str
+        Type of texts.
+    word : str
+        Sum of the numbers in 16 hexadecimal digits from a place of a hash on.
+    """
+
+    text: str
+    word: str
+
+    def content(self, part: Range) -> RangeContent:
+        place = f" || CAST({self.place} AS {self.text})" if self.place else ""
+        row = self.row_text
+        hashes = f"SELECT md5({row}) AS h, md5({row}{place}) AS p FROM {self.rows}{self.condition(part)}"
+        words = [self.word.format("h", 1), self.word.format("h", 17), self.word.format("p", 1)]
+        sums = ", ".join(f"CAST(sum({one}) AS {self.text})" for one in words)
+        rows, *found = self.ask(f"SELECT count(*), {sums} FROM ({hashes}) AS hashes")
+        first, second, places = (int(one or 0) % WORD for one in found)
+        return RangeContent(int(rows), (first, second), places)
+
+    @property
+    def row_text(self) -> str:
+        """Expression of a text with the values of a row, in which they cannot be confused."""
+        texts = [f"CAST({quoted_name(name)} AS {self.text})" for name in self.schema.names]
+        return " || ".join(f"coalesce(CAST(length({one}) AS {self.text}) || ':' || {one}, '-')" for one in texts)
+
+    def statement(self, columns: Sequence[str], part: Range) -> str:
+        """Return the query for the columns of a range; a scan of a table returns its rows in the order of places."""
+        names, order = ", ".join(map(quoted_name, columns)), "" if self.place else f" ORDER BY {self.row_text}"
+        return f"SELECT {names} FROM {self.rows}{self.condition(part)}{order}"
+
+
+class PostgresConnection(HashingConnection):
+    """Connection to PostgreSQL through the driver of ADBC."""
+
+    text, word = "text", "CAST(CAST('x' || substr({0}, {1}, 16) AS bit(64)) AS bigint)"
+    settings = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY", "SET LOCAL TimeZone = 'UTC'",
+                "SET LOCAL DateStyle = 'ISO'", "SET LOCAL IntervalStyle = 'postgres'",
+                "SET LOCAL extra_float_digits = 1", "SET LOCAL synchronize_seqscans = off",
+                "SET LOCAL bytea_output = 'hex'", "SET LOCAL max_parallel_workers_per_gather = 0")  # fmt: skip
+    scans = tuple(f"SET LOCAL enable_{one} = off" for one in ("indexscan", "indexonlyscan", "bitmapscan"))
+
+    def __init__(self, address: DatabaseAddress, uri: str) -> None:
+        super().__init__(address)
+        from adbc_driver_postgresql.dbapi import connect
+
+        self.open = connect(uri)
+        try:
+            self._set(self.settings)
+            self.place = "ctid" if address.is_plain_table and self._has_pages() else ""
+            self._set(self.scans if self.place else ())
+        except BaseException:
+            self.close()
+            raise
+
+    def _set(self, statements: Sequence[str]) -> None:
+        with self.open.cursor() as cursor:
+            for one in statements:
+                cursor.execute(one)
+
+    def _has_pages(self) -> bool:
+        """Return whether the rows are those of one stored table."""
+        found = "relkind IN ('r', 'm') AND NOT relhassubclass"
+        return bool(self.ask(f"SELECT {found} FROM pg_class WHERE oid = {self._relation}")[0])
+
+    @property
+    def _relation(self) -> str:
+        name = self.rows.replace("'", "''")
+        return f"CAST(CAST('{name}' AS regclass) AS oid)"
+
+    def bound(self, value: int) -> str:
+        return f"CAST('({value},0)' AS tid)" if self.place else str(value)
+
+    def ranges(self) -> list[tuple[Range, int]]:
+        if not self.place:
+            return super().ranges()
+        [size] = self.ask(f"SELECT pg_relation_size({self._relation})")
+        pages = int(size) // PAGE_BYTES
+        return _open_ranges(range(RANGE_PAGES, pages, RANGE_PAGES), int(size))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        with self.open.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {self.rows} LIMIT 0")
+            found = cursor.fetch_record_batch().schema
+        return pa.schema([pa.field(one.name, _postgres_kind(one)) for one in found])
+
+    def ask(self, sql: str) -> tuple[Any, ...]:
+        with self.open.cursor() as cursor:
+            cursor.execute(sql)
+            return tuple(cursor.fetchone())
+
+    def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
+        with self.open.cursor() as cursor:
+            cursor.execute(self.statement(columns, part))
+            yield from _gathered(cursor.fetch_record_batch(), rows)
+
+    def close(self) -> None:
+        self.open.close()
+
+
+def _postgres_kind(column: pa.Field) -> pa.DataType:
+    """Return the type in which a column of the driver is read."""
+    stated = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
+    name = stated.get("ADBC:postgresql:typname") or stated.get("POSTGRESQL:type", "")
+    if name == "numeric":
+        modifier = int(stated.get("POSTGRESQL:typmod", -1)) - 4
+        digits, scale = modifier >> 16 & 0xFFFF, modifier & 0x7FF
+        return pa.decimal128(digits, scale) if 0 <= modifier and scale <= digits <= 38 else pa.decimal128(38, 9)
+    kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
+    if name == "uuid":
+        return pa.string()
+    unread = name == "money" or (kind != column.type and not pa.types.is_string(kind))
+    return pa.month_day_nano_interval() if unread else kind
+
+
+class DuckConnection(HashingConnection):
+    """Connection to a file of DuckDB through its package."""
+
+    text, word = "VARCHAR", "CAST('0x' || substr({0}, {1}, 16) AS UBIGINT)"
+
+    def __init__(self, address: DatabaseAddress, path: str) -> None:
+        super().__init__(address)
+        import duckdb
+
+        self.open = duckdb.connect(path, read_only=True, config={"threads": 1})
+        try:
+            self.open.execute("SET TimeZone = 'UTC'")
+            self.open.execute("BEGIN")
+            self.place = "rowid" if address.is_plain_table and self._is_table() else ""
+        except BaseException:
+            self.close()
+            raise
+
+    def _is_table(self) -> bool:
+        try:
+            self.open.execute(f"SELECT rowid FROM {self.rows} LIMIT 0")
+        except Exception as error:
+            if type(error).__name__ != "BinderException":
+                raise
+            self.open.execute("ROLLBACK")
+            self.open.execute("BEGIN")
+            return False
+        return "rowid" not in self.schema.names
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        self.open.execute(f"SELECT * FROM {self.rows} LIMIT 0")
+        return pa.schema([pa.field(one.name, one.type.value_type if pa.types.is_dictionary(one.type) else one.type)
+                          for one in self._arrow(1).schema])  # fmt: skip
+
+    def _arrow(self, rows: int) -> pa.RecordBatchReader:
+        reader = getattr(self.open, "to_arrow_reader", None) or self.open.fetch_record_batch
+        return reader(rows)
+
+    def ask(self, sql: str) -> tuple[Any, ...]:
+        return tuple(self.open.execute(sql).fetchone() or ())
+
+    def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
+        self.open.execute(self.statement(columns, part))
+        yield from _gathered(self._arrow(rows), rows)
+
+    def close(self) -> None:
+        self.open.close()
+
+
+class SqliteConnection(Connection):
+    """Connection to a file of SQLite. Hashes are computed here, because SQLite has none."""
+
+    def __init__(self, address: DatabaseAddress, path: str) -> None:
+        super().__init__(address)
+        self.open = sqlite3.connect(f"file:{_escaped(path)}?mode=ro", uri=True, isolation_level=None)
+        self.open.text_factory = bytes
+        try:
+            self.open.execute("BEGIN")
+            self.place = "rowid" if address.is_plain_table and self._is_table() else ""
+        except BaseException:
+            self.close()
+            raise
+
+    def _is_table(self) -> bool:
+        self.open.execute(f"SELECT 1 FROM {self.rows} LIMIT 0")
+        try:
+            self.open.execute(f"SELECT rowid FROM {self.rows} LIMIT 0")
+        except sqlite3.OperationalError:
+            return False
+        name = names_of(self.address.table)[-1].replace("'", "''")
+        [number] = self.ask(f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{name}' COLLATE NOCASE")
+        return bool(number) and "rowid" not in [one.lower() for one in self._declared]
+
+    @cached_property
+    def _declared(self) -> dict[str, str]:
+        """Declared types of the columns; empty for expressions."""
+        self.open.execute(f"CREATE TEMP VIEW IF NOT EXISTS dpscale_rows AS SELECT * FROM {self.rows}")
+        found = self.open.execute("PRAGMA table_info(dpscale_rows)").fetchall()
+        return {name.decode(): kind.decode().upper() for _, name, kind, *_ in found}
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(name, _sqlite_kind(kind) or self._kind_of_values(name))
+                          for name, kind in self._declared.items()])  # fmt: skip
+
+    def _kind_of_values(self, name: str) -> pa.DataType:
+        """Return the type of a column without a declared one, which that of its values decides."""
+        one = quoted_name(name)
+        sql = f"SELECT DISTINCT typeof({one}) FROM {self.rows} WHERE {one} IS NOT NULL"
+        kinds = {kind.decode() for [kind] in self.open.execute(sql)}
+        known = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string()}
+        if kinds == {"integer", "real"}:
+            return pa.float64()
+        return known.get(kinds.pop(), UNREAD) if len(kinds) == 1 else UNREAD if kinds else pa.null()
+
+    def ask(self, sql: str) -> tuple[Any, ...]:
+        return tuple(self.open.execute(sql).fetchone())
+
+    def content(self, part: Range) -> RangeContent:
+        place = f"{self.place or 'NULL'}, "
+        names = ", ".join(map(quoted_name, self.schema.names))
+        rows = first = second = places = 0
+        for row in self.open.execute(f"SELECT {place}{names} FROM {self.rows}{self.condition(part)}"):
+            rows += 1
+            high, low = divmod(_hash(row[1:]), WORD)
+            first, second, places = first + high, second + low, places + _hash(row)
+        return RangeContent(rows, (first % WORD, second % WORD), places % WORD)
+
+    def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
+        order = self.place or ", ".join(f"quote({quoted_name(name)})" for name in self.schema.names)
+        names, kinds = ", ".join(map(quoted_name, columns)), [self.schema.field(name).type for name in columns]
+        cursor = self.open.execute(f"SELECT {names} FROM {self.rows}{self.condition(part)} ORDER BY {order}")
+        while batch := cursor.fetchmany(rows):
+            arrays = [_sqlite_array(*one) for one in zip(columns, kinds, zip(*batch, strict=True), strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, list(columns))
+
+    def close(self) -> None:
+        self.open.close()
+
+
+UNREAD = pa.month_day_nano_interval()
+
+
+def _hash(row: Sequence[object]) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest(), "big")
+
+
+def _escaped(path: str) -> str:
+    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def _sqlite_kind(declared: str) -> pa.DataType | None:
+    """Return the type of a column by the words in its declared type; None if it has none."""
+    words = {"INT": pa.int64(), "BOOL": pa.bool_(), "CHAR": pa.string(), "CLOB": pa.string(), "TEXT": pa.string(),
+             "DATE": pa.string(), "TIME": pa.string(), "REAL": pa.float64(), "FLOA": pa.float64(),
+             "DOUB": pa.float64(), "NUM": pa.float64(), "DEC": pa.float64()}  # fmt: skip
+    return next((kind for word, kind in words.items() if word in declared), None)
+
+
+def _sqlite_array(name: str, kind: pa.DataType, values: Sequence[object]) -> pa.Array:
+    """Return values as an array. Raises DataError for values of another type than that of the column."""
+    try:
+        if pa.types.is_string(kind):
+            return pa.array(values, pa.binary()).cast(kind)
+        if pa.types.is_boolean(kind):
+            numbers = pa.array(values, pa.int64())
+            return pa.array([None if one is None else {0: False, 1: True}[one] for one in numbers.to_pylist()], kind)
+        return pa.array(values, kind)
+    except (pa.ArrowException, KeyError, TypeError, UnicodeError):
+        pass
+    raise DataError(f"data column {name!r}", f"values that are not of its type {kind}", "values of one type",
+                    "convert the column, or CAST it in a query")  # fmt: skip
+
+
+def _gathered(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of small batches in batches of about `rows` rows."""
+    held: list[pa.RecordBatch] = []
+    for batch in reader:
+        held.append(batch)
+        if sum(map(len, held)) >= rows:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held = []
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+
+
+def names_of(table: str) -> list[str]:
+    """Return the parts of the name of a table, of which each may be quoted."""
+    found = re.findall(r'"((?:[^"]|"")*)"|([^.]+)', table.strip())
+    return [(inside.replace('""', '"') or plain).strip() for inside, plain in found]
+
+
+def quoted(table: str) -> str:
+    """Return the name of a table in SQL, with its schema if it is stated."""
+    return ".".join(map(quoted_name, names_of(table)))
+
+
+def quoted_name(name: str) -> str:
+    """Return a name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+KINDS: dict[str, Any] = {"postgresql": PostgresConnection, "duckdb": DuckConnection, "sqlite": SqliteConnection}
+FAULTS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
+    (("password authentication", "no password", "no pg_hba.conf entry", "authentication failed", "permission denied",
+      "state 42501", 'role "', "authentication method"),
+     "refuses this user", "a user who may read it",
+     'set PGUSER and PGPASSWORD, a service file, or database = "env:NAME"'),
+    (("state 42p01", "no such table", "catalog error: table", "state 3f000"), "has no such table", "a table or view",
+     "check the name, with its schema if it is not the default one"),
+    (("state 42883", "no such function", "catalog error: scalar function"), "has no such function", "functions of this"
+     " database", "fix the query"),
+    (("state 42703", "no such column", "binder error"), "has no such column", "columns of the tables", "fix the query"),
+    (("state 42601", "syntax error", "parser error", "incomplete input"), "is no SELECT statement of this database",
+     "one SELECT statement", "fix the query"),
+    (("state 25006", "read-only transaction", "only execute one statement", "attached in read-only"), "changes data",
+     "one SELECT statement", "read only"),
+    (("not a database", "not a valid duckdb", "newer version", "older version"), "is not a file of this database",
+     "a file that it can open", "check the path and the version"),
+    (("definition of service",), "names an unknown service", "a service of the service file",
+     "check PGSERVICEFILE or ~/.pg_service.conf"),
+    (("unable to open", "does not exist",), "does not exist", "an existing database", "check the name or path"),
+    (("different configuration", "conflicting lock", "could not set lock", "database is locked"),
+     "is open for writing elsewhere", "a database that is open for reading only", "close the other connection"),
+)  # fmt: skip
+
+
+class database_faults:  # noqa: N801, a context manager
+    """Convert errors of a driver to one sentence without their texts."""
+
+    def __init__(self, address: DatabaseAddress) -> None:
+        self.address = address
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or not isinstance(error, Exception) or isinstance(error, DpscaleError):
+            return
+        made = MemoryError() if out_of_memory(error) else _sentence(self.address, error)
+        try:
+            raise made
+        finally:
+            made.__cause__ = made.__context__ = None
+
+
+def _sentence(address: DatabaseAddress, error: Exception) -> DpscaleError:
+    if isinstance(error, ImportError):
+        package = PACKAGES.get((error.name or "").partition(".")[0].replace("adbc_driver_manager", "postgresql").replace(
+            "adbc_driver_postgresql", "postgresql"), error.name)  # fmt: skip
+        return DataError(FIELD, f"{address}, which requires the missing package {package}", "an installed driver",
+                         "pip install 'dpscale[databases]'")  # fmt: skip
+    text = f"state {getattr(error, 'sqlstate', '')} {error}".lower()
+    for fragments, got, takes, remedy in FAULTS:
+        if any(one in text for one in fragments):
+            return DataError(FIELD, f"{address} {got}", takes, remedy)
+    return Unreadable(FIELD, f"{address} cannot be read ({type(error).__name__})", "a database that can be reached",
+                      "check the address, the query and the server, and run again")  # fmt: skip
+
+
+@contextmanager
+def connected(address: DatabaseAddress) -> Iterator[Connection]:
+    """Open a read-only transaction; errors are one sentence."""
+    scheme, place = connection_of(address)
+    with database_faults(address), closing(KINDS[scheme](address, place)) as opened:
+        yield opened
+
+
+class OpenRows(OpenFile):
+    """Columns and rows of an address."""
+
+    def __init__(self, path: str) -> None:
+        self.address = read_address(path)
+        with connected(self.address) as opened:
+            self.schema = opened.schema
+        self.names = self.schema.names
+
+    def kind(self, name: str) -> pa.DataType:
+        return self.schema.field(name).type
+
+    def batches(
+        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: Domain | None = None
+    ) -> Iterator[Any]:
+        """Yield the columns of a range. Raises DataError if its content is not the expected one."""
+        part, read = tuple(row_groups), list(columns) or list(self.names[:1])
+        with connected(self.address) as opened:
+            if self.expected is not None and opened.content(part) != self.expected:
+                raise DataError(FIELD, *CHANGED)
+            for batch in opened.read(read, part, batch_rows(len(read))):
+                yield pa.RecordBatch.from_arrays([self._typed(name, batch.column(name)) for name in read], read)
+
+    def _typed(self, name: str, column: pa.Array) -> pa.Array:
+        """Return a column in its type. Raises DataError if a value has none."""
+        kind = self.kind(name)
+        if column.type == kind:
+            return column
+        stored = column.storage if isinstance(column, pa.ExtensionArray) else column
+        try:
+            if pa.types.is_fixed_size_binary(stored.type):
+                return pa.array([None if one is None else _uuid(one) for one in stored.to_pylist()], kind)
+            return pc.cast(stored, kind)
+        except pa.ArrowException:
+            pass
+        raise DataError(f"data column {name!r}", f"a value that {kind} does not represent", str(kind),
+                        "CAST the column in a query")  # fmt: skip
+
+
+def _uuid(value: bytes) -> str:
+    from uuid import UUID
+
+    return str(UUID(bytes=value))
+
+
+class DatabaseFormat(RecordFormat):
+    """Rows of a database: columns with names and types."""
+
+    name, title, suffixes = "database", "database", ()
+
+    def open(self, path: str, dialect: Dialect) -> OpenRows:
+        return OpenRows(path)
+
+    def row_bound(self, path: str, dialect: Dialect) -> int:
+        """Return the number of rows of all ranges."""
+        with connected(read_address(path)) as opened:
+            return int(opened.ask(f"SELECT count(*) FROM {opened.rows}")[0])
+
+
+DATABASE = DatabaseFormat()
+
+
+def ranges_of(path: str) -> list[tuple[Range, int]]:
+    """Return the ranges of the rows of an address, with their approximate numbers of bytes."""
+    with connected(read_address(path)) as opened:
+        return opened.ranges()
+
+
+def content_of_range(path: str, part: Range) -> RangeContent:
+    """Return the content of a range of the rows of an address."""
+    with connected(read_address(path)) as opened:
+        return opened.content(part)
