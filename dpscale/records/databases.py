@@ -287,7 +287,7 @@ class DuckConnection(HashingConnection):
 
     def _is_table(self) -> bool:
         try:
-            self.open.execute(f"SELECT rowid FROM {self.rows} LIMIT 0")
+            self.open.execute(f"SELECT rowid FROM {self.rows} LIMIT 0").fetchall()
         except Exception as error:
             if type(error).__name__ != "BinderException":
                 raise
@@ -298,20 +298,20 @@ class DuckConnection(HashingConnection):
 
     @cached_property
     def schema(self) -> pa.Schema:
-        self.open.execute(f"SELECT * FROM {self.rows} LIMIT 0")
+        found = self._arrow(f"SELECT * FROM {self.rows} LIMIT 0", 1).schema
         return pa.schema([pa.field(one.name, one.type.value_type if pa.types.is_dictionary(one.type) else one.type)
-                          for one in self._arrow(1).schema])  # fmt: skip
+                          for one in found])  # fmt: skip
 
-    def _arrow(self, rows: int) -> pa.RecordBatchReader:
-        reader = getattr(self.open, "to_arrow_reader", None) or self.open.fetch_record_batch
-        return reader(rows)
+    def _arrow(self, sql: str, rows: int) -> pa.RecordBatchReader:
+        found = self.open.sql(sql)
+        return (getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader)(rows)
 
     def ask(self, sql: str) -> tuple[Any, ...]:
-        return tuple(self.open.execute(sql).fetchone() or ())
+        [row] = self.open.execute(sql).fetchall()
+        return tuple(row)
 
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
-        self.open.execute(self.statement(columns, part))
-        yield from _gathered(self._arrow(rows), rows)
+        yield from _gathered(self._arrow(self.statement(columns, part), rows), rows)
 
     def close(self) -> None:
         self.open.close()

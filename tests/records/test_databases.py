@@ -1,0 +1,432 @@
+"""Rows of PostgreSQL, DuckDB and SQLite: the rows of the same Parquet file, in ranges, with a content that tells changes."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import hashlib
+import os
+import pickle
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.base.errors import DataError, DpscaleError, JobError, Unreadable
+from dpscale.job import Job
+from dpscale.ledger import Ledger
+from dpscale.records import databases
+from dpscale.records.origin import as_seen, fingerprints, stamps
+from dpscale.records.table import Table
+from dpscale.storage.databases import read_address
+from tests.ledger.conftest import Server, server  # noqa: F401
+
+duckdb = pytest.importorskip("duckdb")
+ROWS = 3000
+PASSWORD = "open-sesame-17"
+DOMAIN = """
+[attributes.age]
+kind = "integer"
+low = 0
+high = 89
+[attributes.sex]
+kind = "categories"
+values = ["F", "M"]
+nulls = "category"
+[attributes.ok]
+kind = "boolean"
+[attributes.day]
+kind = "date"
+by = "month"
+low = "2024-01"
+high = "2024-03"
+[numbers.paid]
+low = 0
+high = 200
+step = 0.01
+outside = "clip"
+"""
+COLUMNS = ["person", "age", "sex", "day", "paid", "ok"]
+
+
+def rows_of(number: int, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    sex = rng.choice(["F", "M"], number).tolist()
+    return pa.table({
+        "person": pa.array(rng.integers(0, number // 2, number)),
+        "age": pa.array(rng.integers(0, 90, number), pa.int32()),
+        "sex": pa.array([None if k % 50 == 0 else one for k, one in enumerate(sex)], pa.string()),
+        "day": pa.array([datetime.date(2024, 1, 1) + datetime.timedelta(int(k)) for k in rng.integers(0, 60, number)]),
+        "paid": pa.array(np.round(rng.gamma(2, 20, number), 2)),
+        "ok": pa.array(rng.random(number) < 0.5),
+    })
+
+
+def fill_sqlite(path: Path, table: pa.Table, name: str = "visits") -> None:
+    with sqlite3.connect(path) as db:
+        db.execute(f"CREATE TABLE {name}(person INTEGER, age INT, sex TEXT, day DATE, paid REAL, ok BOOLEAN)")
+        values = [(*row.values(),) for row in table.to_pylist()]
+        db.executemany(f"INSERT INTO {name} VALUES (?, ?, ?, ?, ?, ?)",
+                       [(a, b, c, day.isoformat(), e, int(f)) for a, b, c, day, e, f in values])
+    db.close()
+
+
+def fill_postgres(address: str, table: pa.Table) -> None:
+    with connected(address) as db:
+        db.execute("CREATE TABLE visits(person bigint, age int, sex text, day date, paid numeric(10, 2), ok boolean)")
+        with db.cursor().copy("COPY visits FROM STDIN") as copy:
+            for row in table.to_pylist():
+                copy.write_row(tuple(row.values()))
+        db.execute("CREATE VIEW shown AS SELECT * FROM visits")
+
+
+def connected(address: str) -> Any:
+    import psycopg
+
+    return psycopg.connect(address, autocommit=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same rows in a Parquet file, in DuckDB and in SQLite."""
+    place, table = tmp_path_factory.mktemp("databases"), rows_of(ROWS)
+    (place / "d.toml").write_text(DOMAIN)
+    pq.write_table(table, place / "visits.parquet")
+    with duckdb.connect(str(place / "x.duckdb")) as db:
+        db.execute(f"CREATE TABLE visits AS SELECT * FROM '{place / 'visits.parquet'}'")
+        db.execute("CREATE VIEW shown AS SELECT * FROM visits")
+    fill_sqlite(place / "x.sqlite", table)
+    with sqlite3.connect(place / "x.sqlite") as lite:
+        lite.execute("CREATE VIEW shown AS SELECT * FROM visits")
+    lite.close()
+    return place
+
+
+@pytest.fixture(scope="module")
+def postgres(server: Server) -> str:  # noqa: F811
+    """Address of a database with the same rows."""
+    pytest.importorskip("adbc_driver_postgresql")
+    address = server.database()
+    fill_postgres(address, rows_of(ROWS))
+    return address
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "RANGE_ROWS", 700)
+    monkeypatch.setattr(databases, "RANGE_PAGES", 6)
+
+
+def address_of(kind: str, folder: Path, postgres: str | None = None) -> str:
+    if kind.startswith("postgresql"):
+        return postgres + kind.removeprefix("postgresql")  # type: ignore[operator]
+    scheme, mark, rest = kind.partition("?")
+    return f"{scheme}:///{folder / f'x.{scheme}'}{mark}{rest}"
+
+
+WAYS = ["?table=visits", "?table=visits&partition_by=person", "?table=shown", "?table=shown&partition_by=age",
+        "?query=SELECT person, age, sex, day, paid, ok FROM visits -- all of them", '?table="visits"']  # fmt: skip
+FILE_WAYS = [scheme + way for scheme in ("duckdb", "sqlite") for way in WAYS]
+
+
+def read_rows(table: Table) -> pd.DataFrame:
+    """Return the rows of all partitions, sorted."""
+    batches = [batch for part in table.partitions for batch in part.batches(COLUMNS)]
+    frames = [pd.DataFrame({name: pd.Series(batch[name].to_pylist()) for name in COLUMNS}) for batch in batches]
+    found = pd.concat(frames, ignore_index=True)
+    found["day"], found["paid"] = found.day.astype(str), found.paid.astype(float).round(2)
+    found["ok"], found["sex"] = found.ok.astype(bool), found.sex.fillna("none")
+    return found.sort_values(COLUMNS, ignore_index=True)
+
+
+def check_rows(address: str, folder: Path) -> None:
+    domain = dp.Domain.read(folder / "d.toml")
+    table, file = Table.open(address, domain), Table.open(str(folder / "visits.parquet"), domain)
+    pd.testing.assert_frame_equal(read_rows(table), read_rows(file), check_dtype=False)
+    assert (len(table.partitions) > 1) == ("partition_by" in address or "visits" in (read_address(address).table.strip('"')))
+    assert pickle.loads(pickle.dumps(table)).partitions == table.partitions
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("kind", FILE_WAYS)
+def test_ranges_have_the_rows_of_the_file(kind: str, folder: Path) -> None:
+    check_rows(address_of(kind, folder), folder)
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("way", ["?table=public.visits", *WAYS])
+def test_ranges_of_postgres_have_the_rows_of_the_file(way: str, folder: Path, postgres: str) -> None:
+    check_rows(postgres + way, folder)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_tables_are_divided(folder: Path, postgres: str) -> None:
+    domain = dp.Domain.read(folder / "d.toml")
+    for address in (postgres + "?table=visits", *(address_of(f"{one}?table=visits", folder) for one in ("duckdb", "sqlite"))):
+        assert len(Table.open(address, domain).partitions) > 3, address
+
+
+def test_pages_are_read_by_a_range_scan(postgres: str) -> None:
+    address = read_address(postgres + "?table=visits")
+    with databases.connected(address) as opened:
+        plan = opened.open.cursor()  # type: ignore[attr-defined]
+        plan.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+        plan.execute(f"EXPLAIN {opened.statement(['age'], (6, 12))}")  # type: ignore[attr-defined]
+        assert "Tid Range Scan" in str(plan.fetchall())
+
+
+# Content
+
+
+def content_of(address: str) -> str:
+    return fingerprints(Table.open(address, dp.Domain(age=90)))[0][2]
+
+
+def changed_copies(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield tables that differ in one value, one row, or by moving letters between columns."""
+    rows = table.to_pylist()
+    for change in ({"age": rows[5]["age"] ^ 1}, {"sex": None}, {"paid": rows[5]["paid"] + 0.01}, {"ok": not rows[5]["ok"]}):
+        yield pa.Table.from_pylist([*rows[:5], rows[5] | change, *rows[6:]], table.schema)
+    yield table.slice(1)
+    yield pa.concat_tables([table, table.slice(0, 1)])
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_content_depends_on_rows_and_not_on_their_order(tmp_path: Path) -> None:
+    table = rows_of(1500)
+    fill_sqlite(tmp_path / "x.sqlite", table)
+    shuffled = table.take(np.random.default_rng(1).permutation(len(table)))
+    fill_sqlite(tmp_path / "x.sqlite", shuffled, "shuffled")
+    others = {f"c{k}": one for k, one in enumerate(changed_copies(table))}
+    for name, one in others.items():
+        fill_sqlite(tmp_path / "x.sqlite", one, name)
+    with duckdb.connect(str(tmp_path / "x.duckdb")) as db:
+        for name, one in {"visits": table, "shuffled": shuffled, **others}.items():  # noqa: B007
+            db.execute(f"CREATE TABLE {name} AS SELECT * FROM one")
+    for scheme in ("sqlite", "duckdb"):
+        contents = {name: content_of(address_of(f"{scheme}?table={name}", tmp_path)) for name in ("visits", "shuffled", *others)}
+        assert contents["visits"] == contents["shuffled"]
+        assert contents["visits"] == content_of(address_of(f"{scheme}?table=visits&partition_by=age", tmp_path))
+        assert contents["visits"] == content_of(address_of(f"{scheme}?query=SELECT * FROM visits", tmp_path))
+        assert len(set(contents.values())) == len(contents) - 1
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_content_in_postgres_survives_a_rewrite_and_notices_a_value(server: Server) -> None:  # noqa: F811
+    pytest.importorskip("adbc_driver_postgresql")
+    address = server.database()
+    fill_postgres(address, rows_of(1500))
+    first, places = content_of(address + "?table=visits"), stamps(Table.open(address + "?table=visits", dp.Domain(age=90)))
+    with connected(address) as db:
+        db.execute("UPDATE visits SET age = age WHERE age < 30")
+        assert stamps(Table.open(address + "?table=visits", dp.Domain(age=90))) != places
+        assert content_of(address + "?table=visits") == first
+        db.execute("VACUUM FULL visits")
+        db.execute("SET timezone = 'Asia/Tokyo'")
+        assert content_of(address + "?table=visits") == content_of(address + "?table=shown") == first
+        db.execute("UPDATE visits SET age = age + 1 WHERE ctid = '(0,1)' AND age < 89 OR ctid = '(0,1)' AND age = 89")
+        assert content_of(address + "?table=visits") != first
+
+
+def change_sqlite(path: Path, sql: str) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute(sql)
+    db.close()
+
+
+@pytest.mark.parametrize("sql", ["UPDATE visits SET age = 5 WHERE rowid = 7", "UPDATE visits SET rowid = 99999 WHERE rowid = 3",
+                                 "DELETE FROM visits WHERE rowid = 9", "INSERT INTO visits SELECT * FROM visits LIMIT 1"])  # fmt: skip
+def test_reading_of_changed_rows_is_refused(sql: str, tmp_path: Path) -> None:
+    fill_sqlite(tmp_path / "x.sqlite", rows_of(500))
+    table = as_seen(Table.open(address_of("sqlite?table=visits", tmp_path), dp.Domain(age=90)), lambda f, items: list(map(f, items)))
+    assert sum(len(batch["age"]) for part in table.partitions for batch in part.batches(["age"])) == 500
+    change_sqlite(tmp_path / "x.sqlite", sql)
+    with pytest.raises(DataError, match="rows that changed while they were read"):
+        [list(part.batches(["age"])) for part in table.partitions]
+
+
+# Types
+
+TYPES = """CREATE TABLE kinds(i2 smallint, i4 int, i8 bigint, f4 real, f8 double precision, n numeric(8, 3), free numeric,
+    t text, v varchar(5), b boolean, d date, at timestamp, zoned timestamptz, u uuid, letters char(3),
+    mood mood, price money, long interval, raw json, list int[])"""
+VALUES = """INSERT INTO kinds VALUES (1, 2, 9007199254740993, 0.5, 0.1, 12.345, 12345678901234567890.5, 'ä', 'v', true,
+    '2024-02-29', '2024-02-29 10:00', '2024-02-29 10:00+02', '00000000-0000-0000-0000-000000000001', 'abc', 'sad', 3.5,
+    '1 day', '{"a": 1}', '{1}')"""
+EXPECTED = {"i2": 1, "i4": 2, "i8": 9007199254740993, "f4": 0.5, "f8": 0.1, "n": decimal.Decimal("12.345"),
+            "free": decimal.Decimal("12345678901234567890.500000000"), "t": "ä", "v": "v", "b": True,
+            "d": datetime.date(2024, 2, 29), "at": datetime.datetime(2024, 2, 29, 10),
+            "zoned": datetime.datetime(2024, 2, 29, 8, tzinfo=datetime.UTC),
+            "u": "00000000-0000-0000-0000-000000000001", "letters": "abc", "mood": "sad"}  # fmt: skip
+
+
+def test_types_of_postgres(server: Server) -> None:  # noqa: F811
+    pytest.importorskip("adbc_driver_postgresql")
+    address = server.database()
+    with connected(address) as db:
+        db.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
+        db.execute(TYPES)
+        db.execute(VALUES)
+        db.execute("INSERT INTO kinds DEFAULT VALUES")
+    [part] = Table.open(address + "?table=kinds", dp.Domain(i4=3)).partitions
+    [batch] = part.batches(list(EXPECTED))
+    assert {name: batch[name].to_pylist()[0] for name in EXPECTED} == EXPECTED
+    assert all(batch[name].to_pylist()[1] is None for name in EXPECTED)
+    for name in ("price", "long", "list"):
+        with pytest.raises(DataError, match=name):
+            _count(address + "?table=kinds", dp.Domain([dp.Attribute(name, "integer", 0, 5)]))
+    with connected(address) as db:
+        db.execute("UPDATE kinds SET free = 'NaN'")
+    with pytest.raises(DataError, match="'free'"):
+        list(part.batches(["free"]))
+
+
+def _count(address: str, domain: Any) -> None:
+    from dpscale.runs.preflight import check_table
+
+    check_table(Table.open(address, domain), list(domain.names))
+
+
+def test_values_of_other_types_in_sqlite_are_refused(tmp_path: Path) -> None:
+    fill_sqlite(tmp_path / "x.sqlite", rows_of(50))
+    change_sqlite(tmp_path / "x.sqlite", "UPDATE visits SET age = 'old' WHERE rowid = 3")
+    change_sqlite(tmp_path / "x.sqlite", "UPDATE visits SET ok = 2 WHERE rowid = 3")
+    [part] = Table.open(address_of("sqlite?table=visits", tmp_path), dp.Domain(age=90)).partitions
+    for name in ("age", "ok"):
+        with pytest.raises(DataError, match=f"'{name}'") as caught:
+            list(part.batches([name]))
+        assert "old" not in str(caught.value)
+
+
+# Jobs
+
+
+def job_of(data: dict[str, Any], **others: Any) -> dict[str, Any]:
+    privacy = {"rho": 1e12, "allow_weak_privacy": True, "dataset": "visits"}
+    return {"data": {"domain": "d.toml", "privacy_unit": "person", "max_rows_per_unit": 2, **data}, "privacy": privacy,
+            "workload": [{"family": "marginal", "attributes": [["age"], ["sex", "ok"], ["day"]]},
+                         {"family": "sum", "of": "paid", "attributes": [["sex"]]}],
+            "engine": {"seed": 1, "scheduler": "threads"}, **others}  # fmt: skip
+
+
+def answers_of(release: dp.Release) -> dict[str, pd.DataFrame]:
+    place = release.path / "answers"
+    return {str(file.relative_to(place)): pd.read_parquet(file) for file in sorted(place.rglob("*.parquet"))}
+
+
+def check_same_answers(one: dp.Release, other: dp.Release, exactly: bool = False) -> None:
+    """Compare answers; those of other data sources have other noise, which is far below a step here."""
+    first, second = answers_of(one), answers_of(other)
+    assert first.keys() == second.keys()
+    for name, frame in first.items():
+        if exactly:
+            pd.testing.assert_frame_equal(frame, second[name], check_exact=True)
+        else:
+            values = [name for name in frame.columns if name == "estimate"]
+            assert (frame[values] - second[name][values]).abs().max().max() < 0.004 or not values, name
+
+
+@pytest.fixture
+def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with own copies of the files, in which jobs run."""
+    for name in ("d.toml", "visits.parquet", "x.duckdb", "x.sqlite"):
+        shutil.copy(folder / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("kind", ["postgresql", "duckdb", "sqlite"])
+def test_answers_are_those_of_the_file(kind: str, place: Path, request: pytest.FixtureRequest) -> None:
+    database = request.getfixturevalue("postgres") if kind == "postgresql" else f"{kind}:///x.{kind}"
+    where = {"where": "age >= 20 and sex = 'F'"}
+    file = dp.run(job_of({"path": "visits.parquet", **where}), run_dir="file")
+    table = dp.run(job_of({"database": database, "table": "visits", **where}), run_dir="table")
+    check_same_answers(file, table)
+    query = "SELECT * FROM visits WHERE age >= 20"
+    asked = dp.run(job_of({"database": database, "query": query, "where": "sex = 'F'", "partition_by": "age"}), run_dir="query")
+    check_same_answers(file, asked)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_cluster_and_rewritten_table_release_the_same_bytes(place: Path, server: Server) -> None:  # noqa: F811
+    pytest.importorskip("adbc_driver_postgresql")
+    from distributed import Client, LocalCluster
+
+    address = server.database()
+    fill_postgres(address, rows_of(ROWS))
+    job = job_of({"database": address, "table": "visits"}) | {"privacy": {"rho": 0.5, "dataset": "visits"}}
+    first = dp.run(job, run_dir="first")
+    with connected(address) as db:
+        db.execute("CREATE INDEX by_age ON visits(age)")
+        db.execute("CLUSTER visits USING by_age")
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster, Client(cluster) as client:
+        second = dp.run(job, run_dir="second", client=client)
+    check_same_answers(first, second, exactly=True)
+    again = dp.run(job, run_dir="first")
+    assert again.path == first.path
+    with connected(address) as db:
+        db.execute("DELETE FROM visits WHERE ctid = (SELECT min(ctid) FROM visits)")
+    with pytest.raises(DataError, match="from other data"):
+        dp.run(job, run_dir="first")
+
+
+def killed_run(place: Path, job: dict[str, Any]) -> None:
+    """Run a job in a process that is killed once it is charged."""
+    script = f"import dpscale as dp\nif __name__ == '__main__':\n    dp.run({job!r}, run_dir='run')\n"
+    (place / "script.py").write_text(script)
+    child = subprocess.Popen([sys.executable, "script.py"], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while child.poll() is None and time.monotonic() < deadline:
+        manifest = place / "run" / "manifest.json"
+        if manifest.exists() and '"snapshot": "' in manifest.read_text():
+            break
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_killed_run_resumes_with_the_same_rows_only(kind: str, place: Path, request: pytest.FixtureRequest) -> None:
+    address = f"{kind}:///x.{kind}"
+    if kind == "postgresql":
+        address = request.getfixturevalue("server").database()
+        fill_postgres(address, rows_of(ROWS))
+    job = job_of({"database": address, "table": "visits"})
+    job["privacy"] = {"rho": 0.5, "dataset": "visits"}
+    killed_run(place, job)
+    shutil.copytree(place / "run", place / "kept")
+    shutil.copy(place / "ledger.sqlite", place / "kept.sqlite") if (place / "ledger.sqlite").exists() else None
+    whole = dp.run(job, run_dir="other", fresh=True)
+    check_same_answers(dp.run(job, run_dir="run"), whole, exactly=True)
+
+    change = "DELETE FROM visits WHERE person = (SELECT max(person) FROM visits)"
+    if kind == "postgresql":
+        with connected(address) as db:
+            db.execute(change)
+    else:
+        change_sqlite(place / "x.sqlite", change)
+    for name in ("run", "other"):
+        shutil.rmtree(place / name)
+    shutil.move(place / "kept", place / "run")
+    (place / "ledger.sqlite").unlink(missing_ok=True)
+    if (place / "kept.sqlite").exists():
+        shutil.move(place / "kept.sqlite", place / "ledger.sqlite")
+    with pytest.raises(DataError, match="changed since this release started"):
+        dp.run(job, run_dir="run")
