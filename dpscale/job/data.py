@@ -96,7 +96,8 @@ class Filed(Settings):
     @classmethod
     def _in_database(cls, content: Any) -> Any:
         """Replace the keys of a database by the address that is the path of its rows."""
-        keys = {name: content[name] for name in IN_DATABASE if name in content} if isinstance(content, Mapping) else {}
+        stated = content if isinstance(content, Mapping) else {}
+        keys = {name: stated[name] for name in IN_DATABASE if stated.get(name) is not None}
         if not keys:
             return content
         try:
