@@ -22,8 +22,8 @@ from dpscale.contributions.links import Columns, column_name
 from dpscale.ledger.location import is_address
 from dpscale.ledger.rows import DEFAULT, is_there
 from dpscale.records.files import Dialect
-from dpscale.records.frames import FRAME
 from dpscale.records.formats import format_distribution, format_names
+from dpscale.records.frames import FRAME
 from dpscale.records.origin import Origin
 from dpscale.records.where import EVERYTHING, Where, read_where
 from dpscale.storage.databases import is_database, stated_address
@@ -296,7 +296,7 @@ def places_of(stated: Mapping[str, Any], read: Mapping[str, Any]) -> Places:
         for before, after in pairs
         if before != after
     }
-    return {after: before for after, before in found.items() if not os.path.isabs(before) and not is_url(before)
+    return {after: before for after, before in found.items() if (not os.path.isabs(before) and not is_url(before))
             or is_database(before)}  # fmt: skip
 
 

@@ -40,7 +40,6 @@ FIRST, LAST = -(1 << 63), (1 << 63) - 1  # ends of open ranges
 WORD = 1 << 64
 CHANGED = ("rows that changed while they were read", "the same rows at every reading",
            "wait for the end of changes, or read a copy; a query must return the same rows each time")  # fmt: skip
-PACKAGES = {"postgresql": "adbc-driver-postgresql", "duckdb": "duckdb"}
 Range = tuple[int, ...]
 
 
@@ -259,7 +258,7 @@ def _postgres_kind(column: pa.Field) -> pa.DataType:
     if name == "numeric":
         modifier = int(stated.get("POSTGRESQL:typmod", -1)) - 4
         digits, scale = modifier >> 16 & 0xFFFF, modifier & 0x7FF
-        return pa.decimal128(digits, scale) if 0 <= modifier and scale <= digits <= 38 else pa.decimal128(38, 9)
+        return pa.decimal128(digits, scale) if modifier >= 0 and scale <= digits <= 38 else pa.decimal128(38, 9)
     kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
     if name == "uuid":
         return pa.string()
@@ -338,7 +337,9 @@ class SqliteConnection(Connection):
         except sqlite3.OperationalError:
             return False
         name = names_of(self.address.table)[-1].replace("'", "''")
-        [number] = self.ask(f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{name}' COLLATE NOCASE")
+        [number] = self.ask(
+            f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{name}' COLLATE NOCASE"
+        )
         return bool(number) and "rowid" not in [one.lower() for one in self._declared]
 
     @cached_property
@@ -498,8 +499,7 @@ class database_faults:  # noqa: N801, a context manager
 
 def _sentence(address: DatabaseAddress, error: Exception) -> DpscaleError:
     if isinstance(error, ImportError):
-        package = PACKAGES.get((error.name or "").partition(".")[0].replace("adbc_driver_manager", "postgresql").replace(
-            "adbc_driver_postgresql", "postgresql"), error.name)  # fmt: skip
+        package = "duckdb" if "duckdb" in str(error.name) else "adbc-driver-postgresql"
         return DataError(FIELD, f"{address}, which requires the missing package {package}", "an installed driver",
                          "pip install 'dpscale[databases]'")  # fmt: skip
     text = f"state {getattr(error, 'sqlstate', '')} {error}".lower()

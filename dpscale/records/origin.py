@@ -182,7 +182,10 @@ def fingerprints(table: Table, footers: bool = False, each: ParallelMap = serial
         contents, opened = range_contents(table, each), table.partitions[0].source()
         columns = [f"{name} {opened.kind(name)}" for name in opened.names]
         sums = [sum(one.words[k] for one in contents) % WORD for k in (0, 1)]
-        rows, content = sum(one.rows for one in contents), hashlib.sha256("\n".join([*columns, *map(str, sums)]).encode())
+        rows, content = (
+            sum(one.rows for one in contents),
+            hashlib.sha256("\n".join([*columns, *map(str, sums)]).encode()),
+        )
         return [(table.root, rows, content.hexdigest())]
     named = table.partitions[0].dialect.format
     return [one for chunk in each(partial(_fingerprints, footers, named), _chunks(table.files)) for one in chunk]

@@ -1,10 +1,9 @@
-"""Rows of PostgreSQL, DuckDB and SQLite: the rows of the same Parquet file, in ranges, with a content that tells changes."""
+"""Rows of PostgreSQL, DuckDB and SQLite: those of the same Parquet file, in ranges, and their content."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
-import hashlib
 import os
 import pickle
 import shutil
@@ -16,7 +15,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,16 +26,18 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.base.errors import DataError, DpscaleError, JobError, Unreadable
+from dpscale.base.errors import DataError, DpscaleError, JobError
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.records import databases
 from dpscale.records.origin import as_seen, fingerprints, stamps
 from dpscale.records.table import Table
 from dpscale.storage.databases import read_address
-from tests.ledger.conftest import Server, server  # noqa: F401
+from tests.ledger import conftest as ledger_conftest
+from tests.ledger.conftest import Server
 
 duckdb = pytest.importorskip("duckdb")
+server = ledger_conftest.server
 ROWS = 3000
 PASSWORD = "open-sesame-17"
 DOMAIN = """
@@ -62,28 +62,35 @@ high = 200
 step = 0.01
 outside = "clip"
 """
+QUERY = "SELECT sex, count(*) AS n FROM data GROUP BY sex"
 COLUMNS = ["person", "age", "sex", "day", "paid", "ok"]
 
 
 def rows_of(number: int, seed: int = 0) -> pa.Table:
     rng = np.random.default_rng(seed)
     sex = rng.choice(["F", "M"], number).tolist()
-    return pa.table({
-        "person": pa.array(rng.integers(0, number // 2, number)),
-        "age": pa.array(rng.integers(0, 90, number), pa.int32()),
-        "sex": pa.array([None if k % 50 == 0 else one for k, one in enumerate(sex)], pa.string()),
-        "day": pa.array([datetime.date(2024, 1, 1) + datetime.timedelta(int(k)) for k in rng.integers(0, 60, number)]),
-        "paid": pa.array(np.round(rng.gamma(2, 20, number), 2)),
-        "ok": pa.array(rng.random(number) < 0.5),
-    })
+    return pa.table(
+        {
+            "person": pa.array(rng.integers(0, number // 2, number)),
+            "age": pa.array(rng.integers(0, 90, number), pa.int32()),
+            "sex": pa.array([None if k % 50 == 0 else one for k, one in enumerate(sex)], pa.string()),
+            "day": pa.array(
+                [datetime.date(2024, 1, 1) + datetime.timedelta(int(k)) for k in rng.integers(0, 60, number)]
+            ),
+            "paid": pa.array(np.round(rng.gamma(2, 20, number), 2)),
+            "ok": pa.array(rng.random(number) < 0.5),
+        }
+    )
 
 
 def fill_sqlite(path: Path, table: pa.Table, name: str = "visits") -> None:
     with sqlite3.connect(path) as db:
         db.execute(f"CREATE TABLE {name}(person INTEGER, age INT, sex TEXT, day DATE, paid REAL, ok BOOLEAN)")
         values = [(*row.values(),) for row in table.to_pylist()]
-        db.executemany(f"INSERT INTO {name} VALUES (?, ?, ?, ?, ?, ?)",
-                       [(a, b, c, day.isoformat(), e, int(f)) for a, b, c, day, e, f in values])
+        db.executemany(
+            f"INSERT INTO {name} VALUES (?, ?, ?, ?, ?, ?)",
+            [(a, b, c, day.isoformat(), e, int(f)) for a, b, c, day, e, f in values],
+        )
     db.close()
 
 
@@ -119,7 +126,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def postgres(server: Server) -> str:  # noqa: F811
+def postgres(server: Server) -> str:
     """Address of a database with the same rows."""
     pytest.importorskip("adbc_driver_postgresql")
     address = server.database()
@@ -159,7 +166,9 @@ def check_rows(address: str, folder: Path) -> None:
     domain = dp.Domain.read(folder / "d.toml")
     table, file = Table.open(address, domain), Table.open(str(folder / "visits.parquet"), domain)
     pd.testing.assert_frame_equal(read_rows(table), read_rows(file), check_dtype=False)
-    assert (len(table.partitions) > 1) == ("partition_by" in address or "visits" in (read_address(address).table.strip('"')))
+    assert (len(table.partitions) > 1) == (
+        "partition_by" in address or "visits" in (read_address(address).table.strip('"'))
+    )
     assert pickle.loads(pickle.dumps(table)).partitions == table.partitions
 
 
@@ -178,7 +187,10 @@ def test_ranges_of_postgres_have_the_rows_of_the_file(way: str, folder: Path, po
 @pytest.mark.usefixtures("small_ranges")
 def test_tables_are_divided(folder: Path, postgres: str) -> None:
     domain = dp.Domain.read(folder / "d.toml")
-    for address in (postgres + "?table=visits", *(address_of(f"{one}?table=visits", folder) for one in ("duckdb", "sqlite"))):
+    for address in (
+        postgres + "?table=visits",
+        *(address_of(f"{one}?table=visits", folder) for one in ("duckdb", "sqlite")),
+    ):
         assert len(Table.open(address, domain).partitions) > 3, address
 
 
@@ -201,7 +213,12 @@ def content_of(address: str) -> str:
 def changed_copies(table: pa.Table) -> Iterator[pa.Table]:
     """Yield tables that differ in one value, one row, or by moving letters between columns."""
     rows = table.to_pylist()
-    for change in ({"age": rows[5]["age"] ^ 1}, {"sex": None}, {"paid": rows[5]["paid"] + 0.01}, {"ok": not rows[5]["ok"]}):
+    for change in (
+        {"age": rows[5]["age"] ^ 1},
+        {"sex": None},
+        {"paid": rows[5]["paid"] + 0.01},
+        {"ok": not rows[5]["ok"]},
+    ):
         yield pa.Table.from_pylist([*rows[:5], rows[5] | change, *rows[6:]], table.schema)
     yield table.slice(1)
     yield pa.concat_tables([table, table.slice(0, 1)])
@@ -220,7 +237,9 @@ def test_content_depends_on_rows_and_not_on_their_order(tmp_path: Path) -> None:
         for name, one in {"visits": table, "shuffled": shuffled, **others}.items():  # noqa: B007
             db.execute(f"CREATE TABLE {name} AS SELECT * FROM one")
     for scheme in ("sqlite", "duckdb"):
-        contents = {name: content_of(address_of(f"{scheme}?table={name}", tmp_path)) for name in ("visits", "shuffled", *others)}
+        contents = {
+            name: content_of(address_of(f"{scheme}?table={name}", tmp_path)) for name in ("visits", "shuffled", *others)
+        }
         assert contents["visits"] == contents["shuffled"]
         assert contents["visits"] == content_of(address_of(f"{scheme}?table=visits&partition_by=age", tmp_path))
         assert contents["visits"] == content_of(address_of(f"{scheme}?query=SELECT * FROM visits", tmp_path))
@@ -228,11 +247,14 @@ def test_content_depends_on_rows_and_not_on_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_content_in_postgres_survives_a_rewrite_and_notices_a_value(server: Server) -> None:  # noqa: F811
+def test_content_in_postgres_survives_a_rewrite_and_notices_a_value(server: Server) -> None:
     pytest.importorskip("adbc_driver_postgresql")
     address = server.database()
     fill_postgres(address, rows_of(1500))
-    first, places = content_of(address + "?table=visits"), stamps(Table.open(address + "?table=visits", dp.Domain(age=90)))
+    first, places = (
+        content_of(address + "?table=visits"),
+        stamps(Table.open(address + "?table=visits", dp.Domain(age=90))),
+    )
     with connected(address) as db:
         db.execute("UPDATE visits SET age = age WHERE age < 30")
         assert stamps(Table.open(address + "?table=visits", dp.Domain(age=90))) != places
@@ -250,11 +272,16 @@ def change_sqlite(path: Path, sql: str) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("sql", ["UPDATE visits SET age = 5 WHERE rowid = 7", "UPDATE visits SET rowid = 99999 WHERE rowid = 3",
-                                 "DELETE FROM visits WHERE rowid = 9", "INSERT INTO visits SELECT * FROM visits LIMIT 1"])  # fmt: skip
+CHANGES = ["UPDATE visits SET age = 5 WHERE rowid = 7", "UPDATE visits SET rowid = 99999 WHERE rowid = 3",
+           "DELETE FROM visits WHERE rowid = 9", "INSERT INTO visits SELECT * FROM visits LIMIT 1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", CHANGES)
 def test_reading_of_changed_rows_is_refused(sql: str, tmp_path: Path) -> None:
     fill_sqlite(tmp_path / "x.sqlite", rows_of(500))
-    table = as_seen(Table.open(address_of("sqlite?table=visits", tmp_path), dp.Domain(age=90)), lambda f, items: list(map(f, items)))
+    table = as_seen(
+        Table.open(address_of("sqlite?table=visits", tmp_path), dp.Domain(age=90)), lambda f, items: list(map(f, items))
+    )
     assert sum(len(batch["age"]) for part in table.partitions for batch in part.batches(["age"])) == 500
     change_sqlite(tmp_path / "x.sqlite", sql)
     with pytest.raises(DataError, match="rows that changed while they were read"):
@@ -263,8 +290,8 @@ def test_reading_of_changed_rows_is_refused(sql: str, tmp_path: Path) -> None:
 
 # Types
 
-TYPES = """CREATE TABLE kinds(i2 smallint, i4 int, i8 bigint, f4 real, f8 double precision, n numeric(8, 3), free numeric,
-    t text, v varchar(5), b boolean, d date, at timestamp, zoned timestamptz, u uuid, letters char(3),
+TYPES = """CREATE TABLE kinds(i2 smallint, i4 int, i8 bigint, f4 real, f8 double precision, n numeric(8, 3),
+    free numeric, t text, v varchar(5), b boolean, d date, at timestamp, zoned timestamptz, u uuid, letters char(3),
     mood mood, price money, long interval, raw json, list int[])"""
 VALUES = """INSERT INTO kinds VALUES (1, 2, 9007199254740993, 0.5, 0.1, 12.345, 12345678901234567890.5, 'ä', 'v', true,
     '2024-02-29', '2024-02-29 10:00', '2024-02-29 10:00+02', '00000000-0000-0000-0000-000000000001', 'abc', 'sad', 3.5,
@@ -276,7 +303,7 @@ EXPECTED = {"i2": 1, "i4": 2, "i8": 9007199254740993, "f4": 0.5, "f8": 0.1, "n":
             "u": "00000000-0000-0000-0000-000000000001", "letters": "abc", "mood": "sad"}  # fmt: skip
 
 
-def test_types_of_postgres(server: Server) -> None:  # noqa: F811
+def test_types_of_postgres(server: Server) -> None:
     pytest.importorskip("adbc_driver_postgresql")
     address = server.database()
     with connected(address) as db:
@@ -361,12 +388,14 @@ def test_answers_are_those_of_the_file(kind: str, place: Path, request: pytest.F
     table = dp.run(job_of({"database": database, "table": "visits", **where}), run_dir="table")
     check_same_answers(file, table)
     query = "SELECT * FROM visits WHERE age >= 20"
-    asked = dp.run(job_of({"database": database, "query": query, "where": "sex = 'F'", "partition_by": "age"}), run_dir="query")
+    asked = dp.run(
+        job_of({"database": database, "query": query, "where": "sex = 'F'", "partition_by": "age"}), run_dir="query"
+    )
     check_same_answers(file, asked)
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_cluster_and_rewritten_table_release_the_same_bytes(place: Path, server: Server) -> None:  # noqa: F811
+def test_cluster_and_rewritten_table_release_the_same_bytes(place: Path, server: Server) -> None:
     pytest.importorskip("adbc_driver_postgresql")
     from distributed import Client, LocalCluster
 
@@ -377,7 +406,10 @@ def test_cluster_and_rewritten_table_release_the_same_bytes(place: Path, server:
     with connected(address) as db:
         db.execute("CREATE INDEX by_age ON visits(age)")
         db.execute("CLUSTER visits USING by_age")
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
         second = dp.run(job, run_dir="second", client=client)
     check_same_answers(first, second, exactly=True)
     again = dp.run(job, run_dir="first")
@@ -392,7 +424,9 @@ def killed_run(place: Path, job: dict[str, Any]) -> None:
     """Run a job in a process that is killed once it is charged."""
     script = f"import dpscale as dp\nif __name__ == '__main__':\n    dp.run({job!r}, run_dir='run')\n"
     (place / "script.py").write_text(script)
-    child = subprocess.Popen([sys.executable, "script.py"], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        [sys.executable, "script.py"], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 300
     while child.poll() is None and time.monotonic() < deadline:
         manifest = place / "run" / "manifest.json"
@@ -442,19 +476,26 @@ def texts_below(place: Path) -> Iterator[bytes]:
             yield path.name.encode() + path.read_bytes()
 
 
-def test_password_is_nowhere(place: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: Any, caplog: Any) -> None:  # noqa: F811
+def test_password_is_nowhere(
+    place: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: Any, caplog: Any
+) -> None:
     pytest.importorskip("adbc_driver_postgresql")
     from distributed import Client, LocalCluster
 
     caplog.set_level("DEBUG")
     address = server.database()
     fill_postgres(address, rows_of(300))
-    secret = f"postgresql://{os.environ['PGUSER']}:{PASSWORD}@{address.removeprefix('postgresql://')}?connect_timeout=10"
+    secret = (
+        f"postgresql://{os.environ['PGUSER']}:{PASSWORD}@{address.removeprefix('postgresql://')}?connect_timeout=10"
+    )
     monkeypatch.setenv("VISITS_DB", secret)
     monkeypatch.delenv("PGPASSWORD")
     monkeypatch.delenv("PGUSER")
     job = job_of({"database": "env:VISITS_DB", "table": "visits"})
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
         release = dp.run(job, run_dir="run", client=client)
     table = Table.open("env://VISITS_DB?table=visits", dp.Domain.read("d.toml"))
     assert PASSWORD.encode() not in pickle.dumps(table) + repr(table).encode() + repr(release.path).encode()
@@ -466,9 +507,15 @@ def test_password_is_nowhere(place: Path, server: Server, monkeypatch: pytest.Mo
             list(table.partitions[0].batches(["age"]))
         errors += traceback.format_exception(caught.value)
         assert caught.value.__cause__ is caught.value.__context__ is None
-        done = subprocess.run([sys.executable, "-m", "dpscale", "run", "run", "--fresh"], capture_output=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "dpscale", "run", "run", "--fresh"], capture_output=True, check=False
+        )
         errors += [done.stdout.decode(), done.stderr.decode()]
-    for key in ({"database": secret, "table": "visits"}, {"path": secret + "&table=visits"}, {"database": address + "?password=" + PASSWORD, "table": "t"}):
+    for key in (
+        {"database": secret, "table": "visits"},
+        {"path": secret + "&table=visits"},
+        {"database": address + "?password=" + PASSWORD, "table": "t"},
+    ):
         with pytest.raises(JobError, match="contains a password") as refused:
             Job.parse(job_of(key), place)
         errors += traceback.format_exception(refused.value)
@@ -532,7 +579,7 @@ def test_refusals(name: str, place: Path, postgres: str) -> None:
 
 
 def check_refused(options: list[str], expected: str) -> None:
-    command = ["sql", "SELECT sex, count(*) AS n FROM data GROUP BY sex", *options, "--domain", "d.toml", "--epsilon", "1",
+    command = ["sql", QUERY, *options, "--domain", "d.toml", "--epsilon", "1",
                "--dataset", "visits", "--ledger", "ledger.sqlite", "--run-dir", "run", "--quiet"]  # fmt: skip
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2, result.output
@@ -547,12 +594,12 @@ def check_refused(options: list[str], expected: str) -> None:
 
 
 KEYS: dict[str, tuple[dict[str, Any], str]] = {
-    "scheme": ({"database": "mysql://u:p@h/x", "table": "t"}, "data.database: an address of kind 'mysql'; expected postgres"),
+    "scheme": ({"database": "mysql://u:p@h/x", "table": "t"}, "data.database: an address of kind 'mysql'"),
     "no address": ({"database": "u:secret@h", "table": "t"}, "data.database: no address; expected"),
     "both": ({"database": "duckdb:///x.duckdb", "table": "t", "query": "SELECT 1"}, "both table and query"),
     "neither": ({"database": "duckdb:///x.duckdb"}, "neither table nor query"),
     "no database": ({"table": "t"}, "data.table: given without a database"),
-    "a path too": ({"path": "visits.parquet", "database": "duckdb:///x.duckdb", "table": "t"}, "given together with a database"),
+    "a path too": ({"path": "a.parquet", "database": "duckdb:///x.duckdb", "table": "t"}, "together with a database"),
     "number": ({"database": "duckdb:///x.duckdb", "table": 5}, "data.table: no text"),
     "twice": ({"database": "duckdb:///x.duckdb?table=a", "table": "b"}, "data.table: given in the address too"),
     "variable": ({"database": "env:a b", "table": "b"}, "no name of an environment variable"),
@@ -570,7 +617,11 @@ def test_keys_that_are_refused(name: str, place: Path) -> None:
 
 def test_options_of_files_are_refused(place: Path) -> None:
     keys = {"database": "duckdb:///x.duckdb", "table": "visits"}
-    for option, field in (({"delimiter": ";"}, "data.delimiter"), ({"format": "csv"}, "data.format"), ({"format": "delta"}, "data.path")):
+    for option, field in (
+        ({"delimiter": ";"}, "data.delimiter"),
+        ({"format": "csv"}, "data.format"),
+        ({"format": "delta"}, "data.path"),
+    ):
         with pytest.raises(DataError, match=field):
             dp.run(job_of(keys | option), run_dir="run")
 
@@ -578,9 +629,12 @@ def test_options_of_files_are_refused(place: Path) -> None:
 def test_missing_driver_is_named(place: Path) -> None:
     script = ("import sys\nfor name in ('duckdb', 'adbc_driver_postgresql'):\n    sys.modules[name] = None\n"
               "from dpscale.__main__ import main\nmain()\n")  # fmt: skip
-    for address, package in (("duckdb:///x.duckdb", "duckdb"), ("postgresql://127.0.0.1:1/x", "adbc-driver-postgresql")):
+    for address, package in (
+        ("duckdb:///x.duckdb", "duckdb"),
+        ("postgresql://127.0.0.1:1/x", "adbc-driver-postgresql"),
+    ):
         (place / "job.py").write_text(script)
-        command = [sys.executable, "job.py", "sql", "SELECT count(*) AS n FROM data", "--data", f"{address}?table=visits",
+        command = [sys.executable, "job.py", "sql", QUERY, "--data", f"{address}?table=visits",
                    "--domain", "d.toml", "--epsilon", "1", "--dataset", "v", "--quiet"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr
@@ -613,7 +667,8 @@ def linked_job(places: dict[str, dict[str, str]]) -> dict[str, Any]:
     return {
         "tables": {"persons": {**places["persons"], "domain": "persons.toml", "key": "person"},
                    "visits": {**places["visits"], "domain": "d.toml"}},
-        "link": [{"kind": "one-to-many", "parent": "persons", "child": "visits", "child_key": "person", "max_degree": 9}],
+        "link": [{"kind": "one-to-many", "parent": "persons", "child": "visits", "child_key": "person",
+                  "max_degree": 9}],
         "workload": [{"family": "marginal", "attributes": [["persons.town", "visits.sex"]]}],
         "privacy": {"rho": 1e12, "allow_weak_privacy": True, "dataset": "visits"},
         "engine": {"seed": 1, "scheduler": "threads"},
@@ -634,7 +689,10 @@ def test_linked_tables_of_a_database(place: Path) -> None:
 
 def test_growing_table_of_a_database(place: Path) -> None:
     time_keys = {"time": {"answers": ["period", "cumulative"]}}
-    for name, keys in {"files": {"path": "visits.parquet"}, "rows": {"database": "sqlite:///x.sqlite", "table": "visits"}}.items():
+    for name, keys in {
+        "files": {"path": "visits.parquet"},
+        "rows": {"database": "sqlite:///x.sqlite", "table": "visits"},
+    }.items():
         job = job_of({**keys, "period": "day"}, **time_keys)
         del job["data"]["privacy_unit"], job["data"]["max_rows_per_unit"]
         job["workload"] = [{"family": "marginal", "attributes": [["age"], ["sex", "ok"]]}]
@@ -648,15 +706,19 @@ def test_plan_takes_an_address_and_sql_too(place: Path) -> None:
     assert file.path != table.path
     for name, frame in answers_below(file.path).items():
         if "estimate" in frame:  # eight standard deviations of the difference
-            assert (frame.estimate - answers_below(table.path)[name].estimate).abs().max() < 8 * 2 * frame.std_error.max()
-    command = ["sql", "SELECT sex, count(*) AS n FROM data GROUP BY sex", "--data", "sqlite:///x.sqlite?table=visits", "--domain",
+            assert (
+                frame.estimate - answers_below(table.path)[name].estimate
+            ).abs().max() < 8 * 2 * frame.std_error.max()
+    command = ["sql", QUERY, "--data", "sqlite:///x.sqlite?table=visits", "--domain",
                "d.toml", "--epsilon", "5", "--dataset", "visits", "--run-dir", "run", "--quiet"]  # fmt: skip
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     assert "sex" in result.output
 
 
-def test_job_of_a_moved_folder_is_the_same(place: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_of_a_moved_folder_is_the_same(
+    place: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = job_of({"database": "sqlite:///x.sqlite", "table": "visits"})
     first = dp.run(job, run_dir="run")
     moved = tmp_path_factory.mktemp("moved") / "place"
