@@ -44,7 +44,8 @@ def short_form() -> dict[str, Any]:
     del models["BudgetTable"]["properties"]["share"]
     data = {"type": "object", "description": "Location of the records and definition of the privacy unit.",
             "properties": {k: v for k, v in table["properties"].items() if k in DATA_KEYS},
-            "required": ["path", "domain"], "additionalProperties": False}  # fmt: skip
+            "required": ["domain"], "anyOf": [{"required": [name]} for name in ("path", "database")],
+            "additionalProperties": False}  # fmt: skip
     sections: dict[str, Any] = {name: {"$ref": f"#/$defs/{model.__name__}"} for name, model in SECTIONS.items()}
     for name in ("workload", "totals"):
         sections[name] = {"type": "array", "items": sections[name]}

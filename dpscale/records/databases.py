@@ -83,7 +83,7 @@ class Connection(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Names and types of the columns as they are read; `pa.month_day_nano_interval()` if they cannot be read."""
+        """Names and types of the columns as they are read; `unread_kind` of those that cannot be read."""
 
     @abstractmethod
     def ask(self, sql: str) -> tuple[Any, ...]:
@@ -289,7 +289,12 @@ def _postgres_kind(column: pa.Field) -> pa.DataType:
     if name == "uuid":
         return pa.string()
     unread = name == "money" or (kind != column.type and not pa.types.is_string(kind))
-    return pa.month_day_nano_interval() if unread else kind
+    return unread_kind() if unread else kind
+
+
+def unread_kind() -> pa.DataType:
+    """Return the type of columns that cannot be read, which no attribute accepts."""
+    return pa.month_day_nano_interval()
 
 
 class DuckConnection(HashingConnection):
@@ -397,7 +402,9 @@ class SqliteConnection(Connection):
         known = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string()}
         if kinds == {"integer", "real"}:
             return pa.float64()
-        return known.get(kinds.pop(), UNREAD) if len(kinds) == 1 else UNREAD if kinds else pa.null()
+        if not kinds:
+            return pa.null()
+        return known.get(kinds.pop(), unread_kind()) if len(kinds) == 1 else unread_kind()
 
     def ask(self, sql: str) -> tuple[Any, ...]:
         return tuple(self.open.execute(sql).fetchone())
@@ -425,9 +432,6 @@ class SqliteConnection(Connection):
 
     def close(self) -> None:
         self.open.close()
-
-
-UNREAD = pa.month_day_nano_interval()
 
 
 def _hash(row: Sequence[object]) -> int:

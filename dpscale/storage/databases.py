@@ -57,6 +57,11 @@ class DatabaseAddress:
         return bool(self.table) and not self.partition_by
 
     @property
+    def is_file(self) -> bool:
+        """Whether the database is a file, whose path is stated."""
+        return self.scheme in FILES
+
+    @property
     def database(self) -> str:
         """Address of the database."""
         return self._with(dict(self.options))
@@ -66,7 +71,7 @@ class DatabaseAddress:
         return self._with(dict(self.options) | given)
 
     def _with(self, parameters: Mapping[str, str]) -> str:
-        place = f"/{self.place}" if self.scheme in FILES else self.place
+        place = f"/{self.place}" if self.is_file else self.place
         text = "&".join(f"{name}={quote(value, safe=PLAIN)}" for name, value in parameters.items())
         return f"{self.scheme}://{place}" + (f"?{text}" if text else "")
 
@@ -129,7 +134,7 @@ def stated_address(keys: Mapping[str, Any]) -> str:
 def located_database(folder: Path, address: str) -> str:
     """Return an address with the absolute path of its file; relative paths start at a folder."""
     found = read_address(address)
-    if found.scheme not in FILES or "://" in str(folder):
+    if not found.is_file or "://" in str(folder):
         return address
     return str(replace(found, place=os.path.normpath(os.path.join(str(folder), found.place))))
 
@@ -139,7 +144,7 @@ def connection_of(address: DatabaseAddress) -> tuple[str, str]:
 
     Raises DataError if the environment variable of the address is not set, or has no address.
     """
-    if address.scheme in FILES:
+    if address.is_file:
         return address.scheme, address.place
     if address.scheme != VARIABLE:
         return address.scheme, address.database

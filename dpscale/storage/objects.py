@@ -55,9 +55,10 @@ def is_url(path: str) -> bool:
 
 
 def real(path: str) -> str:
-    """Return a path with links resolved; an address is unchanged, without the table or query of a database."""
+    """Return a path with links resolved; an address is unchanged. For rows in a database it is that of the database."""
     if is_database(path):
-        return read_address(path).database
+        found = read_address(path)
+        return os.path.realpath(found.place) if found.is_file else found.database
     return path if is_url(path) else os.path.realpath(path)
 
 

@@ -716,6 +716,17 @@ def test_plan_takes_an_address_and_sql_too(place: Path) -> None:
     assert "sex" in result.output
 
 
+def test_queries_of_a_database_have_one_budget(place: Path) -> None:
+    ways = [{"table": "visits"}, {"query": "SELECT * FROM visits"}]
+    databases_of = [{"database": "sqlite:///x.sqlite"}, {"database": "postgresql://host/shop?sslmode=require"}]
+    for database in databases_of:
+        jobs = [job_of({**database, **one}) for one in ways]
+        for job in jobs:
+            del job["privacy"]["dataset"]
+        names = {Job.parse(job, place).dataset for job in jobs}
+        assert names == {"./x.sqlite" if "sqlite" in str(database) else "postgresql://host/shop?sslmode=require"}
+
+
 def test_job_of_a_moved_folder_is_the_same(
     place: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
