@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -22,16 +23,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.base.errors import DataError, DpscaleError, JobError
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.records import databases
 from dpscale.records.origin import as_seen, fingerprints, stamps
 from dpscale.records.table import Table
+from dpscale.runs.opening import open_run
 from dpscale.storage.databases import read_address
 from tests.ledger import conftest as ledger_conftest
 from tests.ledger.conftest import Server
@@ -420,6 +424,29 @@ def test_cluster_and_rewritten_table_release_the_same_bytes(place: Path, server:
         dp.run(job, run_dir="first")
 
 
+def test_rows_that_change_during_a_run_are_refused_before_its_charge(place: Path, server: Server) -> None:
+    pytest.importorskip("adbc_driver_postgresql")
+    address, ended = server.database(), threading.Event()
+    fill_postgres(address, rows_of(ROWS))
+
+    def write() -> None:
+        with connected(address) as db:
+            while not ended.is_set():
+                db.execute("UPDATE visits SET age = age WHERE ctid = (SELECT max(ctid) FROM visits)")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(DataError, match="rows that changed while they were read"):
+            dp.run(job_of({"database": address, "table": "visits"}), run_dir="run")
+    finally:
+        ended.set()
+        writer.join()
+    if (place / "ledger.sqlite").exists():
+        with Ledger.open(place / "ledger.sqlite", create=False) as ledger:
+            assert ledger.summary()["datasets"] == {}
+
+
 def killed_run(place: Path, job: dict[str, Any]) -> None:
     """Run a job in a process that is killed once it is charged."""
     script = f"import dpscale as dp\nif __name__ == '__main__':\n    dp.run({job!r}, run_dir='run')\n"
@@ -499,7 +526,9 @@ def test_password_is_nowhere(
         release = dp.run(job, run_dir="run", client=client)
     table = Table.open("env://VISITS_DB?table=visits", dp.Domain.read("d.toml"))
     assert PASSWORD.encode() not in pickle.dumps(table) + repr(table).encode() + repr(release.path).encode()
-    CliRunner().invoke(main, ["evidence", "run"])
+    write_bundle(open_run(release.path), [{"name": "none", "passed": True, "detail": ""}])
+    assert (place / "run" / "evidence").is_dir()
+    (place / "job.toml").write_text(tomli_w.dumps(job))
     errors = []
     for stated in (secret.replace(PASSWORD, PASSWORD + "x"), secret.replace(":" + address.rsplit(":", 1)[1], ":abc/x")):
         monkeypatch.setenv("VISITS_DB", stated)
@@ -508,8 +537,9 @@ def test_password_is_nowhere(
         errors += traceback.format_exception(caught.value)
         assert caught.value.__cause__ is caught.value.__context__ is None
         done = subprocess.run(
-            [sys.executable, "-m", "dpscale", "run", "run", "--fresh"], capture_output=True, check=False
+            [sys.executable, "-m", "dpscale", "run", "job.toml", "--fresh"], capture_output=True, check=False
         )
+        assert done.returncode == 2
         errors += [done.stdout.decode(), done.stderr.decode()]
     for key in (
         {"database": secret, "table": "visits"},
