@@ -5,8 +5,8 @@ query or view by ranges of a whole number, if the address names its column. The 
 that all ranges together have every row.
 
 The content of some rows is the sum of 128-bit hashes of their values, which the database computes: it depends neither
-on the order of the rows nor on their places. A reading is one read-only transaction. It first compares the sum of hashes
-of the rows of its range with their places, which is fast, with that at the first reading, because equal noise on
+on the order of the rows nor on their places. A reading is one read-only transaction. It first compares the sum of
+hashes of the rows of its range and their places, which is fast, with that at the first reading, because equal noise on
 different counts would reveal their difference. Rows come in the order of their places, or of their values if they have
 none.
 

@@ -207,6 +207,41 @@ def test_pages_are_read_by_a_range_scan(postgres: str) -> None:
         assert "Tid Range Scan" in str(plan.fetchall())
 
 
+def test_odd_names_and_partitioned_tables(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("adbc_driver_postgresql")
+    monkeypatch.setattr(databases, "RANGE_ROWS", 300)
+    address = server.database()
+    with connected(address) as db:
+        db.execute("CREATE TABLE parent(age int, t text) PARTITION BY RANGE (age)")
+        for low in (0, 50):
+            db.execute(f"CREATE TABLE part{low} PARTITION OF parent FOR VALUES FROM ({low}) TO ({low + 50})")
+        db.execute("INSERT INTO parent SELECT g % 90, 'x' FROM generate_series(1, 1000) AS g")
+        db.execute('CREATE TABLE "Odd.Name"("Age" int, "a""b" text, t int, dpscale int, "100%" int)')
+        db.execute("""INSERT INTO "Odd.Name" VALUES (1, 'x', 2, 3, 4)""")
+    for way, number in (("", 1), ("&partition_by=age", 4)):
+        table = Table.open(address + "?table=parent" + way, dp.Domain(age=90))
+        assert len(table.partitions) == number
+        ages = [age for part in table.partitions for batch in part.batches(["age"]) for age in batch["age"].to_pylist()]
+        assert sorted(ages) == sorted(g % 90 for g in range(1, 1001))
+    [part] = Table.open(address + '?table=public."Odd.Name"', dp.Domain(age=90)).partitions
+    [batch] = part.batches(names := ["Age", 'a"b', "t", "dpscale", "100%"])
+    assert [batch[name].to_pylist() for name in names] == [[1], ["x"], [2], [3], [4]]
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_table_without_rows_is_released_with_a_warning(kind: str, place: Path) -> None:
+    with duckdb.connect("e.duckdb") as db:
+        db.execute("CREATE TABLE visits(sex VARCHAR)")
+    with sqlite3.connect("e.sqlite") as lite:
+        lite.execute("CREATE TABLE visits(sex TEXT)")
+    lite.close()
+    job = job_of({"database": f"{kind}:///e.{kind}", "table": "visits"})
+    del job["data"]["privacy_unit"], job["data"]["max_rows_per_unit"]
+    job["workload"] = [{"family": "marginal", "attributes": [["sex"]]}]
+    with pytest.warns(UserWarning, match="state that they have no rows"):
+        dp.run(job, run_dir="run")
+
+
 # Content
 
 
