@@ -100,11 +100,20 @@ def asked(**keys: Any) -> dict[str, Any]:
     return {"workload.0": {"family": "marginal", "attributes": [["age"]]} | keys}
 
 
+def in_database(address: str) -> dict[str, Any]:
+    """Return the changes of a job whose table is in a database."""
+    return {"data.path": REMOVED, "data.database": address, "data.table": "people"}
+
+
 CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
     # job
     ("unknown key", "table", {"data.pth": "x"}),
     ("missing domain", "table", {"data.domain": REMOVED}),
     ("absent file", "table", {"data.path": "y.csv"}),
+    ("password in an address", "table", in_database("postgresql://me:secret@host/shop")),
+    ("unknown database", "table", in_database("mysql://host/shop")),
+    ("absent variable", "table", in_database("env:NO_SUCH_DATABASE")),
+    ("absent database file", "table", in_database("sqlite:///none.sqlite")),
     ("absent domain file", "table", {"data.domain": "e.toml"}),
     ("unknown section", "table", {"mechansm": {"name": "hdmm"}}),
     ("unknown mechanism", "table", {"mechanism": {"name": "hdm"}}),
