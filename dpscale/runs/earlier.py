@@ -17,6 +17,7 @@ from dpscale.mechanisms.contract import Instalments, Mechanism, PlanningProblem,
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
 from dpscale.runs.manifest import frame_tag
+from dpscale.storage.databases import is_database
 from dpscale.storage.files import present, read_bytes
 
 EARLIER = "earlier"
@@ -96,7 +97,7 @@ def check_same_data(run: Refined, content: str) -> None:
     run : Refined
     content : str
         Hash of the content of the data. It is compared by a keyed tag, if the release has one by the key of this user;
-        the tag of a data frame is required.
+        the tag of a data frame or a database is required.
     """
     refines = run.manifest.get("refines")
     if refines is None:
@@ -105,14 +106,17 @@ def check_same_data(run: Refined, content: str) -> None:
     comparable = known is not None and found is not None and known["key"] == found["key"]
     if comparable and known != found:
         raise other_data("records that differ from those of the release that is refined")
-    if not comparable and run.job.data.path == FRAME:
-        raise other_data("a frame that cannot be compared with that of the release that is refined")
+    for named, unlisted in (("frame", run.job.data.path == FRAME), ("database", is_database(run.job.data.path))):
+        if not comparable and unlisted:
+            raise other_data(f"a {named} that cannot be compared with that of the release that is refined")
     if run.manifest["snapshot"] is None:
         check_layout(run)
 
 
 def check_layout(run: Refined) -> None:
     """Raise DataError if size, time, number or version of the files differ from those that the run has recorded."""
+    if is_database(run.job.data.path):
+        return  # nothing but the content tells
     for changed in run.changed_data().values():
         raise other_data(f"files whose {', '.join(changed)} differ{'s' * (len(changed) == 1)} from those of the release"
                          " that is refined")  # fmt: skip

@@ -282,3 +282,22 @@ def test_release_has_the_values_of_all_runs(rows: pd.DataFrame) -> None:
     table = session.release.table("region")
     free = session.run("SELECT region, COUNT(*) AS n FROM t GROUP BY region", 0.1)["query-1"]
     assert table["estimate"].to_numpy() == pytest.approx(free["n"].to_numpy())
+
+
+def test_session_on_a_database_notices_changes(rows: pd.DataFrame) -> None:
+    import duckdb
+
+    with duckdb.connect("rows.duckdb") as db:
+        db.register("frame", rows)
+        db.execute("CREATE TABLE visits AS SELECT * FROM frame")
+    session = opened("duckdb:///rows.duckdb?table=visits")
+    session.run(BY_REGION, 0.5)
+    found = session.run(BY_BOTH, 0.5)["both"]
+    assert within(found[found["sex"].isna() & found["region"].isna()], "n", np.array([(rows["age"] >= 5).sum()]))
+    with duckdb.connect("rows.duckdb") as db:
+        db.execute("UPDATE visits SET age = 3 WHERE rowid = 7")
+    with pytest.raises(dp.DataError, match="other data"):
+        session.run(BY_REGION, 0.5)
+    with pytest.raises(dp.DataError):
+        session.run(OR, 0.5)
+    assert len(session._account()["releases"]) == 2
