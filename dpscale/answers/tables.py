@@ -16,7 +16,7 @@ import numpy as np
 
 from dpscale.answers.ratios import Figures, figures_of
 from dpscale.base.arrow import pa
-from dpscale.base.display import nearest, percent, safe_repr, whole
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
@@ -350,12 +350,12 @@ def requested(answered: Answered, most: int) -> list[Shown]:
 
 def singles(answered: Answered, most: int) -> list[Shown]:
     """Return the `most` one-way tables of the workload's attributes that differ most from uniform."""
-    return _best(answered, [(name,) for name in _requested_sets(answered, LONGEST)], most)
+    return _best(answered, [(name,) for name in asked_attributes(answered, LONGEST)], most)
 
 
 def pairs(answered: Answered, most: int) -> list[Shown]:
     """Return the two-way tables that differ most from independence, those of attributes not yet shown first."""
-    found = _best(answered, _pairs(answered), LOOKED_AT)
+    found = _best(answered, asked_pairs(answered), LOOKED_AT)
     fresh, shown = list[Shown](), set[str]()
     for one in found:
         if not shown & set(one.names):
@@ -364,34 +364,20 @@ def pairs(answered: Answered, most: int) -> list[Shown]:
     return [*fresh, *(one for one in found if one not in fresh)][:most]
 
 
-def sentence(shown: Shown) -> str:
-    """Describe the largest cell of a one-way table, or the two-way cell that most exceeds independence."""
-    total = float(shown.values.sum())
-    beyond = shown.values if shown.values.ndim == 1 else shown.values - expected(shown.values)
-    cell = np.unravel_index(int(np.argmax(beyond)), shown.values.shape)
-    named = " and ".join(
-        f"{name} = {label[at]}" for name, label, at in zip(shown.names, shown.labels, cell, strict=True)
-    )
-    half = f" ± {whole(float(shown.half[cell]))}" if np.isfinite(shown.half[cell]) else ""
-    text = f"{named}: {whole(float(shown.values[cell]))}{half} records"
-    if shown.values.ndim == 1:
-        return f"{text}, {percent(float(shown.values[cell]) / total)} of all"
-    return f"{text}; independence would give {whole(float(expected(shown.values)[cell]))}"
-
-
 def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[Shown]:
     return sorted(_shown_tables(answered, sets[:LOOKED_AT]), key=lambda one: -one.departure)[:most]
 
 
-def _requested_sets(answered: Answered, longest: int) -> list[str]:
+def asked_attributes(answered: Answered, longest: int) -> list[str]:
+    """Return the attributes in the workload with at most so many cells."""
     domain = answered.estimates.workload.domain
     requested = dict.fromkeys(name for names in answered.estimates.workload.sets for name in names)
     return [name for name in requested if name not in domain.number_names and domain[name].size <= longest]
 
 
-def _pairs(answered: Answered) -> list[AttributeSet]:
+def asked_pairs(answered: Answered) -> list[AttributeSet]:
     """Return the attribute pairs within the sets of the workload, up to about `LOOKED_AT`."""
-    fits = set(_requested_sets(answered, SIDE))
+    fits = set(asked_attributes(answered, SIDE))
     found: dict[AttributeSet, None] = {}
     for names in answered.estimates.workload.sets:
         found.update(dict.fromkeys(combinations([name for name in names if name in fits], 2)))

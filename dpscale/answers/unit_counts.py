@@ -10,7 +10,8 @@ import numpy as np
 from dpscale.answers.ratios import fieller
 from dpscale.answers.report.charts import single
 from dpscale.answers.statistics import Estimate, TooFewRecords
-from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, column, label_name, texts
+from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, column, label_name
+from dpscale.answers.words import titles_of, words_of
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
@@ -70,8 +71,9 @@ def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]
         bars = None
         if len(names) == 1 and len(table) <= most:
             attribute = domain[names[0]]
-            bars = single(names, (texts(attribute),), estimate, (high - low) / 2, attribute, "units")
-        total = None if names else (float(estimate[0]), float(high[0] - estimate[0]))
+            bars = single(titles_of(domain, names), (words_of(attribute),), estimate, (high - low) / 2, attribute, "units")
+        rows = None if names else single(("",), ("",), estimate, (high - low) / 2, None)["rows"]
+        total = rows and rows[0]
         found.append({"name": ", ".join(names), "bars": bars, "total": total})
 
     return found

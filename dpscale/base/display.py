@@ -134,6 +134,33 @@ def whole(value: float | None) -> str:
     return "—" if value is None or not math.isfinite(value) else f"{round(value):,}".replace("-", "−")
 
 
+def rounded(value: float | None, error: float | None, most: int = 12) -> str:
+    """Format a number to two significant digits of its standard error, with at most some decimals.
+
+    Numbers without a positive error have four significant digits.
+    """
+    if value is None or not math.isfinite(value):
+        return "—"
+    if error is None or not error > 0 or not math.isfinite(error):
+        return whole(value) if most == 0 else figure(value)
+    digits = min(1 - math.floor(math.log10(float(f"{error:.1e}"))), most)
+    text = f"{round(value, digits):,.{max(digits, 0)}f}"
+    return text.replace("-", "" if not float(text.replace(",", "")) else "−")
+
+
+def between(low: float, high: float, error: float | None, most: int = 12) -> str:
+    """Format the ends of an interval, as 138 to 303, rounded to the standard error; empty for unknown ends."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f"{rounded(low, error, most)} to {rounded(high, error, most)}"
+
+
+def share_text(share: float, low: float, high: float, error: float) -> str:
+    """Format a share with its interval, as 12 % [10 to 14]."""
+    shown = [rounded(100 * one, 100 * error) for one in (share, low, high)]
+    return f"{shown[0]} % [{shown[1]} to {shown[2]}]"
+
+
 def percent(value: float | None) -> str:
     """Format a share as a percentage: 12 %, 0.4 %, below 0.01 %."""
     if value is None or not math.isfinite(value):

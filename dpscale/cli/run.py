@@ -155,7 +155,19 @@ def print_run(
         click.echo("dpscale: this run has a seed and is not private", err=True)
     if sentence:
         click.echo(sentence)
-    click.echo(f"report: {report}")
+    for line in _outcome(run) or [f"report: {report}"]:
+        click.echo(line)
+
+
+def _outcome(run: Run) -> list[str]:
+    """Return the findings of a release of one table, with the next command; none for other releases."""
+    if run.job.kind or not run.table.done("reconstruct"):
+        return []
+    from dpscale.answers.tables import Answered
+    from dpscale.cli.outcome import outcome
+    from dpscale.runs.estimates import estimates_of
+
+    return outcome(Answered(estimates_of(run.table), str(run.manifest["release"])), run.path)
 
 
 @main.command()

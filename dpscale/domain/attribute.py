@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.search import Search
 from dpscale.domain.tree import TreeLevel
+from dpscale.domain.words import Words
 
 PERIODS = ("day", "week", "month", "quarter", "year")
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
@@ -137,6 +138,8 @@ class Attribute:
         Measurement that chooses the cells; the present ones are assumed.
     level : TreeLevel, optional
         Level of a public tree whose nodes are the cells; `values` are their labels.
+    words : Words
+        Title, description, unit and labels that are displayed; attributes with other words are equal.
 
     Examples
     --------
@@ -164,6 +167,7 @@ class Attribute:
     source: str = ""
     search: Search | None = None
     level: TreeLevel | None = None
+    words: Words = field(default=Words(), compare=False)
 
     def __post_init__(self) -> None:
         """Raise DomainError for an unknown kind; the reader of a domain file checks everything else."""
@@ -310,7 +314,7 @@ class Attribute:
         read = {"from": self.source} if self.source else {}
         outside = {} if self.search is not None and self.values else {"outside": self.outside}
         own = {"kind": self.kind, **self._own_keys} | (self.search.describe() if self.search is not None else {})
-        return {**own, **outside, "nulls": self.nulls, **policies, **read}
+        return {**own, **outside, "nulls": self.nulls, **policies, **read, **self.words.describe()}
 
     @property
     def _own_keys(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from dpscale.domain.search import NodeSearch
 from dpscale.domain.search_schema import located_tree
 from dpscale.domain.text_format import FORMATS, TextFormat, read_formats
 from dpscale.domain.tree import stored_name, tree_bytes
+from dpscale.domain.words import WORDS
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
 
@@ -524,7 +525,8 @@ class Domain(AxisIndex):
         -------
         Domain
         """
-        return self._with(found, **{DISCOVERED: list(found)})
+        known = {name: replace(one, words=one.words.among(one.labels)) for name, one in found.items()}
+        return self._with(known, **{DISCOVERED: list(found)})
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], folder: Path | None = None) -> Domain:
@@ -684,13 +686,13 @@ class Domain(AxisIndex):
     def digest(self) -> str:
         """SHA-256 of the domain, in hexadecimal; of hierarchies, the content of the file and not its path.
 
-        Formats are left out: they change nothing that is measured.
+        Formats and words are left out: they change nothing that is measured.
         """
         content = self.to_dict()
         content.pop(FORMATS, None)
-        for table in content["attributes"].values():
-            if table["kind"] == "hierarchy":
-                table.pop("file")
+        for table in (*content["attributes"].values(), *content.get("numbers", {}).values()):
+            for key in (*WORDS, *(["file"] if table.get("kind") == "hierarchy" else [])):
+                table.pop(key, None)
 
         for table in content.get(TOTALS, ()):
             table.pop("path")

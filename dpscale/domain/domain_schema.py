@@ -32,6 +32,7 @@ from dpscale.domain.schema_values import (
 from dpscale.domain.search import PRIVATE
 from dpscale.domain.search_schema import BIN_KEYS, DISCOVER_KEYS, read_discover, read_private_edges
 from dpscale.domain.tree import MORE_TREE_KEYS, TREE_KEYS, TreeLevel, read_hierarchy
+from dpscale.domain.words import WORDS, check_labelled, read_words
 
 EXAMPLE = 'kind = "coded" and size = 4'
 ALSO = "also"
@@ -105,7 +106,8 @@ def _single_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
             raise DomainError(field, f"{twice[0]!r}, which has a table already", "each attribute once", "remove it")
 
         own = {key: value for key, value in table.items() if key != ALSO} if alike else table
-        found |= dict.fromkeys((name, *alike), own)
+        others = {key: value for key, value in own.items() if key not in WORDS[:2]} if alike else {}
+        found |= {name: own, **dict.fromkeys(alike, others)}
 
     return found
 
@@ -138,7 +140,7 @@ def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[At
         )
 
     above = [made(own, level, source or name) for level, own in enumerate(tree.columns[:-1])]
-    return [made(name, tree.leaf, source), *above]
+    return [_with_words(made(name, tree.leaf, source), table), *above]
 
 
 def _parent(child: Attribute, name: str, groups: object) -> Attribute:
@@ -196,7 +198,16 @@ def from_table(name: str, table: object) -> Attribute:
     attribute = replace(Attribute(name, own, **read, **policies), source=read_source(field, name, table))
     if attribute.unparsable and attribute.of_texts:
         raise DomainError(f"attributes.{name}.unparsable", "given for texts", "kinds of numbers", "use outside instead")
-    return attribute
+    return _with_words(attribute, table)
+
+
+def _with_words(attribute: Attribute, table: Mapping[str, Any]) -> Attribute:
+    """Return an attribute with the words of its table; labels of values that a search finds are not checked."""
+    where = f"attributes.{attribute.name}"
+    words = read_words(where, table)
+    if attribute.search is None:
+        check_labelled(where, words.labels, attribute.labels)
+    return replace(attribute, words=words)
 
 
 def _kind(name: str, table: Mapping[str, Any]) -> str:
@@ -209,7 +220,7 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
 
     more = MORE.get(kind, set())
     policies = HIERARCHY_POLICIES if kind == "hierarchy" else POLICIES
-    check_keys(table, {"kind", "from", ALSO, *policies} | KINDS[kind] | more, f"attributes.{name}")
+    check_keys(table, {"kind", "from", ALSO, *policies, *WORDS} | KINDS[kind] | more, f"attributes.{name}")
     needs = KINDS[kind] - ({"values"} if "map" in table else set())
     for key in sorted(needs - set(table)):
         raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")

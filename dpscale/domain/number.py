@@ -41,6 +41,7 @@ from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.domain.attribute import EXACT, MOST_CODES, Attribute
 from dpscale.domain.schema_values import check_keys, read_exact, read_policy, read_source
 from dpscale.domain.search import PRIVATE, EndSearch, shown
+from dpscale.domain.words import WORDS, read_words
 
 KEYS = {"low", "high"}
 RESERVED = ("records",)  # the denominator of a ratio
@@ -248,7 +249,7 @@ def _read_number(name: str, table: Any) -> Number:
     if not isinstance(table, Mapping):
         raise DomainError(field, "not a table", "a table with low and high", "such as low = 0 and high = 100")
 
-    check_keys(table, KEYS | MORE, field)
+    check_keys(table, KEYS | MORE | {*WORDS[:3]}, field)
     bound = _read_unit_bound(field, table)
     if bound and "low" not in table and isinstance(table.get("high"), int | float):
         table = {**table, "low": -table["high"]}
@@ -280,6 +281,7 @@ def _read_number(name: str, table: Any) -> Number:
             **policies,
             **bound,
             clipped=_read_clipped(f"{field}.clipped", table.get("clipped", [0, 0])),
+            words=read_words(field, table),
         )
     )
 

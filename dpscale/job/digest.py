@@ -23,8 +23,10 @@ EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}  # of [reconstruct], also
 
 
 def former_content(job: Job) -> dict[str, Any]:
-    """Return the content of a job as it was when version 2 of the digest began."""
-    return without_budget(job.to_dict(), [one.called for one in job.link])
+    """Return the content of a job as it was when version 2 of the digest began, without words for readers."""
+    content = without_budget(job.to_dict(), [one.called for one in job.link])
+    content.pop("about", None)
+    return content
 
 
 def job_digest(job: Job, domain: Domain | None = None, version: int = DIGEST_VERSION) -> str:

@@ -17,6 +17,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, message_of
 from dpscale.job.data import Hop, UnitSettings
 from dpscale.job.sections import (
+    AboutTable,
     BudgetTable,
     EngineSettings,
     JoinSection,
@@ -49,7 +50,12 @@ TABLE_SECTIONS: dict[str, type[Settings]] = {
     "rule": RuleTable,
     "time": PeriodSettings,
 }
-JOB_SECTIONS: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "budget": BudgetTable}
+JOB_SECTIONS: dict[str, type[Settings]] = {
+    "privacy": Privacy,
+    "engine": EngineSettings,
+    "budget": BudgetTable,
+    "about": AboutTable,
+}
 SHARES: dict[str, type[Settings]] = {"tables": TableShares, "links": LinkShare, "joins": JoinShare}  # of [budget]
 MODELS = TABLE_SECTIONS | JOB_SECTIONS | {
     "tables": TableSection,

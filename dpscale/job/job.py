@@ -26,6 +26,7 @@ from dpscale.job.link_rules import LinkedRule, linked_rules
 from dpscale.job.protected_unit import check_columns, check_distinct, check_formats, check_keys
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
+    AboutTable,
     BudgetTable,
     EngineSettings,
     JoinSection,
@@ -63,6 +64,7 @@ class Job(Settings):
     joins: dict[str, JoinSection] | None = None
     budget: BudgetTable = BudgetTable()
     rule: list[RuleTable] | None = None  # across tables; None: omitted from the digest of a job
+    about: AboutTable = AboutTable()
     _is_short: bool = PrivateAttr(False)
 
     @classmethod
@@ -255,6 +257,7 @@ class Job(Settings):
         content = self.model_dump(exclude_none=True)
         budget = {name: value for name, value in content.pop("budget").items() if value}
         content |= {"synthesize": {"types": self.synthesize.types}} | ({"budget": budget} if budget else {})
+        content |= {"about": about} if (about := content.pop("about")) else {}
         return to_short(content) if self.is_short else content
 
     def _check(self) -> None:

@@ -76,10 +76,21 @@ def _not_zero(value: Any) -> Any:
     return value
 
 
+Text = Annotated[str, Field(pattern=r"\S")]
 Amount = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]  # larger budgets overflow
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, BeforeValidator(_not_zero), Field(ge=1e-300, lt=1, allow_inf_nan=False)]
 LEAST_AMOUNT = 1e-12  # in μ²: below it the noise of a single count exceeds a million records
+
+
+class AboutTable(Settings):
+    """Words for the readers of a release. They decide nothing, and another text is the same job."""
+
+    title: Text | None = None
+    publisher: Text | None = None
+    contact: Text | None = None
+    licence: Text | None = None
+    notes: Text | None = None
 
 
 class Renyi(Settings):

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import figure
+from dpscale.base.display import between, figure, rounded
 from dpscale.base.numerics import Floats
 from dpscale.domain.attribute import Attribute
 
@@ -31,6 +31,7 @@ LISTED_CELLS = 60  # cells of a chart with a list of values
 BOX_WIDTH, BOX_HEIGHT = 1000, 100
 NARROWEST = 1 / 300  # share of the axis below which a bin is not visible
 TICKS = 4
+WIDTH_OF_95 = 1.96  # standard errors in half an interval, for the digits that are shown
 Tick = tuple[str, float]  # text, and place in percent of the axis
 
 
@@ -42,7 +43,7 @@ def single(
     attribute: Attribute | None,
     unit: str = "records",
 ) -> dict[str, Any]:
-    """Return the template values of a one-way table.
+    """Return the template values of a one-way table of counts.
 
     Parameters
     ----------
@@ -60,26 +61,67 @@ def single(
     Returns
     -------
     dict
-        names, labels, counts; low and high (None without errors); zero: whether intervals contain 0; ticks and top: the
-        axis of records; chart: values of the chart, or None for a row per cell.
+        Those of `statistic`, and `chart`: values of the chart, or None for a row per cell; `listed`: whether the values
+        are listed below the chart.
     """
-    known = bool(np.isfinite(half).all())
-    low, high = (values - half, values + half) if known else (values, values)
     edges = _edges(attribute)
     if edges is not None and len(edges) > len(values) + 1:  # a part of the cells
         edges = None
-    found = {
-        "names": names, "labels": labels, "counts": values.tolist(), "known": known, "unit": unit,
-        "low": low.tolist() if known else [None] * len(values),
-        "high": high.tolist() if known else [None] * len(values),
-        "zero": contains_zero(values, half).tolist(), "chart": None, "listed": len(values) <= LISTED_CELLS,
-    }  # fmt: skip
-    if edges is None and len(values) <= FEW_CELLS:
-        top = max(float(high.max()), 1e-9)
-        return found | {"top": top, "ticks": ticks(top)}
+    widths = half if np.isfinite(half).all() else np.zeros_like(half)
+    chart = None if edges is None and len(values) <= FEW_CELLS else _chart(labels[0], values, widths, edges, unit)
+    found = statistic(names[0], labels[0], values, values - half, values + half, half / WIDTH_OF_95, unit, 0)
+    return found | {"chart": chart, "listed": len(values) <= LISTED_CELLS}
 
-    widths = half if known else np.zeros_like(half)
-    return found | {"chart": _chart(labels[0], values, widths, edges, unit)}
+
+def statistic(
+    name: str,
+    labels: Sequence[str],
+    values: Floats,
+    low: Floats,
+    high: Floats,
+    errors: Floats,
+    unit: str,
+    decimals: int = 12,
+) -> dict[str, Any]:
+    """Return the template values of estimates with intervals, a row with a bar each.
+
+    Parameters
+    ----------
+    name : str
+        The attribute, or another title.
+    labels : sequence of str
+    values, low, high, errors : ndarray
+        Estimates, ends of their intervals and standard errors, nan if they are not known.
+    unit : str
+    decimals : int
+        Largest number of decimals.
+
+    Returns
+    -------
+    dict
+        name; unit; known: whether there are intervals; zero: whether an interval contains 0; `rows` with label, text,
+        range, zero, and the ends of bar and interval in percent of the axis; ticks: the axis.
+    """
+    known = bool(np.isfinite(low).any())
+    zero = np.isfinite(low) & (low <= 0) & (high >= 0) & (low < high)
+    ends = np.nan_to_num(np.concatenate([values, high] if decimals == 0 else [values, low, high]))
+    bottom, top = min(float(ends.min(initial=0)) if decimals else 0.0, 0.0), float(ends.max(initial=0))
+    top = max(top, bottom + 1e-9)
+
+    def places(a: Floats, b: Floats) -> list[tuple[float, float]]:
+        """Return the starts and lengths of spans in percent of the axis; (0, 0) for unknown ones."""
+        first, last = (100 * (np.clip(np.nan_to_num(end), bottom, top) - bottom) / (top - bottom) for end in (a, b))
+        return list(zip(np.minimum(first, last).tolist(), np.abs(last - first).tolist(), strict=True))
+
+    rows = [
+        {"label": label, "text": rounded(value, error, decimals), "range": between(a, b, error, decimals),
+         "zero": hollow, "bar": bar, "line": line if math.isfinite(a) else None}
+        for label, value, a, b, error, hollow, bar, line in zip(
+            labels, values.tolist(), low.tolist(), high.tolist(), errors.tolist(), zero.tolist(),
+            places(np.zeros_like(values), values), places(low, high), strict=True)
+    ]  # fmt: skip
+    return {"name": name, "unit": unit, "known": known, "zero": zero.tolist(), "rows": rows, "ticks": ticks(top, bottom),
+            "chart": None, "download": None}  # fmt: skip
 
 
 def pair(
@@ -88,10 +130,14 @@ def pair(
     """Return the template values of a two-way table; `half` has the half widths of intervals."""
     known = half is not None and bool(np.isfinite(half).all())
     widths = half if half is not None and known else np.zeros_like(values)
-    return {"names": names, "labels": labels, "counts": values.tolist(), "most": max(float(values.max()), 1e-9),
-            "half": widths.tolist(), "known": known,
-            "zero": (contains_zero(values, widths) if known else np.zeros_like(values, bool)).tolist(),
-            "ends": (float(widths.min()), float(widths.max()))}  # fmt: skip
+    errors = widths / WIDTH_OF_95
+    zero = contains_zero(values, widths) if known else np.zeros_like(values, bool)
+    most = max(float(values.max()), 1e-9)
+    cells = [[{"text": rounded(value, error, 0), "half": rounded(width, error, 0) if known else "", "zero": hollow,
+               "share": 45 * max(value, 0.0) / most}
+              for value, width, error, hollow in zip(*row, strict=True)]
+             for row in zip(*(one.tolist() for one in (values, widths, errors, zero)), strict=True)]  # fmt: skip
+    return {"names": names, "labels": labels, "cells": cells, "known": known, "zero": zero.tolist(), "download": None}
 
 
 def contains_zero(values: Floats, half: Floats) -> Any:

@@ -1,4 +1,4 @@
-"""Plots by matplotlib, as inline SVG: numbers, maps, degrees of links, and figures of tables for notebooks.
+"""Plots by matplotlib, as inline SVG: maps, degrees of links, and figures of tables for notebooks.
 
 matplotlib is in the extra `dpscale[plot]`. Without it a page has a sentence in place of each plot.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from dpscale.answers.report.charts import pair
 from dpscale.answers.statistics import cramers_v
-from dpscale.answers.tables import texts
+from dpscale.answers.words import title_of, words_of
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.domain import Domain
@@ -51,24 +51,6 @@ def drawing(draw: Callable[Arguments, str]) -> Callable[Arguments, str]:
             return f"<p>No plot: {error.got}; {error.remedy}</p>"
 
     return drawn
-
-
-@drawing
-def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low: Floats, high: Floats) -> str:
-    """Plot a statistic of a number for the values of an attribute as bars with intervals, hollow if these contain 0."""
-    figure, axes = new_figure(2.8)
-    places, known = np.arange(len(values)), np.isfinite(values)
-    bars = axes.bar(places[known], values[known], color=COLOURS[0], edgecolor=COLOURS[0], width=0.8)
-    for bar, hollow in zip(bars, ((low <= 0) & (high >= 0) & (low < high))[known], strict=True):
-        bar.set_fill(not hollow)
-    ends = np.nan_to_num(np.stack([values - low, high - values]))[:, known]
-    axes.errorbar(
-        places[known], values[known], np.maximum(ends, 0), fmt="none", ecolor=COLOURS[1], elinewidth=1.2, capsize=2
-    )
-    _ticks(axes.xaxis, labels)
-    axes.set(xlabel=name, ylabel=unit)
-
-    return svg(figure)
 
 
 @drawing
@@ -290,5 +272,6 @@ def strongest_associations(one: Domain, two: Domain, above: Integers, below: Int
         if a.size * b.size <= MOST_CELLS:
             cells = above[one.names.index(a.name)] * b.size + below[two.names.index(b.name)]
             counts = np.bincount(cells, minlength=a.size * b.size).reshape(a.size, b.size)
-            found.append(Association((a.name, b.name), (texts(a), texts(b)), counts, cramers_v(counts)))
+            names = title_of(one, a.name), title_of(two, b.name)
+            found.append(Association(names, (words_of(a), words_of(b)), counts, cramers_v(counts)))
     return sorted((each for each in found if each.strength > 0), key=lambda each: -each.strength)[:STRONGEST]

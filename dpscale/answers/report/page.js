@@ -34,6 +34,11 @@ for (const table of document.querySelectorAll("table.searched")) {
   table.parentElement.before(label);
 }
 
+const mark = () => { for (const one of document.querySelectorAll(".wide")) one.classList.toggle("cut", one.scrollWidth > one.clientWidth + 1); };
+addEventListener("resize", mark);
+addEventListener("toggle", mark, true);
+mark();
+
 const archive = document.getElementById("archive");
 if (archive && "DecompressionStream" in window) {
   let tables;

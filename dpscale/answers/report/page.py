@@ -66,6 +66,11 @@ def shared_file(name: str, package: str = SHARED) -> str:
     return files(package).joinpath(name).read_text("utf-8")
 
 
+def frame(manifest: Mapping[str, Any], about: Any) -> dict[str, Any]:
+    """Return the values of a page outside its sections; `about` has the words of the job for readers."""
+    return {"manifest": manifest, "dataset": public_name((manifest["privacy"] or {}).get("dataset")), "about": about}
+
+
 @dataclass(frozen=True)
 class Section:
     """Section of a page.

@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers.report.figures import number_bars, place_map
-from dpscale.answers.tables import FIGURES, LEVEL, MISSING, Answered, is_planned, texts
+from dpscale.answers.report.charts import statistic
+from dpscale.answers.report.figures import place_map
+from dpscale.answers.tables import LEVEL, MISSING, Answered, is_planned
+from dpscale.answers.words import title_of, words_of
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, stats
 from dpscale.domain import Domain, Hierarchy
@@ -249,7 +251,7 @@ def has_numbers(part: WorkloadPart) -> bool:
 
 
 def number_results(answered: Answered, most: int) -> dict[str, Any]:
-    """Return totals, figures of the first `most` sets of one attribute, and the number of all sets.
+    """Return totals, the first `most` sets of one attribute, and the number of all sets.
 
     Parameters
     ----------
@@ -259,35 +261,40 @@ def number_results(answered: Answered, most: int) -> dict[str, Any]:
     Returns
     -------
     dict
-        `totals`: name, unit, estimate, low and high of sets without attributes; `figures`: title and SVG; `sets`: the
-        number of sets.
+        `totals`: statistics of all records, as rows; `groups`: those of `statistic`, with the number of groups without
+        an estimate; `sets`: the number of sets.
     """
-    totals, figures, number = list[dict[str, Any]](), list[dict[str, str]](), 0
+    totals, groups, number = list[tuple[str, dict[str, Any]]](), list[dict[str, Any]](), 0
     for part in filter(has_numbers, answered.estimates.workload.parts):
         for names in (names for names in part.sets if is_planned(part, names)):
             shown, number = part.shown(names), number + 1
             labelled = bool(part.query_texts) or any(end.is_text for end in part.ends)
             if not shown:
-                row = answered.table((), part.name, LEVEL, False).to_pylist()[0]
-                known = {name: None if row[name] != row[name] else row[name] for name in FIGURES}
-                totals.append({"name": part.name, "unit": part.unit(names), **known})
-            elif len(shown) == 1 and not labelled and part.count(names) <= MOST_GROUPS and len(figures) < most:
-                figures.append(_figure(answered, part, names))
+                totals.append((unit_of(part, names), _statistic(answered, part, (), [part.name], part.name)["rows"][0]))
+            elif len(shown) == 1 and not labelled and part.count(names) <= MOST_GROUPS and len(groups) < most:
+                attribute = part.domain[shown[0]]
+                title = f"{part.name} by {title_of(part.domain, shown[0])}"
+                groups.append(_statistic(answered, part, names, words_of(attribute), title))
 
-    return {"totals": totals, "figures": figures, "sets": number}
+    return {"totals": totals, "groups": groups, "sets": number}
 
 
-def _figure(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict[str, str]:
-    [name] = part.shown(names)
-    table = answered.table((name,), part.name, LEVEL, False)
-    estimate, low, high = (table[one].to_numpy() for one in ("estimate", "low", "high"))
-    column = table.column(0).to_pylist()
-    cells = texts(part.domain[name])
-    labels = cells if len(column) == len(cells) else [str(one) for one in column]
-    unknown = int(np.isnan(estimate).sum())
-    title = f"{part.name} by {name}" + (f" ({unknown} groups without one)" if unknown else "")
+def unit_of(part: WorkloadPart, names: AttributeSet) -> str:
+    """Return the unit of the answers of a part, in the words of the domain file for its numbers."""
+    unit = part.unit(names)
+    for name in sorted(part.domain.number_names.intersection(names)):
+        unit = unit.replace(name, part.domain[name].words.unit or title_of(part.domain, name))
+    return unit
 
-    return {"title": title, "svg": number_bars(name, part.unit(names), labels, estimate, low, high)}
+
+def _statistic(
+    answered: Answered, part: WorkloadPart, names: AttributeSet, labels: Sequence[str], title: str
+) -> dict[str, Any]:
+    table = answered.table(part.shown(names), part.name, LEVEL, False)
+    figures = (table[one].to_numpy() for one in ("estimate", "low", "high", "std_error"))
+    shown = labels if len(labels) == len(table) else [str(one) for one in table.column(0).to_pylist()]
+    found = statistic(title, shown, *figures, unit_of(part, names))
+    return found | {"unknown": int(np.isnan(table["estimate"].to_numpy()).sum())}
 
 
 SURPRISING = 1e-3  # probability below which a misfit is reported

@@ -12,7 +12,7 @@ import numpy as np
 import tomli_w
 
 from dpscale.answers.report.figures import Association, degree_shares, strongest_associations
-from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
+from dpscale.answers.report.page import Section, check_rendered, frame, redacted, render_sections
 from dpscale.base.arrow import pq
 from dpscale.base.display import figure
 from dpscale.base.numerics import Floats, Integers, Integers32
@@ -150,10 +150,10 @@ MOST_LINKS = 100_000  # links from which associations are computed
 
 TABLE = (
     Section("summary", "Summary", listed=False),
-    Section("cost", "Privacy cost"),
     Section("tables", "Tables"),
     Section("links", "Links"),
     Section("joins", "Joins", module="dpscale.runs.joins.report"),
+    Section("cost", "How it was protected"),
     Section("limits", "What is not protected"),
     Section("read", "Read the answers", folded=True),
     Section("job", "The job", folded=True),
@@ -169,10 +169,10 @@ def write_report(run: LinkedTables) -> None:
     found = [ReleasedLink(run, link) for link in run.job.link]
     links = [one.context() for one in found]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
-    frame = {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
+    framed = frame(run.manifest, run.job.about)
     cost, left = cache(lambda: _cost(run)), cache(lambda: remaining(run.run))
     values: dict[str, Callable[[], Any]] = {
-        **{name: partial(frame.__getitem__, name) for name in frame},
+        **{name: partial(framed.__getitem__, name) for name in framed},
         **{name: lambda name=name: cost()[name] for name in COST},  # type: ignore[misc]
         "neighbours": lambda: describe_neighbours(run.neighbours),
         "components": lambda: _components(run),
@@ -187,7 +187,7 @@ def write_report(run: LinkedTables) -> None:
         "links": lambda: [content | _shown(one) for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
-    page, failed = render_sections(frame, SECTIONS.values(), values, "dpscale.runs.links", run)
+    page, failed = render_sections(framed, SECTIONS.values(), values, "dpscale.runs.links", run)
     write_whole(run.path / "report.html", page.encode())
     check_rendered(failed, run.path)
 

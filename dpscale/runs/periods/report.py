@@ -11,10 +11,12 @@ import numpy as np
 import tomli_w
 
 from dpscale.answers import statistics, tables
+from dpscale.answers.findings import findings
 from dpscale.answers.report.charts import single
 from dpscale.answers.report.figures import COLOURS, drawing, new_figure, svg
-from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
+from dpscale.answers.report.page import Section, check_rendered, frame, redacted, render_sections
 from dpscale.answers.tables import Answered
+from dpscale.answers.words import titles_of, words_of
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.runs.estimates import estimates_of
@@ -28,9 +30,9 @@ TABLE = (
     Section("summary", "Summary", listed=False),
     Section("periods", "Periods"),
     Section("results", "Key results"),
-    Section("accuracy", "Accuracy over time"),
-    Section("cost", "Privacy cost"),
+    Section("cost", "How it is protected"),
     Section("limits", "Limits of the protection"),
+    Section("accuracy", "Accuracy over time"),
     Section("read", "Read the answers", folded=True),
     Section("job", "Job", folded=True),
 )
@@ -45,16 +47,16 @@ UNIT = ("All rows of one {unit} in all periods are protected together. At most {
 
 def write_report(run: GrowingPart) -> None:
     """Write report.html, then raise ReportError if a section failed."""
-    frame = {"manifest": run.manifest, "dataset": public_name((run.manifest["privacy"] or {}).get("dataset"))}
+    framed = frame(run.manifest, run.run.job.about)
     with one_thread():
-        page, failed = render_sections(frame, SECTIONS.values(), _values(run, frame), "dpscale.runs.periods", run)
+        page, failed = render_sections(framed, SECTIONS.values(), _values(run, framed), "dpscale.runs.periods", run)
         write_whole(run.path / "report.html", page.encode())
     check_rendered(failed, run.path)
 
 
-def _values(run: GrowingPart, frame: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+def _values(run: GrowingPart, framed: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     delta, left, rows = run.job.privacy.delta or DELTA, cache(lambda: remaining(run.run)), cache(lambda: _rows(run))
-    fixed = {**frame, "released": run.released, "horizon": len(run.labels), "kinds": run.kinds, "delta": delta,
+    fixed = {**framed, "released": run.released, "horizon": len(run.labels), "kinds": run.kinds, "delta": delta,
              "changed": run.changes, "accepted": run.manifest.get("accepted", {}), "promise": str(run.protects),
              "explained": explain(run)}  # fmt: skip
     return {name: partial(fixed.__getitem__, name) for name in fixed} | {
@@ -64,6 +66,7 @@ def _values(run: GrowingPart, frame: dict[str, Any]) -> dict[str, Callable[[], A
         "counted": lambda: run.protects.counted,
         "latest": lambda: rows()[-1]["answers"] if rows() else [],
         "rows": rows,
+        "findings": lambda: _findings(run),
         "total_plot": lambda: _total_plot(run, rows()),
         "results": lambda: [{"kind": kind, "singles": _singles(run, kind)} for kind in run.kinds],
         "variances": lambda: [_variances(run, kind) for kind in run.kinds],
@@ -110,13 +113,20 @@ def _total(answered: Answered) -> dict[str, float | None]:
     return {"estimate": None, "half": None}
 
 
+def _findings(run: GrowingPart) -> list[str]:
+    """Return the findings of the latest period in words."""
+    answered = _answered(run, run.released[-1], run.kinds[-1])
+    return [one.sentence(answered.estimates.workload.domain) for one in findings(answered)]
+
+
 def _singles(run: GrowingPart, kind: str) -> list[dict[str, Any]]:
     answered = _answered(run, run.released[-1], kind)
     domain = answered.estimates.workload.domain
     asked = [one for one in tables.requested(answered, SINGLES) if len(one.names) == 1]
     seen = {one.names for one in asked}
     shown = [*asked, *(one for one in tables.singles(answered, 2 * SINGLES) if one.names not in seen)][:SINGLES]
-    return [single(one.names, one.labels, one.values, one.half, domain[one.names[0]]) for one in shown]
+    return [single(titles_of(domain, one.names), [words_of(domain[one.names[0]])], one.values, one.half,
+                   domain[one.names[0]]) for one in shown]  # fmt: skip
 
 
 @drawing

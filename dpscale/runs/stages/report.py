@@ -15,6 +15,7 @@ import numpy as np
 import tomli_w
 
 from dpscale.answers import statistics, tables
+from dpscale.answers.findings import findings
 from dpscale.answers.report import (
     Section,
     check_rendered,
@@ -27,12 +28,13 @@ from dpscale.answers.report import (
     trace_plot,
     weight_plot,
 )
-from dpscale.answers.report.charts import csv_text
-from dpscale.answers.report.page import public_name, redacted
+from dpscale.answers.report.charts import WIDTH_OF_95, csv_text, statistic
+from dpscale.answers.report.page import frame, redacted
 from dpscale.answers.report.results import has_numbers, hierarchy_results, number_results, total_results
 from dpscale.answers.tables import LEVEL, Answered
 from dpscale.answers.unit_counts import unit_results
-from dpscale.base.arrow import pa, pq
+from dpscale.answers.words import title_of, titles_of, words_of
+from dpscale.base.arrow import pa, pc, pq
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.engine import Engine
@@ -70,37 +72,37 @@ def headline_tables(answered: Answered) -> dict[str, Any]:
     more = [one for one in tables.singles(answered, ASKED + SINGLES) if one.names not in seen] if missing > 0 else []
     shown = [*asked, *more[: max(missing, 0)]]
     pairs = [one for one in tables.pairs(answered, PAIRS + ASKED) if one.names not in seen][:PAIRS]
-    domain = answered.estimates.workload.domain
-    drawn = [single(one.names, one.labels, one.values, one.half, domain[one.names[0]]) if len(one.names) == 1
-             else pair(one.names, one.labels, one.values, one.half) for one in [*shown, *pairs]]  # fmt: skip
-    for place, one in enumerate(drawn):
-        one["download"] = place
-    texts = [csv_text(one.names, one.labels, one.values, one.half) for one in [*shown, *pairs]]
+    domain, drawn, texts = answered.estimates.workload.domain, list[dict[str, Any]](), list[str]()
+    for place, one in enumerate([*shown, *pairs]):
+        titles, words = titles_of(domain, one.names), tuple(words_of(domain[name]) for name in one.names)
+        made = (single(titles, words, one.values, one.half, domain[one.names[0]]) if len(one.names) == 1
+                else pair(titles, words, one.values, one.half))  # fmt: skip
+        drawn.append(made | {"download": place})
+        texts.append(csv_text(one.names, one.labels, one.values, one.half))
     return {"total": _total(answered), "asked": drawn[: len(shown)], "pairs": drawn[len(shown) :], "texts": texts}
 
 
 def _total(answered: Answered) -> dict[str, Any] | None:
+    """Return the number of records as a row of a table; None if the workload does not determine it."""
     try:
-        estimate, _, high = statistics.total(answered, tables.LEVEL)
-    except PlanError:  # the workload does not determine the total
+        total = np.array(statistics.total(answered, tables.LEVEL))[:, None]
+    except PlanError:
         return None
-    return {"estimate": estimate, "half": high - estimate if np.isfinite(high) else None}
+    return dict(statistic("", [""], *total, (total[2] - total[0]) / WIDTH_OF_95, "records", 0)["rows"][0])
 
 
-def overall_errors(sure: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return typical error and share of answers below their error over all families; None without any error."""
-    lines = [line for line in sure if line["typical"] is not None]
+def overall_errors(sure: list[dict[str, Any]], index: pa.Table) -> dict[str, Any] | None:
+    """Return the typical error of counts, the median over their sets, and the share of counts below their error.
+
+    None if counts have no known error.
+    """
+    lines = [line for line in sure if line["counts"] and line["typical"] is not None]
     if not lines:
         return None
+    errors = index.filter(pc.is_in(index["family"], pa.array([line["family"] for line in lines])))["rms_error"].to_numpy()
     beyond = [(line["beyond"], line["queries"]) for line in lines if line["beyond"] is not None]
-    return {
-        "typical": _mean([(line["typical"], line["sets"]) for line in lines]),
-        "beyond": _mean(beyond) if beyond else None,
-    }
-
-
-def _mean(weighted: list[tuple[float, int]]) -> float:
-    return sum(value * weight for value, weight in weighted) / sum(weight for _, weight in weighted)
+    share = sum(one * many for one, many in beyond) / sum(many for _, many in beyond) if beyond else None
+    return {"typical": float(np.median(errors[np.nan_to_num(errors) > 0])), "beyond": share}
 
 
 def remaining(run: Run) -> dict[str, Any]:
@@ -165,18 +167,18 @@ MOST_LISTED, MOST_TEXTS = 500, 3000  # sets of the index, and their queries that
 
 TABLE = (
     Section("summary", "Summary", listed=False),
+    Section("selects", "Answers to SQL"),
+    Section("numbers", "Sums and means"),
     Section("says", "Key results"),
     Section("hierarchies", "Hierarchies"),
-    Section("numbers", "Sums and means"),
     Section("units", "Distinct units"),
-    Section("found", "Discovered cells"),
-    Section("selects", "Answers to SQL"),
     Section("listed", "Listed queries"),
-    Section("sets", "All tables"),
-    Section("sure", "Accuracy"),
-    Section("cost", "Privacy cost"),
+    Section("found", "Discovered cells"),
+    Section("cost", "How it was protected"),
     Section("limits", "Limits of the protection"),
     Section("rows", "Synthetic rows"),
+    Section("sets", "All tables"),
+    Section("sure", "Accuracy"),
     Section("rounds", "Selections by round", folded=True),
     Section("plan", "Measurement plan", folded=True),
     Section("read", "Read the answers", folded=True),
@@ -196,8 +198,8 @@ def perform(run: TablePart, engine: Engine) -> None:
 
 
 def _frame(run: TablePart) -> dict[str, Any]:
-    """Return the values of the page outside its sections; all come from the manifest."""
-    return {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
+    """Return the values of the page outside its sections."""
+    return frame(run.manifest, run.run.job.about)
 
 
 def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
@@ -211,8 +213,9 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
     estimated = cache(lambda: Answered(estimates_of(run), str(run.manifest["release"]), frozenset(statements_of(run))))
     results, left = cache(lambda: headline_tables(estimated())), cache(lambda: remaining(run.run))
     listing = cache(lambda: listed_sets(run, index(), len(results()["texts"])))
-    sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
     counts = {part.name for part in run.workload.parts if not has_numbers(part)}
+    sure = cache(lambda: [line | {"counts": line["family"] in counts}
+                          for line in relative_errors(run.path / "answers", index())])  # fmt: skip
     facts = _frame(run) | {
         "unit": job.data.unit_column or "row",
         "job": job,
@@ -233,7 +236,9 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "numbers": lambda: number_results(estimated(), NUMBERS),
         "hierarchies": lambda: _hierarchies(run, estimated, index()),
         "sure": sure,
-        "errors": lambda: overall_errors([line for line in sure() if line["family"] in counts] or sure()),
+        "errors": lambda: overall_errors(sure(), index()),
+        "has_errors": lambda: any(line["typical"] is not None for line in sure()),
+        "findings": lambda: [one.sentence(run.domain) for one in findings(estimated())],
         "workload": lambda: _words(sure()),
         "strategies": lambda: [] if fixed is None else strategies(fixed),
         "snippets": lambda: snippets(run, index()),
@@ -282,7 +287,8 @@ def _found(run: TablePart) -> list[dict[str, Any]]:
         labels, counts, errors = zip(*largest, strict=True) if largest else ((), (), ())
         values, ends = np.array(counts, float), width * np.array(errors, float)
         found = run.domain[name] if name in run.domain.names and len(largest) == len(one.cells) else None
-        bars = single((name,), (labels,), values, ends, found) if largest else None
+        words = labels if found is None else words_of(found)
+        bars = single((name,), (words,), values, ends, found) if largest else None
         sections.append({"name": name, "title": one.title, "facts": one.facts, "cells": len(one.cells),
                          "shown": len(largest), "bars": bars})  # fmt: skip
     return sections
@@ -349,7 +355,9 @@ def listed_sets(run: TablePart, index: pa.Table, first: int) -> dict[str, Any]:
     rows = index.slice(0, MOST_LISTED).to_pylist()
     found = answer_texts(run.path / "answers", rows, MOST_TEXTS)
     numbers = {place: first + number for number, place in enumerate(found)}
-    return {"rows": [row | {"download": numbers.get(place)} for place, row in enumerate(rows)], "texts": found.values()}
+    shown = [row | {"download": numbers.get(place), "titles": [title_of(run.domain, name) for name in row["attributes"]]}
+             for place, row in enumerate(rows)]  # fmt: skip
+    return {"rows": shown, "texts": found.values()}
 
 
 def packed(texts: Sequence[str]) -> str:
