@@ -5,7 +5,7 @@ import importlib
 PLOTS = {
     "dpscale.runs.links.report": ("degree_plot",),
     "dpscale.runs.periods.report": ("_total_plot", "_variance_plot"),
-    "dpscale.answers.report.results": ("number_bars", "place_map"),
+    "dpscale.answers.report.results": ("place_map",),
 }
 DRAWN = {}
 

@@ -1,8 +1,8 @@
 """Findings of a release: the dependences of two attributes, and the largest shares, that its noise cannot explain.
 
-Let N be the estimated table of two attributes with n records, and p and q the shares of its margins. A cell departs from
-independence by D = N − n p q, which to first order is the answer of the linear query (e − p) ⊗ (e − q) with a known
-error s. Independent records depart with the variance n p (1 − p) q (1 − q). A cell is a finding if
+Let N be the estimated table of two attributes with n records, and p and q the shares of its margins. A cell departs
+from independence by D = N − n p q, which to first order is the answer of the linear query (e − p 1) ⊗ (e − q 1) with
+a known error s; e is 1 in the cell alone, and 1 everywhere. Independent records depart with the variance n p (1 − p) q (1 − q). A cell is a finding if
 
     |D| > w √(s² + n p (1 − p) q (1 − q)),
 
@@ -70,10 +70,11 @@ class Finding:
         share, cell = share_text(self.share, self.low, self.high, self.error), _cell(domain, self.name, self.cell)
         if self.group is None:
             return f"{share} of the records have {cell}; equal shares would be {percent(self.expected)}."
-        of = f"Of the records with {_cell(domain, *self.group)},"
-        if domain[self.group[0]].kind == "date":
-            of = f"In {words_of(domain[self.group[0]])[self.group[1]]}, of the records"
-        return f"{of} {share} have {cell}; of all records {percent(self.expected)}."
+        by, at = self.group
+        of = f"Of the records with {_cell(domain, by, at)}, {share}"
+        if domain[by].kind == "date":
+            of = f"In {words_of(domain[by])[at]}, {share} of the records"
+        return f"{of} have {cell}; of all records {percent(self.expected)}."
 
 
 def _cell(domain: Domain, name: str, cell: int) -> str:
@@ -96,7 +97,7 @@ def findings(answered: Answered, most: int = MOST) -> list[Finding]:
         tail += TAIL + LONGER * math.log(candidates)
     found = list[Finding]()
     for sets in (pairs, singles):
-        sizes = [(float(sizes.max()), names, sizes) for names in sets if (sizes := _departures(answered, names)).size]
+        sizes = [(np.abs(one).max(), names, one) for names in sets if (one := _departures(answered, names)).size]
         for largest, names, own in sorted(sizes, key=lambda one: -one[0]):
             if len(found) == most or largest <= width * tail:
                 break
@@ -114,15 +115,19 @@ def _may_be_independent(answered: Answered, names: AttributeSet) -> bool:
 
 
 def _departures(answered: Answered, names: AttributeSet) -> Floats:
-    """Return the ratio of every cell's departure to its error; empty without estimates, or errors, or records."""
+    """Return the ratio of every cell's departure to its error; empty without estimates, or errors, or records.
+
+    Of one attribute only shares above the equal ones count.
+    """
     nothing = np.zeros(0)
     try:
         values, _ = answered.cells(names)
         total = float(values.sum())
         if total <= 0:
             return nothing
-        shares = [values.sum(axis=tuple(other for other in range(values.ndim) if other != axis)) / total
-                  if values.ndim > 1 else np.full(values.size, 1 / values.size) for axis in range(values.ndim)]  # fmt: skip
+        shares = [np.full(values.size, 1 / values.size)]
+        if values.ndim == 2:
+            shares = [values.sum(axis=1) / total, values.sum(axis=0) / total]
         queries, sampling = np.ones((1, 1)), total
         for own in shares:
             queries = np.kron(queries, np.eye(own.size) - own[:, None])
@@ -133,17 +138,17 @@ def _departures(answered: Answered, names: AttributeSet) -> Floats:
     deviations = np.sqrt(errors**2 + np.ravel(sampling))
     if not np.isfinite(deviations).all():
         return nothing
-    sizes = np.abs(departures) if values.ndim > 1 else departures  # the largest shares, not the smallest
-    return np.divide(sizes, deviations, out=np.zeros_like(sizes), where=deviations > 0).reshape(values.shape)
+    found = departures if values.ndim > 1 else np.maximum(departures, 0.0)
+    return np.divide(found, deviations, out=np.zeros_like(found), where=deviations > 0).reshape(values.shape)
 
 
 def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float, level: float) -> Iterator[Finding]:
-    """Yield the largest finding of a table, if there is any."""
+    """Yield the largest finding of a table, if there is any; of equal ones the one above its expectation."""
     domain = answered.estimates.workload.domain
     width = half_width(level, answered.estimates.noise)
     values, _ = answered.cells(names)
-    for flat in np.argsort(-sizes, axis=None, kind="stable"):
-        if sizes.flat[flat] <= least:
+    for flat in np.lexsort((sizes.ravel() < 0, -np.round(np.abs(sizes.ravel()), 6))):
+        if abs(sizes.flat[flat]) <= least:
             return
         cell = tuple(int(at) for at in np.unravel_index(flat, sizes.shape))
         by = int(len(names) == 2 and domain[names[1]].kind == "date")  # of two attributes, the first or a date groups
@@ -164,5 +169,5 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
             at = 1 - by if group else 0
             error = (ends[1] - ends[0]) / 2 / width
             yield Finding(names[at], cell[at], group, float(np.clip(share, 0, 1)), float(low), float(high), error,
-                          expected, float(sizes[cell]))  # fmt: skip
+                          expected, abs(float(sizes[cell])))  # fmt: skip
             return

@@ -3,8 +3,8 @@
 A Croissant file describes the tables to machines, which need it to find and load them. Croissant (MLCommons, version
 1.0) is a JSON-LD vocabulary on top of schema.org. A publication is a `Dataset` whose `distribution` lists the files
 with their SHA-256, and whose `recordSet` describes the columns of each table, with types of schema.org. The description
-contains names of files and columns only, which the publication shows as well. It has no web address and no licence,
-which the publisher adds.
+contains names of files and columns, which the publication shows as well, and the words of domain file and job for
+readers. It has no web address, which the publisher adds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,13 @@ from dpscale.answers.published_trees import (
 )
 from dpscale.answers.statistical_files import STATISTICAL, Cube, cube_of
 from dpscale.answers.tables import EXTRAPOLATED, FIGURES, LEVEL, Answered, column, texts
+from dpscale.answers.words import words_of
 from dpscale.base.arrow import arrow_csv, pa, pc, pq, without_dictionaries
 from dpscale.base.display import escape_formula
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
 from dpscale.domain.rules import possible
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.storage.files import write_whole
@@ -242,6 +245,7 @@ def _counted_sets(answered: Answered) -> list[AttributeSet]:
     return list(dict.fromkeys(tuple(name for name in names if name not in numbers) for names in sets))
 
 
+ABOUT = ("title", "publisher", "contact", "licence", "notes")  # words of the job for readers
 README, CODEBOOK, BOOK = "README.txt", "codebook.csv", "tables.xlsx"
 DESCRIPTION = (
     "Post-processing of a differentially private release: computed from its noisy answers alone, without the"
@@ -260,11 +264,13 @@ def write_published(
     formats: Sequence[str],
     counted: str = "",
     minimum: int = 0,
+    about: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """Write all files of a publication and return their names.
 
     An older publication is replaced; a folder with other files is refused. `counted` states in words what is counted of
-    a privacy unit (`Protection.counted`). Counts below `minimum`, and numbers of such groups, are not published.
+    a privacy unit (`Protection.counted`), `about` has the words of the job for readers. Counts below `minimum`, and
+    numbers of such groups, are not published.
     """
     description = f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION
     _emptied(folder)
@@ -281,15 +287,20 @@ def write_published(
             cubes = [*_cubes(domain, published, tables, [description, *flag_notes(limit, minimum)])]
             STATISTICAL[kind](_place(folder, kind), cubes, f"release {release}")
     _csv(folder / CODEBOOK, codebook(domain, published))
-    write_whole(
-        folder / README,
-        readme(published, release, limit, dict(_names(published.tables)), description, minimum).encode(),
-    )
+    text = readme(published, release, limit, dict(_names(published.tables)), description, minimum)
+    words = [f"{key}: {about[key]}" for key in ABOUT if key in about]
+    write_whole(folder / README, "\n".join([*words, *([""] if words else []), text]).encode())
     files = _files(folder)
-    described = describe(folder, files, tables, release, description)
+    meanings = {axis.name: ". ".join(words) for axis in domain.axes if (words := _meaning(axis))}
+    described = describe(folder, files, tables, release, description, about, meanings)
     write_whole(folder / FILE, json.dumps(described, indent=1, ensure_ascii=False).encode())
 
     return _files(folder)
+
+
+def _meaning(axis: Attribute) -> list[str]:
+    """Return title, description and unit of an attribute or number."""
+    return [text for text in (axis.words.title, axis.words.description, axis.words.unit) if text]
 
 
 def _files(folder: Path) -> list[str]:
@@ -375,12 +386,24 @@ def _file_name(number: int, name: str) -> str:
 
 
 def codebook(domain: Domain, published: Published) -> pa.Table:
-    """Return an Arrow table of every published attribute: kind, cells and labels; and the ranges of numbers."""
+    """Return an Arrow table of every published attribute: kind, cells and labels; and the ranges of numbers.
+
+    The words of the domain file follow: the text that readers see in place of a label, title, unit and description.
+    """
     sets = [*published.tables, *(number.by for number in published.numbers)]
     names = [name for name in domain.names if any(name in own for own in sets)]
-    rows = [(name, domain[name].kind, cell, label) for name in names for cell, label in enumerate(texts(domain[name]))]
-    every = [*rows, *codebook_rows(published.numbers)]
-    return pa.Table.from_pylist([dict(zip(("attribute", "kind", "cell", "label"), row, strict=True)) for row in every])
+    rows = list[tuple[str, str, int | None, str, str]]()
+    for name in names:
+        labels = zip(texts(domain[name]), words_of(domain[name]), strict=True)
+        rows += [(name, domain[name].kind, cell, *both) for cell, both in enumerate(labels)]
+    rows += [(*row, "") for row in codebook_rows(published.numbers)]
+
+    keys, found = ("attribute", "kind", "cell", "label", "shown"), list[dict[str, Any]]()
+    for row in rows:
+        words = domain[row[0]].words
+        found.append(dict(zip(keys, row, strict=True)) | {"title": words.title, "unit": words.unit,
+                                                          "description": words.description})  # fmt: skip
+    return pa.Table.from_pylist(found)
 
 
 def readme(
@@ -525,7 +548,13 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str, str], None]] = {
 
 
 def describe(
-    folder: Path, files: list[str], tables: Mapping[str, pa.Table], release: str, description: str
+    folder: Path,
+    files: list[str],
+    tables: Mapping[str, pa.Table],
+    release: str,
+    description: str,
+    about: Mapping[str, str] = MappingProxyType({}),
+    meanings: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the Croissant description of a publication.
 
@@ -540,6 +569,10 @@ def describe(
         Public name of the release.
     description : str
         Text for people.
+    about : mapping of str to str
+        Words of the job for readers.
+    meanings : mapping of str to str
+        Descriptions of attributes and numbers.
 
     Returns
     -------
@@ -551,12 +584,25 @@ def describe(
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS,
         "name": f"release-{release}",
-        "description": description,
+        **_published_by(about),
+        "description": " ".join([*([about["notes"]] if "notes" in about else []), description]),
         "version": "1.0.0",
         "distribution": [_file(folder, name) for name in files],
-        "recordSet": [_records(name, table, source) for name, table in tables.items()
+        "recordSet": [_records(name, table, source, COLUMNS | dict(meanings)) for name, table in tables.items()
                       if (source := _source(name, files)) is not None],
     }  # fmt: skip
+
+
+def _published_by(about: Mapping[str, str]) -> dict[str, Any]:
+    """Return headline, licence and publisher in terms of schema.org."""
+    contact = (
+        {"contactPoint": {"@type": "sc:ContactPoint", "description": about["contact"]}} if "contact" in about else {}
+    )
+    publisher = {"@type": "sc:Organization", "name": about.get("publisher", ""), **contact}
+    found = {"headline": about.get("title"), "license": about.get("licence")}
+    return {key: text for key, text in found.items() if text} | (
+        {"publisher": publisher, "creator": publisher} if about.get("publisher") or contact else {}
+    )
 
 
 def _file(folder: Path, name: str) -> dict[str, Any]:
@@ -577,14 +623,14 @@ def _source(name: str, files: list[str]) -> str | None:
     return next((file for file in (f"parquet/{name}.parquet", f"csv/{name}.csv") if file in files), None)
 
 
-def _records(name: str, table: pa.Table, file: str) -> dict[str, Any]:
-    fields = [_field(name, own, file) for own in table.schema]
+def _records(name: str, table: pa.Table, file: str, meanings: Mapping[str, str]) -> dict[str, Any]:
+    fields = [_field(name, own, file, meanings) for own in table.schema]
     return {"@type": "cr:RecordSet", "@id": name, "name": name, "field": fields}
 
 
-def _field(table: str, column: pa.Field, file: str) -> dict[str, Any]:
+def _field(table: str, column: pa.Field, file: str, meanings: Mapping[str, str]) -> dict[str, Any]:
     header = escape_formula(column.name) if file.endswith(".csv") else column.name  # as the files have it
-    description = {"description": COLUMNS[column.name]} if column.name in COLUMNS else {}
+    description = {"description": meanings[column.name]} if column.name in meanings else {}
     return {
         "@type": "cr:Field",
         "@id": f"{table}/{column.name}",

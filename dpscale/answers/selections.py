@@ -23,7 +23,7 @@ from dpscale.answers.ratios import Figures, covariances, fieller
 from dpscale.answers.statistics import MissingStatistic
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.arrow import pa
-from dpscale.base.display import figure
+from dpscale.base.display import between, rounded
 from dpscale.base.numerics import AttributeSet, Floats, Integers, optimize
 from dpscale.domain.attribute import OUTSIDE_LABEL
 from dpscale.reconstruction.joint_intervals import half_width
@@ -112,9 +112,10 @@ def _shown(row: Mapping[str, Any], name: str) -> str:
         return "" if value is None else str(value)
     if value is None or math.isnan(value):
         return "too few"
+    error = row.get(f"{name}_std_error")
     if low is None or math.isnan(low):
-        return figure(value)
-    return f"{figure(value)} ({figure(low)} to {figure(row[f'{name}_high'])})"
+        return rounded(value, error)
+    return f"{rounded(value, error)} ({between(low, row[f'{name}_high'], error)})"
 
 
 def _array(values: list[Any]) -> pa.Array:

@@ -71,7 +71,9 @@ def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]
         bars = None
         if len(names) == 1 and len(table) <= most:
             attribute = domain[names[0]]
-            bars = single(titles_of(domain, names), (words_of(attribute),), estimate, (high - low) / 2, attribute, "units")
+            bars = single(
+                titles_of(domain, names), (words_of(attribute),), estimate, (high - low) / 2, attribute, "units"
+            )
         rows = None if names else single(("",), ("",), estimate, (high - low) / 2, None)["rows"]
         total = rows and rows[0]
         found.append({"name": ", ".join(names), "bars": bars, "total": total})

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from dpscale.answers.tables import texts
-from dpscale.base.display import figure
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.words import key_of
@@ -38,7 +37,9 @@ def words_of(attribute: Attribute) -> list[str]:
 def _bins(edges: Sequence[float]) -> list[str]:
     """Return bins as "25 to 34" between whole edges, which are read as completed units; as "0.5 to under 1" else."""
     if not all(float(edge).is_integer() for edge in edges):
-        return [f"{_edge(a)} to under {_edge(b)}" for a, b in pairwise(edges[:-1])] + [f"{_edge(edges[-2])} to {_edge(edges[-1])}"]
+        return [f"{_edge(a)} to under {_edge(b)}" for a, b in pairwise(edges[:-1])] + [
+            f"{_edge(edges[-2])} to {_edge(edges[-1])}"
+        ]
     lasts = [*(edge - 1 for edge in edges[1:-1]), edges[-1]]
     return [_edge(a) if a == b else f"{_edge(a)} to {_edge(b)}" for a, b in zip(edges, lasts, strict=False)]
 

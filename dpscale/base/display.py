@@ -157,7 +157,7 @@ def between(low: float, high: float, error: float | None, most: int = 12) -> str
 
 def share_text(share: float, low: float, high: float, error: float) -> str:
     """Format a share with its interval, as 12 % [10 to 14]."""
-    shown = [rounded(100 * one, 100 * error) for one in (share, low, high)]
+    shown = [rounded(100 * one, 100 * error, 2 if share >= 0.01 else 12) for one in (share, low, high)]
     return f"{shown[0]} % [{shown[1]} to {shown[2]}]"
 
 

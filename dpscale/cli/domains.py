@@ -109,6 +109,7 @@ def _draft_job(draft: Sketch, path: str, domain: str, dataset: str, written: Map
     written : mapping
         Keys of [data] that state how files are written.
     """
+    from dpscale.job.sections import AboutTable
     from dpscale.records.sketch import toml_value
 
     data = [f"{key} = {toml_value(value)}" for key, value in {"path": path, "domain": domain, **written}.items()]
@@ -119,7 +120,8 @@ def _draft_job(draft: Sketch, path: str, domain: str, dataset: str, written: Map
         "# max_rows_per_unit = 1",
     ]
     return "\n".join([
-        "# A draft: choose the budget, the protected unit and the queries. `dpscale plan` prints the errors.", "[data]",
+        "# A draft: choose the budget, the protected unit and the queries. `dpscale plan` prints the errors.",
+        "[about]", *(f'# {key} = ""' for key in AboutTable.model_fields), "", "[data]",
         *data, *(proposal if unit else ["# one row is protected; privacy_unit and max_rows_per_unit protect persons"]),
         "", "[privacy]", "epsilon = 1.0", "delta = 1e-9", f"dataset = {toml_value(dataset)}", "", "[[workload]]",
         'family = "marginal"', "degree = 1  # a table for each attribute; 2 for each pair", "",

@@ -233,8 +233,10 @@ def _one(
     from dpscale.answers.publish import chosen, publish as made, write_published
 
     published = made(release.answered, chosen(release.answered, sets, degree))
+    table = opening.open_readable(release.path).table
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats,
-                            estimates.counted_words(opening.open_readable(release.path).table), minimum)  # fmt: skip
+                            estimates.counted_words(table), minimum,
+                            table.run.job.about.model_dump(exclude_none=True))  # fmt: skip
     return {
         "sets": len(published.tables) + len(published.listed) + len(published.numbers),
         "total": published.total,

@@ -124,13 +124,28 @@ def plan_job(  # noqa: PLR0913
     if as_json:
         content = {**overview, "tables": summaries} if overview else summaries["data"]
         click.echo(json.dumps({**content, **seconds}))
-    elif not overview:
-        click.echo(plan_text(summaries["data"] | seconds))
-    else:
+        return
+    if overview:
         for line in overview_text(overview):
             click.echo(line)
         for name, summary in summaries.items():
             click.echo(f"\ntables.{name}\n" + plan_text(summary | seconds))
+    else:
+        click.echo(plan_text(summaries["data"] | seconds))
+    if missing := missing_words(read):
+        click.echo(missing)
+
+
+def missing_words(job: Any) -> str:
+    """Return a line on the words for readers that a job and its domains lack; empty if there are all."""
+    lacking = [key for key, text in job.about if text is None and key != "notes"]
+    own = [axis for domain in job.declared.values() for axis in domain.axes
+           if all(axis.name not in one.names or axis.name == one.leaf for one in domain.hierarchies)]  # fmt: skip
+    untitled = [axis.name for axis in own if not axis.words.title]
+    more = f", … ({len(untitled)} of {len(own)})" if len(untitled) > 3 else ""
+    parts = [f"{', '.join(lacking)} in [about]"] if lacking else []
+    parts += [f"title of {', '.join(untitled[:3])}{more}"] if untitled else []
+    return f"words for readers that are missing: {'; '.join(parts)}" if parts else ""
 
 
 def _warn_of_files(job: Any) -> None:

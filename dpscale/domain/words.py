@@ -62,7 +62,9 @@ def read_words(where: str, table: Mapping[str, Any]) -> Words:
         _check_text(f"{where}.{key}", text)
     labels = table.get("labels", {})
     if not isinstance(labels, Mapping):
-        raise DomainError(f"{where}.labels", safe_repr(labels), 'texts by value, as {0 = "alive", 1 = "dead"}', "fix it")
+        raise DomainError(
+            f"{where}.labels", safe_repr(labels), 'texts by value, as {0 = "alive", 1 = "dead"}', "fix it"
+        )
 
     shown = {key_of(value): text for value, text in labels.items()}
     for value, text in shown.items():

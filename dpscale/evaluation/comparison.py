@@ -16,9 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpscale.answers.report import render
 from dpscale.answers.report.figures import COLOURS, drawing, new_figure, svg
 from dpscale.base import VERSION
+from dpscale.base.display import figure
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, JobError, TransientError
 from dpscale.base.progress import Progress, lines, shown
@@ -296,9 +299,59 @@ def _contents(
     if numbers:
         content["numbers"] = numbers
     drawn = plots(marginals, dependence, curves) | {"number_plot": number_plot(numbers)}
-    page = render({"c": content, "job": run.job, **drawn}, __package__, PAGE)
+    page = render({"c": content, "job": run.job, "verdicts": verdicts(content), **drawn}, __package__, PAGE)
 
     return {PAGE: page, FIGURES: json.dumps(_finite(content), indent=1, ensure_ascii=False) + "\n"}
+
+
+AS_NEAR, NEARLY, FAR = 1.0, 1.5, 3.0  # times the distance of halves of the data
+HARDLY, SOMETIMES = 0.55, 0.65  # AUC of distinguishing rows from data
+AS_GOOD = 0.05  # of what a model of the data knows beyond chance
+
+
+def verdicts(content: Content) -> list[dict[str, str]]:
+    """Return for each measure its value for the rows, that for halves of the data or another scale, and words.
+
+    Parameters
+    ----------
+    content : dict
+        Content of `compare.json`.
+    """
+    dependence, auc, target = content["dependence"], content["propensity"], content["target"]
+    pairs = [(f"counts over {degree} {'attribute' if degree == '1' else 'attributes'}", one["mean"], one["halves"])
+             for degree, one in content["marginals"].items() if one["sets"]]  # fmt: skip
+    pairs += (
+        [("dependence of pairs", dependence["mean_difference"], dependence["halves"])] if dependence["pairs"] else []
+    )
+    for name, one in content.get("numbers", {}).items():
+        for measure in ("sums", "means"):
+            both = [float(np.nanmean([own[key] for own in one["sets"]] or [math.nan]))
+                    for key in (measure, f"{measure}_halves")]  # fmt: skip
+            pairs.append((f"{measure} of {name}", both[0], both[1]))
+
+    found = [{"measure": measure, "rows": figure(rows), "beside": figure(halves), "words": against(rows, halves)}
+             for measure, rows, halves in pairs]  # fmt: skip
+    if auc:
+        words = "hardly" if auc["auc"] <= HARDLY else "sometimes" if auc["auc"] <= SOMETIMES else "often"
+        found.append({"measure": "AUC of distinguishing rows from data", "rows": f"{auc['auc']:.3f}",
+                      "beside": "0.5 by chance", "words": f"a model can {words} tell rows from data"})  # fmt: skip
+    if target:
+        best, own = target["data"]["auc"], target["rows"]["auc"]
+        lost = (best - own) / max(best - 0.5, 1e-9)
+        words = "as good as trained on data" if lost <= AS_GOOD else f"loses {min(lost, 1):.0%} of what data teach"
+        found.append({"measure": f"AUC of predicting {target['attribute']}", "rows": f"{own:.3f}",
+                      "beside": f"{best:.3f} from data", "words": words})  # fmt: skip
+    return found
+
+
+def against(rows: float, halves: float) -> str:
+    """Return in words how far rows are from the data, beside the distance of two halves of the data."""
+    if not (math.isfinite(rows) and math.isfinite(halves)):
+        return "not known"
+    times = rows / halves if halves > 0 else 0.0 if rows == 0 else math.inf
+    if times <= NEARLY:
+        return f"{'' if times <= AS_NEAR else 'nearly '}as near as two halves of the data"
+    return f"{'far off, ' if times > FAR else ''}{times:.2g} times as far apart as two halves of the data"
 
 
 def _evaluate_models(

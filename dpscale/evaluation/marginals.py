@@ -74,21 +74,22 @@ def _draw_numbers(every: int, stream: PublicStream) -> list[int]:
     return sorted(found)
 
 
-Pair = tuple[AttributeSet, float, float]
+Pair = tuple[AttributeSet, float, float, float]  # V in the data, in the rows, and the difference of the data's halves
 WORST_PAIRS = 10
 
 
 def summarise_dependence(found: Sequence[Pair]) -> dict[str, Any]:
     """Summarise Cramér's V of data and of synthetic rows over all pairs, and list the largest differences."""
     pairs = sorted((pair for pair in found if all(map(isfinite, pair[1:]))), key=lambda pair: -abs(pair[1] - pair[2]))
-    both = np.array([pair[1:] for pair in pairs]).reshape(-1, 2)
+    both = np.array([pair[1:] for pair in pairs]).reshape(-1, 3)
     gaps = np.abs(both[:, 0] - both[:, 1])
     return {
         "measure": "Cramér's V, bias corrected",
         "pairs": len(pairs),
         "mean_difference": float(gaps.mean()) if pairs else nan,
         "max_difference": float(gaps.max()) if pairs else nan,
-        "worst": [{"attributes": list(names), "data": data, "rows": rows} for names, data, rows in pairs[:WORST_PAIRS]],
+        "halves": float(both[:, 2].mean()) if pairs else nan,
+        "worst": [{"attributes": list(one[0]), "data": one[1], "rows": one[2]} for one in pairs[:WORST_PAIRS]],
         "data": both[:, 0].tolist(),
         "rows": both[:, 1].tolist(),
     }
@@ -99,19 +100,24 @@ WORST = 5
 
 @dataclass(frozen=True)
 class SetDistances:
-    """Distances of a set, nan if a table has no row; `dependence` is that of a pair in the data and in the rows."""
+    """Distances of a set, nan if a table has no row.
+
+    `dependence` is that of a pair in the data and in the rows, and the difference of the data's halves.
+    """
 
     attributes: AttributeSet
     rows: float
     independent: float
     halves: float
-    dependence: tuple[float, float] = (nan, nan)
+    dependence: tuple[float, float, float] = (nan, nan, nan)
 
 
 def compare_set(attributes: AttributeSet, first: Integers, second: Integers, drawn: Integers) -> SetDistances:
     """Return the distances of a set from counts of the data's halves and of the rows, over the same cells."""
     data = first + second
-    dependence = (cramers_v(data), cramers_v(drawn)) if data.ndim == 2 else (nan, nan)
+    dependence = nan, nan, nan
+    if data.ndim == 2:
+        dependence = cramers_v(data), cramers_v(drawn), abs(cramers_v(first) - cramers_v(second))
     return SetDistances(attributes, total_variation(drawn, data), float(np.abs(independent(data) - shares(data)).sum()),
                   total_variation(first, second), dependence)  # fmt: skip
 

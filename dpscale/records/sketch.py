@@ -282,6 +282,8 @@ WARNING = (
     "the data (a code book, a law, common sense), then set reviewed = true: no release takes it before. "
     "Do not publish it."
 )
+READERS = 'words for readers, in every table: title, description, unit, and labels = {0 = "alive", 1 = "dead"}'
+PLACES = ('# title = ""',)
 MOST_LINES, WIDTH = 150, 110
 GROUPED = 100_000  # integers from which digits are grouped
 FEWEST_IDS = 20  # rows: with fewer, distinct values do not indicate an id
@@ -358,7 +360,9 @@ class Sketch:
         rules = [f"{holds}: rule = {toml_value(rule)} in [[rule]]" for rule in self.rules]
         comments = [f"# {line}" for line in (*warning, *left_out, *self.notes, *proposal, *rules)]
 
-        for written in (_tables(self.attributes), _tables(alike(self.attributes)), _rows(alike(self.attributes))):
+        tables, shared = _tables(self.attributes), alike(self.attributes)
+        comments.append(f"# {READERS}")
+        for written in (_tables(self.attributes, PLACES), tables, _tables(shared), _rows(shared)):
             if len(written) + len(comments) + 3 <= MOST_LINES:
                 break
 
@@ -654,10 +658,10 @@ def alike(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {names[0]: {**attributes[names[0]], **({ALSO: names[1:]} if names[1:] else {})} for names in groups.values()}
 
 
-def _tables(attributes: Mapping[str, Any]) -> list[str]:
-    """Return lines with a table for each attribute and a key on each line."""
+def _tables(attributes: Mapping[str, Any], places: Sequence[str] = ()) -> list[str]:
+    """Return lines with a table for each attribute and a key on each line, with places for words for readers."""
     return "\n\n".join(
-        "\n".join([f"[attributes.{_key(name)}]", *(_wrapped(key, value) for key, value in table.items())])
+        "\n".join([f"[attributes.{_key(name)}]", *places, *(_wrapped(key, value) for key, value in table.items())])
         for name, table in attributes.items()
     ).split("\n")
 

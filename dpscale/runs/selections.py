@@ -10,6 +10,7 @@ from dpscale.answers.ratios import Figures
 from dpscale.answers.selections import selection_table, shown_rows
 from dpscale.answers.tables import Answered
 from dpscale.answers.unit_counts import in_order
+from dpscale.answers.words import title_of, words_of
 from dpscale.base.arrow import pa, pq
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError, PlanError
@@ -72,6 +73,10 @@ def selected_rows(run: TablePart, most: int) -> list[dict[str, Any]]:
     for name, statement in statements_of(run).items():
         table = read_rows(run, name)
         names, rows, numeric = shown_rows(table, most)
+        words = {one: dict(zip(map(str, run.domain[one].labels), words_of(run.domain[one]), strict=True))
+                 for one in names if one in run.domain.names}  # fmt: skip
+        rows = [[words.get(one, {}).get(text, text) for one, text in zip(names, row, strict=True)] for row in rows]
+        names = [title_of(run.domain, one) if one in words else one for one in names]
         found.append({"name": name, "sql": statement.text, "columns": list(zip(names, numeric, strict=True)),
                       "rows": rows, "number": table.num_rows})  # fmt: skip
     return found

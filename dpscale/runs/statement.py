@@ -9,31 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tomli_w
 
+from dpscale.answers.report.page import redacted
 from dpscale.job.digest import former_content
 from dpscale.storage.files import read_bytes
 
 Facts = dict[str, Any]
 LEFT_OUT = "(left out)"
-PLACES = ("path", "domain", "ledger", "file", "via", "run_dir")  # settings that are paths or addresses
-ADDRESS = re.compile(r"^(/|~|\.{1,2}/|[A-Za-z]:\\|\\\\)|://")
 CHANGEABLE = ("engine", "synthesize")  # sections that may change after the charge; a seed may not
-
-
-def redacted(value: Any, key: str = "") -> Any:
-    """Return the value without paths and addresses, recognised by the names of settings and by their form."""
-    if isinstance(value, dict):
-        return {name: redacted(part, name) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [redacted(part, key) for part in value]
-    if isinstance(value, str) and (key in PLACES or ADDRESS.search(value)):
-        return LEFT_OUT
-    return value
 
 
 def canonical(value: Any) -> bytes:
@@ -46,7 +33,7 @@ def stated_job(run: Any) -> bytes:
     content = {name: section for name, section in former_content(run.job).items() if name not in CHANGEABLE}
     seed = run.job.engine.seed
     content |= {} if seed is None else {"engine": {"seed": seed}}
-    return tomli_w.dumps(redacted(content)).encode()
+    return tomli_w.dumps(redacted(content, hidden=LEFT_OUT)).encode()
 
 
 def domain_name(part: str, folder: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 import dpscale as dp
 from dpscale.answers import tables
 from dpscale.answers.report import pair, single
-from dpscale.answers.report.charts import BOX_HEIGHT, BOX_WIDTH, csv_text, ticks
+from dpscale.answers.report.charts import BOX_HEIGHT, BOX_WIDTH, csv_text, statistic, ticks
 from tests.runs.small import table, write_job, write_table
 
 RECTANGLE = re.compile(r"M(\d+) 100V([\d.]+)H(\d+)V100")
@@ -62,7 +62,7 @@ def test_estimates_whose_interval_contains_zero_are_marked():
     assert not any(unknown["zero"])
     heat = pair(("a", "b"), (["0", "1"], ["0", "1"]), np.array([[1.0, 9], [3, 4]]), np.array([[2.0, 2], [3, 3]]))
     assert heat["zero"] == [[True, False], [True, False]]
-    assert heat["ends"] == (2.0, 3.0)
+    assert [[cell["half"] for cell in row] for row in heat["cells"]] == [["2", "2"], ["3", "3"]]
 
 
 @pytest.mark.parametrize("top", [0.3, 1.0, 7.0, 8.5, 9_999.0, 2.5e7])
@@ -91,3 +91,15 @@ def test_tables_are_in_the_order_of_the_job(tmp_path):
     page = (release.path / "report.html").read_text()
     places = [page.index(text) for text in ("sex (down) and code (across)", "<b>income</b>", "<caption>age")]
     assert places == sorted(places)
+
+
+def test_bars_and_intervals_are_in_proportion_below_zero_too():
+    values, half = np.array([30.0, -10.0, np.nan]), np.array([10.0, 5.0, np.nan])
+    found = statistic("fee", ["a", "b", "c"], values, values - half, values + half, half / 2, "EUR")
+    ends = np.array([-15.0, 40.0])  # of the axis
+    for row, value, wide in zip(found["rows"][:2], values, half, strict=False):
+        first, last = sorted([0.0, value])
+        np.testing.assert_allclose(row["bar"], 100 * np.array([first - ends[0], last - first]) / 55)
+        np.testing.assert_allclose(row["line"], 100 * np.array([value - wide - ends[0], 2 * wide]) / 55)
+    assert [row["text"] for row in found["rows"]] == ["30.0", "−10.0", "—"]
+    assert (found["rows"][2]["line"], found["rows"][2]["range"]) == (None, "")

@@ -89,7 +89,6 @@ def test_plots_without_matplotlib_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     values = np.array([1.0, 2.0])
     said = "<p>No plot: matplotlib is not installed; pip install 'dpscale[plot]'</p>"
-    assert figures.number_bars("fare", "$", ["a", "b"], values, values - 1, values + 1) == said
     assert figures.place_map(np.ones((2, 2)), values, [], np.ones((2, 0))) == said
     assert comparison.curve_plot({"model": {"rows": ([0.0, 1.0], [0.0, 1.0])}}) == said
     table = pa.table({"a": ["x", "y"], "estimate": values, "low": values, "high": values})

@@ -12,10 +12,12 @@ import pytest
 from markupsafe import escape
 
 import dpscale as dp
+from dpscale.answers.findings import findings
 from dpscale.answers.report.page import HIDDEN, public_name, redacted, security_policy, shared_file
+from dpscale.base.display import rounded
 from dpscale.mechanisms import MECHANISMS
 from dpscale.runs.opening import open_part
-from tests.answers.chromium import BROWSER, render_page
+from tests.answers.chromium import BROWSER, WAYS, render_page
 from tests.links.small import write_job as write_shop
 from tests.periods.growing import frames, make_job as make_growing, write as write_months
 from tests.runs.small import table, write_job, write_table
@@ -203,30 +205,67 @@ def test_technical_parts_are_folded_and_open_in_print(report_of):
     assert after == before
 
 
-def test_first_screen_says_what_whom_and_how_sure(report_of):
+def test_first_screen_says_what_and_how_sure_and_the_privacy_part_whom(report_of):
     page = report_of("least-squares").read_text()
-    first = page.split("<h2")[0]
-    assert open_part(report_of("least-squares").parent).attack_risk.sentence in first
-    for text in (
-        "What is released:",
-        "every person, with all rows",
-        "at most 3 rows of one person are counted",
-        "95 % of the cases",
-    ):
+    first, privacy = page.split("<h2")[0], page.split('<h2 id="cost">')[1].split("<h2")[0]
+    risk = open_part(report_of("least-squares").parent).attack_risk.sentence
+    assert risk in privacy
+    assert risk not in first
+    assert privacy.index("every person with all rows") < privacy.index("ε =") < privacy.index(risk)
+    for text in ("answers in", "at most 3 rows of one person are counted", "95 % of the cases"):
         assert text in first
-    assert "ε" not in first.split('class="cards"')[0]
+    assert "ε" not in first
+    ids = [name for name in ("says", "cost", "limits", "sets", "sure", "job") if f'id="{name}"' in page]
+    assert ids == sorted(ids, key=lambda name: page.index(f'id="{name}"')), "results, then protection, then method"
 
 
 def test_first_screen_shows_total_and_labels(report_of):
     page = report_of("least-squares").read_text()
     release = dp.Release.open(report_of("least-squares").parent)
-    assert f"{round(release.total().estimate):,} ±" in page
+    assert f"about {round(release.total().estimate, -1):,.0f}"[:-1] in page
     first = page.split('id="sure"')[0]
     for row in release.table(("sex",)).itertuples():
-        assert f"{round(row.estimate):,} ±" in first
+        shown = [rounded(one, row.std_error, 0) for one in (row.estimate, row.low, row.high)]
+        assert f"{shown[0]} <small>({shown[1]} to {shown[2]})</small>" in first
     assert "(missing)" in first
     assert "bit plane" not in page
     assert "e-0" not in page.split("<h2")[0]
+
+
+def test_findings_are_on_the_first_screen(report_of):
+    page, release = report_of("least-squares").read_text(), dp.Release.open(report_of("least-squares").parent)
+    told = [one.sentence(release.domain) for one in findings(release.answered)]
+    first = page.split("<h2")[0].replace("\u00a0", " ")
+    assert told
+    assert all(str(escape(one)) in first for one in told)
+
+
+CUT = """(async () => { await new Promise((done) => setTimeout(done, 50)); OPENED
+    const cut = [...document.querySelectorAll("*")].filter((one) => one.scrollWidth > one.clientWidth + 1
+        && ["auto", "scroll"].includes(getComputedStyle(one).overflowX) && one.clientWidth);
+    dispatchEvent(new Event("resize"));
+    return [cut.filter((one) => !one.matches(".wide.cut, pre, .index")).map((one) => one.outerHTML.slice(0, 90)),
+            document.querySelectorAll("[title]").length, cut.length]; })()"""
+
+
+@browser
+@pytest.mark.parametrize("name", mostly_slow([*JOBS, "tables", "growing"], {"least-squares"}))
+def test_no_table_is_cut_without_a_hint_and_nothing_needs_a_pointer(report_of, name, monkeypatch):
+    for width in (360, 768, 1440):
+        monkeypatch.setitem(WAYS, f"{width}", {"width": width, "height": 900, "scheme": "light", "media": ""})
+        result = render_page(report_of(name), LOOK, (f"{width}",))[f"{width}"]
+        assert result["found"]["wider"] <= 0
+        cut, titles, _ = render_page(report_of(name), CUT.replace("OPENED", OPENED), (f"{width}",))[f"{width}"]["found"]
+        assert (cut, titles) == ([], 0), width
+
+
+@browser
+def test_planted_table_without_a_hint_is_detected(report_of, tmp_path):
+    page = report_of("laplace").read_text()
+    planted = "<div style='overflow-x: auto'><table style='width: 3000px'><tr><td>.</td></tr></table></div></main>"
+    (tmp_path / "page.html").write_text(page.replace("</main>", planted))
+    cut, *_ = render_page(tmp_path / "page.html", CUT.replace("OPENED", OPENED), ("phone",))["phone"]["found"]
+    assert len(cut) == 1
 
 
 def test_report_hides_paths_and_data_hash(report_of):
@@ -261,6 +300,8 @@ def test_redaction_hides_paths_and_preserves_queries():
     assert result == {"data": {"path": HIDDEN, "where": "year = 2025"}, "engine": {"scheduler": HIDDEN},
                     "workload": [{"family": "marginal", "file": HIDDEN}], "x": [HIDDEN, "age"]}  # fmt: skip
     assert redacted({"engine": {"scheduler": "threads"}}) == {"engine": {"scheduler": "threads"}}
+    texts = {"workload": [{"query": "/* all */ SELECT 1"}, {"query": "~://"}], "about": {"contact": "https://a.b"}}
+    assert redacted(texts) == texts
     assert public_name("/srv/data/hiv") == "the dataset"
     assert public_name("survey-2025") == "survey-2025"
 
@@ -273,7 +314,7 @@ def test_report_shows_budget_left_under_cap(tmp_path):
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.set_cap("small", 3.0, 1e-9)
     page = (dp.run(job, tmp_path / "run").path / "report.html").read_text()
-    assert "remains for small under its cap" in page
+    assert "remains for one more release" in page
     shutil.move(tmp_path / "ledger.sqlite", tmp_path / "elsewhere")
     (tmp_path / "run" / "report.html").unlink()
-    assert "under its cap" not in (dp.run(job, tmp_path / "run").path / "report.html").read_text()
+    assert "remains for one more release" not in (dp.run(job, tmp_path / "run").path / "report.html").read_text()

@@ -3,11 +3,14 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.answers import tables
+from dpscale.answers.findings import findings
 from dpscale.answers.tables import Answered
-from dpscale.cli.demo import outcome
+from dpscale.cli.outcome import command
 from tests.answers.exact import estimates, measurement_plan
 from tests.runs.small import table, write_job, write_table
 
@@ -24,7 +27,6 @@ def test_planted_pair_is_ranked_first():
     counts[0, 0] += 200
     found = tables.pairs(make_answers(counts, np.random.default_rng(0)), 2)
     assert [one.names for one in found] == [("a", "b"), ("c", "d")], "then one of other attributes"
-    assert tables.sentence(found[0]).startswith("a = 0 and b = 0: ")
 
 
 def test_departure_of_independent_table_is_zero():
@@ -37,23 +39,16 @@ def test_departure_of_independent_table_is_zero():
     assert np.median(far) < 30**2 / 1000**2
 
 
-def test_sentence_states_cell_count_and_share():
-    counts = np.ones(DOMAIN.shape(DOMAIN.names))
-    counts[:, :, :, 1] = 3
-    one = next(one for one in tables.singles(make_answers(counts), 4) if one.names == ("d",))
-    text = tables.sentence(one)
-    assert text.startswith("d = 1: 180 ± ")
-    assert text.endswith(" records, 75 % of all")
-
-
-def test_demo_output_ends_with_answers_and_next_command(tmp_path, monkeypatch):
+def test_finished_run_ends_with_findings_and_next_command(tmp_path, monkeypatch):
     write_table(tmp_path / "data", table())
-    release = dp.run(write_job(tmp_path), tmp_path / "run")
+    write_job(tmp_path)
     monkeypatch.chdir(tmp_path)
-    lines = outcome(release, ".venv/bin/dpscale").splitlines()
-    assert len([line for line in lines if line.startswith("  ") and "records" in line]) == 3
-    assert lines[-2].endswith(": .venv/bin/dpscale publish run")
-    assert lines[-1].endswith("plan job.toml")
+    done = CliRunner().invoke(main, ["run", "job.toml", "--run-dir", "run", "--quiet"], catch_exceptions=False)
+    lines, release = done.stdout.splitlines(), dp.Release.open("run")
+    told = [f"  {one.sentence(release.domain)}" for one in findings(release.answered)]
+    assert told
+    assert lines[-2 - len(told) : -2] == told
+    assert lines[-2:] == ["report: run/report.html", f"tables for publication: {command()} publish run"]
 
 
 def test_answer_schema_describes_columns(tmp_path):

@@ -43,7 +43,13 @@ def test_cramers_v_of_independent_columns_is_small() -> None:
 
 
 def test_dependence_summary_names_worst_pairs() -> None:
-    summary = summarise_dependence([(("a", "b"), 0.5, 0.4), (("a", "c"), 0.9, 0.2), (("b", "c"), float("nan"), 0.0)])
+    summary = summarise_dependence(
+        [
+            (("a", "b"), 0.5, 0.4, 0.1),
+            (("a", "c"), 0.9, 0.2, 0.3),
+            (("b", "c"), float("nan"), 0.0, 0.0),
+        ]
+    )
     assert summary["pairs"] == 2
     assert summary["mean_difference"] == pytest.approx(0.4)
     assert summary["max_difference"] == pytest.approx(0.7)

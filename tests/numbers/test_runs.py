@@ -92,7 +92,7 @@ def test_evidence_recomputes_and_finds_a_rounded_measurement(release, tmp_path):
 def test_report_rows_and_published_tables(release):
     page = (release.path / "report.html").read_text()
     assert 'id="numbers"' in page
-    assert "mean-wait by b" in page
+    assert "mean of wait by b" in page
     rows = release.synthetic().compute()
     assert list(rows.columns) == ["a", "b", "pay", "wait"]
     assert "in standard errors of the released sums" in page
@@ -216,9 +216,9 @@ def test_sets_of_weight_zero_are_not_answered(tmp_path):
     workload = [{"family": "marginal", "degree": 1}, mean, sums]
     one = dp.run(write_job(tmp_path, workload), run_dir=tmp_path / "run")
     page = (tmp_path / "run/report.html").read_text()
-    assert "sum-pay by a" in page
-    assert "sum-pay by b" not in page
-    assert "mean-pay" not in page.partition('id="numbers"')[2].partition("<h2")[0]
+    assert "sum of pay by a" in page
+    assert "sum of pay by b" not in page
+    assert "mean of pay" not in page.partition('id="numbers"')[2].partition("<h2")[0]
     with pytest.raises(JobError, match="a family of the workload"):
         one.table(["a"], family="mean-pay")
     for statistic in (lambda: one.sum("pay", by="b"), lambda: one.table(["b"], family="sum-pay")):

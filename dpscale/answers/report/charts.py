@@ -120,8 +120,8 @@ def statistic(
             labels, values.tolist(), low.tolist(), high.tolist(), errors.tolist(), zero.tolist(),
             places(np.zeros_like(values), values), places(low, high), strict=True)
     ]  # fmt: skip
-    return {"name": name, "unit": unit, "known": known, "zero": zero.tolist(), "rows": rows, "ticks": ticks(top, bottom),
-            "chart": None, "download": None}  # fmt: skip
+    return {"name": name, "unit": unit, "known": known, "zero": zero.tolist(), "rows": rows,
+            "ticks": ticks(top, bottom), "chart": None, "download": None}  # fmt: skip
 
 
 def pair(

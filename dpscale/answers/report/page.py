@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpscale.base.display import figure, percent, power, whole
+from dpscale.base.display import figure, percent, power, rounded, whole
 from dpscale.base.error_redaction import kind_and_place, out_of_memory
 from dpscale.base.errors import ReportError, TransientError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 SHARED = __package__  # package of the page and of sections that several reports have
-FILTERS = {"figure": figure, "whole": whole, "percent": percent, "power": power}
+FILTERS = {"figure": figure, "whole": whole, "percent": percent, "power": power, "rounded": rounded}
 
 
 def render(content: Mapping[str, Any], package: str = SHARED, name: str = "report.html") -> str:
@@ -175,19 +175,20 @@ def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: st
 
 
 HIDDEN = "(not shown)"
-PLACES = ("path", "domain", "ledger", "file", "via", "scheduler")
+PLACES = ("path", "domain", "ledger", "file", "via", "scheduler", "run_dir")
+TEXTS = ("query", "title", "publisher", "contact", "licence", "notes")  # keys whose values may look like places
 LOCAL = ("threads", "processes", "synchronous")  # schedulers that are not addresses
 
 
-def redacted(content: Any, name: str = "") -> Any:
-    """Return the content of a job file without locations."""
+def redacted(content: Any, name: str = "", hidden: str = HIDDEN) -> Any:
+    """Return the content of a job file without locations, recognised by the names of settings or by their form."""
     if isinstance(content, Mapping):
-        return {key: redacted(value, key) for key, value in content.items()}
+        return {key: redacted(value, key, hidden) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [redacted(one, name) for one in content]
-    if isinstance(content, str) and content not in LOCAL and (name in PLACES or is_place(content)):
-        return HIDDEN
-    return content
+        return [redacted(one, name, hidden) for one in content]
+    if not isinstance(content, str) or content in LOCAL or name in TEXTS:
+        return content
+    return hidden if name in PLACES or is_place(content) else content
 
 
 def is_place(text: str) -> bool:

@@ -270,13 +270,20 @@ def number_results(answered: Answered, most: int) -> dict[str, Any]:
             shown, number = part.shown(names), number + 1
             labelled = bool(part.query_texts) or any(end.is_text for end in part.ends)
             if not shown:
-                totals.append((unit_of(part, names), _statistic(answered, part, (), [part.name], part.name)["rows"][0]))
+                one = _statistic(answered, part, names, [statistic_title(part, names)], "")["rows"][0]
+                totals.append((unit_of(part, names), one))
             elif len(shown) == 1 and not labelled and part.count(names) <= MOST_GROUPS and len(groups) < most:
                 attribute = part.domain[shown[0]]
-                title = f"{part.name} by {title_of(part.domain, shown[0])}"
+                title = f"{statistic_title(part, names)} by {title_of(part.domain, shown[0])}"
                 groups.append(_statistic(answered, part, names, words_of(attribute), title))
 
     return {"totals": totals, "groups": groups, "sets": number}
+
+
+def statistic_title(part: WorkloadPart, names: AttributeSet) -> str:
+    """Return the name of a statistic, as "mean of Fee"."""
+    numbers = [name for name in names if part.name.endswith(f"-{name}") and name in part.domain.number_names]
+    return part.name if not numbers else f"{part.name[: -len(numbers[0]) - 1]} of {title_of(part.domain, numbers[0])}"
 
 
 def unit_of(part: WorkloadPart, names: AttributeSet) -> str:
@@ -291,10 +298,10 @@ def _statistic(
     answered: Answered, part: WorkloadPart, names: AttributeSet, labels: Sequence[str], title: str
 ) -> dict[str, Any]:
     table = answered.table(part.shown(names), part.name, LEVEL, False)
-    figures = (table[one].to_numpy() for one in ("estimate", "low", "high", "std_error"))
+    estimate, low, high, error = (table[one].to_numpy() for one in ("estimate", "low", "high", "std_error"))
     shown = labels if len(labels) == len(table) else [str(one) for one in table.column(0).to_pylist()]
-    found = statistic(title, shown, *figures, unit_of(part, names))
-    return found | {"unknown": int(np.isnan(table["estimate"].to_numpy()).sum())}
+    found = statistic(title, shown, estimate, low, high, error, unit_of(part, names))
+    return found | {"unknown": int(np.isnan(estimate).sum())}
 
 
 SURPRISING = 1e-3  # probability below which a misfit is reported

@@ -85,10 +85,11 @@ def headline_tables(answered: Answered) -> dict[str, Any]:
 def _total(answered: Answered) -> dict[str, Any] | None:
     """Return the number of records as a row of a table; None if the workload does not determine it."""
     try:
-        total = np.array(statistics.total(answered, tables.LEVEL))[:, None]
+        estimate, low, high = np.array(statistics.total(answered, tables.LEVEL))[:, None]
     except PlanError:
         return None
-    return dict(statistic("", [""], *total, (total[2] - total[0]) / WIDTH_OF_95, "records", 0)["rows"][0])
+    errors = (high - estimate) / WIDTH_OF_95
+    return dict(statistic("", [""], estimate, low, high, errors, "records", 0)["rows"][0])
 
 
 def overall_errors(sure: list[dict[str, Any]], index: pa.Table) -> dict[str, Any] | None:
@@ -99,7 +100,9 @@ def overall_errors(sure: list[dict[str, Any]], index: pa.Table) -> dict[str, Any
     lines = [line for line in sure if line["counts"] and line["typical"] is not None]
     if not lines:
         return None
-    errors = index.filter(pc.is_in(index["family"], pa.array([line["family"] for line in lines])))["rms_error"].to_numpy()
+    errors = index.filter(pc.is_in(index["family"], pa.array([line["family"] for line in lines])))[
+        "rms_error"
+    ].to_numpy()
     beyond = [(line["beyond"], line["queries"]) for line in lines if line["beyond"] is not None]
     share = sum(one * many for one, many in beyond) / sum(many for _, many in beyond) if beyond else None
     return {"typical": float(np.median(errors[np.nan_to_num(errors) > 0])), "beyond": share}
@@ -355,8 +358,8 @@ def listed_sets(run: TablePart, index: pa.Table, first: int) -> dict[str, Any]:
     rows = index.slice(0, MOST_LISTED).to_pylist()
     found = answer_texts(run.path / "answers", rows, MOST_TEXTS)
     numbers = {place: first + number for number, place in enumerate(found)}
-    shown = [row | {"download": numbers.get(place), "titles": [title_of(run.domain, name) for name in row["attributes"]]}
-             for place, row in enumerate(rows)]  # fmt: skip
+    titles = [[title_of(run.domain, name) for name in row["attributes"]] for row in rows]
+    shown = [row | {"download": numbers.get(place), "titles": titles[place]} for place, row in enumerate(rows)]
     return {"rows": shown, "texts": found.values()}
 
 
