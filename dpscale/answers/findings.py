@@ -2,7 +2,8 @@
 
 Let N be the estimated table of two attributes with n records, and p and q the shares of its margins. A cell departs
 from independence by D = N − n p q, which to first order is the answer of the linear query (e − p 1) ⊗ (e − q 1) with
-a known error s; e is 1 in the cell alone, and 1 everywhere. Independent records depart with the variance n p (1 − p) q (1 − q). A cell is a finding if
+a known error s; e is 1 in the cell alone, and 1 everywhere. Independent records depart with the variance
+n p (1 − p) q (1 − q). A cell is a finding if
 
     |D| > w √(s² + n p (1 − p) q (1 − q)),
 
