@@ -80,7 +80,7 @@ class Finding:
 
 def _cell(domain: Domain, name: str, cell: int) -> str:
     unit = domain[name].words.unit
-    return f"{title_of(domain, name)} {words_of(domain[name])[cell]}" + f" {unit}" * bool(unit)
+    return f"{title_of(domain, name)} “{words_of(domain[name])[cell]}" + f" {unit}" * bool(unit) + "”"
 
 
 def findings(answered: Answered, most: int = MOST) -> list[Finding]:

@@ -327,7 +327,8 @@ class LeastSquaresEstimates:
 
         The arrays have one axis per attribute or a single axis.
         """
-        answers, errors = self.span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
+        variances = np.maximum(self.part_variances(part, attributes), 0.0)  # a rounding error may be negative
+        answers, errors = self.span_answers(part, attributes), np.sqrt(variances)
         return part.mask(answers), part.mask(errors)  # queries that are not planned may be outside the span
 
     def iter_part_answers(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:

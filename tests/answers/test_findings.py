@@ -121,9 +121,9 @@ def test_sentences_have_the_words_of_the_domain():
     own = Answered(estimates(measurement_plan(domain, pairs, "residual-planner"), counts), "release")
     told = {one.group[0]: one.sentence(domain) for one in findings(own) if one.group}
     assert told["year"].startswith("In 2019, 82.35 % [")
-    assert told["year"].endswith("] of the records have Outcome dead; of all records 73 %.")
-    assert told["dead"].startswith("Of the records with Outcome dead, ")
-    assert "] have Age 25 to 34 years; of all records " in told["dead"]
+    assert told["year"].endswith("] of the records have Outcome “dead”; of all records 73 %.")
+    assert told["dead"].startswith("Of the records with Outcome “dead”, ")
+    assert "] have Age “25 to 34 years”; of all records " in told["dead"]
 
 
 def test_estimates_without_errors_have_no_findings():

@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.answers.report import results
 from dpscale.answers.report.results import ReportNode, answered_levels
-from dpscale.base.display import whole
+from dpscale.base.display import rounded
 
 PLACES, DISTRICTS, ROWS = 120, 12, 6000
 TAGGED, FORMULA = "<b>P0</b>", "$x_1$"
@@ -74,7 +74,9 @@ def test_rows_are_released_estimates(release):
     for level in ("country", "district", "place"):
         table = release.table([level])
         pairs = zip(table[level].astype(str), table["estimate"], table["std_error"], strict=True)
-        expected |= {(label, f"{whole(value)} ± {whole(width * error)}") for label, value, error in pairs}
+        expected |= {
+            (label, f"{rounded(value, error, 0)} ± {rounded(width * error, error, 0)}") for label, value, error in pairs
+        }
     rows = [(html.unescape(label), text) for label, text in ROW.findall(section_of(release))]
     assert set(rows) == expected
     assert len(rows) == len(expected) == PLACES + DISTRICTS + 2

@@ -30,7 +30,7 @@ def test_answers_and_other_sections_are_written(place, monkeypatch, planted, tit
     page = (run / "report.html").read_text()
     assert "a text that is not shown" not in page + message
     assert f"The section “{title}” of this report failed" in page
-    assert '<h2 id="cost">Privacy cost</h2>' in page
+    assert '<h2 id="cost">How it was protected</h2>' in page
     assert dp.Release.open(run).total()[0] > 0
     assert (run / "answers" / "index.parquet").exists()
     assert run_command("job", "status", run)[0] == run_command("publish", run)[0] == 0

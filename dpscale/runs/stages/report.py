@@ -290,7 +290,7 @@ def _found(run: TablePart) -> list[dict[str, Any]]:
         labels, counts, errors = zip(*largest, strict=True) if largest else ((), (), ())
         values, ends = np.array(counts, float), width * np.array(errors, float)
         found = run.domain[name] if name in run.domain.names and len(largest) == len(one.cells) else None
-        words = labels if found is None else words_of(found)
+        words = words_of(found) if found is not None and found.size == len(labels) else labels
         bars = single((name,), (words,), values, ends, found) if largest else None
         sections.append({"name": name, "title": one.title, "facts": one.facts, "cells": len(one.cells),
                          "shown": len(largest), "bars": bars})  # fmt: skip
