@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpscale.answers.statistics import TooFewRecords, query_ratio
-from dpscale.answers.tables import LEVEL, LONGEST, LOOKED_AT, Answered, asked_attributes, asked_pairs
+from dpscale.answers.tables import LEVEL, LONGEST, LOOKED_AT, Answered, requested_attributes, requested_pairs
 from dpscale.answers.words import title_of, words_of
 from dpscale.base.display import percent, share_text
 from dpscale.base.errors import PlanError
@@ -86,8 +86,8 @@ def _cell(domain: Domain, name: str, cell: int) -> str:
 def findings(answered: Answered, most: int = MOST) -> list[Finding]:
     """Return the largest findings of a release, at most one of a table; none without standard errors."""
     domain, noise = answered.estimates.workload.domain, answered.estimates.noise
-    pairs = [names for names in asked_pairs(answered)[:LOOKED_AT] if _may_be_independent(answered, names)]
-    singles = [(name,) for name in asked_attributes(answered, LONGEST)[:LOOKED_AT]]
+    pairs = [names for names in requested_pairs(answered)[:LOOKED_AT] if _may_be_independent(answered, names)]
+    singles = [(name,) for name in requested_attributes(answered, LONGEST)[:LOOKED_AT]]
     candidates = sum(domain.cells(names) for names in (*pairs, *singles))
     if not candidates:
         return []

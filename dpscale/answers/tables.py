@@ -350,12 +350,12 @@ def requested(answered: Answered, most: int) -> list[Shown]:
 
 def singles(answered: Answered, most: int) -> list[Shown]:
     """Return the `most` one-way tables of the workload's attributes that differ most from uniform."""
-    return _best(answered, [(name,) for name in asked_attributes(answered, LONGEST)], most)
+    return _best(answered, [(name,) for name in requested_attributes(answered, LONGEST)], most)
 
 
 def pairs(answered: Answered, most: int) -> list[Shown]:
     """Return the two-way tables that differ most from independence, those of attributes not yet shown first."""
-    found = _best(answered, asked_pairs(answered), LOOKED_AT)
+    found = _best(answered, requested_pairs(answered), LOOKED_AT)
     fresh, shown = list[Shown](), set[str]()
     for one in found:
         if not shown & set(one.names):
@@ -368,16 +368,16 @@ def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[S
     return sorted(_shown_tables(answered, sets[:LOOKED_AT]), key=lambda one: -one.departure)[:most]
 
 
-def asked_attributes(answered: Answered, longest: int) -> list[str]:
+def requested_attributes(answered: Answered, longest: int) -> list[str]:
     """Return the attributes in the workload with at most so many cells."""
     domain = answered.estimates.workload.domain
     requested = dict.fromkeys(name for names in answered.estimates.workload.sets for name in names)
     return [name for name in requested if name not in domain.number_names and domain[name].size <= longest]
 
 
-def asked_pairs(answered: Answered) -> list[AttributeSet]:
+def requested_pairs(answered: Answered) -> list[AttributeSet]:
     """Return the attribute pairs within the sets of the workload, up to about `LOOKED_AT`."""
-    fits = set(asked_attributes(answered, SIDE))
+    fits = set(requested_attributes(answered, SIDE))
     found: dict[AttributeSet, None] = {}
     for names in answered.estimates.workload.sets:
         found.update(dict.fromkeys(combinations([name for name in names if name in fits], 2)))

@@ -525,7 +525,8 @@ class Domain(AxisIndex):
         -------
         Domain
         """
-        known = {name: replace(one, words=one.words.among(one.labels)) for name, one in found.items()}
+        known = {name: replace(one, words=one.words.among(one.labels)) if one.words.labels else one
+                 for name, one in found.items()}  # fmt: skip
         return self._with(known, **{DISCOVERED: list(found)})
 
     @classmethod

@@ -205,7 +205,7 @@ def _with_words(attribute: Attribute, table: Mapping[str, Any]) -> Attribute:
     """Return an attribute with the words of its table; labels of values that a search finds are not checked."""
     where = f"attributes.{attribute.name}"
     words = read_words(where, table)
-    if attribute.search is None:
+    if words.labels and attribute.search is None:
         check_labelled(where, words.labels, attribute.labels)
     return replace(attribute, words=words)
 

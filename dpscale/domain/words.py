@@ -36,7 +36,7 @@ class Words:
 
     def among(self, labels: Sequence[Any]) -> Words:
         """Return the words without labels of values that no cell has."""
-        known = {key_of(label) for label in labels} if self.labels else set()
+        known = {key_of(label) for label in labels}
         return replace(self, labels={value: text for value, text in self.labels.items() if value in known})
 
     def describe(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def read_words(where: str, table: Mapping[str, Any]) -> Words:
 
 def check_labelled(where: str, labelled: Mapping[str, str], labels: Sequence[Any]) -> None:
     """Raise DomainError if a label is given for a value that no cell has."""
-    known = {key_of(label) for label in labels} if labelled else set()
+    known = {key_of(label) for label in labels}
     if unknown := [value for value in labelled if value not in known]:
         raise DomainError(f"{where}.labels", safe_repr(unknown[0]), "values of its cells", nearest(unknown[0], known))
 

@@ -350,8 +350,10 @@ def against(rows: float, halves: float) -> str:
         return "not known"
     times = rows / halves if halves > 0 else 0.0 if rows == 0 else math.inf
     if times <= NEARLY:
-        return f"{'' if times <= AS_NEAR else 'nearly '}as near as two halves of the data"
-    return f"{'far off, ' if times > FAR else ''}{times:.2g} times as far apart as two halves of the data"
+        return (
+            "no farther apart than two halves of the data" if times <= AS_NEAR else "about as far apart as two halves"
+        )
+    return f"{'far off, ' if times > FAR else ''}{times:.2g} times as far apart as two halves"
 
 
 def _evaluate_models(

@@ -102,4 +102,4 @@ def test_bars_and_intervals_are_in_proportion_below_zero_too():
         np.testing.assert_allclose(row["bar"], 100 * np.array([first - ends[0], last - first]) / 55)
         np.testing.assert_allclose(row["line"], 100 * np.array([value - wide - ends[0], 2 * wide]) / 55)
     assert [row["text"] for row in found["rows"]] == ["30.0", "−10.0", "—"]
-    assert (found["rows"][2]["line"], found["rows"][2]["range"]) == (None, "")
+    assert (found["rows"][2]["line"], found["rows"][2]["interval"]) == (None, "")

@@ -11,8 +11,11 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.answers.report.page import redacted
 from dpscale.job import Job
 from dpscale.ledger import Ledger
+from dpscale.runs.opening import open_run
+from dpscale.runs.statement import stated_job
 
 TEXT = """-- name: by_sex
 SELECT sex, COUNT(*) AS n, AVG(age) AS age FROM visits GROUP BY sex ORDER BY n DESC;
@@ -124,6 +127,21 @@ def test_report_shows_statements_and_rows_once(folder):
     assert '<h2 id="selects">' in page
     assert "GROUP BY CUBE (sex, age)" in page
     assert '<h2 id="listed">' not in page
+
+
+@pytest.mark.parametrize("text", ["/* all visits */ ", "--://\n", "~"])
+def test_report_and_evidence_show_texts_that_look_like_places(text):
+    content = {"workload": [{"query": f"{text} SELECT 1"}], "privacy": {"dataset": "/srv/visits"}}
+    for hidden in ("(not shown)", "(left out)"):
+        found = redacted(content, hidden=hidden)
+        assert found == content | {"privacy": {"dataset": hidden}}
+
+
+def test_evidence_has_a_text_that_begins_with_a_comment(folder):
+    (folder / "tables.sql").write_text(f"/* visits */ {TEXT}")
+    call("run", "job.toml", "--run-dir", "run", "--quiet")
+    assert b"/* visits */" in stated_job(open_run(folder / "run"))
+    assert "/* visits */" in (folder / "run" / "report.html").read_text().split('id="job"')[1]
 
 
 def test_changed_text_is_another_release(folder):

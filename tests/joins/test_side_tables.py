@@ -88,5 +88,8 @@ def test_statement_is_in_plan_reports_and_evidence(tmp_path):
     assert SENTENCE in " ".join((written / "README.md").read_text().split())
     assert "docs.field, docs.senior public" in flat["tables/docs/report.html"]
     assert "docs.field public" in flat["joins/seen/report.html"]
-    assert "public" not in flat["tables/pats/report.html"].split("How it was protected</h2>")[1].split("<h2")[0].split("ledger")[0]
+    assert (
+        "public"
+        not in flat["tables/pats/report.html"].split("How it was protected</h2>")[1].split("<h2")[0].split("ledger")[0]
+    )
     assert open_part(release.path / "joins/seen").manifest["public_attributes"] == ["docs.field"]

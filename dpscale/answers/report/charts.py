@@ -100,7 +100,7 @@ def statistic(
     -------
     dict
         name; unit; known: whether there are intervals; zero: whether an interval contains 0; `rows` with label, text,
-        range, zero, and the ends of bar and interval in percent of the axis; ticks: the axis.
+        interval, zero, and the ends of bar and interval in percent of the axis; ticks: the axis.
     """
     known = bool(np.isfinite(low).any())
     zero = np.isfinite(low) & (low <= 0) & (high >= 0) & (low < high)
@@ -114,7 +114,7 @@ def statistic(
         return list(zip(np.minimum(first, last).tolist(), np.abs(last - first).tolist(), strict=True))
 
     rows = [
-        {"label": label, "text": rounded(value, error, decimals), "range": between(a, b, error, decimals),
+        {"label": label, "text": rounded(value, error, decimals), "interval": between(a, b, error, decimals),
          "zero": hollow, "bar": bar, "line": line if math.isfinite(a) else None}
         for label, value, a, b, error, hollow, bar, line in zip(
             labels, values.tolist(), low.tolist(), high.tolist(), errors.tolist(), zero.tolist(),
