@@ -41,6 +41,8 @@ class Finding:
 
     Attributes
     ----------
+    names : AttributeSet
+        Of the table.
     name : str
         Attribute of the share.
     cell : int
@@ -56,6 +58,7 @@ class Finding:
         Departure over its error.
     """
 
+    names: AttributeSet
     name: str
     cell: int
     group: tuple[str, int] | None
@@ -169,6 +172,6 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
         if not low <= expected <= high:
             at = 1 - by if group else 0
             error = (ends[1] - ends[0]) / 2 / width
-            yield Finding(names[at], cell[at], group, float(np.clip(share, 0, 1)), float(low), float(high), error,
-                          expected, abs(float(sizes[cell])))  # fmt: skip
+            told = float(np.clip(share, 0, 1)), float(low), float(high)
+            yield Finding(names, names[at], cell[at], group, *told, error, expected, abs(float(sizes[cell])))
             return

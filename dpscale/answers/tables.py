@@ -310,15 +310,15 @@ class Shown:
     ----------
     names : attributes of the table.
     labels : labels of the cells, per attribute.
-    values, half : estimates and half widths of their intervals (nan without an error), with one axis per attribute.
-    departure : relative distance from the uninformative table, see `departure`.
+    values, errors, half : estimates, their standard errors and half widths of their intervals (nan without an error),
+        with one axis per attribute.
     """
 
     names: AttributeSet
     labels: tuple[list[str], ...]
     values: Floats
+    errors: Floats
     half: Floats
-    departure: float
 
 
 def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], int]:
@@ -345,27 +345,13 @@ def requested(answered: Answered, most: int) -> list[Shown]:
     asked = (names for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)
              if weight > 0 and len(names) in longest and domain.number_names.isdisjoint(names)
              and max(domain.shape(names)) <= longest[len(names)])  # fmt: skip
-    return list(islice(_shown_tables(answered, dict.fromkeys(islice(asked, LOOKED_AT))), most))
+    return list(islice(shown_tables(answered, dict.fromkeys(islice(asked, LOOKED_AT))), most))
 
 
 def singles(answered: Answered, most: int) -> list[Shown]:
     """Return the `most` one-way tables of the workload's attributes that differ most from uniform."""
-    return _best(answered, [(name,) for name in requested_attributes(answered, LONGEST)], most)
-
-
-def pairs(answered: Answered, most: int) -> list[Shown]:
-    """Return the two-way tables that differ most from independence, those of attributes not yet shown first."""
-    found = _best(answered, requested_pairs(answered), LOOKED_AT)
-    fresh, shown = list[Shown](), set[str]()
-    for one in found:
-        if not shown & set(one.names):
-            fresh.append(one)
-            shown |= set(one.names)
-    return [*fresh, *(one for one in found if one not in fresh)][:most]
-
-
-def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[Shown]:
-    return sorted(_shown_tables(answered, sets[:LOOKED_AT]), key=lambda one: -one.departure)[:most]
+    sets = [(name,) for name in requested_attributes(answered, LONGEST)[:LOOKED_AT]]
+    return sorted(shown_tables(answered, sets), key=lambda one: -departure(one))[:most]
 
 
 def requested_attributes(answered: Answered, longest: int) -> list[str]:
@@ -386,7 +372,7 @@ def requested_pairs(answered: Answered) -> list[AttributeSet]:
     return list(found)
 
 
-def _shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
+def shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[Shown]:
     """Yield the tables of the sets whose cells are estimated."""
     domain, half = answered.estimates.workload.domain, half_width(LEVEL, answered.estimates.noise)
     for names in sets:
@@ -395,21 +381,11 @@ def _shown_tables(answered: Answered, sets: Iterable[AttributeSet]) -> Iterator[
         except PlanError:
             continue
         labels = tuple(texts(domain[name]) for name in names)
-        yield Shown(names, labels, values, half * errors, departure(values, errors))
+        yield Shown(names, labels, values, errors, half * errors)
 
 
-def departure(values: Floats, errors: Floats) -> float:
-    """Return |values − expected|² minus the error variance, relative to |expected|²; 0 without a total."""
-    total = float(values.sum())
-    if total <= 0:
-        return 0.0
-    dull = expected(values)
-    excess = float(((values - dull) ** 2).sum() - (np.nan_to_num(errors) ** 2).sum())
-    return max(excess, 0.0) / float((dull**2).sum())
-
-
-def expected(values: Floats) -> Floats:
-    """Return the uninformative table: uniform for one attribute, independent for two."""
-    if values.ndim == 1:
-        return np.full_like(values, values.mean())
-    return np.outer(values.sum(axis=1), values.sum(axis=0)) / values.sum()
+def departure(one: Shown) -> float:
+    """Return the squared distance of a table from equal counts, less its error variance, relative to them."""
+    mean = float(one.values.mean())
+    excess = float(((one.values - mean) ** 2).sum() - (np.nan_to_num(one.errors) ** 2).sum())
+    return max(excess, 0.0) / (one.values.size * mean**2) if mean > 0 else 0.0

@@ -22,21 +22,17 @@ def make_answers(counts, noise=None):
     return Answered(estimates(measurement_plan(DOMAIN, PAIRS, "residual-planner"), counts, noise), "release")
 
 
-def test_planted_pair_is_ranked_first():
+def test_largest_departures_come_first_and_noise_has_none():
     counts = np.full(DOMAIN.shape(DOMAIN.names), 100.0)
-    counts[0, 0] += 200
-    found = tables.pairs(make_answers(counts, np.random.default_rng(0)), 2)
-    assert [one.names for one in found] == [("a", "b"), ("c", "d")], "then one of other attributes"
-
-
-def test_departure_of_independent_table_is_zero():
-    values = np.outer([1.0, 2, 3], [4.0, 5])
-    assert tables.departure(values, np.zeros((3, 2))) == pytest.approx(0, abs=1e-30)
-    assert tables.departure(np.full(7, 3.0), np.zeros(7)) == 0
-    rng, far = np.random.default_rng(1), []
-    for _ in range(200):
-        far.append(tables.departure(1000 + rng.normal(0, 30, 10), np.full(10, 30.0)))
-    assert np.median(far) < 30**2 / 1000**2
+    counts[0] += 200
+    counts[:, :, 1] += 30
+    answers = make_answers(counts, np.random.default_rng(0))
+    found = tables.singles(answers, 4)
+    assert [one.names for one in found[:2]] == [("a",), ("c",)]
+    for one in found:
+        shares = one.values / one.values.mean()
+        expected = ((shares - 1) ** 2).mean() - (one.errors**2).mean() / one.values.mean() ** 2
+        assert tables.departure(one) == pytest.approx(max(expected, 0), abs=1e-12)
 
 
 def test_finished_run_ends_with_findings_and_next_command(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import numpy as np
 import tomli_w
 
 from dpscale.answers import statistics, tables
-from dpscale.answers.findings import findings
+from dpscale.answers.findings import Finding, findings
 from dpscale.answers.report import (
     Section,
     check_rendered,
@@ -56,22 +56,22 @@ from dpscale.storage.files import read_text, write_whole
 
 Value = TypeVar("Value")
 SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
-ASKED, SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 6, 4, 3, 4, 64
+ASKED, SINGLES, STRATEGIES, MOST_SIDE = 6, 4, 4, 64
 LISTED = 60  # queries that are listed by predicates
 NUMBERS = 6  # figures of sums and means
 
 
-def headline_tables(answered: Answered) -> dict[str, Any]:
-    """Return the estimated total, the tables that the job asks first, and the most informative other ones.
+def headline_tables(answered: Answered, found: Sequence[Finding]) -> dict[str, Any]:
+    """Return the estimated total, the tables that the job asks first, and those of the findings.
 
     Tables of one attribute that are implied by larger ones fill up the first group.
     """
-    asked = tables.requested(answered, ASKED)
-    missing = SINGLES - sum(len(one.names) == 1 for one in asked)
-    seen = {one.names for one in asked}
-    more = [one for one in tables.singles(answered, ASKED + SINGLES) if one.names not in seen] if missing > 0 else []
-    shown = [*asked, *more[: max(missing, 0)]]
-    pairs = [one for one in tables.pairs(answered, PAIRS + ASKED) if one.names not in seen][:PAIRS]
+    shown = tables.requested(answered, ASKED)
+    missing = SINGLES - sum(len(one.names) == 1 for one in shown)
+    seen = {one.names for one in shown}
+    if missing > 0:
+        shown += [one for one in tables.singles(answered, ASKED + SINGLES) if one.names not in seen][:missing]
+    pairs = [*tables.shown_tables(answered, [one.names for one in found if one.group and one.names not in seen])]
     domain, drawn, texts = answered.estimates.workload.domain, list[dict[str, Any]](), list[str]()
     for place, one in enumerate([*shown, *pairs]):
         titles, words = titles_of(domain, one.names), tuple(words_of(domain[name]) for name in one.names)
@@ -214,7 +214,8 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         cache(lambda: read_index(run.path / "answers")),
     )
     estimated = cache(lambda: Answered(estimates_of(run), str(run.manifest["release"]), frozenset(statements_of(run))))
-    results, left = cache(lambda: headline_tables(estimated())), cache(lambda: remaining(run.run))
+    told, left = cache(lambda: findings(estimated())), cache(lambda: remaining(run.run))
+    results = cache(lambda: headline_tables(estimated(), told()))
     listing = cache(lambda: listed_sets(run, index(), len(results()["texts"])))
     counts = {part.name for part in run.workload.parts if not has_numbers(part)}
     sure = cache(lambda: [line | {"counts": line["family"] in counts}
@@ -241,7 +242,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "sure": sure,
         "errors": lambda: overall_errors(sure(), index()),
         "has_errors": lambda: any(line["typical"] is not None for line in sure()),
-        "findings": lambda: [one.sentence(run.domain) for one in findings(estimated())],
+        "findings": lambda: [one.sentence(run.domain) for one in told()],
         "workload": lambda: _words(sure()),
         "strategies": lambda: [] if fixed is None else strategies(fixed),
         "snippets": lambda: snippets(run, index()),
