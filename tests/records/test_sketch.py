@@ -22,7 +22,7 @@ from hypothesis import example, given, settings, strategies as st
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.records.files import Dialect
-from dpscale.records.sketch import WARNING, growing_edges, make_sketch, round_edges, sketch, sketch_domain
+from dpscale.records.sketch import READERS, WARNING, growing_edges, make_sketch, round_edges, sketch, sketch_domain
 
 
 def make_draft(path):
@@ -57,7 +57,8 @@ def test_draft_is_marked_as_private(tmp_path):
     (tmp_path / "x.csv").write_text("a\n1\n2\n")
     text, _ = make_draft(tmp_path)
     assert "PRIVATE" in text.splitlines()[0]
-    assert " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#")) == WARNING
+    told = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))
+    assert told == " ".join([WARNING, READERS, 'title = ""'])
 
 
 def test_large_text_columns_are_left_out(tmp_path):
