@@ -261,7 +261,9 @@ def test_no_table_is_cut_without_a_hint_and_nothing_needs_a_pointer(report_of, n
 
 @browser
 def test_print_has_no_controls(report_of):
-    script = """[...document.querySelectorAll("nav, button.csv, .search")].filter((one) => one.checkVisibility()).length"""
+    script = (
+        """[...document.querySelectorAll("nav, button.csv, .search")].filter((one) => one.checkVisibility()).length"""
+    )
     found = render_page(report_of("least-squares"), script, ("desktop", "print"))
     assert found["desktop"]["found"] > 3
     assert found["print"]["found"] == 0

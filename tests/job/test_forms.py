@@ -98,3 +98,13 @@ def test_message_names_the_field_that_is_stated(name):
     content, message = REFUSED[name]
     with pytest.raises(dp.JobError, match=message):
         Job.read(content)
+
+
+def test_words_for_readers_are_outside_the_content_of_digests():
+    for content in (SHORT, several()):
+        job = Job.read({**content, "about": {"title": "A survey", "notes": "of\ntwo lines"}})
+        assert job.to_dict()["about"] == {"title": "A survey", "notes": "of\ntwo lines"}
+        assert Job.read(job.to_dict()).about == job.about
+        assert former_content(job) == former_content(Job.read(content))
+    with pytest.raises(dp.JobError, match=r"about\.titel: unknown key; .* did you mean 'title'"):
+        Job.read({**SHORT, "about": {"titel": "x"}})
