@@ -45,9 +45,9 @@ from dpscale.answers.published_trees import (
     names_levels,
     tree_tables,
 )
-from dpscale.answers.statistical_files import STATISTICAL, Cube, cube_of
+from dpscale.answers.statistical_files import STATISTICAL, Cube, Dimension, cube_of
 from dpscale.answers.tables import EXTRAPOLATED, FIGURES, LEVEL, Answered, column, texts
-from dpscale.answers.words import words_of
+from dpscale.answers.words import title_of, words_of
 from dpscale.base.arrow import arrow_csv, pa, pc, pq, without_dictionaries
 from dpscale.base.display import escape_formula
 from dpscale.base.errors import JobError, PlanError
@@ -284,8 +284,9 @@ def write_published(
         if kind in FORMATS:
             FORMATS[kind](folder, tables, release, description)
         else:
-            cubes = [*_cubes(domain, published, tables, [description, *flag_notes(limit, minimum)])]
-            STATISTICAL[kind](_place(folder, kind), cubes, f"release {release}")
+            notes = [description, *flag_notes(limit, minimum), *([about["notes"]] if "notes" in about else [])]
+            source = f"{about['publisher']}, release {release}" if "publisher" in about else f"release {release}"
+            STATISTICAL[kind](_place(folder, kind), [*_cubes(domain, published, tables, notes)], source)
     _csv(folder / CODEBOOK, codebook(domain, published))
     text = readme(published, release, limit, dict(_names(published.tables)), description, minimum)
     words = [f"{key}: {about[key]}" for key in ABOUT if key in about]
@@ -356,16 +357,18 @@ def _cubes(
 ) -> Iterator[Cube]:
     """Yield the tables as cubes for the files of statistical offices; counts with their intervals."""
     counts, numbers = dict(_names(published.tables)), dict(_number_names(published))
+    words = {one.name: dict(zip(texts(one), words_of(one), strict=True)) for one in domain.attributes}
+    known = {own: Dimension(own, title_of(domain, own), (), shown) for own, shown in words.items()}
     for name, table in tables.items():
         title, unit, more = f"Number of records: {name[4:]}", RECORDS, list[str]()
         if name in counts:
-            title = f"Number of records by {', '.join(counts[name])}"
+            title = f"Number of records by {', '.join(title_of(domain, own) for own in counts[name])}"
             missing = pc.is_null(table["count"])
             for end, own in zip(("low", "high"), published.ends.get(counts[name], ()), strict=False):
                 table = table.append_column(end, pc.if_else(missing, None, pa.array(own.reshape(-1), from_pandas=True)))
         elif name in numbers:
             title, unit, more = numbers[name].title, numbers[name].unit, [numbers[name].description]
-        yield cube_of(name, table, title[:1].upper() + title[1:], unit, [*notes, *more], {})
+        yield cube_of(name, table, title[:1].upper() + title[1:], unit, [*notes, *more], known)
 
 
 def _listed_names(published: Published) -> Iterator[tuple[str, pa.Table]]:

@@ -18,7 +18,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -49,19 +49,27 @@ class Dimension:
     name : str
     title : str
         For readers.
-    labels : sequence of str
-        For readers, in the order of the cells.
+    values : sequence of str
+        As other files have them, in the order of the cells.
+    words : mapping of str to str
+        Labels for readers by value.
     """
 
     name: str
     title: str
-    labels: Sequence[str]
+    values: Sequence[str]
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels for readers."""
+        return [self.words.get(value, value) for value in self.values]
 
     @property
     def codes(self) -> list[str]:
-        """Codes of the values: the labels themselves, or numbers from 0 if some label is no code."""
-        plain = all(CODE.fullmatch(label) for label in self.labels)
-        return list(self.labels) if plain else [str(number) for number in range(len(self.labels))]
+        """Codes of the values: the values themselves, or numbers from 0 if one of them is no code."""
+        plain = all(CODE.fullmatch(value) for value in self.values)
+        return list(self.values) if plain else [str(number) for number in range(len(self.values))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +105,9 @@ class Cube:
                     MOST_DECIMALS)  # fmt: skip
 
 
-def cube_of(name: str, table: pa.Table, title: str, unit: str, notes: Sequence[str], titles: Mapping[str, str]) -> Cube:
+def cube_of(
+    name: str, table: pa.Table, title: str, unit: str, notes: Sequence[str], known: Mapping[str, Dimension]
+) -> Cube:
     """Return a published table as a cube.
 
     Parameters
@@ -108,17 +118,17 @@ def cube_of(name: str, table: pa.Table, title: str, unit: str, notes: Sequence[s
         Labels of the attributes; `count` or `value`, `std_error` and `flag`; `low` and `high` if there are intervals.
     title, unit : str
     notes : sequence of str
-    titles : mapping of str to str
-        Titles of attributes by name.
+    known : mapping of str to Dimension
+        Titles and labels of attributes by name.
     """
     plain = without_dictionaries(table)
     names = plain.column_names
     value = "value" if "value" in names else "count"
     own = [column for column in names if column not in COLUMNS]
     columns = [_codes(table[column]) for column in own]
-    dimensions = [Dimension(column, titles.get(column, column), labels)
-                  for column, (labels, _) in zip(own, columns, strict=True)]  # fmt: skip
-    shape = tuple(len(one.labels) for one in dimensions)
+    dimensions = [replace(known.get(column, Dimension(column, column, ())), values=values)
+                  for column, (values, _) in zip(own, columns, strict=True)]  # fmt: skip
+    shape = tuple(len(one.values) for one in dimensions)
     places = tuple(codes for _, codes in columns)
     found = {"value": value} | {one: one for one in MEASURES[1:] if one in names}
 

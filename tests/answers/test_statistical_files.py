@@ -186,3 +186,30 @@ def test_numbers_have_their_unit_and_range(tmp_path: Path) -> None:
     assert any("values are clipped to 0 … 50" in note for note in content["note"])
     assert content["id"] == ["sex", "measure"]
     assert list(content["dimension"]["measure"]["category"]["index"]) == ["value", "low", "high", "std_error"]
+
+
+def test_words_for_readers_are_the_labels(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"sex": ["F", "M"] * 300, "dead": [0, 1, 0] * 200})
+    frame.to_csv(tmp_path / "v.csv", index=False)
+    (tmp_path / "d.toml").write_text(
+        '[attributes.sex]\ntitle = "Sex"\nkind = "categories"\nvalues = ["F", "M"]\nlabels = {F = "women", M = "men"}\n'
+        '[attributes.dead]\ntitle = "Outcome"\nkind = "integer"\nlow = 0\nhigh = 1\n'
+        'labels = {0 = "alive", 1 = "died"}\n'
+    )
+    job = {"data": {"path": str(tmp_path / "v.csv"), "domain": str(tmp_path / "d.toml")},
+           "privacy": {"epsilon": 4.0, "delta": 1e-9, "ledger": str(tmp_path / "l.sqlite"), "dataset": "deaths"},
+           "workload": [{"family": "marginal", "attributes": [["sex", "dead"]]}],
+           "about": {"publisher": "Office of tests", "notes": "Only a test."}}  # fmt: skip
+    out = publish(dp.run(job, tmp_path / "run", progress=None).path, tmp_path / "out")
+    (path,) = (out / "json-stat").glob("*.json")
+    content = json.loads(path.read_text())
+    assert content["label"] == "Number of records by Sex, Outcome"
+    assert content["dimension"]["dead"] == {"label": "Outcome", "category": {
+        "index": ["0", "1"], "label": {"0": "alive", "1": "died"}}}  # fmt: skip
+    assert content["source"].startswith("Office of tests, release ")
+    assert content["note"][-1] == "Only a test."
+    cells = read_cells(next((out / "px").glob("*.px")))
+    assert list(dict.fromkeys(cells["Sex"])) == ["women", "men"]
+    rows = pd.read_csv(out / "sdmx-csv" / "codelists.csv")
+    assert rows["label"].tolist() == ["women", "men", "alive", "died"]
+    assert rows["code"].tolist() == ["F", "M", "0", "1"]
