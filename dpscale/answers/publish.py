@@ -15,7 +15,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from dpscale.answers.published_numbers import (
     codebook_rows,
     column_notes,
     flag_values,
+    label_column,
     number_tables,
 )
 from dpscale.answers.published_trees import (
@@ -62,6 +63,7 @@ from dpscale.workload import RECORDS
 MOST_CELLS = 20_000
 BELOW_MINIMUM = "minimum"  # flag of counts that the minimum-frequency rule hides
 MOST_SETS = 2000
+UNCOUNTED = "its groups have no published counts, which --minimum compares"
 FILE = "croissant.json"
 CONFORMS = "http://mlcommons.org/croissant/1.0"
 ENCODINGS = {".csv": "text/csv", ".parquet": "application/x-parquet", ".txt": "text/plain",
@@ -134,8 +136,11 @@ class Published:
     ends: Mapping[AttributeSet, tuple[Floats, Floats]] = field(default_factory=dict)
 
 
-def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
-    """Return integer tables for the sets. Raises PlanError if not even the total is estimated."""
+def publish(answered: Answered, requested: Sequence[AttributeSet], minimum: int = 0) -> Published:
+    """Return integer tables for the sets. Raises PlanError if not even the total is estimated.
+
+    Tables of numbers whose groups have no published counts are omitted if counts below a minimum are hidden.
+    """
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
     has_levels = names_levels(answered, requested)
     found = (tree_tables if has_levels else plain_tables)(answered, requested, total, MOST_CELLS)
@@ -143,14 +148,20 @@ def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
     listed = [*_listed(answered, requested)]
     notes = NOTES if has_levels else ()
     ends = {names: _ends(answered, names) for names in found.tables}
-    return Published(total, found.tables, found.errors, found.left_out, listed, numbers, notes, ends)
+    uncounted = [
+        one for one in numbers if minimum > (total if not one.by else 0) and "count" not in one.table.column_names
+    ]
+    left_out = dict(found.left_out) | {(one.title,): UNCOUNTED for one in uncounted}
+    numbers = [one for one in numbers if one not in uncounted]
+    return Published(total, found.tables, found.errors, left_out, listed, numbers, notes, ends)
 
 
 def _ends(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats]:
     """Return the ends of the intervals of all cells of a set."""
     estimate, error = answered.cells(names)
     margin = half_width(LEVEL, answered.estimates.noise) * error
-    return np.maximum(estimate - margin, 0), np.maximum(estimate + margin, 0)
+    low, high = (np.asarray(np.round(np.maximum(end, 0), 2)) for end in (estimate - margin, estimate + margin))
+    return low, high
 
 
 def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: int, most_cells: int) -> WholeTables:
@@ -194,6 +205,7 @@ def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[t
         values = table["estimate"].to_numpy()
         values = np.maximum(np.rint(values), 0).astype(np.int64) if part.are_counts else np.round(values, 2)
         named = table.select([name for name in table.column_names if name not in (*FIGURES, EXTRAPOLATED)])
+        named = named.rename_columns([label_column(name) for name in named.column_names])
         named = named.append_column("count" if part.are_counts else "value", pa.array(values))
         errors = pa.array(np.round(table["std_error"].to_numpy(), 2), from_pandas=True)
         yield "-".join([part.name, *names]), named.append_column("std_error", errors)
@@ -274,8 +286,6 @@ def write_published(
     """
     description = f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION
     _emptied(folder)
-    if minimum:
-        published = replace(published, numbers=[one for one in published.numbers if "count" in one.table.column_names])
     tables = {name: labelled(domain, published, names, limit) for name, names in _names(published.tables)}
     tables |= {name: flagged(table, limit) for name, table in _listed_names(published)}
     tables |= {name: flag_values(one, limit) for name, one in _number_names(published)}
@@ -316,7 +326,7 @@ def labelled(domain: Domain, published: Published, names: AttributeSet, limit: f
     counts = published.tables[names].reshape(-1)
     errors = np.broadcast_to(published.errors[names], published.tables[names].shape).reshape(-1)
     cells = np.unravel_index(np.arange(counts.size), published.tables[names].shape)
-    own = {name: column(domain[name], at) for name, at in zip(names, cells, strict=True)}
+    own = {label_column(name): column(domain[name], at) for name, at in zip(names, cells, strict=True)}
     own |= {"count": counts, "std_error": pa.array(np.round(errors, 2), from_pandas=True)}
     return flagged(pa.table(own), limit)
 

@@ -64,6 +64,11 @@ class NumberTable:
         return f"{self.title}, in units of {self.unit}; {clipped}"
 
 
+def label_column(name: str) -> str:
+    """Return the column of an attribute in a published table, which differs from those of figures."""
+    return f"{name}_" if name in COLUMNS else name
+
+
 def number_tables(
     answered: Answered, requested: Sequence[AttributeSet], counts: Mapping[AttributeSet, Integers], most_groups: int
 ) -> Iterator[NumberTable]:
@@ -134,7 +139,7 @@ def _published(
     domain = answered.estimates.workload.domain
     number = next(one for one in domain.numbers if one.name in part.extended(by))
     labels = [column for column in found.column_names if column not in STATISTICS]
-    columns = {f"{label}_" if label in COLUMNS else label: found[label] for label in labels}
+    columns = {label_column(label): found[label] for label in labels}
     if counts is not None:
         columns["count"] = pa.array(counts.reshape(-1))
     value, error, low, high = (found[one].to_numpy() for one in FIGURES)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers.published_numbers import COLUMNS, UNRELIABLE
+from dpscale.answers.published_numbers import COLUMNS, UNRELIABLE, label_column
 from dpscale.base.arrow import pa, pc, without_dictionaries
 from dpscale.storage.files import write_whole
 
@@ -126,7 +126,8 @@ def cube_of(
     value = "value" if "value" in names else "count"
     own = [column for column in names if column not in COLUMNS]
     columns = [_codes(table[column]) for column in own]
-    dimensions = [replace(known.get(column, Dimension(column, column, ())), values=values)
+    by_column = {label_column(attribute): one for attribute, one in known.items()}
+    dimensions = [replace(by_column.get(column, Dimension(column, column, ())), values=values)
                   for column, (values, _) in zip(own, columns, strict=True)]  # fmt: skip
     shape = tuple(len(one.values) for one in dimensions)
     places = tuple(codes for _, codes in columns)
@@ -134,12 +135,14 @@ def cube_of(
 
     def cells(column: str) -> Any:
         filled = np.full(shape, np.nan)
-        filled[places] = plain[column].cast(pa.float64()).to_numpy(zero_copy_only=False)
-        return filled
+        figures = plain[column].cast(pa.float64()).to_numpy(zero_copy_only=False)
+        filled[places if own else ...] = figures if own else figures[0]
+        return filled + 0.0  # no negative zero
 
     measures = {measure: cells(column) for measure, column in found.items()}
     unsure = np.zeros(shape, bool)
-    unsure[places] = pc.equal(plain["flag"], UNRELIABLE).to_numpy(zero_copy_only=False)
+    marked = pc.equal(plain["flag"], UNRELIABLE).to_numpy(zero_copy_only=False)
+    unsure[places if own else ...] = marked if own else marked[0]
     status = np.where(np.isnan(measures["value"]), HIDDEN, np.where(unsure, UNSURE, NORMAL))
     return Cube(name, title, unit, dimensions, measures, status, notes)
 
@@ -151,7 +154,9 @@ def _codes(column: pa.ChunkedArray) -> tuple[list[str], Any]:
         return [str(label) for label in one.dictionary.to_pylist()], one.indices.to_numpy(zero_copy_only=False)
     values = column.to_pylist()
     order = {value: place for place, value in enumerate(dict.fromkeys(values))}
-    return [str(value) for value in order], np.array([order[value] for value in values], np.int64)
+    return ["" if value is None else str(value) for value in order], np.array(
+        [order[value] for value in values], np.int64
+    )
 
 
 def write_px(folder: Path, cubes: Sequence[Cube], source: str) -> None:
@@ -175,7 +180,7 @@ def px_text(cube: Cube, source: str) -> str:
         *([_px("STUB", *stub)] if stub else []), _px("HEADING", heading),
         *(_px(f'VALUES("{title}")', *_unique(one.labels)) for title, one in named),
         _px(f'VALUES("{heading}")', *shown),
-        *(_px(f'CODES("{title}")', *one.codes) for title, one in named),
+        *(_px(f'CODES("{title}")', *_unique(one.codes)) for title, one in named),
         _px(f'CODES("{heading}")', *measures),
         _px("SOURCE", source), _px("NOTEX", "#".join(cube.notes)), "DATA=",
     ]  # fmt: skip
@@ -203,7 +208,7 @@ def _px(keyword: str, *values: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text.replace('"', "'").replace(";", ",")
+    return " ".join(text.replace('"', "'").replace(";", ",").split())
 
 
 def _unique(texts: Sequence[str]) -> Iterator[str]:
@@ -228,7 +233,9 @@ def write_json_stat(folder: Path, cubes: Sequence[Cube], source: str) -> None:
 def json_stat(cube: Cube, source: str) -> dict[str, Any]:
     """Return a cube as a JSON-stat 2.0 dataset; measures are the last dimension."""
     names = [one.name for one in cube.dimensions]
-    metric = MEASURE if MEASURE not in names else f"{MEASURE}_"
+    metric = MEASURE
+    while metric in names:
+        metric += "_"
     dimensions = {one.name: _category(one.title, dict(zip(one.codes, one.labels, strict=True)))
                   for one in cube.dimensions}  # fmt: skip
     dimensions[metric] = _category("measure", {name: SHOWN[name] for name in cube.measures})
@@ -258,13 +265,13 @@ def _category(label: str, labels: Mapping[str, str]) -> dict[str, Any]:
 
 def write_sdmx(folder: Path, cubes: Sequence[Cube], source: str) -> None:
     """Write an SDMX-CSV 2.0 file for each cube, and the labels of all codes in codelists.csv."""
-    codes = dict[tuple[str, str], tuple[str, str]]()
+    rows: list[Sequence[str]] = [("table", "dimension", "title", "code", "label")]
     for cube in cubes:
         write_whole(folder / f"{cube.name}.csv", sdmx_text(cube, source).encode())
         for component, one in zip(_components(cube), cube.dimensions, strict=True):
-            codes |= {(component, code): (one.title, label) for code, label in zip(one.codes, one.labels, strict=True)}
-    rows = [(component, title, code, label) for (component, code), (title, label) in codes.items()]
-    write_whole(folder / "codelists.csv", _csv_text([("dimension", "title", "code", "label"), *rows]).encode())
+            coded = zip(one.codes, one.labels, strict=True)
+            rows += [(cube.name, component, one.title, code, label) for code, label in coded]
+    write_whole(folder / "codelists.csv", _csv_text(rows).encode())
 
 
 def sdmx_text(cube: Cube, source: str) -> str:

@@ -383,7 +383,7 @@ def plan(
     return made
 
 
-def plan_sql(
+def plan_sql(  # noqa: PLR0913
     text: str,
     domain: Domain | str | Path,
     *,
@@ -395,10 +395,11 @@ def plan_sql(
     ledger: str | Path | None = None,
     mechanism: str = DEFAULT,
     dialect: str = DIALECT,
+    analyst: str | None = None,
 ) -> ReleasePlan:
     """Plan the release of SELECT statements; the arguments are those of `plan`."""
     declared = _declared(domain)
-    budget = {"epsilon": epsilon, "delta": delta, "dataset": dataset, "ledger": ledger}
+    budget = {"epsilon": epsilon, "delta": delta, "dataset": dataset, "ledger": ledger, "analyst": analyst}
     if (unit is None) != (rows_per_unit is None):
         got = "given without unit" if unit is None else "missing, but the release protects a unit"
         takes = "unit together with the largest number of its rows that are counted"
@@ -424,7 +425,7 @@ def _check_spelling(options: Mapping[str, Any]) -> None:
 def _privacy(budget: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table [privacy]."""
     ledger, dataset = str(budget["ledger"] or data_folder() / "ledger.sqlite"), budget["dataset"] or DATASET
-    amounts = {name: budget[name] for name in ("epsilon", "delta") if budget[name] is not None}
+    amounts = {name: budget[name] for name in ("epsilon", "delta", "analyst") if budget.get(name) is not None}
     return {**amounts, "ledger": ledger, "dataset": dataset}
 
 

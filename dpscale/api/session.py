@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from dpscale.answers.tables import framed
 from dpscale.api.planning import ReleasePlan, data_folder, plan_sql
 from dpscale.api.release import Release
 from dpscale.base.display import figure, power, safe_repr
-from dpscale.base.errors import JobError
+from dpscale.base.errors import JobError, TransientError
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.progress import Progress, lines, shown
 from dpscale.domain import Domain
@@ -35,22 +36,26 @@ from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.ledger.account import canonical
 from dpscale.ledger.book import PublicLedger
+from dpscale.ledger.location import resolved, standing
 from dpscale.mechanisms.residual_planner import NAME
 from dpscale.privacy.accounting import GDP, Cost
-from dpscale.records.frames import FRAME, read_stream
+from dpscale.records.frames import FRAME, frame_columns, read_stream
 from dpscale.runs.charge import is_charged
 from dpscale.runs.create import begin_run
+from dpscale.runs.manifest import MANIFEST
 from dpscale.runs.opening import open_run
 from dpscale.runs.refine import Refinement, missing_cost, plan_refinement, preview_refinement, start_refinement
 from dpscale.runs.run import Run
 from dpscale.runs.runner import check_frame, check_repeat, remove_on_error, remove_run, run_stages
 from dpscale.runs.stages.preview import expected_errors
-from dpscale.storage.files import is_path
-from dpscale.storage.lock import locked
+from dpscale.storage.databases import is_database, located_database
+from dpscale.storage.files import is_local, is_path, present
+from dpscale.storage.lock import file_lock
 from dpscale.workload.sql.selection import select
 from dpscale.workload.sql.statements import DIALECT, Statement, read_statements
 
 USUAL_DELTA = 1e-9  # before the cap is known
+LOCK, WAIT_SECONDS = "session.lock", 600.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class Session:
     cap : tuple of float, optional
         Epsilon and delta of all runs together. Default: the cap that the ledger has, without which there is no session.
     analyst : str, optional
-        Name whose cap it is; the runs also count towards the cap of the dataset.
+        Name that the runs are charged to. The ledger must have a cap for it and one for the dataset.
     dataset : str, optional
         Name of the data in the ledger. Default: "default".
     unit : str or sequence of str, optional
@@ -106,6 +111,9 @@ class Session:
     folder : str or Path, optional
         Folder of the run directories, by which a session goes on later. Default: one for each ledger and dataset in the
         user's data folder.
+    fresh : bool
+        Begin a new session in another folder, with new charges, although the ledger has a release of its first
+        statements.
     client, scheduler, progress : optional
         As of `dpscale.run`.
 
@@ -137,22 +145,27 @@ class Session:
         rows_per_unit: int | None = None,
         dialect: str = DIALECT,
         folder: str | Path | None = None,
+        fresh: bool = False,
         client: Any = None,
         scheduler: Any = None,
         progress: Progress | None = lines,
     ) -> None:
+        here = Path.cwd()
         self._frame = None if is_path(data) else read_stream(data)
-        self._path = os.path.realpath(data) if is_path(data) and "://" not in str(data) else str(data)
-        self._arguments: dict[str, Any] = {"domain": domain, "ledger": ledger, "dataset": dataset, "unit": unit,
-                           "rows_per_unit": rows_per_unit, "dialect": dialect}  # fmt: skip
+        self._path = FRAME if self._frame is not None else _located(here, str(data))
+        own = resolved(here, ledger) if ledger is not None else str(data_folder() / "ledger.sqlite")
+        declared = domain if isinstance(domain, Domain) else os.path.abspath(domain)
+        protected = {"unit": unit, "rows_per_unit": rows_per_unit, "dataset": dataset}
+        self._arguments: dict[str, Any] = {"domain": declared, "ledger": own, "dialect": dialect, "analyst": analyst,
+                                           **protected}  # fmt: skip
         self._engine = {"client": client, "scheduler": scheduler}
-        self._progress, self._analyst = progress, analyst
-        self._delta = USUAL_DELTA
+        self._progress, self._analyst, self._fresh = progress, analyst, fresh
+        self._delta, self._checked = USUAL_DELTA, ""
         privacy = self._alone("SELECT COUNT(*) AS n FROM t", 1.0).job.privacy
         self._ledger, self._dataset = privacy.ledger, canonical(str(privacy.dataset))
-        self._delta = self._capped(cap)
+        self._check_cap(cap)
         called = hashlib.sha256(repr((self._ledger, self._dataset)).encode()).hexdigest()[:12]
-        self._folder = Path(folder) if folder is not None else data_folder() / "sessions" / called
+        self._folder = Path(os.path.abspath(folder)) if folder is not None else data_folder() / "sessions" / called
 
     def plan(self, text: str, epsilon: float) -> SessionPlan:
         """Return what statements would cost now; nothing is charged, and no record is read.
@@ -179,6 +192,7 @@ class Session:
         >>> round(session.plan("SELECT day, COUNT(*) AS n FROM t GROUP BY day", epsilon=1).epsilon, 6)
         1.0
         """
+        self._refresh()
         alone, last = self._alone(text, epsilon), self._last()
         if last is None:
             budget = alone.job.answer_budget(alone.job.read_domain())
@@ -225,19 +239,21 @@ class Session:
         >>> list(session.run("SELECT COUNT(*) AS n FROM t WHERE day <> '2019-03'", epsilon=1))
         ['query-1']
         """
-        content = self._content(self._alone(text, epsilon))
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with locked(self._folder):
+        with self._locked():
+            self._refresh()
+            content = self._content(self._alone(text, epsilon))
             self._resume()
             if (last := self._last()) is None:
-                self._finish(begin_run(Job.parse(content, Path.cwd()), self._directory(1)))
+                last = begin_run(Job.parse(content, self._folder), self._directory(1), self._fresh)
+                self._finish(last)
             else:
                 with self._resolved() as engine:
                     _, squared = self._missing(content, last, engine)
                 if squared:
                     planned = plan_refinement(last.path, None, job=content, privacy_cost=squared)
-                    self._finish(start_refinement(planned, self._directory(self._count + 1), self._frame))
-        found = self.release
+                    last = start_refinement(planned, self._directory(self._count + 1), self._frame)
+                    self._finish(last)
+            found = Release.open(last.path)
         return {one.name: framed(self._rows(found, one, level), frame) for one in self._statements(text)}
 
     @property
@@ -253,9 +269,9 @@ class Session:
         >>> session.release.table("day").shape
         (3, 5)
         """
-        if not self._count:
+        if (last := self._last()) is None:
             raise JobError("session", "no run yet", "a run of statements", "call session.run")
-        return Release.open(self._directory(self._count))
+        return Release.open(last.path)
 
     @property
     def spent(self) -> dict[str, float]:
@@ -266,63 +282,84 @@ class Session:
         >>> dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips").spent["epsilon"]
         0.0
         """
-        figures = self._account()["spent"]
+        figures = self._refresh()["spent"]
         return {"epsilon": figures["epsilon"], "delta": figures["delta"]}
 
     @property
     def remaining(self) -> float:
-        """Largest epsilon, at the delta of the cap, of another run.
+        """Largest epsilon, at the delta of the cap, of another run under all caps.
 
         Examples
         --------
         >>> dp.Session(trips, domain, "budget.sqlite", cap=(3, 1e-9), dataset="trips").remaining
         2.99999
         """
-        return float(self._account()["remaining_epsilon"])
+        account = self._refresh()
+        with self._opened() as ledger:
+            every = [
+                account,
+                self._stated(ledger, ""),
+                *([self._stated(ledger, self._analyst)] if self._analyst else []),
+            ]
+        return float(min(one["remaining_epsilon"] for one in every if one["cap"]))
 
     def __repr__(self) -> str:
         who = f" for {self._analyst}" if self._analyst else ""
-        spent, left = figure(self.spent["epsilon"]), figure(self.remaining)
+        left, spent = figure(self.remaining), figure(self.spent["epsilon"])
         return f"Session({self._dataset}{who}: spent epsilon {spent}, left {left} at delta {power(self._delta)})"
 
-    def _capped(self, cap: Any) -> float:
-        """Return the delta of the cap, which is set if there is none. Raises JobError without a cap, or for another."""
+    def _check_cap(self, cap: Any) -> None:
+        """Set the cap if the dataset has none. Raises JobError without a cap, or for another one.
+
+        Caps of analysts are set by the owner of the ledger, and bound nothing together without one of the dataset.
+        """
         pair = isinstance(cap, tuple | list) and len(cap) == len(("epsilon", "delta"))
         if cap is not None and not pair:
             raise JobError("session.cap", safe_repr(cap), "epsilon and delta", "write cap=(3, 1e-9)")
-        if self._arguments["ledger"] is None:
+        if is_local(Path(self._ledger)) and self._arguments["ledger"] == str(data_folder() / "ledger.sqlite"):
             data_folder().mkdir(parents=True, exist_ok=True)
-        with PublicLedger.open(self._ledger, create=cap is not None) as ledger:
-            stated = self._stated(ledger)["cap"]
-            if stated is None and cap is None:
-                raise JobError("session.cap", f"none, and the ledger has none for {self._whose}",
-                               "the epsilon and delta of all runs together", "write cap=(3, 1e-9)")  # fmt: skip
-            if stated is None:
+        own = cap is not None and not self._analyst
+        with self._opened(create=own) as ledger:
+            if own and self._stated(ledger, "")["cap"] is None:
                 epsilon, delta = cap
-                ledger.set_cap(self._dataset, epsilon, delta, GDP, analyst=self._analyst)
-                stated = self._stated(ledger)["cap"]
+                ledger.set_cap(self._dataset, epsilon, delta, GDP)
+        stated = self._refresh()["cap"]
         if cap is not None and tuple(cap) != (stated["epsilon"], stated["delta"]):
             raise JobError("session.cap", f"({cap[0]}, {cap[1]}), but {self._whose} has a cap of epsilon"
                            f" {stated['epsilon']:g} at delta {stated['delta']:g}", "that cap",
                            "leave it out, or change it by `dpscale ledger cap`")  # fmt: skip
-        if not stated["delta"]:
-            raise JobError("session.cap", "a cap in pure differential privacy", "a cap with a delta,"
-                           " for Gaussian noise", "name another dataset, or use dp.sql")  # fmt: skip
-        return float(stated["delta"])
 
     @property
     def _whose(self) -> str:
-        return f"dataset {self._dataset!r}" + (f" and analyst {self._analyst!r}" if self._analyst else "")
+        return f"analyst {self._analyst!r}" if self._analyst else f"dataset {self._dataset!r}"
 
-    def _account(self) -> dict[str, Any]:
-        with PublicLedger.open(self._ledger, create=False) as ledger:
-            return self._stated(ledger)
+    def _opened(self, create: bool = False) -> PublicLedger:
+        return PublicLedger.open(standing(self._ledger), create=create)
 
-    def _stated(self, ledger: PublicLedger) -> dict[str, Any]:
-        """Return cap, spending and remaining budget of the dataset, or of the analyst."""
+    def _refresh(self) -> dict[str, Any]:
+        """Return the account that is charged, with its cap. Raises JobError without a cap that bounds all runs."""
+        with self._opened() as ledger:
+            whole = self._stated(ledger, "")
+            account = self._stated(ledger, self._analyst) if self._analyst else whole
+        for who, found, option in (
+            (f"dataset {self._dataset!r}", whole, ""),
+            (self._whose, account, " --analyst NAME"),
+        ):
+            if found["cap"] is None:
+                remedy = f"set it by `dpscale ledger cap{option}`" if self._analyst else "write cap=(3, 1e-9)"
+                raise JobError("session.cap", f"none, and the ledger has none for {who}",
+                               "the epsilon and delta of all runs together", remedy)  # fmt: skip
+        if not account["cap"]["delta"]:
+            raise JobError("session.cap", "a cap in pure differential privacy", "a cap with a delta,"
+                           " for Gaussian noise", "name another dataset, or use dp.sql")  # fmt: skip
+        self._delta = float(account["cap"]["delta"])
+        return account
+
+    def _stated(self, ledger: PublicLedger, analyst: str | None) -> dict[str, Any]:
+        """Return cap, spending and remaining budget of the dataset, or of an analyst."""
         found: dict[str, Any] = ledger.summary()["datasets"].get(self._dataset, {})
-        if self._analyst:
-            found = found.get("analysts", {}).get(canonical(self._analyst), {})
+        if analyst:
+            found = found.get("analysts", {}).get(canonical(analyst), {})
         return found or {"cap": None}
 
     def _alone(self, text: str, epsilon: float) -> ReleasePlan:
@@ -335,9 +372,7 @@ class Session:
 
     def _content(self, planned: ReleasePlan) -> dict[str, Any]:
         """Return the job of a plan with the data of the session."""
-        path = FRAME if self._frame is not None else self._path
-        privacy = planned.content["privacy"] | ({"analyst": self._analyst} if self._analyst else {})
-        return {**planned.content, "data": {**planned.content["data"], "path": path}, "privacy": privacy}
+        return {**planned.content, "data": {**planned.content["data"], "path": self._path}}
 
     @contextmanager
     def _resolved(self) -> Iterator[Any]:
@@ -350,13 +385,25 @@ class Session:
     def _directory(self, number: int) -> Path:
         return self._folder / f"release-{number}"
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Wait until no other process runs statements in the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with file_lock(self._folder / LOCK, WAIT_SECONDS) as taken:
+            if not taken:
+                raise TransientError("session.folder", f"another process works in {self._folder}", "one run at a time",
+                                     "call it again")  # fmt: skip
+            yield
+
     @property
     def _count(self) -> int:
-        """Number of run directories."""
-        count = 0
-        while self._directory(count + 1).exists():
-            count += 1
-        return count
+        """Number of run directories. Raises JobError if one of them is missing."""
+        found = sorted(int(one[1]) for path in self._folder.glob("release-*")
+                       if (one := re.fullmatch(r"release-(\d+)", path.name)) and present(path / MANIFEST))  # fmt: skip
+        if missing := sorted({*range(1, max(found, default=0))}.difference(found)):
+            raise JobError("session.folder", f"{self._directory(missing[0])}, which is missing", "all runs of a"
+                           " session", "restore it, or begin another session with folder= and fresh=True")  # fmt: skip
+        return len(found)
 
     def _last(self) -> Run | None:
         """Return the last run that is measured."""
@@ -366,7 +413,10 @@ class Session:
         return None
 
     def _resume(self) -> None:
-        """Finish the last run if it was killed after its charge; remove it if it was not charged."""
+        """Finish the last run if it was killed after its charge; remove it if it was not charged.
+
+        The data of a finished run are compared with those of the session.
+        """
         if not self._count:
             return
         last = open_run(self._directory(self._count))
@@ -377,13 +427,22 @@ class Session:
             self._finish(last)
         elif self._frame is None:
             check_repeat(last)
+        elif self._checked != str(last.path):  # the frame is read once for its hash
+            last.table.frame = self._frame
+            check_frame(last.table, **self._engine)
+            self._checked = str(last.path)
 
     def _finish(self, opened: Run) -> None:
         """Run all stages of a run."""
         check_repeat(opened)
         if self._frame is not None:
-            opened.table.frame = self._frame
+            opened.table.frame, domain = self._frame, opened.table.declared
+            present_columns = set(frame_columns(self._frame))
+            hashed = [name for name in domain.axis_names if present_columns.issuperset(domain.columns([name]))]
+            if not opened.done("measure") and "hashed" not in opened.table.manifest:
+                opened.table.update(hashed=hashed)
             check_frame(opened.table, **self._engine)
+            self._checked = str(opened.path)
         with remove_on_error(opened):
             run_stages(opened, **self._engine, progress=shown(self._progress))
 
@@ -405,6 +464,13 @@ class Session:
         answered = release.answered
         selection = select(statement, answered.estimates.workload.domain, ())
         return selection_table(answered, selection, level, _no_units)
+
+
+def _located(folder: Path, path: str) -> str:
+    """Return the absolute path of files, or the address of a database or a store."""
+    if is_database(path):
+        return located_database(folder, path)
+    return path if "://" in path else os.path.realpath(path)
 
 
 def _no_units(names: AttributeSet) -> Figures:

@@ -31,6 +31,7 @@ def sql(  # noqa: PLR0913
     ledger: str | Path | None = None,
     mechanism: str = DEFAULT,
     dialect: str = DIALECT,
+    analyst: str | None = None,
     client: Any = None,
     scheduler: Any = None,
     progress: Progress | None = lines,
@@ -60,6 +61,8 @@ def sql(  # noqa: PLR0913
     mechanism : str
     dialect : str
         SQL dialect of sqlglot.
+    analyst : str, optional
+        Name that is charged, for a dataset with caps of analysts.
     client, scheduler, progress : optional
         As of `dpscale.run`.
 
@@ -90,7 +93,8 @@ def sql(  # noqa: PLR0913
                 raise JobError("sql.tables", f"no table {table!r}, which {statement.name} reads", str(name),
                                "name the table as FROM does")  # fmt: skip
     planned = plan_sql(text, domain, epsilon=epsilon, delta=delta, unit=unit, rows_per_unit=rows_per_unit,
-                       dataset=dataset, ledger=ledger, mechanism=mechanism, dialect=dialect)  # fmt: skip
+                       dataset=dataset, ledger=ledger, mechanism=mechanism, dialect=dialect,
+                       analyst=analyst)  # fmt: skip
     return run(planned, data=data, client=client, scheduler=scheduler, progress=progress)
 
 

@@ -232,7 +232,7 @@ def _one(
     """Publish one table and return its summary."""
     from dpscale.answers.publish import chosen, publish as made, write_published
 
-    published = made(release.answered, chosen(release.answered, sets, degree))
+    published = made(release.answered, chosen(release.answered, sets, degree), minimum)
     table = opening.open_readable(release.path).table
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats,
                             estimates.counted_words(table), minimum,

@@ -31,6 +31,7 @@ def answering(command: Any) -> Any:
         click.option("--unit", metavar="COLUMN", help="Column of the protected unit; default: a row is protected."),
         click.option("--rows-per-unit", type=int, metavar="N", help="Largest number of rows of a unit that count."),
         click.option("--dataset", metavar="NAME", help="Name under which the ledger adds up costs."),
+        click.option("--analyst", metavar="NAME", help="Who is charged, for a dataset with caps of analysts."),
         click.option("--ledger", metavar="PATH", help="Path or address of the ledger."),
         click.option("--run-dir", metavar="DIR", help="Run directory."),
         click.option("--plan", "only_plan", is_flag=True, help="Print the expected errors; spends nothing."),
@@ -98,6 +99,7 @@ def answer(  # noqa: PLR0913
     unit: str | None,
     rows_per_unit: int | None,
     dataset: str | None,
+    analyst: str | None,
     ledger: str | None,
     run_dir: str | None,
     only_plan: bool,
@@ -108,7 +110,7 @@ def answer(  # noqa: PLR0913
 ) -> None:
     """Run, or plan, the job of a part of a workload with statements, and print their rows."""
     unit_keys = {"privacy_unit": unit, "max_rows_per_unit": rows_per_unit}
-    budget = {"epsilon": epsilon, "delta": delta, "dataset": dataset, "ledger": ledger}
+    budget = {"epsilon": epsilon, "delta": delta, "dataset": dataset, "ledger": ledger, "analyst": analyst}
     content = {
         "data": {"path": data, "domain": domain, **_given(unit_keys)},
         "privacy": _given(budget),

@@ -293,8 +293,11 @@ PERSONS = (
     "person|patient|customer|user|member|client|subject|participant|respondent|household|family|employee|"
     "student|account|resident|citizen|driver|device|tailnum|vin|ssn"
 )
-REGISTERS = "mrn|empi|usubjid|subjid|pat_?no|pat_?id|pid|seqn|nhs_?(no|number)|case_?no|study_?id|hh_?id|nino|tax_?id"
-ID_NAME = re.compile(rf"(.*_)?(id|ids|uuid|guid|ssn|{REGISTERS})|({PERSONS})(_?(id|key|no|nr|num|number|code))?")
+REGISTERS = (
+    "mrn|ref|reference|personnummer|empi|usubjid|subjid|pat_?no|pat_?id|pid|seqn|nhs_?(no|number)|case_?no|study_?id|"
+    "hh_?id|nino|tax_?id"
+)
+ID_NAME = re.compile(rf"(.*_)?(id|ids|uuid|guid|ssn|{REGISTERS})\d?|({PERSONS})(_?(id|key|no|nr|num|number|code))?")
 ID_DIGITS = 7  # of whole numbers that are all distinct and have as many digits each: with more than rows need, ids
 VALUE = "_value"  # ending of the name of a drafted number, after that of its column
 MOST_AMOUNT = 1e12  # limit of a drafted number

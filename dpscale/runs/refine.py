@@ -304,7 +304,7 @@ def _first_files(planned: Refinement, where: Path) -> dict[str, bytes]:
         "content": before.get("frame") or before.get("content"),
     }
     if "frame" in before:
-        measured = columns_of(first.domain, first.measurement_plan.counted_sets)
+        measured = before.get("hashed") or columns_of(first.domain, first.measurement_plan.counted_sets)
         refines["names"] = sorted({*measured, *(first.refines or {}).get("names", ())})
     digest, earlier = (refined_digest(job_digest(job, planned.domain, version), refines)
                        for version in (DIGEST_VERSION, 1))  # fmt: skip

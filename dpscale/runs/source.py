@@ -156,8 +156,9 @@ def snapshot_of(run: TablePart, table: Table, engine: Engine) -> str:
     data, lake = run.job.data, table.lake
     known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
     prints = file_prints(run, table, engine)
-    content = frame_content(run, engine) if "names" in (run.refines or {}) else content_hash(run, table, engine, prints)
-    check_same_data(run, frame_content(run, engine, earlier=True) if "names" in (run.refines or {}) else content)
+    whole = run.frame is not None and ("hashed" in run.manifest or "names" in (run.refines or {}))
+    content = frame_content(run, engine) if whole else content_hash(run, table, engine, prints)
+    check_same_data(run, frame_content(run, engine, earlier=True) if whole else content)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if first_snapshot not in (None, tag):
         if not prints:
@@ -205,11 +206,11 @@ def frame_content(run: TablePart, engine: Engine, earlier: bool = False) -> str:
     run : TablePart
     engine : Engine
     earlier : bool
-        Only over the columns of the earlier releases.
+        Only over the columns that were hashed for the earlier releases.
     """
     names = set((run.refines or {}).get("names", ()))
     if not (earlier and names):
-        names.update(columns_of(run.domain, run.measurement_plan.counted_sets))
+        names.update(run.manifest.get("hashed") or columns_of(run.domain, run.measurement_plan.counted_sets))
     return content_hash(run, open_table(run, [name for name in run.domain.axis_names if name in names], engine), engine)
 
 

@@ -213,3 +213,71 @@ def test_words_for_readers_are_the_labels(tmp_path: Path) -> None:
     rows = pd.read_csv(out / "sdmx-csv" / "codelists.csv")
     assert rows["label"].tolist() == ["women", "men", "alive", "died"]
     assert rows["code"].tolist() == ["F", "M", "0", "1"]
+
+
+def test_attributes_named_like_figures_keep_their_labels(tmp_path: Path) -> None:
+    """Columns of labels have another name than those of figures."""
+    names = ("value", "low", "count", "flag", "measure", "measure_")
+    source = np.random.default_rng(1)
+    frame = pd.DataFrame({name: source.choice(["x y", "z"], 400) for name in names})
+    domain = dp.Domain(**{name: ["x y", "z"] for name in names})
+    plan = dp.plan([[name, "measure"] for name in names if name != "measure"], domain, epsilon=4, delta=1e-9,
+                   dataset="names", ledger=tmp_path / "l.sqlite")  # fmt: skip
+    out = publish(dp.run(plan, data=frame, progress=None).path, tmp_path / "out", "--minimum", "100")
+    for number, name in enumerate(("value", "low", "count", "flag"), start=1):
+        (path,) = (out / "csv").glob(f"00?-{name}-measure.csv")
+        found = pd.read_csv(path)
+        assert list(found.columns) == [f"{name}_", "measure", "count", "std_error", "flag"], number
+        assert found[f"{name}_"].tolist() == ["x y", "x y", "z", "z"]
+        content = json.loads((out / "json-stat" / f"{path.stem}.json").read_text())
+        assert content["id"] == [name, "measure", "measure_"]
+        assert len(read_cells(out / "px" / f"{path.stem}.px")) == 4 * (
+            len(content["dimension"]["measure_"]["category"]["index"]) + 1
+        )
+        assert (
+            list(pd.read_csv(out / "sdmx-csv" / f"{path.stem}.csv")["OBS_VALUE"].dropna())
+            == found["count"].dropna().tolist()
+        )
+    (path,) = (out / "json-stat").glob("*measure-measure*.json")
+    assert json.loads(path.read_text())["id"] == ["measure", "measure_", "measure__"]
+
+
+def test_whole_table_and_codes_that_collide(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a-b": ["x y", "z"] * 200, "a b": ["q r", "s", "t", "s"] * 100, "fee": list(range(20)) * 20})
+    frame.to_csv(tmp_path / "v.csv", index=False)
+    (tmp_path / "d.toml").write_text(
+        '[attributes]\n"a-b" = {kind = "categories", values = ["x y", "z"]}\n'
+        '"a b" = {kind = "categories", values = ["q r", "s", "t"]}\n[numbers.fee]\nlow = 0\nhigh = 20\n'
+    )
+    job = {"data": {"path": str(tmp_path / "v.csv"), "domain": str(tmp_path / "d.toml")},
+           "privacy": {"epsilon": 4.0, "delta": 1e-9, "ledger": str(tmp_path / "l.sqlite"), "dataset": "v"},
+           "workload": [{"family": "mean", "of": "fee", "attributes": [[], ["a-b"]]},
+                        {"family": "marginal", "attributes": [["a b"]]}]}  # fmt: skip
+    run = dp.run(job, tmp_path / "run", progress=None).path
+    out = publish(run, tmp_path / "out")
+    (path,) = (out / "json-stat").glob("*-mean-fee.json")
+    content = json.loads(path.read_text())
+    assert content["id"] == ["measure"]
+    assert abs(content["value"][0] - 9.5) < 1
+    assert f"{content['value'][0]}" in (out / "px" / f"{path.stem}.px").read_text()
+    codes = pd.read_csv(out / "sdmx-csv" / "codelists.csv", dtype=str)
+    assert codes["dimension"].unique().tolist() == ["A_B"]
+    for name, labels in (("a-b", ["x y", "z"]), ("a b", ["q r", "s", "t"])):
+        mine = codes[codes["title"] == name]
+        assert mine.drop_duplicates("code")["label"].tolist() == labels
+
+    done = CliRunner().invoke(
+        main, ["publish", str(run), "--out", str(tmp_path / "least"), "--minimum", "10", "--json"]
+    )
+    summary = json.loads(done.stdout)
+    text = (tmp_path / "least" / "README.txt").read_text()
+    assert summary["left_out"] == text.count("its groups have no published counts, which --minimum compares")
+    assert any(name.endswith("mean-fee.csv") for name in summary["files"]), "400 records are counted"
+    assert not any(name.endswith("mean-fee-a-b.csv") for name in summary["files"])
+
+
+def test_lines_of_pc_axis_have_no_breaks() -> None:
+    cube = small_cube(["two\nlines", "S" * 300])
+    text = px_text(cube, "r")
+    assert "two lines" in text
+    assert max(map(len, text.split("\r\n"))) <= 256

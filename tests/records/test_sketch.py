@@ -285,7 +285,9 @@ def test_absent_column_of_a_file_without_header_shows_no_record(tmp_path):
     assert "Alice" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["mrn", "USUBJID", "patno", "SEQN", "nhs_number", "caseno", "studyid", "hhid", "PID"])
+@pytest.mark.parametrize(
+    "name", ["mrn", "USUBJID", "patno", "SEQN", "nhs_number", "caseno", "studyid", "hhid", "PID", "MRN2", "account_ref"]
+)
 def test_registers_of_persons_are_units(name):
     """Their numbers have the form of amounts: different lengths, and many more values than rows."""
     values = np.random.default_rng(1).choice(10**9, 300, replace=False)
