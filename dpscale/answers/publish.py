@@ -160,8 +160,8 @@ def _ends(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats]:
     """Return the ends of the intervals of all cells of a set."""
     estimate, error = answered.cells(names)
     margin = half_width(LEVEL, answered.estimates.noise) * error
-    low, high = (np.asarray(np.round(np.maximum(end, 0), 2)) for end in (estimate - margin, estimate + margin))
-    return low, high
+    low, high = np.maximum(estimate - margin, 0), np.maximum(estimate + margin, 0)
+    return np.asarray(np.round(low, 2), np.float64), np.asarray(np.round(high, 2), np.float64)
 
 
 def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: int, most_cells: int) -> WholeTables:

@@ -266,14 +266,13 @@ def test_whole_table_and_codes_that_collide(tmp_path: Path) -> None:
         mine = codes[codes["title"] == name]
         assert mine.drop_duplicates("code")["label"].tolist() == labels
 
-    done = CliRunner().invoke(
-        main, ["publish", str(run), "--out", str(tmp_path / "least"), "--minimum", "10", "--json"]
-    )
-    summary = json.loads(done.stdout)
-    text = (tmp_path / "least" / "README.txt").read_text()
-    assert summary["left_out"] == text.count("its groups have no published counts, which --minimum compares")
-    assert any(name.endswith("mean-fee.csv") for name in summary["files"]), "400 records are counted"
-    assert not any(name.endswith("mean-fee-a-b.csv") for name in summary["files"])
+    least = publish(run, tmp_path / "least", "--minimum", "300")
+    (path,) = (least / "csv").glob("*-mean-fee.csv")
+    assert pd.read_csv(path)["value"].notna().all(), "400 records are counted"
+    (path,) = (least / "csv").glob("*-mean-fee-a-b.csv")
+    found = pd.read_csv(path, keep_default_na=False)
+    assert found[["count", "value", "margin", "low", "high", "std_error"]].eq("").all(axis=None), "200 are hidden"
+    assert found["flag"].tolist() == ["minimum"] * 2
 
 
 def test_lines_of_pc_axis_have_no_breaks() -> None:
