@@ -82,6 +82,16 @@ def selected_rows(run: TablePart, most: int) -> list[dict[str, Any]]:
     return found
 
 
+def have_intervals(run: TablePart) -> bool:
+    """Return whether some row of a statement has a standard error."""
+    for name in statements_of(run):
+        table = read_rows(run, name)
+        errors = [table[column].to_numpy() for column in table.column_names if column.endswith("_std_error")]
+        if any(np.isfinite(own.astype(np.float64)).any() for own in errors):
+            return True
+    return False
+
+
 def write_selections(run: TablePart, estimates: Estimates, level: float) -> None:
     """Write the rows of every SELECT statement into answers/queries/NAME.parquet."""
     answered = Answered(estimates, "")

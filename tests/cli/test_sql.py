@@ -271,3 +271,11 @@ def test_table_in_python_has_intervals_and_means(folder):
     assert whole.columns.tolist()[0] == "records"
     with pytest.raises(dp.JobError, match="did you mean 'sex'"):
         dp.table(frame, ["sx"], domain="d.toml", epsilon=4, dataset="v", ledger="l.sqlite")
+
+
+def test_report_of_statements_alone_tells_their_intervals(folder):
+    done = call(*given("tables.sql", "--json", "--quiet"))
+    page = (folder / json.loads(done.stdout)["run_dir"] / "report.html").read_text()
+    assert "have no standard errors" not in page
+    assert "Intervals contain the true value in 95 % of the cases" in page
+    assert "The errors of the answers to SQL are in their intervals" in page

@@ -50,7 +50,7 @@ from dpscale.runs.answers import AnswerColumns, answer_texts, read_index, read_t
 from dpscale.runs.estimates import counted_words, estimates_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.runs.searches import summarize_searches
-from dpscale.runs.selections import selected_rows, statements_of
+from dpscale.runs.selections import have_intervals, selected_rows, statements_of
 from dpscale.runs.table import TablePart
 from dpscale.storage.files import read_text, write_whole
 
@@ -234,6 +234,7 @@ def values(run: TablePart, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "selects": lambda: selected_rows(run, LISTED),
+        "selects_have_intervals": lambda: have_intervals(run),
         "listed": lambda: tables.listed_counts(estimated(), LISTED),
         "found": lambda: _found(run),
         "units": lambda: _units(run),
