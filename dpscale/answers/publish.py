@@ -147,7 +147,7 @@ def publish(answered: Answered, requested: Sequence[AttributeSet], minimum: int 
     numbers = [*number_tables(answered, requested, found.tables, MOST_CELLS)]
     listed = [*_listed(answered, requested)]
     notes = NOTES if has_levels else ()
-    ends = {names: _ends(answered, names) for names in found.tables}
+    ends = {names: own for names in found.tables if (own := _ends(answered, names)) is not None}
     uncounted = [
         one for one in numbers if minimum > (total if not one.by else 0) and "count" not in one.table.column_names
     ]
@@ -156,9 +156,12 @@ def publish(answered: Answered, requested: Sequence[AttributeSet], minimum: int 
     return Published(total, found.tables, found.errors, left_out, listed, numbers, notes, ends)
 
 
-def _ends(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats]:
-    """Return the ends of the intervals of all cells of a set."""
-    estimate, error = answered.cells(names)
+def _ends(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats] | None:
+    """Return the ends of the intervals of all cells of a set; None if they are not estimated themselves."""
+    try:
+        estimate, error = answered.cells(names)
+    except PlanError:
+        return None
     margin = half_width(LEVEL, answered.estimates.noise) * error
     low, high = np.maximum(estimate - margin, 0), np.maximum(estimate + margin, 0)
     return np.asarray(np.round(low, 2), np.float64), np.asarray(np.round(high, 2), np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.api.planning import plan_sql
 from dpscale.api.public import run
@@ -16,6 +16,9 @@ from dpscale.domain import Domain
 from dpscale.mechanisms import DEFAULT
 from dpscale.workload.sql.selection import requested_tables
 from dpscale.workload.sql.statements import DIALECT, read_statements, table_statement
+
+if TYPE_CHECKING:
+    from dpscale.api.answers import AnyFrame
 
 
 def sql(  # noqa: PLR0913
@@ -109,7 +112,7 @@ def table(
     level: float = 0.95,
     frame: str = "pandas",
     **given: Any,
-) -> Any:
+) -> AnyFrame:
     """Publish one table: the number of records of each group, with intervals, and means if asked for.
 
     Parameters

@@ -82,7 +82,7 @@ def test_additive_delta_and_period_reach_the_evidence(runs, tmp_path, kind):
     assert (script.returncode, script.stderr) == (0, "")
     page = (run / "report.html").read_text()
     assert "this additive δ is part of every δ here" in page
-    assert f"for the period <code>{PERIOD}</code>" in page
+    assert f"of the period <code>{PERIOD}</code>" in page
 
 
 def test_pure_release_claims_its_additive_delta(runs, tmp_path):

@@ -178,5 +178,5 @@ def test_drafts_have_places_for_words(place):
     assert 'labels = {0 = "alive", 1 = "dead"}' in draft
     titled = draft.replace("reviewed = false", "reviewed = true").replace('# title = ""', 'title = "X"')
     (place / "d.toml").write_text(titled)
-    assert all(one.words.title == "X" for one in Domain.read("d.toml").axes)
+    assert all(one.words.title == "X" for one in Domain.read("d.toml").attributes)
     assert '[about]\n# title = ""\n# publisher = ""' in (place / "j.toml").read_text()

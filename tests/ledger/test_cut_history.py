@@ -64,7 +64,13 @@ def test_releases_are_shown_at_own_delta_and_totals_at_named_delta(tmp_path):
     job = write(tmp_path, privacy={"epsilon": 1.0, "delta": 1e-6, "dataset": "small"}, engine=UNSEEDED)
     dp.run(job, tmp_path / "run")
     lines = run_command("ledger", "show", tmp_path / "ledger.sqlite")[1].splitlines()
-    assert next(line for line in lines if "spent" in line).split()[1:6] == ["epsilon", "1", "at", "delta", "1e-06"]
+    assert next(line for line in lines if line.startswith("  spent")).split()[1:6] == [
+        "epsilon",
+        "1",
+        "at",
+        "delta",
+        "1e-06",
+    ]
     assert "epsilon 1 at delta 1e-06" in next(line for line in lines if line.startswith("  - "))
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.charge("small", "finer", Cost(gaussian="1/50"), "ab" * 32, delta=1e-9)
