@@ -423,6 +423,8 @@ class Session:
         if not last.done("measure") and not is_charged(last):
             last.created = "folder"
             remove_run(last)
+            if present(last.path / MANIFEST):  # the ledger has its charge
+                self._finish(last)
         elif not all(last.done(stage.name) for stage in last.stages.values() if stage.is_enabled(last)):
             self._finish(last)
         elif self._frame is None:
