@@ -1,4 +1,4 @@
-"""Session: a dataset that an analyst asks step by step, where answers that are known cost nothing.
+"""Session: SELECT statements on a dataset, one run after another; known answers cost nothing.
 
 Every run plans its statements with the strategy that measures each residual by its centred cells (`residual-planner`).
 It is the same for all workloads, so the values of all runs of a session are pooled. A run states the epsilon that its
@@ -49,7 +49,7 @@ from dpscale.runs.run import Run
 from dpscale.runs.runner import check_frame, check_repeat, remove_on_error, remove_run, run_stages
 from dpscale.runs.stages.preview import expected_errors
 from dpscale.storage.databases import is_database, located_database
-from dpscale.storage.files import is_local, is_path, present
+from dpscale.storage.files import is_path, present
 from dpscale.storage.lock import file_lock
 from dpscale.workload.sql.selection import select
 from dpscale.workload.sql.statements import DIALECT, Statement, read_statements
@@ -60,12 +60,12 @@ LOCK, WAIT_SECONDS = "session.lock", 600.0
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What statements would cost now.
+    """Present cost of statements.
 
     Attributes
     ----------
     squared_mu : float
-        Squared Gaussian-DP μ of what is missing; 0 if the statements are answered.
+        Squared Gaussian-DP μ of the missing measurements; 0 if the statements are answered.
     epsilon, delta : float
         The same as (ε, δ)-DP.
     errors : sequence of mapping
@@ -86,7 +86,7 @@ class SessionPlan:
 
 
 class Session:
-    """One dataset, asked step by step by SELECT statements under a cap.
+    """SELECT statements on one dataset, one run after another, under a cap.
 
     Parameters
     ----------
@@ -109,8 +109,8 @@ class Session:
     dialect : str
         SQL dialect of sqlglot.
     folder : str or Path, optional
-        Folder of the run directories, by which a session goes on later. Default: one for each ledger and dataset in the
-        user's data folder.
+        Folder of the run directories, by which a session continues later. Default: one for each ledger and dataset in
+        the user's data folder.
     fresh : bool
         Begin a new session in another folder, with new charges, although the ledger has a release of its first
         statements.
@@ -168,7 +168,7 @@ class Session:
         self._folder = Path(os.path.abspath(folder)) if folder is not None else data_folder() / "sessions" / called
 
     def plan(self, text: str, epsilon: float) -> SessionPlan:
-        """Return what statements would cost now; nothing is charged, and no record is read.
+        """Return the present cost of statements; nothing is charged, and no record is read.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class Session:
         return self._planned(squared, found["families"])
 
     def run(self, text: str, epsilon: float, *, level: float = 0.95, frame: str = "pandas") -> dict[str, Any]:
-        """Answer statements, and charge what earlier runs do not answer as exactly.
+        """Answer statements, and charge the measurements that earlier runs lack.
 
         Parameters
         ----------
@@ -296,12 +296,8 @@ class Session:
         """
         account = self._refresh()
         with self._opened() as ledger:
-            every = [
-                account,
-                self._stated(ledger, ""),
-                *([self._stated(ledger, self._analyst)] if self._analyst else []),
-            ]
-        return float(min(one["remaining_epsilon"] for one in every if one["cap"]))
+            caps = [account, self._stated(ledger, "")]
+        return float(min(one["remaining_epsilon"] for one in caps))
 
     def __repr__(self) -> str:
         who = f" for {self._analyst}" if self._analyst else ""
@@ -316,7 +312,7 @@ class Session:
         pair = isinstance(cap, tuple | list) and len(cap) == len(("epsilon", "delta"))
         if cap is not None and not pair:
             raise JobError("session.cap", safe_repr(cap), "epsilon and delta", "write cap=(3, 1e-9)")
-        if is_local(Path(self._ledger)) and self._arguments["ledger"] == str(data_folder() / "ledger.sqlite"):
+        if self._ledger == str(data_folder() / "ledger.sqlite"):
             data_folder().mkdir(parents=True, exist_ok=True)
         own = cap is not None and not self._analyst
         with self._opened(create=own) as ledger:

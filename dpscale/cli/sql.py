@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpscale.base import LazyModule
+from dpscale.base.display import display_path
 from dpscale.base.errors import JobError
 from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.plan import plan_job
@@ -63,7 +64,7 @@ def sql(file: str, data: str, domain: str, dialect: str | None, **given: Any) ->
 
 @main.command()
 @click.argument("data")
-@click.option("--by", metavar="A,B", default="", help="Attributes of the groups; default: the whole table.")
+@click.option("--by", metavar="A,B", default="", help="Attributes of the groups. Default: the whole table.")
 @click.option("--mean", metavar="A,B", default="", help="Numbers whose means are answered too.")
 @click.option("--domain", metavar="FILE", help="Domain file; default: the file DATA.domain.toml, drafted if missing.")
 @answering
@@ -76,10 +77,13 @@ def table(data: str, by: str, mean: str, domain: str | None, **given: Any) -> No
 
 
 def _domain_file(data: str) -> str:
-    """Return the domain file beside the data; write a draft and raise JobError if there is none."""
+    """Return the domain file next to a data file; write a draft and raise JobError if there is none."""
     from dpscale.records.sketch import make_sketch
     from dpscale.storage.files import write_private
 
+    if "://" in data or any(letter in data for letter in "*?["):
+        raise JobError("--domain", f"missing for {display_path(data)}", "a domain file",
+                       "draft it by `dpscale domain sketch DATA --output FILE`, and review it")  # fmt: skip
     path = Path(data.rstrip("/"))
     domain = path.with_name(f"{path.name.split('.')[0]}.domain.toml")
     if not domain.exists():

@@ -238,7 +238,7 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
 
 
 def missing_budget(target: Plan, problem: PlanningProblem, earlier: PlanEvidence) -> float:
-    """Return the budget of what earlier releases lack of a release of the whole budget: Σ max(0, sₜB − hₜ).
+    """Return the budget that completes earlier releases to one of the whole budget: Σ max(0, sₜB − hₜ).
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ def missing_budget(target: Plan, problem: PlanningProblem, earlier: PlanEvidence
 
 
 def _shares_spent(target: Plan, problem: PlanningProblem, earlier: PlanEvidence) -> Floats:
-    """Return what earlier releases spent on each block, relative to the budget."""
+    """Return the share of the budget that earlier releases spent on each block."""
     check_poolable(earlier.plan.blocks, target.blocks)
     blocks = target.blocks
     costs = plan_draws(target, problem.budget.amount, problem.rows_per_unit).variances * blocks.share

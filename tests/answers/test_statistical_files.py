@@ -66,6 +66,10 @@ def test_pc_axis_has_values_intervals_and_flags(published: Path) -> None:
     assert (found["unreliable (1) or not (0)"].astype(float) == (wanted["flag"] == "unreliable")).all()
     low, high = (found[f"{end} end of the 95 % interval"].astype(float) for end in ("lower", "upper"))
     assert (low >= 0).all()
+    assert (low <= high).all()
+    above = (low > 0).to_numpy()
+    width, error = (high - low).to_numpy()[above], wanted["std_error"].astype(float).to_numpy()[above]
+    assert width == pytest.approx(2 * 1.959964 * error, abs=0.05), "an interval is low to high"
     assert (high - low <= 2 * 1.96 * wanted["std_error"].astype(float).to_numpy() + 0.1).all()
 
 

@@ -279,3 +279,12 @@ def test_report_of_statements_alone_tells_their_intervals(folder):
     assert "have no standard errors" not in page
     assert "Intervals contain the true value in 95 % of the cases" in page
     assert "The errors of the answers to SQL are in their intervals" in page
+
+
+@pytest.mark.parametrize("data", ["duckdb:///x.db?table=visits", "vis*.csv"])
+def test_table_of_several_files_or_a_database_needs_its_domain(folder, data):
+    before = {path.name for path in folder.iterdir()}
+    done = call("table", data, "--by", "sex", "--epsilon", "1")
+    assert done.exit_code == 2
+    assert "--domain: missing for" in done.stderr
+    assert {path.name for path in folder.iterdir()} == before
