@@ -27,7 +27,7 @@ from dpscale.base.errors import DataError, DomainError
 from dpscale.domain import Domain
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, name_of, numbered
 from dpscale.domain.domain_schema import ALSO
-from dpscale.records.column_values import Numbers, days, numbers
+from dpscale.records.column_values import NOTHING, Numbers, days, numbers
 from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.formats import other_delimiter
 from dpscale.records.frames import as_arrow, frame_columns, read_stream
@@ -72,6 +72,7 @@ class ColumnSummary:
         self.coded = False
         self.numbers: list[float] = []
         self.sampled: list[str] = []
+        self.missing: set[str] = set()
 
     def add(self, column: pa.Array) -> None:
         """Add the values of a batch."""
@@ -160,6 +161,8 @@ class ColumnSummary:
             return
 
         self.coded |= bool(pc.any(pc.match_substring_regex(distinct, CODE)).as_py())
+        words = pc.utf8_lower(pc.utf8_trim_whitespace(distinct))
+        self.missing.update(distinct.filter(pc.is_in(words, pa.array(NOTHING[1:], words.type))).to_pylist())
         self.truths &= {text.lower() for text in distinct.slice(0, len(TRUTH) * 2).to_pylist()} <= TRUTH
         for length, known in self.prefixes.items():
             if len(known) <= MOST_VALUES:
@@ -493,6 +496,7 @@ def sketch_domain(data: Any, columns: Sequence[str] = ()) -> Sketch:
 
 def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Mapping[str, str]) -> Sketch:
     """Return the draft of columns; `unread` has the reasons why other columns cannot be read."""
+    missing = _unify_missing(seen)
     drafts = {name: draft_attribute(name, one) for name, one in seen.items()}
     attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
     if not attributes:
@@ -500,6 +504,8 @@ def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Map
 
     notes = [f"{name!r} has only one value: add its other possible values, or omit it"
              for name in attributes if seen[name].constant]  # fmt: skip
+    notes += [f"{', '.join(map(repr, missing))} counts as missing in every column, as it does in those of numbers: "
+              f"write null_values = {toml_value(missing)} in [data]"] if missing else []  # fmt: skip
     for name, draft in attributes.items():
         if draft["kind"] == "date" and len(forms := [date.form for date in seen[name].best_dates]) > 1:
             notes.append(f"{name!r} fits the formats {' and '.join(forms)}: check which one is right")
@@ -509,6 +515,20 @@ def _sketched(seen: Mapping[str, ColumnSummary], rules: RuleSummary, unread: Map
                if draft["kind"] == "bins" and max(map(abs, draft["edges"])) < MOST_AMOUNT
                and f"{name}{VALUE}" not in attributes}  # fmt: skip
     return Sketch(attributes, omitted, tuple(notes), _units(seen), rules.rules(attributes), numbers)
+
+
+def _unify_missing(seen: Mapping[str, ColumnSummary]) -> list[str]:
+    """Count texts that are missing values in columns of numbers as missing in columns of texts, and return them.
+
+    A text such as "NA" that no column of numbers has stays a value.
+    """
+    markers = set[str]().union(*(column.missing for column in seen.values() if column.mostly_numbers))
+    texts = [column for column in seen.values() if not column.mostly_numbers and column.missing & markers]
+    for column in texts:
+        column.texts -= markers
+        column.null_text = True
+
+    return sorted(markers) if texts else []
 
 
 def draft_number(name: str, seen: ColumnSummary, bins: Mapping[str, Any]) -> dict[str, Any]:

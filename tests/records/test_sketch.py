@@ -332,3 +332,24 @@ def test_draft_is_checked_and_not_released(tmp_path):
     assert "0 of 2 columns have faults" in done.output
     with pytest.raises(dp.DomainError, match="reviewed: False"):
         dp.Domain.read(tmp_path / "d.toml")
+
+
+def test_missing_text_of_numbers_is_missing_in_every_column(tmp_path):
+    rows = ["age,city,income", *(f"{30 + row},{'NA' if row % 9 == 0 else 'Bern'},{'NA' if row % 7 == 0 else row}"
+                                 for row in range(50))]  # fmt: skip
+    (tmp_path / "visits.csv").write_text("\n".join(rows))
+
+    draft = make_sketch(str(tmp_path / "visits.csv"))
+
+    assert draft.attributes["city"]["values"] == ["Bern"]
+    assert draft.attributes["city"]["nulls"] == draft.attributes["income"]["nulls"] == "category"
+    assert any('null_values = ["NA"] in [data]' in note for note in draft.notes)
+
+    dialect = Dialect(null_values=("NA",))
+    assert make_sketch(str(tmp_path / "visits.csv"), dialect).attributes == draft.attributes
+
+
+def test_text_that_no_number_misses_stays_a_value():
+    draft = sketch_domain(pa.table({"region": ["NA", "EU", "AS"] * 9, "age": [30, 40, 50] * 9}))
+    assert draft.attributes["region"]["values"] == ["AS", "EU", "NA"]
+    assert not any("null_values" in note for note in draft.notes)
