@@ -1,4 +1,4 @@
-"""Findings of a release: the dependences of two attributes, and the largest shares, that its noise cannot explain.
+"""Findings of a release: dependences of attributes, means of groups and largest shares that noise cannot explain.
 
 Let N be the estimated table of two attributes with n records, and p and q the shares of its margins. A cell departs
 from independence by D = N − n p q, which to first order is the answer of the linear query (e − p 1) ⊗ (e − q 1) with
@@ -9,28 +9,37 @@ n p (1 − p) q (1 − q). A cell is a finding if
 
 with the half width w of intervals that cover all M candidate cells of the release together (Bonferroni), and if the
 joint interval of its share in the group does not contain its share of all records. The cells of one attribute are
-compared with equal shares likewise. Candidates follow from the workload alone. Of each table the cell with the largest
-ratio of D to its error is told, dependences before shares.
+compared with equal shares likewise.
+
+For the mean m of a number with the range L … H, the group e departs by the answer of (e − p 1) ⊗ (v − m), with the
+values v of the cells of the number. The variance of its values is at most (H − m)(m − L), which takes the place of
+q (1 − q). A mean of a group is a finding if the joint interval of it does not contain m.
+
+Candidates follow from the workload alone. Of each table the cell with the largest ratio of D to its error is told,
+dependences and means before shares.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from dpscale.answers.number_statistics import mean_table
 from dpscale.answers.statistics import TooFewRecords, query_ratio
 from dpscale.answers.tables import LEVEL, LONGEST, LOOKED_AT, Answered, requested_attributes, requested_pairs
 from dpscale.answers.words import title_of, words_of
-from dpscale.base.display import percent, share_text
+from dpscale.base.display import percent, rounded, share_text
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
+from dpscale.domain.number import Number
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.simulated_errors import LONGER, TAIL
+from dpscale.workload.sums import MeanQueries
 
 MOST = 3
 
@@ -81,17 +90,58 @@ class Finding:
         return f"{of} have {cell}; of all records {percent(self.expected)}."
 
 
+@dataclass(frozen=True)
+class MeanFinding:
+    """Mean of a number in a group of records.
+
+    Attributes
+    ----------
+    names : AttributeSet
+        Attribute of the group, and the number.
+    cell : int
+        Of the group.
+    mean, low, high : float
+        With the joint interval.
+    error : float
+        Standard error of the mean.
+    expected : float
+        Mean of all records.
+    size : float
+        Departure over its error.
+    """
+
+    names: AttributeSet
+    cell: int
+    mean: float
+    low: float
+    high: float
+    error: float
+    expected: float
+    size: float
+
+    def sentence(self, domain: Domain) -> str:
+        """Return the finding in words."""
+        by, number = self.names
+        ends = [rounded(end, self.error) for end in (self.low, self.high)]
+        unit = f" {domain[number].words.unit}" * bool(domain[number].words.unit)
+        mean = f"{rounded(self.mean, self.error)}{unit} [{ends[0]} to {ends[1]}]"
+        of = f"of the records with {_cell(domain, by, self.cell)}"
+        every = rounded(self.expected, self.error)
+        return f"The mean of {title_of(domain, number)} {of} is {mean}; of all records {every}."
+
+
 def _cell(domain: Domain, name: str, cell: int) -> str:
     unit = domain[name].words.unit
     return f"{title_of(domain, name)} “{words_of(domain[name])[cell]}" + f" {unit}" * bool(unit) + "”"
 
 
-def findings(answered: Answered, most: int = MOST) -> list[Finding]:
+def findings(answered: Answered, most: int = MOST) -> list[Finding | MeanFinding]:
     """Return the largest findings of a release, at most one of a table; none without standard errors."""
     domain, noise = answered.estimates.workload.domain, answered.estimates.noise
     pairs = [names for names in requested_pairs(answered)[:LOOKED_AT] if _may_be_independent(answered, names)]
     singles = [(name,) for name in requested_attributes(answered, LONGEST)[:LOOKED_AT]]
-    candidates = sum(domain.cells(names) for names in (*pairs, *singles))
+    means = _requested_means(answered)
+    candidates = sum(domain.cells(names) for names in (*pairs, *singles)) + sum(domain[by].size for by, _ in means)
     if not candidates:
         return []
 
@@ -99,14 +149,26 @@ def findings(answered: Answered, most: int = MOST) -> list[Finding]:
     width, tail = half_width(level, noise), 1.0
     if not isinstance(answered.estimates, LeastSquaresEstimates):  # as of their simultaneous intervals
         tail += TAIL + LONGER * math.log(candidates)
-    found = list[Finding]()
-    for sets in (pairs, singles):
-        sizes = [(np.abs(one).max(), names, one) for names in sets if (one := _departures(answered, names)).size]
-        for largest, names, own in sorted(sizes, key=lambda one: -one[0]):
-            if len(found) == most or largest <= width * tail:
+
+    told = list[Finding | MeanFinding]()
+    for sets in ([*pairs, *means], singles):
+        departures = {names: _departures(answered, names) for names in sets}
+        sizes = {names: float(np.abs(ratios).max()) for names, ratios in departures.items() if ratios.size}
+        for names in sorted(sizes, key=lambda names: -sizes[names]):
+            if len(told) == most or sizes[names] <= width * tail:
                 break
-            found += _first(answered, names, own, width * tail, level)
-    return found
+            first = _first_mean if names[-1] in domain.number_names else _first
+            told += first(answered, names, departures[names], width * tail, level)
+    return told
+
+
+def _requested_means(answered: Answered) -> Sequence[AttributeSet]:
+    """Return an attribute and a number for each mean by cells of an attribute that the workload asks for."""
+    domain = answered.estimates.workload.domain
+    titles = {f"{MeanQueries.name}-{number}" for number in domain.number_names}
+    sets = [names for part in answered.estimates.workload.parts if part.name in titles for names in part.sets]
+    short = [names for names in sets if len(names) == 2 and domain[names[0]].size <= LONGEST]
+    return [names for names in short if not answered.estimates.extrapolates(names)][:LOOKED_AT]
 
 
 def _may_be_independent(answered: Answered, names: AttributeSet) -> bool:
@@ -121,29 +183,63 @@ def _may_be_independent(answered: Answered, names: AttributeSet) -> bool:
 def _departures(answered: Answered, names: AttributeSet) -> Floats:
     """Return the ratio of every cell's departure to its error; empty without estimates, or errors, or records.
 
-    Of one attribute only shares above the equal ones count.
+    Of one attribute only shares above the equal ones count. Of a mean the cells are those of the group.
     """
-    nothing = np.zeros(0)
     try:
-        values, _ = answered.cells(names)
-        total = float(values.sum())
-        if total <= 0:
-            return nothing
-        shares = [np.full(values.size, 1 / values.size)]
-        if values.ndim == 2:
-            shares = [values.sum(axis=1) / total, values.sum(axis=0) / total]
-        queries, sampling = np.ones((1, 1)), total
-        for own in shares:
-            queries = np.kron(queries, np.eye(own.size) - own[:, None])
-            sampling = np.multiply.outer(sampling, np.clip(own * (1 - own), 0, None))
-        departures, errors = answered.linear(names, queries.reshape(-1, *values.shape))
-    except PlanError:
-        return nothing
+        queries, sampling, shape = _departure_queries(answered, names)
+        ask = answered.spanned if len(shape) < len(names) else answered.linear
+        departures, errors = ask(names, queries)
+    except (PlanError, TooFewRecords):
+        return np.zeros(0)
+
     deviations = np.sqrt(errors**2 + np.ravel(sampling))
     if not np.isfinite(deviations).all():
-        return nothing
-    found = departures if values.ndim > 1 else np.maximum(departures, 0.0)
-    return np.divide(found, deviations, out=np.zeros_like(found), where=deviations > 0).reshape(values.shape)
+        return np.zeros(0)
+    shown = departures if len(names) > 1 else np.maximum(departures, 0.0)
+    return np.divide(shown, deviations, out=np.zeros_like(shown), where=deviations > 0).reshape(shape)
+
+
+def _departure_queries(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats, tuple[int, ...]]:
+    """Return the queries D of the cells of a table, their variances without dependence, and the shape of the cells.
+
+    Raises TooFewRecords for a table without estimated records.
+    """
+    domain = answered.estimates.workload.domain
+    if names[-1] in domain.number_names:
+        return _mean_queries(answered, names)
+
+    values, _ = answered.cells(names)
+    total = float(values.sum())
+    if total <= 0:
+        raise TooFewRecords("findings", "no estimated records", "some", "raise epsilon")
+
+    shares = [np.full(values.size, 1 / values.size)]
+    if values.ndim == 2:
+        shares = [values.sum(axis=1) / total, values.sum(axis=0) / total]
+    queries, sampling = np.ones((1, 1)), np.asarray(total)
+    for share in shares:
+        queries = np.kron(queries, np.eye(share.size) - share[:, None])
+        sampling = np.multiply.outer(sampling, np.clip(share * (1 - share), 0, None))
+    return queries.reshape(-1, *values.shape), sampling, values.shape
+
+
+def _mean_queries(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats, tuple[int, ...]]:
+    """Return the queries D of the groups of a mean, and their largest variances without dependence."""
+    by, name = names
+    domain = answered.estimates.workload.domain
+    number, groups = domain[name], domain[by].size
+    assert isinstance(number, Number)
+    valued = np.arange(number.size) != number.null_cell
+    counts, _ = answered.spanned(names, np.multiply.outer(np.eye(groups), valued.astype(float)))
+    total = float(counts.sum())
+    mean = mean_table(answered, name, (), LEVEL)["estimate"][0].as_py()
+    if total <= 0 or math.isnan(mean):
+        raise TooFewRecords("findings", "no estimated records", "some", "raise epsilon")
+
+    shares, (low, high) = np.clip(counts / total, 0, 1), number.ends
+    queries = np.multiply.outer(np.eye(groups) - shares[:, None], np.where(valued, number.cell_values - mean, 0.0))
+    variance = max((high - mean) * (mean - low), 0.0)
+    return queries, total * shares * (1 - shares) * variance, (groups,)
 
 
 def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float, level: float) -> Iterator[Finding]:
@@ -174,4 +270,21 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
             error = (ends[1] - ends[0]) / 2 / width
             told = float(np.clip(share, 0, 1)), float(low), float(high)
             yield Finding(names, names[at], cell[at], group, *told, error, expected, abs(float(sizes[cell])))
+            return
+
+
+def _first_mean(
+    answered: Answered, names: AttributeSet, sizes: Floats, least: float, level: float
+) -> Iterator[MeanFinding]:
+    """Yield the largest finding of a table of means, if there is any."""
+    by, number = names
+    groups, every = mean_table(answered, number, (by,), level), mean_table(answered, number, (), level)
+    expected = every["estimate"][0].as_py()
+
+    for cell in np.argsort(-np.abs(sizes), kind="stable").tolist():
+        if abs(sizes[cell]) <= least:
+            return
+        mean, error, low, high = (groups[name][cell].as_py() for name in ("estimate", "std_error", "low", "high"))
+        if math.isfinite(low + high) and not low <= expected <= high:
+            yield MeanFinding(names, cell, mean, low, high, error, expected, abs(float(sizes[cell])))
             return

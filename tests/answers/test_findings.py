@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import dpscale as dp
-from dpscale.answers.findings import findings
+from dpscale.answers.findings import MeanFinding, findings
 from dpscale.answers.tables import Answered
+from dpscale.domain import Domain
 from tests.answers.exact import estimates, measurement_plan
 
 DOMAIN = dp.Domain({"a": 3, "b": 4, "c": 2})
@@ -138,3 +139,71 @@ def test_estimates_without_errors_have_no_findings():
     exact = estimates(PLAN, draw_counts(np.random.default_rng(3), 3000, 0.9))
     assert findings(Answered(exact, "release"))
     assert findings(Answered(Unknown(), "release")) == []
+
+
+PAID = Domain.from_dict({
+    "attributes": {"group": {"kind": "coded", "size": 4}},
+    "numbers": {"cost": {"low": 0, "high": 100, "unit": "euros", "title": "Cost"}},
+})  # fmt: skip
+MEANS = dp.plan(dp.Workload(PAID).add("mean", of="cost", attributes=[("group",)]), mechanism="residual-planner")
+
+
+def draw_costs(random, records, more=0.0):
+    """Group and cost of records; those of group 0 cost more."""
+    group = random.integers(0, 4, records)
+    cost = np.where(random.random(records) < 0.3 + more * (group == 0), 100.0, 0.0)  # the largest variance of a mean
+    return group, cost
+
+
+def answered_costs(group, cost, random, scale=1.0):
+    counts = np.zeros((4, 2))
+    np.add.at(counts, group, np.stack([1 - cost / 100, cost / 100], axis=1))
+    return Answered(estimates(MEANS, counts, random, scale), "release")
+
+
+def of_means(own):
+    return [one for one in findings(own) if isinstance(one, MeanFinding)]
+
+
+def test_mean_that_depends_on_the_group_is_told():
+    random = np.random.default_rng(5)
+    group, cost = draw_costs(random, 4000, 0.2)
+    (told,) = of_means(answered_costs(group, cost, random))
+
+    assert told.cell == 0
+    assert told.expected == pytest.approx(cost.mean(), abs=0.5)
+    assert told.mean == pytest.approx(cost[group == 0].mean(), abs=1)
+    assert told.low > told.expected
+    words = told.sentence(PAID)
+    assert words.startswith("The mean of Cost of the records with group “0” is ")
+    assert " euros [" in words
+    assert "]; of all records " in words
+
+
+def test_size_of_a_mean_is_that_of_brute_force():
+    """The variance of D from all pairs of cells, and the largest variance of values in 0 … 100 with the mean m."""
+    random = np.random.default_rng(6)
+    group, cost = draw_costs(random, 4000, 0.3)
+    own = answered_costs(group, cost, random, 8.0)
+    (told,) = of_means(own)
+
+    single = np.eye(8).reshape(8, 4, 2)
+    values = own.linear(("group", "cost"), single)[0]
+    pairs = np.stack([single[i] + single[j] for i, j in product(range(8), repeat=2)])
+    errors = own.linear(("group", "cost"), pairs)[1].reshape(8, 8) ** 2
+    alone = np.diag(errors) / 4
+    covariance = (errors - alone[:, None] - alone) / 2
+    table = values.reshape(4, 2)
+    mean, share = 100 * table[:, 1].sum() / table.sum(), table[told.cell].sum() / table.sum()
+    query = np.outer(np.eye(4)[told.cell] - share, np.array([0.0, 100.0]) - mean).ravel()
+    variance = query @ covariance @ query + table.sum() * share * (1 - share) * (100 - mean) * mean
+    assert told.size == pytest.approx(abs(query @ values) / math.sqrt(variance), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0])
+def test_equal_means_give_no_finding(scale):
+    """At most 5 % of releases have a false one; 400 releases have more than 45 with a probability below 10^-6."""
+    random, false = np.random.default_rng(7), 0
+    for _ in range(400):
+        false += bool(of_means(answered_costs(*draw_costs(random, 2000), random, scale)))
+    assert false <= 45

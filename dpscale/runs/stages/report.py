@@ -15,7 +15,7 @@ import numpy as np
 import tomli_w
 
 from dpscale.answers import statistics, tables
-from dpscale.answers.findings import Finding, findings
+from dpscale.answers.findings import Finding, MeanFinding, findings
 from dpscale.answers.report import (
     Section,
     check_rendered,
@@ -61,7 +61,7 @@ LISTED = 60  # queries that are listed by predicates
 NUMBERS = 6  # figures of sums and means
 
 
-def headline_tables(answered: Answered, found: Sequence[Finding]) -> dict[str, Any]:
+def headline_tables(answered: Answered, found: Sequence[Finding | MeanFinding]) -> dict[str, Any]:
     """Return the estimated total, the tables that the job asks first, and those of the findings.
 
     Tables of one attribute that are implied by larger ones fill up the first group.
@@ -71,7 +71,8 @@ def headline_tables(answered: Answered, found: Sequence[Finding]) -> dict[str, A
     seen = {one.names for one in shown}
     if missing > 0:
         shown += [one for one in tables.singles(answered, ASKED + SINGLES) if one.names not in seen][:missing]
-    pairs = [*tables.shown_tables(answered, [one.names for one in found if one.group and one.names not in seen])]
+    dependent = [one.names for one in found if isinstance(one, Finding) and one.group and one.names not in seen]
+    pairs = [*tables.shown_tables(answered, dependent)]
     domain, drawn, texts = answered.estimates.workload.domain, list[dict[str, Any]](), list[str]()
     for place, one in enumerate([*shown, *pairs]):
         titles, words = titles_of(domain, one.names), tuple(words_of(domain[name]) for name in one.names)
