@@ -1,21 +1,13 @@
-"""Published tables: integer tables that add up, as CSV, Parquet or one Excel workbook, with a codebook and a readme.
-
-A Croissant file describes the tables to machines, which need it to find and load them. Croissant (MLCommons, version
-1.0) is a JSON-LD vocabulary on top of schema.org. A publication is a `Dataset` whose `distribution` lists the files
-with their SHA-256, and whose `recordSet` describes the columns of each table, with types of schema.org. The description
-contains names of files and columns, which the publication shows as well, and the words of domain file and job for
-readers. It has no web address, which the publisher adds.
-"""
+"""Published tables: integer tables that add up, as CSV, Parquet or one Excel workbook, with a codebook and a readme."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +17,7 @@ import numpy as np
 
 from dpscale.answers import statistics
 from dpscale.answers.controlled_rounding import adjust_to_constraints
+from dpscale.answers.croissant import FILE, describe
 from dpscale.answers.published_numbers import (
     COLUMNS as COLUMNS_OF_NUMBERS,
     STATISTIC,
@@ -36,6 +29,7 @@ from dpscale.answers.published_numbers import (
     label_column,
     number_tables,
 )
+from dpscale.answers.published_statements import HIDDEN, NO_CUBE, SQL, StatementRows, flag_rows, row_notes
 from dpscale.answers.published_trees import (
     CONTRADICTION,
     MOST_TREE_CELLS,
@@ -64,57 +58,6 @@ MOST_CELLS = 20_000
 BELOW_MINIMUM = "minimum"  # flag of counts that the minimum-frequency rule hides
 MOST_SETS = 2000
 UNCOUNTED = "its groups have no published counts, which --minimum compares"
-FILE = "croissant.json"
-CONFORMS = "http://mlcommons.org/croissant/1.0"
-ENCODINGS = {".csv": "text/csv", ".parquet": "application/x-parquet", ".txt": "text/plain",
-             ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"}  # fmt: skip
-TERMS = [
-    "citeAs",
-    "column",
-    "equivalentProperty",
-    "extract",
-    "field",
-    "fileObject",
-    "fileProperty",
-    "fileSet",
-    "format",
-    "includes",
-    "isLiveDataset",
-    "jsonPath",
-    "key",
-    "md5",
-    "parentField",
-    "path",
-    "recordSet",
-    "references",
-    "regex",
-    "repeated",
-    "replace",
-    "samplingRate",
-    "separator",
-    "source",
-    "subField",
-    "transform",
-]
-CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "sc": "https://schema.org/",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "dct": "http://purl.org/dc/terms/",
-    "conformsTo": "dct:conformsTo",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    **{term: f"cr:{term}" for term in TERMS},
-}
-COLUMNS = {
-    "count": "published number of records",
-    "value": "published value",
-    "std_error": "standard error of the estimate that the value comes from; empty: unknown",
-    "flag": "'unreliable' if the error is large for the value, 'minimum' if the count is below that of publication",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +65,9 @@ class Published:
     """Integer tables by attribute set, standard errors (nan if unknown), and omitted sets with reasons.
 
     `listed` has the answers of queries that are listed by predicates, by label and attributes: values without a margin
-    in common, each rounded alone. `numbers` has sums, means and other statistics of numbers. `notes` are lines for the
-    readme. `ends` has the 95 % intervals of the counts, from the estimates and not below 0.
+    in common, each rounded alone. `numbers` has sums, means and other statistics of numbers, `statements` the rows of
+    SELECT statements. `notes` are lines for the readme. `ends` has the 95 % intervals of the counts, from the estimates
+    and not below 0.
     """
 
     total: int
@@ -134,12 +78,19 @@ class Published:
     numbers: Sequence[NumberTable] = ()
     notes: Sequence[str] = ()
     ends: Mapping[AttributeSet, tuple[Floats, Floats]] = field(default_factory=dict)
+    statements: Sequence[StatementRows] = ()
 
 
-def publish(answered: Answered, requested: Sequence[AttributeSet], minimum: int = 0) -> Published:
-    """Return integer tables for the sets. Raises PlanError if not even the total is estimated.
+def publish(
+    answered: Answered,
+    requested: Sequence[AttributeSet],
+    minimum: int = 0,
+    statements: Sequence[StatementRows] = (),
+) -> Published:
+    """Return integer tables for the sets, and rows of statements. Raises PlanError if not even the total is estimated.
 
-    Tables of numbers whose groups have no published counts are omitted if counts below a minimum are hidden.
+    Tables of numbers whose groups have no published counts, and statements, are omitted if counts below a minimum are
+    hidden.
     """
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
     has_levels = names_levels(answered, requested)
@@ -151,9 +102,23 @@ def publish(answered: Answered, requested: Sequence[AttributeSet], minimum: int 
     uncounted = [
         one for one in numbers if minimum > (total if not one.by else 0) and "count" not in one.table.column_names
     ]
-    left_out = dict(found.left_out) | {(one.title,): UNCOUNTED for one in uncounted}
+    asked = {names for part in answered.estimates.workload.parts if part.name not in answered.selected
+             for names in part.sets} if statements else requested  # fmt: skip
+    left_out = {names: why for names, why in found.left_out.items() if names in asked}
+    left_out |= {(one.title,): UNCOUNTED for one in uncounted}
     numbers = [one for one in numbers if one not in uncounted]
-    return Published(total, found.tables, found.errors, left_out, listed, numbers, notes, ends)
+    if minimum:
+        left_out |= {(rows.name,): HIDDEN for rows in statements}
+        statements = ()
+    return Published(total, found.tables, found.errors, left_out, listed, numbers, notes, ends, statements)
+
+
+def in_formats(published: Published, formats: Sequence[str]) -> Published:
+    """Return what some of the formats can have: rows of statements are in csv, parquet and xlsx only."""
+    if not set(formats).isdisjoint(FORMATS):
+        return published
+    left_out = dict(published.left_out) | {(rows.name,): NO_CUBE for rows in published.statements}
+    return replace(published, left_out=left_out, statements=())
 
 
 def _ends(answered: Answered, names: AttributeSet) -> tuple[Floats, Floats] | None:
@@ -229,8 +194,12 @@ def below(names: AttributeSet, whole: Mapping[AttributeSet, Integers]) -> dict[A
     return {own: whole[own] for own in inside if not any(set(own) < set(other) for other in inside)}
 
 
-def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None) -> list[AttributeSet]:
+def chosen(
+    answered: Answered, sets: Sequence[Sequence[str]], degree: int | None, others: bool = False
+) -> list[AttributeSet]:
     """Return the named sets, or all sets of the workload with a degree.
+
+    `others` states that the publication has other tables, so that there need not be a small set.
 
     Raises
     ------
@@ -247,7 +216,7 @@ def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None
     has_totals = degree is None and any(
         names and not set(names) - domain.number_names for names in answered.estimates.workload.sets
     )
-    if not (fit or (has_totals and not named)) or len(named) > MOST_SETS:
+    if not (fit or others or (has_totals and not named)) or len(named) > MOST_SETS:
         got = f"{len(named):,} sets, {fit:,} of them of up to {max(most.values(), default=MOST_CELLS):,} cells"
         raise JobError("publish", got, f"1 to {MOST_SETS:,} sets", "select some with --set age,sex or --degree 2")
     return named
@@ -293,9 +262,10 @@ def write_published(
     tables |= {name: flagged(table, limit) for name, table in _listed_names(published)}
     tables |= {name: flag_values(one, limit) for name, one in _number_names(published)}
     tables = {name: with_minimum(table, minimum) for name, table in tables.items()}
+    rows = {name: flag_rows(own, limit) for name, own in _statement_names(published)}
     for kind in formats:
         if kind in FORMATS:
-            FORMATS[kind](folder, tables, release, description)
+            FORMATS[kind](folder, tables | rows, release, description)
         else:
             notes = [description, *flag_notes(limit, minimum), *([about["notes"]] if "notes" in about else [])]
             source = f"{about['publisher']}, release {release}" if "publisher" in about else f"release {release}"
@@ -306,7 +276,7 @@ def write_published(
     write_whole(folder / README, "\n".join([*words, *([""] if words else []), text]).encode())
     files = _files(folder)
     meanings = {axis.name: ". ".join(words) for axis in domain.axes if (words := _meaning(axis))}
-    described = describe(folder, files, tables, release, description, about, meanings)
+    described = describe(folder, files, tables | rows, release, description, about, meanings)
     write_whole(folder / FILE, json.dumps(described, indent=1, ensure_ascii=False).encode())
 
     return _files(folder)
@@ -396,6 +366,13 @@ def _number_names(published: Published) -> Iterator[tuple[str, NumberTable]]:
         yield _file_name(number, one.title.replace(" of ", "-").replace(" by ", "-")), one
 
 
+def _statement_names(published: Published) -> Iterator[tuple[str, StatementRows]]:
+    """Yield file names and rows of statements, after all tables."""
+    before = len(published.tables) + len(published.listed) + len(published.numbers)
+    for number, rows in enumerate(published.statements, start=before + 1):
+        yield _file_name(number, rows.name), rows
+
+
 def _file_name(number: int, name: str) -> str:
     """Return a file name without an ending, in characters that every file system accepts."""
     return f"{number:03d}-" + re.sub(r"[^A-Za-z0-9]+", "-", name)[:MOST_NAME].strip("-")
@@ -434,8 +411,9 @@ def readme(
     listed = [f"  {name}: {', '.join(names)}" for name, names in files.items()]
     listed += [f"  {name}: listed queries, each rounded alone" for name, _ in _listed_names(published)]
     listed += [f"  {name}: {one.description}" for name, one in _number_names(published)]
+    listed += [f"  {name}: {rows.line}" for name, rows in _statement_names(published)]
     out = [f"  {', '.join(names)}: {why}" for names, why in published.left_out.items()] or ["  none"]
-    numbers = column_notes(limit) if published.numbers else []
+    numbers = [*(column_notes(limit) if published.numbers else []), *(row_notes(limit) if published.statements else [])]
     if any(table.size >= MOST_ROWS for table in published.tables.values()):
         out.append(f"  tables of {MOST_ROWS:,} rows or more: in {BOOK} only, because no sheet has more rows")
 
@@ -529,8 +507,9 @@ def _as_xml(text: str) -> str:
 
 
 def _statistic(table: pa.Table) -> str:
-    """Return the description of a statistic of a number; "" for another table."""
-    return str((table.schema.metadata or {}).get(STATISTIC, b"").decode())
+    """Return the description of a statistic of a number, or the text of a statement; "" for another table."""
+    known = table.schema.metadata or {}
+    return str(known.get(STATISTIC, known.get(SQL, b"")).decode())
 
 
 def _escaped(table: pa.Table) -> pa.Table:
@@ -561,109 +540,3 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str, str], None]] = {
     "parquet": _all_parquet,
     "xlsx": _excel,
 }
-
-
-def describe(
-    folder: Path,
-    files: list[str],
-    tables: Mapping[str, pa.Table],
-    release: str,
-    description: str,
-    about: Mapping[str, str] = MappingProxyType({}),
-    meanings: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Return the Croissant description of a publication.
-
-    Parameters
-    ----------
-    folder : Path
-    files : list of str
-        Files of the publication, relative to the folder.
-    tables : mapping of str to pyarrow.Table
-        Tables by file name without an ending.
-    release : str
-        Public name of the release.
-    description : str
-        Text for people.
-    about : mapping of str to str
-        Words of the job for readers.
-    meanings : mapping of str to str
-        Descriptions of attributes and numbers.
-
-    Returns
-    -------
-    dict
-        JSON-LD.
-    """
-    return {
-        "@context": CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": CONFORMS,
-        "name": f"release-{release}",
-        **_published_by(about),
-        "description": " ".join([*([about["notes"]] if "notes" in about else []), description]),
-        "version": "1.0.0",
-        "distribution": [_file(folder, name) for name in files],
-        "recordSet": [_records(name, table, source, COLUMNS | dict(meanings)) for name, table in tables.items()
-                      if (source := _source(name, files)) is not None],
-    }  # fmt: skip
-
-
-def _published_by(about: Mapping[str, str]) -> dict[str, Any]:
-    """Return headline, licence and publisher in terms of schema.org."""
-    contact = (
-        {"contactPoint": {"@type": "sc:ContactPoint", "description": about["contact"]}} if "contact" in about else {}
-    )
-    publisher = {"@type": "sc:Organization", "name": about.get("publisher", ""), **contact}
-    found = {"headline": about.get("title"), "license": about.get("licence")}
-    return {key: text for key, text in found.items() if text} | (
-        {"publisher": publisher, "creator": publisher} if about.get("publisher") or contact else {}
-    )
-
-
-def _file(folder: Path, name: str) -> dict[str, Any]:
-    content = (folder / name).read_bytes()
-    return {
-        "@type": "cr:FileObject",
-        "@id": name,
-        "name": name,
-        "contentUrl": name,
-        "contentSize": f"{len(content)} B",
-        "encodingFormat": ENCODINGS.get(Path(name).suffix, "application/octet-stream"),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
-
-
-def _source(name: str, files: list[str]) -> str | None:
-    """Return the file that has a table of its own; None if it is only a sheet of a workbook."""
-    return next((file for file in (f"parquet/{name}.parquet", f"csv/{name}.csv") if file in files), None)
-
-
-def _records(name: str, table: pa.Table, file: str, meanings: Mapping[str, str]) -> dict[str, Any]:
-    fields = [_field(name, own, file, meanings) for own in table.schema]
-    return {"@type": "cr:RecordSet", "@id": name, "name": name, "field": fields}
-
-
-def _field(table: str, column: pa.Field, file: str, meanings: Mapping[str, str]) -> dict[str, Any]:
-    header = escape_formula(column.name) if file.endswith(".csv") else column.name  # as the files have it
-    description = {"description": meanings[column.name]} if column.name in meanings else {}
-    return {
-        "@type": "cr:Field",
-        "@id": f"{table}/{column.name}",
-        "name": column.name,
-        **description,
-        "dataType": _type_of(column.type),
-        "source": {"fileObject": {"@id": file}, "extract": {"column": header}},
-    }
-
-
-def _type_of(kind: pa.DataType) -> str:
-    """Return the type of schema.org."""
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_boolean(value):
-        return "sc:Boolean"
-    if pa.types.is_integer(value):
-        return "sc:Integer"
-    if pa.types.is_floating(value):
-        return "sc:Float"
-    return "sc:Date" if pa.types.is_date(value) else "sc:Text"

@@ -230,15 +230,18 @@ def _one(
     minimum: int,
 ) -> dict[str, Any]:
     """Publish one table and return its summary."""
-    from dpscale.answers.publish import chosen, publish as made, write_published
+    from dpscale.answers.publish import chosen, in_formats, publish as made, write_published
+    from dpscale.runs.selections import published_statements
 
-    published = made(release.answered, chosen(release.answered, sets, degree), minimum)
     table = opening.open_readable(release.path).table
+    statements = [] if sets or degree else published_statements(table)
+    requested = chosen(release.answered, sets, degree, bool(statements))
+    published = in_formats(made(release.answered, requested, minimum, statements), formats)
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats,
                             estimates.counted_words(table), minimum,
                             table.run.job.about.model_dump(exclude_none=True))  # fmt: skip
     return {
-        "sets": len(published.tables) + len(published.listed) + len(published.numbers),
+        "sets": sum(map(len, (published.tables, published.listed, published.numbers, published.statements))),
         "total": published.total,
         "left_out": len(published.left_out),
         "files": files,

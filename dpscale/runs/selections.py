@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.answers.published_statements import StatementRows
 from dpscale.answers.ratios import Figures
 from dpscale.answers.selections import selection_table, shown_rows
 from dpscale.answers.tables import Answered
@@ -65,6 +66,11 @@ def selected(run: TablePart, answered: Answered, name: str, level: float) -> pa.
 def read_rows(run: TablePart, name: str) -> pa.Table:
     """Return the rows of a statement as its file has them."""
     return pq.read_table(run.path / "answers" / FOLDER / f"{name}.parquet")
+
+
+def published_statements(run: TablePart) -> list[StatementRows]:
+    """Return every statement of a job with its rows, as a publication has them."""
+    return [StatementRows(name, statement.text, read_rows(run, name)) for name, statement in statements_of(run).items()]
 
 
 def selected_rows(run: TablePart, most: int) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
@@ -139,3 +140,62 @@ def test_published_files_have_no_live_formulas(tmp_path):
     for path in (tmp_path / "out").rglob("*.csv"):
         assert '"=' not in path.read_text()
         assert '"-y' not in path.read_text()
+
+
+STATEMENTS = """-- name: mean_age
+SELECT sex, AVG(age) AS mean, COUNT(*) AS n FROM t WHERE age >= 3 GROUP BY sex;
+-- name: few
+SELECT CASE WHEN code < 100 THEN '=low' ELSE 'high' END AS part, COUNT(*) AS n FROM t GROUP BY part"""
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    place, random = tmp_path_factory.mktemp("statements"), np.random.default_rng(0)
+    frame = pd.DataFrame({"code": random.integers(0, 70_000, 5000), "sex": random.choice(["F", "M"], 5000),
+                          "age": random.integers(0, 12, 5000)})  # fmt: skip
+    (place / "tables.sql").write_text(STATEMENTS)
+    frame.to_parquet(place / "t.parquet")
+    domain = {"attributes": {"code": {"kind": "coded", "size": 70_000}, "age": {"kind": "coded", "size": 12},
+                             "sex": {"kind": "categories", "values": ["F", "M"]}}}  # fmt: skip
+    (place / "t.domain.toml").write_text(tomli_w.dumps(domain))
+    job = {"data": {"path": "t.parquet", "domain": "t.domain.toml"}, "privacy": {"epsilon": 1, "delta": 1e-9},
+           "workload": [{"sql": "tables.sql"}]}  # fmt: skip
+    (place / "job.toml").write_text(tomli_w.dumps(job))
+    return dp.run(place / "job.toml", place / "run")
+
+
+def test_rows_of_statements_are_published_with_their_errors(answered, tmp_path):
+    out = tmp_path / "out"
+    result = publish(answered.path, "--out", out, "--format", "csv", "--format", "parquet", "--format", "xlsx")
+    assert result.exit_code == 0, result.output
+
+    told, query = pd.read_csv(next((out / "csv").glob("*mean-age.csv"))), answered.query("mean_age")
+    columns = [f"{name}{end}" for name in ("mean", "n") for end in ("", "_low", "_high", "_std_error")]
+    assert [name for name in told.columns if not name.endswith("_flag")] == ["sex", *columns]
+    for name in columns:
+        error = query[f"{name.split('_')[0]}_std_error"].min()
+        np.testing.assert_allclose(told[name], query[name], atol=error / 100)
+
+    few = pq.read_table(next((out / "parquet").glob("*few.parquet")))
+    assert few.schema.metadata[b"sql"].startswith(b"SELECT CASE WHEN code < 100")
+    assert {row["part"]: row["n_flag"] for row in few.to_pylist()} == {
+        row["part"]: "unreliable" if row["n_std_error"] > abs(row["n"]) / 2 else "" for row in few.to_pylist()
+    }
+    assert "'=low" in next((out / "csv").glob("*few.csv")).read_text()
+    assert "SELECT sex, AVG(age) AS mean" in (out / "README.txt").read_text()
+    assert "none" in (out / "README.txt").read_text().split("Omitted")[1]
+
+    described = {one["name"] for one in json.loads((out / "croissant.json").read_text())["recordSet"]}
+    assert {path.stem for path in (out / "parquet").iterdir()} == described
+
+
+@pytest.mark.parametrize(("option", "why"), [
+    (("--minimum", 5), "which --minimum compares"),
+    (("--format", "px"), "csv, parquet and xlsx only"),
+])  # fmt: skip
+def test_statements_that_a_publication_cannot_have_are_told(answered, tmp_path, option, why):
+    result = publish(answered.path, "--out", tmp_path / "out", *option, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["left_out"] == 2
+    assert (tmp_path / "out" / "README.txt").read_text().count(why) == 2
+    assert not [*(tmp_path / "out").rglob("*mean-age*")]
