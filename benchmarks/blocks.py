@@ -154,6 +154,17 @@ def sql(found: Figures) -> str:
     return f"{table(head, *rows)}\n\n{table(peer, *peers)}"
 
 
+def databases(found: Figures) -> str:
+    """Return a table of the times of counts from databases over those from Parquet."""
+    head = [f"`benchmarks/databases.py`: wall time over that of Parquet, {found['rows']:,.0f} rows of 7 columns",
+            "7 sets of 1 column", "21 of 2", "35 of 3"]  # fmt: skip
+    names = dict.fromkeys(key.split()[0] for key in found if key.endswith((" rows", " groups")))
+    ways = {"rows": "rows are read", "groups": "the database counts"}
+    rows = [[f"{name}: {words}", *(f"{found[f'{name} {degree} {way}']:.1f}" for degree in (1, 2, 3))]
+            for name in names for way, words in ways.items()]  # fmt: skip
+    return table(head, *rows)
+
+
 NOISE, POPULATION = "noise", "noise, sampling of the records"
 ADAPTIVE = "noise, shrinkage, selection (approximate)"
 COVERED = (  # statistic, what its interval covers, and the figures or the benchmark of its coverage

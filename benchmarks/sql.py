@@ -15,7 +15,7 @@ sum and its number of records (`dpscale.workload.sql.aggregates`). Printed for e
                  equal part of the same budget, over that of the same counts in one plan of all statements
 
 "mixed" and "nested" are on the RAND sample of the demo, "hospital" on the join of two tables of pipelines/hospital.
-The statements were written before they were planned.
+The statements are those of pipelines/sql, and were written before they were planned.
 """
 
 from __future__ import annotations
@@ -34,64 +34,7 @@ from dpscale.privacy import gdp_mu
 from dpscale.workload import Workload
 from dpscale.workload.sql.statements import Statement, read_statements
 
-MIXED = """
--- name: visits
-SELECT mdvis, COUNT(*) FROM rand GROUP BY mdvis;
--- name: plans
-SELECT lncoins, idp, COUNT(*) FROM rand GROUP BY lncoins, idp;
--- name: mean_visits
-SELECT lncoins, AVG(mdvis) FROM rand GROUP BY lncoins;
--- name: any_visit
-SELECT idp, COUNT(*) FILTER (WHERE mdvis > 0) / COUNT(*) AS share FROM rand GROUP BY idp;
--- name: many_visits
-SELECT disea, COUNT(*) FROM rand WHERE mdvis >= 10 GROUP BY disea;
--- name: health
-SELECT hlthg, hlthf, hlthp, COUNT(*) FROM rand GROUP BY hlthg, hlthf, hlthp;
--- name: limited
-SELECT CASE WHEN physlm < 0.5 THEN 'no' ELSE 'yes' END AS limited, SUM(mdvis) FROM rand GROUP BY limited;
--- name: incentive
-SELECT lpi, COUNT(*) FROM rand GROUP BY ROLLUP (lpi);
--- name: expenditure
-SELECT fmde, COUNT(*) FROM rand WHERE idp = 1 GROUP BY fmde;
--- name: poor_health
-SELECT hlthp, COUNT(*), SUM(mdvis) FROM rand GROUP BY hlthp;
--- name: ranges
-SELECT CASE WHEN mdvis = 0 THEN 'none' WHEN mdvis < 5 THEN 'few' ELSE 'many' END AS visits, idp, COUNT(*)
-FROM rand GROUP BY visits, idp;
--- name: all
-SELECT COUNT(*), AVG(mdvis) FROM rand
-"""
-NESTED = """
--- name: cube
-SELECT lncoins, idp, hlthp, COUNT(*) FROM rand GROUP BY CUBE (lncoins, idp, hlthp);
--- name: rollup
-SELECT disea, physlm, COUNT(*) FROM rand GROUP BY ROLLUP (disea, physlm);
--- name: pairs
-SELECT lncoins, idp, COUNT(*) FROM rand GROUP BY lncoins, idp;
--- name: rates
-SELECT lncoins, COUNT(*) FROM rand GROUP BY lncoins;
--- name: severe
-SELECT disea, COUNT(*) FROM rand GROUP BY disea;
--- name: half
-SELECT CASE WHEN disea < 10 THEN 'low' ELSE 'high' END AS burden, COUNT(*) FROM rand GROUP BY burden
-"""
-HOSPITAL = """
--- name: by_sex
-SELECT p.sex, e.kind, COUNT(*) FROM encounters e JOIN patients p USING (patient) GROUP BY p.sex, e.kind;
--- name: by_month
-SELECT e.month, COUNT(*) FROM encounters e JOIN patients p USING (patient) GROUP BY e.month;
--- name: quarters
-SELECT (e.month + 2) // 3 AS quarter, p.age, COUNT(*) FROM encounters e JOIN patients p USING (patient)
-GROUP BY quarter, p.age;
--- name: old
-SELECT p.sex, COUNT(*) FROM encounters e JOIN patients p USING (patient) WHERE p.age >= 65 GROUP BY p.sex;
--- name: emergencies
-SELECT p.age, COUNT(*) FILTER (WHERE e.kind = 'emergency') / COUNT(*) AS share
-FROM encounters e JOIN patients p USING (patient) GROUP BY p.age;
--- name: cube
-SELECT p.sex, p.age, e.kind, COUNT(*) FROM encounters e JOIN patients p USING (patient)
-GROUP BY CUBE (p.sex, p.age, e.kind)
-"""
+PIPELINES = Path(__file__).parent.parent / "pipelines"
 GOALS = {"mixed": 0.75, "nested": 0.6, "hospital": 0.6}
 BEST, GAP = 0.9, 1.005
 EPSILON, DELTA = 1.0, 1e-9
@@ -100,13 +43,14 @@ COUNTED = ("visits", "plans", "health")  # plain counts, which OpenDP's front en
 
 def files() -> Iterator[tuple[str, str, Domain]]:
     """Yield the name, text and domain of each file."""
+    texts = {name: (PIPELINES / "sql" / f"{name}.sql").read_text() for name in GOALS}
     rand = Domain.read(Path(dp.__file__).parent / "cli" / "demo" / "domain.toml")
-    yield "mixed", MIXED, rand
-    yield "nested", NESTED, rand
-    folder = Path(__file__).parent.parent / "pipelines" / "hospital"
+    yield "mixed", texts["mixed"], rand
+    yield "nested", texts["nested"], rand
+    folder = PIPELINES / "hospital"
     tables = {name: Domain.read(folder / f"{name}.domain.toml") for name in ("patients", "encounters")}
     joined = {f"{name}.{one.name}": one.describe() for name, own in tables.items() for one in own.attributes}
-    yield "hospital", HOSPITAL, Domain.from_dict({"attributes": joined})
+    yield "hospital", texts["hospital"], Domain.from_dict({"attributes": joined})
 
 
 def error_of(statements: list[Statement], domain: Domain) -> tuple[float, float]:
@@ -148,10 +92,10 @@ def session_error(statements: list[Statement], domain: Domain) -> tuple[float, f
     return math.fsum(errors) * cost, cost
 
 
-def against_opendp(domain: Domain) -> dict[str, float]:
+def against_opendp(text: str, domain: Domain) -> dict[str, float]:
     """Return the error of plain counts by OpenDP over that in the plan of all mixed statements."""
-    statements = read_statements(MIXED)
-    workload = Workload(domain).add_sql(MIXED)
+    statements = read_statements(text)
+    workload = Workload(domain).add_sql(text)
     plan, cost, found = dp.plan(workload), gdp_mu(EPSILON, DELTA) ** 2, {}
     deviations = opendp_deviations(domain, len(statements))
     for name in COUNTED:
@@ -210,7 +154,7 @@ def main() -> None:
             flush=True,
         )
     if given.opendp:
-        for name, ratio in against_opendp(next(files())[2]).items():
+        for name, ratio in against_opendp(*next(files())[1:]).items():
             figures[f"opendp {name}"] = ratio
             print(f"opendp    {name}: {ratio:.3f} times the error of the plan")
     if given.save:

@@ -27,6 +27,7 @@ from blocks import (
     commands,
     conclusions,
     counting,
+    databases,
     declared_parents,
     eigen_design,
     graphical,
@@ -224,7 +225,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
                  relational, scaling, shares, cluster_kills, large_job, many_sets,
                  wide, joint_plans, laws, pure_budgets, census_products, largest_errors, growth, reading, hdmm_paper,
                  query_smasher_paper, eigen_design, relational_paper, intervals, conclusions, leave_out, regression,
-                 sql, pair_ideas,
+                 sql, databases, pair_ideas,
                  multiple_tables, audits, rivals, row_rivals, wide_rivals, linked_chains, relational_rounds, commands,
                  profiles, many_rows, cluster_cost, units, wide_adaptive, install)
 }  # fmt: skip

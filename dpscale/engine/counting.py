@@ -25,6 +25,7 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.counting.count import Layout, count_by
 from dpscale.counting.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
+from dpscale.counting.grouped import count_groups
 from dpscale.counting.program import Program
 from dpscale.counting.weighted import PeriodWeights, count_weighted
 from dpscale.domain import Domain
@@ -239,6 +240,7 @@ def run_pass(
     checked: Sequence[str] = (),
     dropped: Mapping[Partition, Any] | None = None,
     weights: PeriodWeights | None = None,
+    grouped: bool = False,
 ) -> list[Any]:
     """Count one pass and return a handle of the exact counts of each shard.
 
@@ -254,6 +256,8 @@ def run_pass(
         Rows of a partition that are not counted, or handles of them.
     weights : PeriodWeights, optional
         Weights of the records by period; default: every record counts once.
+    grouped : bool
+        Whether the database counts.
     """
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
     cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
@@ -268,8 +272,8 @@ def run_pass(
             _task_count(one, cover, rows),
         )
 
-    if weights is not None:
-        items = [(group, replace(request, weights=weights)) for group, request in items]
+    if weights is not None or grouped:
+        items = [(group, replace(request, weights=weights, grouped=grouped)) for group, request in items]
     shared_requests = {request: engine.broadcast(request, "count") for _, request in items}
     tasks = [
         (shared_requests[request], group, tuple(checked), *dropped_rows(group, dropped or {}))
@@ -308,6 +312,8 @@ class CountRequest:
         Whether other tasks count the same shards over other rows.
     weights : PeriodWeights, optional
         Weights of the records by period.
+    grouped : bool
+        Whether the database counts.
     """
 
     first: int
@@ -315,6 +321,7 @@ class CountRequest:
     program: Program
     partial: bool = False
     weights: PeriodWeights | None = None
+    grouped: bool = False
 
     @property
     def range(self) -> range:
@@ -366,7 +373,9 @@ def count_shards(
     """
     without = dict(zip(bounded, dropped, strict=True))
     program, domain, weights = request.program, request.shards[0].domain, request.weights
-    if weights is None:
+    if request.grouped:
+        flat = count_groups(request.shards, partitions, checked)
+    elif weights is None:
         flat = count_by(program, domain, partitions, checked, without)
     else:
         flat = count_weighted(program, domain, partitions, weights, checked, without)

@@ -333,7 +333,8 @@ class ReconstructTable(Named):
 
 
 MOST_CELLS, PLANNING_SECONDS = 4_000_000_000, 3600.0
-LIMITS = ("scheduler", "memory", "max_sets", "max_cells", "planning_seconds")  # of [engine], outside the identity
+# keys of [engine] outside the identity of a job
+LIMITS = ("scheduler", "memory", "max_sets", "max_cells", "planning_seconds", "count_in_database")
 
 
 class EngineSettings(Settings):
@@ -345,6 +346,7 @@ class EngineSettings(Settings):
     max_sets: Annotated[int, Field(ge=1)] | None = None  # None: MOST_SETS; omitted from the digest of a job
     max_cells: Annotated[int, Field(ge=1)] | None = None
     planning_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    count_in_database: bool | None = None
 
     @field_validator("memory")
     @classmethod

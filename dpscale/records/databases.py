@@ -19,7 +19,7 @@ import hashlib
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,14 +29,16 @@ from typing import TYPE_CHECKING, Any
 from dpscale.base.arrow import pa, pc
 from dpscale.base.error_redaction import out_of_memory
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
-from dpscale.records.files import Dialect, OpenFile, RecordFormat, batch_rows
-from dpscale.storage.databases import FIELD, DatabaseAddress, connection_of, read_address
+from dpscale.storage.databases import FIELD, DatabaseAddress, connection_of
 
 if TYPE_CHECKING:
-    from dpscale.domain import Domain
+    pass
 
+COUNTED, GROUPED = "dpscale_count", "dpscale_grouping"
+MOST_GROUPED, MOST_TOGETHER = 30, 64  # columns and sets of a statement; PostgreSQL numbers sets of at most 31 columns
 RANGE_ROWS, RANGE_PAGES, PAGE_BYTES, ROW_BYTES = 1 << 19, 1 << 12, 1 << 13, 64
 MOST_RANGES = 10_000
+MOST_GROUPS = 1 << 17  # of a batch
 FIRST, LAST = -(1 << 63), (1 << 63) - 1  # ends of open ranges
 WORD = 1 << 64
 CHANGED = ("rows that changed while they were read", "the same rows at every reading",
@@ -71,10 +73,13 @@ class Connection(ABC):
         The table or query in the clause FROM.
     place : str
         Expression of the place of a row; empty for a query or view.
+    binary : str
+        Collation by which texts are equal only if their bytes are.
     """
 
     rows: str
     place: str
+    binary = 'COLLATE "C"'
 
     def __init__(self, address: DatabaseAddress) -> None:
         self.address = address
@@ -100,6 +105,28 @@ class Connection(ABC):
     @abstractmethod
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the columns of a range in batches, at least one column; `rows` is their desired length."""
+
+    def groups(self, sets: Sequence[tuple[str, ...]], part: Range) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
+        """Yield the groups of a range by each set of columns, with the number of rows in the column COUNTED."""
+        for names in sets:
+            shown = ", ".join([*map(quoted_name, names), f"count(*) AS {COUNTED}"])
+            grouped = f" GROUP BY {', '.join(map(quoted_name, names))}" if names else ""
+            for batch in self.answer(f"SELECT {shown} FROM {self.compared(names, part)}{grouped}", [*names, COUNTED]):
+                yield names, batch
+
+    def compared(self, names: Sequence[str], part: Range) -> str:
+        """Return columns of a range, in which texts are equal only if their bytes are."""
+        shown = [f"{self.by_bytes(name)} AS {quoted_name(name)}" for name in names] or ["1"]
+        return f"(SELECT {', '.join(shown)} FROM {self.rows}{self.condition(part)}) AS compared"
+
+    def by_bytes(self, name: str) -> str:
+        """Return the expression of a column whose texts are equal only if their bytes are."""
+        binary = f" {self.binary}" if pa.types.is_string(self.schema.field(name).type) else ""
+        return quoted_name(name) + binary
+
+    @abstractmethod
+    def answer(self, sql: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query with columns of some names, in batches."""
 
     @abstractmethod
     def close(self) -> None:
@@ -151,6 +178,24 @@ def _open_ranges(ends: Sequence[int], size: int) -> list[tuple[Range, int]]:
     return [(pair, size // len(pairs)) for pair in pairs]
 
 
+def _together(sets: Sequence[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
+    """Yield the sets of each statement."""
+    some, names = list[tuple[str, ...]](), set[str]()
+    for one in sets:
+        if some and (len(some) == MOST_TOGETHER or len(names.union(one)) > MOST_GROUPED):
+            yield some
+            some, names = [], set()
+        some.append(one)
+        names.update(one)
+    if some:
+        yield some
+
+
+def _grouping(names: Sequence[str], grouped: Sequence[str]) -> int:
+    """Return the value of GROUPING of some columns in the rows of a set: a bit for each column that it lacks."""
+    return sum(1 << place for place, name in enumerate(reversed(names)) if name not in grouped)
+
+
 class HashingConnection(Connection):
     """Connection to a database that computes hashes and returns Arrow data.
 
@@ -193,10 +238,28 @@ class HashingConnection(Connection):
         number, *found = self.ask(f"SELECT count(*), {sums} FROM {rows}")
         return [int(number), *(int(one or 0) % WORD for one in found)]
 
+    def groups(self, sets: Sequence[tuple[str, ...]], part: Range) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
+        for some in _together(sets):
+            names = list(dict.fromkeys(name for one in some for name in one))
+            known = {_grouping(names, one): one for one in some}
+            listed = ", ".join(map(quoted_name, names))
+            number = f"GROUPING({listed})" if names else "0"
+            grouped = ", ".join(f"({', '.join(map(quoted_name, one))})" for one in some)
+            sql = (f"SELECT {listed}{', ' if names else ''}count(*) AS {COUNTED}, {number} AS {GROUPED}"
+                   f" FROM {self.compared(names, part)} GROUP BY GROUPING SETS ({grouped})")  # fmt: skip
+            for batch in self.answer(sql, [*names, COUNTED, GROUPED]):
+                kinds = batch.column(GROUPED)
+                for kind in pc.unique(kinds).to_pylist():
+                    own = batch.filter(pc.equal(kinds, kind))
+                    yield known[kind], own.select([*known[kind], COUNTED])
+
     def statement(self, columns: Sequence[str], part: Range) -> str:
         """Return the query for the columns of a range; a scan of a table returns its rows in the order of places."""
         names, order = ", ".join(map(quoted_name, columns)), "" if self.place else f" ORDER BY {self.row_text}"
         return f"SELECT {names} FROM {self.rows}{self.condition(part)}{order}"
+
+
+COLLATED = ("text", "varchar", "bpchar", "char", "name")  # types of texts
 
 
 class PostgresConnection(HashingConnection):
@@ -256,12 +319,20 @@ class PostgresConnection(HashingConnection):
         pages = int(size) // PAGE_BYTES
         return _open_ranges(range(RANGE_PAGES, pages, RANGE_PAGES), int(size))
 
+    def by_bytes(self, name: str) -> str:
+        texts = _stated_type(self._columns.field(name)) in COLLATED
+        return quoted_name(name) + f" {self.binary}" * texts
+
     @cached_property
-    def schema(self) -> pa.Schema:
+    def _columns(self) -> pa.Schema:
+        """Columns as the driver describes them."""
         with self.open.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.rows} LIMIT 0")
-            found = cursor.fetch_record_batch().schema
-        return pa.schema([pa.field(one.name, _postgres_kind(one)) for one in found])
+            return cursor.fetch_record_batch().schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(one.name, _postgres_kind(one)) for one in self._columns])
 
     def ask(self, sql: str) -> tuple[Any, ...]:
         with self.open.cursor() as cursor:
@@ -269,9 +340,12 @@ class PostgresConnection(HashingConnection):
             return tuple(cursor.fetchone())
 
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
+        yield from _gathered(self.answer(self.statement(columns, part), columns), rows)
+
+    def answer(self, sql: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         with self.open.cursor() as cursor:
-            cursor.execute(self.statement(columns, part))
-            yield from _gathered(cursor.fetch_record_batch(), rows)
+            cursor.execute(sql)
+            yield from cursor.fetch_record_batch()
 
     def close(self) -> None:
         self.open.close()
@@ -279,8 +353,7 @@ class PostgresConnection(HashingConnection):
 
 def _postgres_kind(column: pa.Field) -> pa.DataType:
     """Return the type in which a column of the driver is read."""
-    stated = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-    name = stated.get("ADBC:postgresql:typname") or stated.get("POSTGRESQL:type", "")
+    stated, name = _metadata(column), _stated_type(column)
     if name == "numeric":
         modifier = int(stated.get("POSTGRESQL:typmod", -1)) - 4
         digits, scale = modifier >> 16 & 0xFFFF, modifier & 0x7FF
@@ -290,6 +363,16 @@ def _postgres_kind(column: pa.Field) -> pa.DataType:
         return pa.string()
     unread = name == "money" or (kind != column.type and not pa.types.is_string(kind))
     return unread_kind() if unread else kind
+
+
+def _metadata(column: pa.Field) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
+
+
+def _stated_type(column: pa.Field) -> str:
+    """Return the name of the type in the database."""
+    stated = _metadata(column)
+    return stated.get("ADBC:postgresql:typname") or stated.get("POSTGRESQL:type", "")
 
 
 def unread_kind() -> pa.DataType:
@@ -352,12 +435,17 @@ class DuckConnection(HashingConnection):
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
         yield from _gathered(self._arrow(self.statement(columns, part), rows), rows)
 
+    def answer(self, sql: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from self._arrow(sql, MOST_GROUPS)
+
     def close(self) -> None:
         self.open.close()
 
 
 class SqliteConnection(Connection):
     """Connection to a file of SQLite. Hashes are computed here, because SQLite has none."""
+
+    binary = "COLLATE BINARY"
 
     def __init__(self, address: DatabaseAddress, path: str) -> None:
         super().__init__(address)
@@ -424,11 +512,16 @@ class SqliteConnection(Connection):
 
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
         order = self.place or ", ".join(f"quote({quoted_name(name)})" for name in self.schema.names)
-        names, kinds = ", ".join(map(quoted_name, columns)), [self.schema.field(name).type for name in columns]
-        cursor = self.open.execute(f"SELECT {names} FROM {self.rows}{self.condition(part)} ORDER BY {order}")
+        names = ", ".join(map(quoted_name, columns))
+        sql = f"SELECT {names} FROM {self.rows}{self.condition(part)} ORDER BY {order}"
+        yield from self.answer(sql, columns, rows)
+
+    def answer(self, sql: str, names: Sequence[str], rows: int = MOST_GROUPS) -> Iterator[pa.RecordBatch]:
+        kinds = [pa.int64() if name == COUNTED else self.schema.field(name).type for name in names]
+        cursor = self.open.execute(sql)
         while batch := cursor.fetchmany(rows):
-            arrays = [_sqlite_array(*one) for one in zip(columns, kinds, zip(*batch, strict=True), strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, list(columns))
+            arrays = [_sqlite_array(*one) for one in zip(names, kinds, zip(*batch, strict=True), strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, list(names))
 
     def close(self) -> None:
         self.open.close()
@@ -465,7 +558,7 @@ def _sqlite_array(name: str, kind: pa.DataType, values: Sequence[object]) -> pa.
                     "convert the column, or CAST it in a query")  # fmt: skip
 
 
-def _gathered(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.RecordBatch]:
+def _gathered(reader: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of small batches in batches of about `rows` rows."""
     held: list[pa.RecordBatch] = []
     for batch in reader:
@@ -558,77 +651,3 @@ def connected(address: DatabaseAddress) -> Iterator[Connection]:
     scheme, place = connection_of(address)
     with database_faults(address), closing(KINDS[scheme](address, place)) as opened:
         yield opened
-
-
-class OpenRows(OpenFile):
-    """Columns and rows of an address."""
-
-    def __init__(self, path: str) -> None:
-        self.address = read_address(path)
-        with connected(self.address) as opened:
-            self.schema = opened.schema
-        self.names = self.schema.names
-
-    def kind(self, name: str) -> pa.DataType:
-        return self.schema.field(name).type
-
-    def batches(
-        self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "", domain: Domain | None = None
-    ) -> Iterator[Any]:
-        """Yield the columns of a range. Raises DataError if its content is not the expected one."""
-        part, read = tuple(row_groups), list(columns) or list(self.names[:1])
-        with connected(self.address) as opened:
-            if self.expected is not None and not opened.has_content(part, self.expected):
-                raise DataError(FIELD, *CHANGED)
-            for batch in opened.read(read, part, batch_rows(len(read))):
-                yield pa.RecordBatch.from_arrays([self._typed(name, batch.column(name)) for name in read], read)
-
-    def _typed(self, name: str, column: pa.Array) -> pa.Array:
-        """Return a column in its type. Raises DataError if a value has none."""
-        kind = self.kind(name)
-        if column.type == kind:
-            return column
-        stored = column.storage if isinstance(column, pa.ExtensionArray) else column
-        try:
-            if pa.types.is_fixed_size_binary(stored.type):
-                return pa.array([None if one is None else _uuid(one) for one in stored.to_pylist()], kind)
-            return pc.cast(stored, kind)
-        except pa.ArrowException:
-            pass
-        raise DataError(f"data column {name!r}", f"a value that {kind} does not represent", str(kind),
-                        "CAST the column in a query")  # fmt: skip
-
-
-def _uuid(value: bytes) -> str:
-    from uuid import UUID
-
-    return str(UUID(bytes=value))
-
-
-class DatabaseFormat(RecordFormat):
-    """Rows of a database: columns with names and types."""
-
-    name, title, suffixes = "database", "database", ()
-
-    def open(self, path: str, dialect: Dialect) -> OpenRows:
-        return OpenRows(path)
-
-    def row_bound(self, path: str, dialect: Dialect) -> int:
-        """Return the number of rows of all ranges."""
-        with connected(read_address(path)) as opened:
-            return int(opened.ask(f"SELECT count(*) FROM {opened.rows}")[0])
-
-
-DATABASE = DatabaseFormat()
-
-
-def ranges_of(path: str) -> list[tuple[Range, int]]:
-    """Return the ranges of the rows of an address, with their approximate numbers of bytes."""
-    with connected(read_address(path)) as opened:
-        return opened.ranges()
-
-
-def content_of_range(path: str, part: Range) -> RangeContent:
-    """Return the content of a range of the rows of an address."""
-    with connected(read_address(path)) as opened:
-        return opened.content(part)

@@ -19,7 +19,7 @@ from dpscale.base.arrow import pa
 from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.plugins import all_names, distribution_of, load
-from dpscale.records.databases import DATABASE
+from dpscale.records.database_rows import DATABASE
 from dpscale.records.files import CODECS, PLAIN, Dialect, RecordFormat, codec_of, first_bytes
 from dpscale.storage.databases import is_database
 from dpscale.storage.objects import is_url, of_store, store_faults

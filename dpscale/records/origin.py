@@ -22,7 +22,8 @@ from typing import NoReturn, cast
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain import Domain
-from dpscale.records.databases import WORD, RangeContent, content_of_range
+from dpscale.records.database_rows import content_of_range
+from dpscale.records.databases import WORD, RangeContent
 from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.formats import check_formats, format_of
 from dpscale.records.frames import FRAME, FramePartition

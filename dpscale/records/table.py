@@ -21,7 +21,7 @@ from dpscale.base.display import display_path
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.column_values import plain, plain_kind, repeated, same_value
-from dpscale.records.databases import ranges_of
+from dpscale.records.database_rows import ranges_of
 from dpscale.records.files import PLAIN, Dialect, OpenFile, RecordFormat, file_size
 from dpscale.records.formats import check_distinct, check_formats, format_of, other_delimiter, reading
 from dpscale.records.lake import Lake

@@ -23,6 +23,7 @@ from dpscale.contributions.unit_shards import UnitMap
 from dpscale.contributions.unit_totals import TotalRequest
 from dpscale.contributions.units import Bound, has_counted_row
 from dpscale.counting.count import Dropped
+from dpscale.counting.grouped import has_counted_group
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
@@ -47,6 +48,7 @@ from dpscale.runs.file_tags import Prints, check_same_files, record_tags
 from dpscale.runs.manifest import frame_tag
 from dpscale.runs.run import Run
 from dpscale.runs.table import TablePart, origin_of
+from dpscale.storage.databases import is_database
 
 
 @dataclass(eq=False)
@@ -78,12 +80,14 @@ class Source:
     def of(cls, part: TablePart, names: Sequence[str], engine: Engine) -> Source:
         """Open the columns of some attributes; the run has a noise key afterwards, if its noise is not drawn."""
         tables = [open_table(part, names, engine), *unit_tables(part), *part.lookup_tables]
+        if grouped := part.job.engine.count_in_database is True:
+            check_database_counts(part, tables[0], names)
         engine.check_file_access(part.path, tables[0].files)
         ensure_noise_key(part.key_owner)
         file_stamps = [stamps(table) for table in tables]
         if part.checks_rows and not is_open_to_no_rows(part.run):
             unit = part.job.data.unit_column if part.job.data.unit_nulls == "drop" else None
-            check_rows_exist(tables[0], names, engine, unit=unit)
+            check_rows_exist(tables[0], names, engine, unit=unit, grouped=grouped)
         return cls(part, engine, names, tables, file_stamps, snapshot_of(part, tables[0], engine))
 
     @property
@@ -117,9 +121,25 @@ class Source:
         """
         dropping = [name for name in self.names if self.part.domain[name].drops]
         weights = self.part.record_weights
-        handles = run_pass(self.engine, sets, self.groups, [*checked, *dropping], self.dropped, weights)
+        names, grouped = [*checked, *dropping], self.part.job.engine.count_in_database is True
+        handles = run_pass(self.engine, sets, self.groups, names, self.dropped, weights, grouped)
         self.check_unchanged()
         return handles
+
+
+def check_database_counts(part: TablePart, table: Table, names: Sequence[str]) -> None:
+    """Raise JobError if a database cannot count the sets of some attributes."""
+    bounded, numbers = part.job.data.unit_column is not None, part.domain.number_names.intersection(names)
+    for reason, remedy in (
+        ("true, and no rows of a database" if not is_database(table.root) else "", "state [data] database"),
+        ("true, and a privacy unit" if bounded else "", "leave it out: the rows of units are read"),
+        ("true, and numbers" if numbers else "", "leave it out: sums of numbers are computed from rows"),
+        ("true, and a growing table" if part.record_weights else "", "leave it out: rows are weighed by period"),
+        ("true, and cells that are searched" if part.declared.searches else "", "leave it out: values are read"),
+    ):
+        if reason:
+            takes = "a database, public cells, and rows as the privacy unit"
+            raise JobError("engine.count_in_database", reason, takes, remedy)
 
 
 def open_table(run: TablePart, names: Sequence[str], engine: Engine) -> Table:
@@ -220,7 +240,12 @@ def is_open_to_no_rows(run: Run) -> bool:
 
 
 def check_rows_exist(
-    table: Table, names: Sequence[str], engine: Engine, field: str = "data.path", unit: str | None = None
+    table: Table,
+    names: Sequence[str],
+    engine: Engine,
+    field: str = "data.path",
+    unit: str | None = None,
+    grouped: bool = False,
 ) -> None:
     """Raise DataError if no row of a table is counted.
 
@@ -236,6 +261,8 @@ def check_rows_exist(
         Name of the setting with the table's path.
     unit : str, optional
         Column whose rows without an id are dropped.
+    grouped : bool
+        Whether the database counts.
     """
     dropping = any(table.domain[name].drops for name in names) or any(part.where for part in table.partitions)
     seen = [one.seen for one in table.partitions if isinstance(one, FramePartition)]
@@ -243,8 +270,9 @@ def check_rows_exist(
         return  # a frame was read for its hash
     first, *rest = table.partitions
     domain = engine.broadcast(table.domain, "presence")
+    seek, more = (has_counted_group, ()) if grouped else (has_counted_row, (unit,))
     for parts in ([first], rest):
-        if any(engine.map(has_counted_row, [((one,), domain, list(names), unit) for one in parts], "presence")):
+        if any(engine.map(seek, [((one,), domain, list(names), *more) for one in parts], "presence")):
             return
     if states_no_rows(table):
         warnings.warn(f"{field}: the files of {table.root} state that they have no rows", UserWarning, stacklevel=2)

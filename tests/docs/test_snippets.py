@@ -44,7 +44,13 @@ SITE = (
     "docs/around/",
 )  # with the site's own directives
 NAMES = "docs/contract.md"  # lists names and what they give: no program
-ELSEWHERE = ("docs/tutorial.md", "docs/places.md", "docs/growing.md", "docs/databases.md")  # each run whole by a test
+ELSEWHERE = (
+    "docs/tutorial.md",
+    "docs/places.md",
+    "docs/growing.md",
+    "docs/databases.md",
+    "docs/sql-tutorial.md",
+)  # each run whole by a test
 PYTHON = [one for one in snippets_of("python") if one.page != NAMES]
 COMING = tuple(f"docs/coming/{name}.md" for name in ("opendp", "tumult", "sdv", "sql"))
 PAGES = tuple(f"docs/{name}.md" for name in ("answers", "frames", "refine", "index", "sql", "sessions"))
@@ -190,7 +196,9 @@ def test_statements_are_queries(snippet):
     assert dp.Workload(domain).add_sql(snippet.text).query_count > 0
 
 
-@pytest.mark.parametrize("snippet", [one for one in snippets_of("sql") if one.page != "docs/sql.md"], ids=str)
+@pytest.mark.parametrize(
+    "snippet", [one for one in snippets_of("sql") if one.page not in ELSEWHERE and one.page != "docs/sql.md"], ids=str
+)
 def test_sql_blocks_return_rows(snippet, place, monkeypatch):
     monkeypatch.chdir(place)
     duckdb = pytest.importorskip("duckdb")

@@ -11,7 +11,8 @@ from dpscale.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 MADE = {"tutorial.md": ["release/report.html", "smokers-by-age.csv"], "places.md": ["release/report.html"],
-        "growing.md": ["release/report.html"]}  # fmt: skip
+        "growing.md": ["release/report.html"],
+        "sql-tutorial.md": ["answers/report.html", "hospital/report.html"]}  # fmt: skip
 BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -25,7 +26,7 @@ def test_tutorial_runs(page, tmp_path, monkeypatch):
     for kind, file, text in BLOCK.findall((DOCS / page).read_text()):
         if kind == "python":
             exec(compile(text, page, "exec"), names)
-        elif kind == "toml" and file:
+        elif file:
             Path(file).write_text(text)
         elif kind == "console":
             for line in text.splitlines():
@@ -33,3 +34,9 @@ def test_tutorial_runs(page, tmp_path, monkeypatch):
                 result = CliRunner().invoke(main, arguments)
                 assert (program, result.exit_code) == ("dpscale", 0), f"{line}\n{result.output}"
     assert all(Path(file).exists() for file in MADE[page])
+
+
+@pytest.mark.parametrize(("block", "file"), [("tables.sql", "mixed.sql"), ("hospital.sql", "hospital.sql")])
+def test_statements_are_those_of_the_benchmark(block, file):
+    shown = {name: text for _, name, text in BLOCK.findall((DOCS / "sql-tutorial.md").read_text())}
+    assert shown[block] == (DOCS.parent / "pipelines" / "sql" / file).read_text()

@@ -30,11 +30,15 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence.bundle import write_bundle
 from dpscale.base.errors import DataError, DpscaleError, JobError
+from dpscale.counting.count import Layout, count
+from dpscale.counting.grouped import count_groups, has_counted_group
+from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.records import databases
 from dpscale.records.origin import as_seen, fingerprints, stamps
 from dpscale.records.table import Table
+from dpscale.records.where import EVERYTHING, read_where
 from dpscale.runs.opening import open_run
 from dpscale.storage.databases import read_address
 from tests.ledger import conftest as ledger_conftest
@@ -803,3 +807,115 @@ def test_job_of_a_moved_folder_is_the_same(
     places = Job.parse(job, moved).places
     assert places[f"sqlite:///{moved}/x.sqlite?table=visits"] == "sqlite:///x.sqlite?table=visits"
     check_same_answers(first, dp.run(job, run_dir="run"), exactly=True)
+
+
+# Counts by the database
+
+
+GROUPED = Domain.from_dict({"attributes": {
+    "sex": {"kind": "categories", "values": ["F", "M", "f"], "outside": "drop", "nulls": "category"},
+    "age": {"kind": "bins", "edges": [0, 30, 60, 80], "outside": "drop"},
+    "day": {"kind": "date", "by": "month", "low": "2024-01", "high": "2024-03"},
+    "ok": {"kind": "boolean"},
+}})  # fmt: skip
+SETS = tuple(
+    GROUPED.ordered(names) for names in ([], ["sex"], ["sex", "age"], ["day", "ok"], ["ok", "age", "sex", "day"])
+)
+
+
+def lower_some(table: pa.Table) -> pa.Table:
+    """Return the table with texts that differ in the case of their letters only."""
+    sex = [one.lower() if one and k % 7 == 0 else one for k, one in enumerate(table["sex"].to_pylist())]
+    return table.set_column(2, "sex", pa.array(sex, pa.string()))
+
+
+@pytest.fixture
+def without_case(tmp_path: Path, server: Server) -> dict[str, str]:
+    """Addresses of tables whose texts are compared without their case, each with the same rows."""
+    rows, columns = lower_some(rows_of(ROWS)), "person INTEGER, age INT, sex TEXT COLLATE NOCASE, day DATE, paid REAL"
+    fill_sqlite(tmp_path / "x.sqlite", rows, "copy")
+    with sqlite3.connect(tmp_path / "x.sqlite") as lite:
+        lite.execute(f"CREATE TABLE visits({columns}, ok BOOLEAN)")
+        lite.execute("INSERT INTO visits SELECT * FROM copy")
+    lite.close()
+    with duckdb.connect(str(tmp_path / "x.duckdb")) as db:
+        db.execute(f"CREATE TABLE visits({columns}, ok BOOLEAN)")
+        db.execute("INSERT INTO visits SELECT * FROM rows")
+    address = server.database()
+    fill_postgres(address, rows)
+    with connected(address) as db:
+        db.execute("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        db.execute("DROP VIEW shown")
+        db.execute("ALTER TABLE visits ALTER sex TYPE text COLLATE nocase")
+    files = {kind: f"{kind}:///{tmp_path / f'x.{kind}'}" for kind in ("sqlite", "duckdb")}
+    return files | {"postgresql": address}
+
+
+def test_padded_texts_of_postgres_are_counted_as_they_are_read(server: Server) -> None:
+    pytest.importorskip("adbc_driver_postgresql")
+    address = server.database()
+    with connected(address) as db:
+        db.execute("CREATE TABLE t(x char(3))")
+        db.execute("INSERT INTO t VALUES ('a'), ('A'), ('a'), ('bc')")
+    values = {"kind": "categories", "values": ["a  ", "A  ", "bc "], "outside": "reject"}
+    table = Table.open(address + "?table=t", domain := Domain.from_dict({"attributes": {"x": values}}))
+    layout = Layout(domain, (("x",),))
+    assert count(layout, table.partitions).tolist() == [2, 1, 1]
+    assert count_groups([layout], table.partitions).tolist() == [2, 1, 1]
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("where", ["", "person >= 200 and ok = true"])
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgresql"])
+def test_counts_by_the_database_are_those_of_its_rows(kind: str, where: str, without_case: dict[str, str]) -> None:
+    if kind == "postgresql":
+        pytest.importorskip("adbc_driver_postgresql")
+    address = f"{without_case[kind]}?table=visits"
+    table = Table.open(address, GROUPED, where=read_where(where) if where else EVERYTHING)
+    layout, checked = Layout(GROUPED, SETS), ["sex", "age"]
+    rows = count(layout, table.partitions, checked)
+    assert len(table.partitions) > 3
+    assert rows[0] > 0
+    np.testing.assert_array_equal(count_groups([layout], table.partitions, checked), rows)
+    halves = [Layout(GROUPED, SETS[:2]), Layout(GROUPED, SETS[2:])]
+    np.testing.assert_array_equal(count_groups(halves, table.partitions, checked), rows)
+    assert has_counted_group(table.partitions, GROUPED, checked)
+
+
+def counted_job(database: str, **engine: Any) -> dict[str, Any]:
+    job = job_of({"database": database, "table": "visits"})
+    del job["data"]["privacy_unit"], job["data"]["max_rows_per_unit"], job["workload"][1]
+    return job | {"privacy": {"rho": 0.5, "dataset": "visits"}, "engine": job["engine"] | engine}
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("kind", ["postgresql", "duckdb", "sqlite"])
+def test_only_counts_leave_a_database_that_counts(
+    kind: str, place: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = request.getfixturevalue("postgres") if kind == "postgresql" else f"{kind}:///x.{kind}"
+    rows = dp.run(counted_job(database), run_dir="rows")
+    monkeypatch.setattr(databases.KINDS[kind], "read", lambda *_: pytest.fail("rows are read"))
+    groups = dp.run(counted_job(database, count_in_database=True), run_dir="groups")
+    check_same_answers(rows, groups, exactly=True)
+    with pytest.raises(pytest.fail.Exception, match="rows are read"):  # the test sees a reading
+        dp.run(counted_job(database), run_dir="again", fresh=True)
+
+
+@pytest.mark.parametrize(("data", "others", "reason"), [
+    ({"path": "visits.parquet"}, {}, "no rows of a database"),
+    ({"database": "duckdb:///x.duckdb", "table": "visits", "privacy_unit": "person", "max_rows_per_unit": 2}, {},
+     "a privacy unit"),
+    ({"database": "duckdb:///x.duckdb", "table": "visits"},
+     {"workload": [{"family": "sum", "of": "paid", "attributes": [["sex"]]}]}, "numbers"),
+])  # fmt: skip
+def test_what_a_database_cannot_count_is_refused(
+    data: dict[str, Any], others: dict[str, Any], reason: str, place: Path
+) -> None:
+    job = counted_job("duckdb:///x.duckdb", count_in_database=True) | others
+    job["data"] = {"domain": "d.toml", **data}
+    with pytest.raises(JobError, match=f"engine.count_in_database: true, and {reason}"):
+        dp.run(job, run_dir="run")
+    if os.path.exists("ledger.sqlite"):
+        with Ledger.open("ledger.sqlite", create=False) as ledger:
+            assert ledger.summary()["datasets"] == {}
