@@ -20,19 +20,13 @@ import re
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpscale.base.arrow import pa, pc
-from dpscale.base.error_redaction import out_of_memory
-from dpscale.base.errors import DataError, DpscaleError, Unreadable
-from dpscale.storage.databases import FIELD, DatabaseAddress, connection_of
-
-if TYPE_CHECKING:
-    pass
+from dpscale.base.errors import DataError
+from dpscale.storage.databases import FIELD, DatabaseAddress
 
 COUNTED, GROUPED = "dpscale_count", "dpscale_grouping"
 MOST_GROUPED, MOST_TOGETHER = 30, 64  # columns and sets of a statement; PostgreSQL numbers sets of at most 31 columns
@@ -83,7 +77,15 @@ class Connection(ABC):
 
     def __init__(self, address: DatabaseAddress) -> None:
         self.address = address
-        self.rows = quoted(address.table) if address.table else f"({address.query.rstrip().rstrip(';')}\n) AS t"
+        self.rows = self.quoted(address.table) if address.table else f"({address.query.rstrip().rstrip(';')}\n) AS t"
+
+    def quoted_name(self, name: str) -> str:
+        """Return a name in SQL."""
+        return quoted_name(name)
+
+    def quoted(self, table: str) -> str:
+        """Return the name of a table in SQL, with its schema if it is stated."""
+        return ".".join(map(self.quoted_name, names_of(table)))
 
     @property
     @abstractmethod
@@ -128,6 +130,14 @@ class Connection(ABC):
     def answer(self, sql: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a query with columns of some names, in batches."""
 
+    def checked(
+        self, columns: Sequence[str], part: Range, rows: int, expected: RangeContent | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of a range. Raises DataError, at the latest at the end, if its content is another one."""
+        if expected is not None and not self.has_content(part, expected):
+            raise DataError(FIELD, *CHANGED)
+        yield from self.read(columns, part, rows)
+
     @abstractmethod
     def close(self) -> None:
         """End the transaction and close the connection."""
@@ -145,7 +155,7 @@ class Connection(ABC):
     @property
     def range_name(self) -> str:
         """Expression whose ranges are read: the place, or the column that the address names; empty without both."""
-        return self.place or (quoted_name(self.address.partition_by) if self.address.partition_by else "")
+        return self.place or (self.quoted_name(self.address.partition_by) if self.address.partition_by else "")
 
     def bound(self, value: int) -> str:
         """Return the end of a range in SQL."""
@@ -306,7 +316,7 @@ class PostgresConnection(HashingConnection):
 
     @property
     def _relation(self) -> str:
-        name = quoted(self.address.table).replace("'", "''")
+        name = self.quoted(self.address.table).replace("'", "''")
         return f"CAST(CAST('{name}' AS regclass) AS oid)"
 
     def bound(self, value: int) -> str:
@@ -340,7 +350,7 @@ class PostgresConnection(HashingConnection):
             return tuple(cursor.fetchone())
 
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
-        yield from _gathered(self.answer(self.statement(columns, part), columns), rows)
+        yield from gathered(self.answer(self.statement(columns, part), columns), rows)
 
     def answer(self, sql: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         with self.open.cursor() as cursor:
@@ -433,7 +443,7 @@ class DuckConnection(HashingConnection):
         return tuple(row)
 
     def read(self, columns: Sequence[str], part: Range, rows: int) -> Iterator[pa.RecordBatch]:
-        yield from _gathered(self._arrow(self.statement(columns, part), rows), rows)
+        yield from gathered(self._arrow(self.statement(columns, part), rows), rows)
 
     def answer(self, sql: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from self._arrow(sql, MOST_GROUPS)
@@ -503,7 +513,7 @@ class SqliteConnection(Connection):
         for place, *values in self.open.execute(
             f"SELECT {self.place or 0}, {names} FROM {self.rows}{self.condition(part)}"
         ):
-            high, low = divmod(_hash(values), WORD)
+            high, low = divmod(row_hash(values), WORD)
             rows, first, second, places = rows + 1, first + high, second + low, places + low * (2 * place + 1)
         return RangeContent(rows, (first % WORD, second % WORD), places % WORD)
 
@@ -527,7 +537,8 @@ class SqliteConnection(Connection):
         self.open.close()
 
 
-def _hash(row: Sequence[object]) -> int:
+def row_hash(row: Sequence[object]) -> int:
+    """Return a hash of 128 bits of the values of a row."""
     return int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest(), "big")
 
 
@@ -558,7 +569,7 @@ def _sqlite_array(name: str, kind: pa.DataType, values: Sequence[object]) -> pa.
                     "convert the column, or CAST it in a query")  # fmt: skip
 
 
-def _gathered(reader: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def gathered(reader: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of small batches in batches of about `rows` rows."""
     held: list[pa.RecordBatch] = []
     for batch in reader:
@@ -576,78 +587,6 @@ def names_of(table: str) -> list[str]:
     return [(inside.replace('""', '"') or plain).strip() for inside, plain in found]
 
 
-def quoted(table: str) -> str:
-    """Return the name of a table in SQL, with its schema if it is stated."""
-    return ".".join(map(quoted_name, names_of(table)))
-
-
 def quoted_name(name: str) -> str:
     """Return a name in SQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-KINDS: dict[str, Any] = {"postgresql": PostgresConnection, "duckdb": DuckConnection, "sqlite": SqliteConnection}
-FAULTS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
-    (("password authentication", "no password", "no pg_hba.conf entry", "authentication failed", "permission denied",
-      "state 42501", 'role "', "authentication method"),
-     "refuses this user", "a user who may read it",
-     'set PGUSER and PGPASSWORD, a service file, or database = "env:NAME"'),
-    (("state 42p01", "no such table", "catalog error: table", "state 3f000"), "has no such table", "a table or view",
-     "check the name, with its schema if it is not the default one"),
-    (("state 42883", "no such function", "catalog error: scalar function"), "has no such function", "functions of this"
-     " database", "fix the query"),
-    (("state 42703", "no such column", "binder error"), "has no such column", "columns of the tables", "fix the query"),
-    (("state 42601", "syntax error", "parser error", "incomplete input"), "is no SELECT statement of this database",
-     "one SELECT statement", "fix the query"),
-    (("state 25006", "read-only transaction", "only execute one statement", "attached in read-only"), "changes data",
-     "one SELECT statement", "read only"),
-    (("not a database", "not a valid duckdb", "newer version", "older version"), "is not a file of this database",
-     "a file that it can open", "check the path and the version"),
-    (("definition of service",), "names an unknown service", "a service of the service file",
-     "check PGSERVICEFILE or ~/.pg_service.conf"),
-    (("unable to open", "does not exist",), "does not exist", "an existing database", "check the name or path"),
-    (("different configuration", "conflicting lock", "could not set lock", "database is locked"),
-     "is open for writing elsewhere", "a database that is open for reading only", "close the other connection"),
-)  # fmt: skip
-
-
-class database_faults:  # noqa: N801, a context manager
-    """Convert errors of a driver to one sentence without their texts."""
-
-    def __init__(self, address: DatabaseAddress) -> None:
-        self.address = address
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or not isinstance(error, Exception) or isinstance(error, DpscaleError):
-            return
-        made = MemoryError() if out_of_memory(error) else _sentence(self.address, error)
-        try:
-            raise made
-        finally:
-            made.__cause__ = made.__context__ = None
-
-
-def _sentence(address: DatabaseAddress, error: Exception) -> DpscaleError:
-    if isinstance(error, ImportError):
-        package = "duckdb" if "duckdb" in str(error.name) else "adbc-driver-postgresql"
-        return DataError(FIELD, f"{address}, which requires the missing package {package}", "an installed driver",
-                         "pip install 'dpscale[databases]'")  # fmt: skip
-    text = f"state {getattr(error, 'sqlstate', '')} {error}".lower()
-    for fragments, got, takes, remedy in FAULTS:
-        if any(one in text for one in fragments):
-            return DataError(FIELD, f"{address} {got}", takes, remedy)
-    return Unreadable(FIELD, f"{address} cannot be read ({type(error).__name__})", "a database that can be reached",
-                      "check the address, the query and the server, and run again")  # fmt: skip
-
-
-@contextmanager
-def connected(address: DatabaseAddress) -> Iterator[Connection]:
-    """Open a read-only transaction; errors are one sentence."""
-    scheme, place = connection_of(address)
-    with database_faults(address), closing(KINDS[scheme](address, place)) as opened:
-        yield opened

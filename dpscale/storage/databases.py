@@ -19,6 +19,7 @@ from dpscale.base.errors import DataError
 
 FIELD = "data.database"
 SERVERS, FILES, VARIABLE = ("postgresql",), ("duckdb", "sqlite"), "env"
+WAREHOUSES = ("snowflake", "bigquery")  # whose addresses only an environment variable states
 SCHEMES = (*SERVERS, *FILES, VARIABLE)
 TAKES = "postgresql://HOST/NAME, duckdb:///FILE, sqlite:///FILE, or env:VARIABLE"
 KEYS = ("table", "query", "partition_by")
@@ -152,7 +153,7 @@ def connection_of(address: DatabaseAddress) -> tuple[str, str]:
     scheme, _, rest = stated.partition("://")
     if scheme == "postgres":
         scheme = SERVERS[0]
-    if scheme not in (*SERVERS, *FILES) or (scheme in FILES and not rest.startswith("/")):
+    if scheme not in (*SERVERS, *FILES, *WAREHOUSES) or (scheme in FILES and not rest.startswith("/")):
         got = "is not set" if not stated else "has no such address"
         raise DataError(FIELD, f"the environment variable {address.place} {got}", TAKES.rpartition(",")[0],
                         "set it here and on every worker")  # fmt: skip

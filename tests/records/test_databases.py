@@ -35,9 +35,10 @@ from dpscale.counting.grouped import count_groups, has_counted_group
 from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.records import databases
+from dpscale.records import database_rows, databases
 from dpscale.records.origin import as_seen, fingerprints, stamps
 from dpscale.records.table import Table
+from dpscale.records.warehouses import WarehouseConnection
 from dpscale.records.where import EVERYTHING, read_where
 from dpscale.runs.opening import open_run
 from dpscale.storage.databases import read_address
@@ -204,7 +205,7 @@ def test_tables_are_divided(folder: Path, postgres: str) -> None:
 
 def test_pages_are_read_by_a_range_scan(postgres: str) -> None:
     address = read_address(postgres + "?table=visits")
-    with databases.connected(address) as opened:
+    with database_rows.connected(address) as opened:
         plan = opened.open.cursor()  # type: ignore[attr-defined]
         plan.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
         plan.execute(f"EXPLAIN {opened.statement(['age'], (6, 12))}")  # type: ignore[attr-defined]
@@ -895,7 +896,7 @@ def test_only_counts_leave_a_database_that_counts(
 ) -> None:
     database = request.getfixturevalue("postgres") if kind == "postgresql" else f"{kind}:///x.{kind}"
     rows = dp.run(counted_job(database), run_dir="rows")
-    monkeypatch.setattr(databases.KINDS[kind], "read", lambda *_: pytest.fail("rows are read"))
+    monkeypatch.setattr(database_rows.KINDS[kind], "read", lambda *_: pytest.fail("rows are read"))
     groups = dp.run(counted_job(database, count_in_database=True), run_dir="groups")
     check_same_answers(rows, groups, exactly=True)
     with pytest.raises(pytest.fail.Exception, match="rows are read"):  # the test sees a reading
@@ -919,3 +920,69 @@ def test_what_a_database_cannot_count_is_refused(
     if os.path.exists("ledger.sqlite"):
         with Ledger.open("ledger.sqlite", create=False) as ledger:
             assert ledger.summary()["datasets"] == {}
+
+
+# Warehouses
+
+
+class PostgresWarehouse(WarehouseConnection):
+    """A warehouse whose driver is that of PostgreSQL."""
+
+    def connect(self, uri: str) -> Any:
+        from adbc_driver_postgresql.dbapi import connect
+
+        return connect(uri.replace("snowflake://", "postgresql://"))
+
+
+SELECTED = "SELECT person, age, sex, day, CAST(paid AS float8) AS paid, ok FROM visits"
+
+
+@pytest.fixture
+def warehouse(place: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Address of the rows of the file on a server, as one of a warehouse, and that of the server."""
+    pytest.importorskip("adbc_driver_postgresql")
+    address = server.database()
+    fill_postgres(address, rows_of(ROWS))
+    monkeypatch.setitem(database_rows.KINDS, "snowflake", PostgresWarehouse)
+    monkeypatch.setenv("WAREHOUSE", address.replace("postgresql://", "snowflake://"))
+    return address
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("keys", [{}, {"partition_by": "age"}])
+def test_answers_of_a_warehouse_are_those_of_the_file(keys: dict[str, str], place: Path, warehouse: str) -> None:
+    where = {"where": "age >= 20 and sex = 'F'"}
+    file = dp.run(job_of({"path": "visits.parquet", **where}), run_dir="file")
+    rows = dp.run(job_of({"database": "env:WAREHOUSE", "query": SELECTED, **keys, **where}), run_dir="warehouse")
+    check_same_answers(file, rows)
+    with connected(warehouse) as db:
+        db.execute("UPDATE visits SET age = age + 1 WHERE ctid = (SELECT min(ctid) FROM visits)")
+    with pytest.raises(DataError, match="from other data"):
+        dp.run(job_of({"database": "env:WAREHOUSE", "query": SELECTED, **keys, **where}), run_dir="warehouse")
+
+
+def test_reading_of_a_changed_warehouse_ends_with_an_error(place: Path, warehouse: str) -> None:
+    table = as_seen(
+        Table.open("env://WAREHOUSE?table=visits", dp.Domain.read("d.toml")), lambda call, items: map(call, items)
+    )
+    layout = Layout(table.domain, (("age",),))
+    assert count(layout, table.partitions).sum() == ROWS
+    with connected(warehouse) as db:
+        db.execute("UPDATE visits SET age = 17 WHERE ctid = (SELECT max(ctid) FROM visits)")
+    with pytest.raises(DataError, match="changed while they were read"):
+        count(layout, table.partitions)
+
+
+def test_warehouses_without_driver_and_their_counts_are_refused(
+    place: Path, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.open("env://WAREHOUSE?table=visits", dp.Domain.read("d.toml"))
+    with pytest.raises(JobError, match=r"engine\.count_in_database: true, and a warehouse"):
+        count_groups([Layout(table.domain, (("age",),))], table.partitions)
+    for kind in ("snowflake", "bigquery"):
+        monkeypatch.undo()
+        monkeypatch.setenv("WAREHOUSE", f"{kind}://project/data")
+        with pytest.raises(DataError, match=f"requires the missing package adbc-driver-{kind}"):
+            Table.open(
+                "env://WAREHOUSE?table=visits", dp.Domain.from_dict({"attributes": {"age": {"kind": "boolean"}}})
+            )
