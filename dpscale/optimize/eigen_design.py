@@ -64,7 +64,8 @@ class DesignPoint:
         self.scales = (costs / self.sums) ** (1 / (power + 1))
         self.leverage: Floats = self.scales @ sizes
         self.trace = float((self.scales * self.sums).sum())
-        self.ratio = (float(self.leverage.max()) * float(weights.sum()) / self.trace) ** power
+        with np.errstate(over="ignore"):  # of a point far from feasible
+            self.ratio = float(np.power(self.leverage.max() * weights.sum() / self.trace, power))
 
     def at(self, weights: Floats) -> DesignPoint:
         """Return the point of other weights."""

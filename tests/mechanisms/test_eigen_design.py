@@ -14,6 +14,7 @@ from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.baselines import fourier, hb, scaled, walsh, wavelet
 from dpscale.optimize.eigen_design import (
     LAPLACE_GAP,
+    DesignPoint,
     choose_design,
     complete_columns,
     eigen_design,
@@ -331,3 +332,7 @@ def test_charged_run_of_version_1_is_measured_by_its_own_plan(tmp_path, monkeypa
     assert len(release.plan.notes) == 1
     exact = np.histogram2d(frame()["a"], frame()["c"], bins=[range(5), range(6)])[0]
     assert np.abs(release.table(("a", "c"), family="prefix")["estimate"].iloc[-1] - exact.sum()) < 60
+
+
+def test_point_far_from_feasible_has_an_infinite_ratio():
+    assert DesignPoint(np.array([1.0, 1e-9]), np.eye(2), 2, np.array([0.0, 1e160])).ratio == math.inf
