@@ -36,6 +36,7 @@ STAGE_NAMES = ("allocate", *STAGES)
 @fresh_option
 @empty_option
 @scheduler_option
+@click.option("--performance-report", metavar="FILE", help="Write Dask's performance report of a run on a cluster.")
 @quiet_option
 @json_option
 def run(
@@ -46,6 +47,7 @@ def run(
     fresh: bool,
     empty: bool,
     scheduler: str | None,
+    performance_report: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -58,6 +60,10 @@ def run(
     """
     if only is not None and period is not None:
         raise JobError("--period", "given together with --only", "one of them", "leave one out")
+    if performance_report is not None:
+        from dpscale.engine.configuration import use_report
+
+        use_report(performance_report)
     directory = _begin(place, run_dir, fresh, empty and period is None, files_accessible=only != "plan")
     if period is not None:
         _run_period(directory, period, empty, scheduler, quiet, as_json)

@@ -13,7 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dpscale.base.display import display_path
+from dpscale.base.errors import JobError
 from dpscale.base.progress import Progress as Progress, silent as silent
+from dpscale.engine.configuration import REPORT, configured
 from dpscale.storage.scratch import Use
 
 
@@ -132,6 +135,12 @@ class Engine(ABC):
     @abstractmethod
     def check_file_access(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """Raise JobError if a worker cannot write in a folder or read some files as the driver does."""
+
+    def report_performance(self) -> None:
+        """Begin the performance report that Dask's configuration asks for. Raises JobError without a cluster."""
+        if file := configured(REPORT):
+            raise JobError(f"dpscale.{REPORT}", f"{display_path(file)}, for a run without a cluster", "a cluster",
+                           "leave it out, or state --scheduler")  # fmt: skip
 
     @abstractmethod
     def close(self) -> None:

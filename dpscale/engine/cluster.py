@@ -14,14 +14,18 @@ import secrets
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dpscale.base.display import display_path
 from dpscale.base.error_redaction import accepted
+from dpscale.base.errors import JobError
 from dpscale.engine import worker_checks
 from dpscale.engine.admission import Admission, ask
 from dpscale.engine.base import Engine, Progress, argument_tuples, silent
+from dpscale.engine.configuration import REPORT, configured
 from dpscale.engine.graphs import Graph, call_graph, exchange_graph, literal, reduction_graph
 from dpscale.engine.task_sizing import (
     Batches,
@@ -85,6 +89,7 @@ class ClusterEngine(Engine):
         self._restrictions: set[frozenset[str]] = set()  # workers of tasks that only some may get
         self._shown = ("check", 0, 0)  # last report of progress
         self._renewed = -math.inf
+        self._performance: Any = None
         self._threads, self._threads_time = dict[str, int](), -FRESH_SECONDS
 
     @property
@@ -334,10 +339,12 @@ class ClusterEngine(Engine):
         """Wait for a first worker; raise JobError if the versions of a worker differ from those of this process."""
         seconds = worker_seconds()
         with cluster_errors(self.client, "check"), _waiting():
-            end = monotonic() + seconds
+            end, call = monotonic() + seconds, None
             while not any(info["status"] == "running" for info in self.worker_info().values()):
                 if monotonic() > end:
                     raise no_workers(seconds)
+                if call is None:  # an adaptive cluster starts workers for tasks only
+                    call = self.client.submit(int, key=self._key_prefix("wake"))
                 sleep(JOIN_SECONDS)
                 self._report("wait for workers", 0, 1)
             self._admission.check_present()
@@ -356,8 +363,27 @@ class ClusterEngine(Engine):
         """Raise JobError if a worker cannot write in a folder or read some files; later workers are checked too."""
         self._admission.require(SameFiles(place(folder), tuple(str(file) for file in files)))
 
+    def report_performance(self) -> None:
+        if not (file := configured(REPORT)):
+            return
+        if find_spec("bokeh") is None:
+            raise JobError(f"dpscale.{REPORT}", f"{display_path(file)}, which requires the missing package bokeh",
+                           "an installed bokeh", "pip install bokeh, also on the machine of the scheduler")  # fmt: skip
+        from distributed import performance_report
+
+        self._performance = performance_report(filename=str(file), stacklevel=0)
+        with self.client.as_current():
+            self._performance.__enter__()
+
     def close(self) -> None:
         """Close the client if the engine opened it; a scheduler that does not answer delays this for a short time."""
+        if self._performance is not None:
+            try:
+                with self.client.as_current():
+                    self._performance.__exit__(None, None, None)
+            except Exception as error:  # the run is finished, and needs no report
+                warnings.warn(f"the performance report was not written ({type(error).__name__})", stacklevel=2)
+            self._performance = None
         self._admission.close()
         if self._owned:
             with suppress(Exception):

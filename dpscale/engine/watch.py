@@ -17,7 +17,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpscale.base.error_redaction import AGAIN, FIELD, RedactedCall, no_memory
-from dpscale.base.errors import DpscaleError, JobError, TransientError
+from dpscale.base.errors import DpscaleError, TransientError
+from dpscale.engine.configuration import configured_seconds
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -25,30 +26,17 @@ if TYPE_CHECKING:
 POLL_SECONDS = 2.0
 NOTICE_SECONDS = 1.0  # between notices of a request that waits
 MISSES = 3  # answers in a row that a lost scheduler does not give
-WORKER_SECONDS, ANSWER_SECONDS = 120.0, 20.0
 Answer = TypeVar("Answer")
 
 
 def worker_seconds() -> float:
     """Return the time to wait for a first worker: `dpscale.worker-wait` in Dask's configuration, for slow queues."""
-    return _configured("dpscale.worker-wait", WORKER_SECONDS)
+    return configured_seconds("worker-wait")
 
 
 def answer_seconds() -> float:
     """Return the time to wait for one answer of a worker or of the scheduler: `dpscale.worker-answer`."""
-    return _configured("dpscale.worker-answer", ANSWER_SECONDS)
-
-
-def _configured(name: str, default: float) -> float:
-    import dask
-    from dask.utils import parse_timedelta
-
-    configured = dask.config.get(name, default)
-    try:
-        return float(parse_timedelta(configured))
-    except (ValueError, TypeError, AttributeError, LookupError, OverflowError):  # depending on the value
-        raise JobError(name, f"{configured!r} in Dask's configuration",
-                       "seconds, or a number and a unit such as 90s, 30m or 1h", "fix it") from None  # fmt: skip
+    return configured_seconds("worker-answer")
 
 
 def run_limited(

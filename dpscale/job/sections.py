@@ -29,6 +29,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
 from dpscale.domain.public_totals import PublicTotal
+from dpscale.engine.configuration import configured, configured_number, refuse
 from dpscale.job.data import Address, Key, UnitSettings, key_columns
 from dpscale.mechanisms import DEFAULT, DEFAULT_OF_LINKED
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
@@ -36,7 +37,7 @@ from dpscale.privacy.protection import Protection
 from dpscale.records.origin import Origin
 from dpscale.relational.published import Rounds
 from dpscale.storage.objects import located
-from dpscale.workload import MARGINAL, MOST_SETS, Workload, family_named, family_names
+from dpscale.workload import MARGINAL, Workload, family_named, family_names
 from dpscale.workload.listed import LABEL, is_array_file
 from dpscale.workload.sql.selection import counts_units, squared_columns
 from dpscale.workload.sql.statements import DIALECT, Statement, read_statements
@@ -332,7 +333,6 @@ class ReconstructTable(Named):
     method: str = "auto"
 
 
-MOST_CELLS, PLANNING_SECONDS = 4_000_000_000, 3600.0
 # keys of [engine] outside the identity of a job
 LIMITS = ("scheduler", "memory", "max_sets", "max_cells", "planning_seconds", "count_in_database")
 
@@ -341,38 +341,46 @@ class EngineSettings(Settings):
     """Scheduler and limits of memory, sets, cells and planning. A seed marks the run as not private."""
 
     scheduler: str | None = None
-    memory: str = "4GiB"
+    memory: str | None = None
     seed: int | None = None
-    max_sets: Annotated[int, Field(ge=1)] | None = None  # None: MOST_SETS; omitted from the digest of a job
+    max_sets: Annotated[int, Field(ge=1)] | None = None  # None: of the configuration; omitted from the digest of a job
     max_cells: Annotated[int, Field(ge=1)] | None = None
     planning_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     count_in_database: bool | None = None
 
     @field_validator("memory")
     @classmethod
-    def _memory(cls, value: str) -> str:
-        if not MEMORY.match(value):
+    def _memory(cls, value: str | None) -> str | None:
+        if value is not None and not MEMORY.match(value):
             raise ValueError("it must be a size such as 4GiB")
         return value
 
     @property
     def most_sets(self) -> int:
         """Largest number of attribute sets of the workload, with their subsets."""
-        return self.max_sets or MOST_SETS
+        return self.max_sets or int(configured_number("max-sets"))
 
     @property
     def most_cells(self) -> int:
         """Largest number of cells of all sets that are counted."""
-        return self.max_cells or MOST_CELLS
+        return self.max_cells or int(configured_number("max-cells"))
 
     @property
     def longest_planning(self) -> float:
         """Largest number of seconds of planning a table."""
-        return self.planning_seconds or PLANNING_SECONDS
+        return self.planning_seconds or configured_number("planning-seconds")
+
+    @property
+    def memory_text(self) -> str:
+        """Largest memory of counting, as the job or Dask's configuration states it."""
+        return self.memory or str(configured("memory"))
 
     @property
     def bytes(self) -> int:
-        number, unit = MEMORY.match(self.memory).groups()  # type: ignore[union-attr]
+        """Largest memory of counting, in bytes."""
+        if (match := MEMORY.match(self.memory_text)) is None:
+            refuse("memory", self.memory_text, "a size such as 4GiB")
+        number, unit = match.groups()
         return int(float(number) * UNITS[unit[0].upper() + unit[1:]])
 
 

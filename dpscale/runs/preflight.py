@@ -166,7 +166,7 @@ def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engin
     _check_memory_setting(measurement_plan, memory, engine.workers)
     needed, what = reconstruction_memory(measurement_plan, job)
     if needed > max(job.engine.bytes, LEAST_MEMORY):
-        raise PlanError("engine.memory", f"{what} needs {format_bytes(needed)}", f"at most {job.engine.memory}",
+        raise PlanError("engine.memory", f"{what} needs {format_bytes(needed)}", f"at most {job.engine.memory_text}",
                         "raise it, leave the set out, or lower output.max_rows")  # fmt: skip
     needed, what = max(_memory_needs(measurement_plan, job, memory, engine.workers))
     engine.check_worker_memory(needed, what)

@@ -64,6 +64,7 @@ def run_stages(
         check_ledger_place(standing(run.job.privacy.ledger))
     engine = resolve(client, scheduler or run.job.engine.scheduler, progress)
     try:
+        engine.report_performance()
         run_requested(run, engine, only)
     finally:
         engine.close()

@@ -87,7 +87,7 @@ def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> Measur
 def check_planning_memory(problem: PlanningProblem, job: TableJob) -> None:
     """Raise PlanError if a fixed plan of so many sets does not fit the memory setting."""
     if (needed := planning_memory(problem.workload)) > max(job.engine.bytes, LEAST_MEMORY):
-        raise PlanError("engine.memory", f"planning needs {format_bytes(needed)}", f"at most {job.engine.memory}",
+        raise PlanError("engine.memory", f"planning needs {format_bytes(needed)}", f"at most {job.engine.memory_text}",
                         "raise it, or ask for fewer or smaller sets")  # fmt: skip
 
 
