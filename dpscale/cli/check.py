@@ -50,7 +50,7 @@ def check_domain(file: str, data: str | None, scheduler: str | None, as_json: bo
     read = Domain.read(file, draft=True)
     checked = _checked(read, data, scheduler, read_origin(data, written)) if data is not None else {}
     faults = checked.get("faults", [])
-    attributes = [_attribute(one) for one in read.attributes]
+    attributes = [attribute_facts(one) for one in read.attributes]
     if as_json:
         click.echo(json.dumps({"attributes": attributes, "reviewed": read.reviewed, **checked}))
     else:
@@ -74,7 +74,7 @@ def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> 
     return found
 
 
-def _attribute(one: Attribute) -> dict[str, Any]:
+def attribute_facts(one: Attribute) -> dict[str, Any]:
     assumed = {} if one.search is None else {"assumed": True}
     columns = {"columns": list(one.columns)} if len(one.columns) > 1 else {}
     return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column, **columns, **assumed}

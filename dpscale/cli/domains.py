@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,9 @@ from dpscale.base.display import display_path
 from dpscale.base.errors import JobError
 from dpscale.cli.group import main
 from dpscale.storage.objects import relative_path
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-9}  # of a draft
+ONE_WAY = ({"family": "marginal", "degree": 1},)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,18 +90,22 @@ def domain_sketch(
     click.echo(f"domain: {output}; review it, then set reviewed = true")
     if job_file:
         folder = Path(job_file).absolute().parent
-        dataset = Path(data.rstrip("/")).name.split(".")[0] or "data"
-        given: dict[str, Any] = {
-            key: list(one) if isinstance(one, tuple) else one for key, one in written.items() if one
-        }
         Path(job_file).write_text(
-            _draft_job(draft, _near(data, folder), _near(output, folder), dataset, given), "utf-8", newline="\n"
-        )
+            draft_job(draft, near_job(data, folder), near_job(output, folder), dataset_of(data), written),
+            "utf-8", newline="\n",
+        )  # fmt: skip
         click.echo(f"job: {job_file}; next: dpscale plan {job_file}, then dpscale run {job_file}")
 
 
-def _draft_job(draft: Sketch, path: str, domain: str, dataset: str, written: Mapping[str, Any]) -> str:
-    """Return the draft of a job with all one-way tables of a sketch.
+def draft_job(  # noqa: PLR0913
+    draft: Sketch,
+    path: str,
+    domain: str,
+    dataset: str,
+    written: Mapping[str, Any],
+    chosen: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Return the draft of a job, by default with all one-way tables of a sketch.
 
     Parameters
     ----------
@@ -107,25 +115,49 @@ def _draft_job(draft: Sketch, path: str, domain: str, dataset: str, written: Map
     dataset : str
         Name of the data in the ledger.
     written : mapping
-        Keys of [data] that state how files are written.
+        Options that state how files are written, which are keys of [data].
+    chosen : mapping
+        Content of the sections that a person has decided: `about`, `data` with the protected unit, `privacy` with the
+        budget, and `workload`.
     """
     from dpscale.job.sections import AboutTable
     from dpscale.records.sketch import toml_value
 
-    data = [f"{key} = {toml_value(value)}" for key, value in {"path": path, "domain": domain, **written}.items()]
+    def line(key: str, value: Any) -> str:
+        return f"{key} = {toml_value(value).replace('e-0', 'e-') if isinstance(value, float) else toml_value(value)}"
+
+    about, protected = chosen.get("about", {}), chosen.get("data", {})
+    given = {key: list(one) if isinstance(one, tuple) else one for key, one in written.items() if one}
     unit = draft.units[0] if draft.units else ""
-    proposal = [
-        "# A proposal, if a person (or household, …) may have several rows; max_rows_per_unit from public knowledge:",
-        f"# privacy_unit = {toml_value(unit)}",
-        "# max_rows_per_unit = 1",
-    ]
+    if unit and not protected:
+        proposal = [
+            "# A proposal, if a person (or household, …) may have several rows; max_rows_per_unit from public knowledge:",
+            f"# privacy_unit = {toml_value(unit)}",
+            "# max_rows_per_unit = 1",
+        ]
+    else:
+        row = "# one row is protected; privacy_unit and max_rows_per_unit protect persons"
+        proposal = [line(*one) for one in protected.items()] or [row]
+    workload = chosen.get("workload", ONE_WAY)
+    parts = [text for part in workload for text in ("", "[[workload]]", *_part_lines(part, line))]
     return "\n".join([
         "# A draft: choose the budget, the protected unit and the queries. `dpscale plan` prints the errors.",
-        "[about]", *(f'# {key} = ""' for key in AboutTable.model_fields), "", "[data]",
-        *data, *(proposal if unit else ["# one row is protected; privacy_unit and max_rows_per_unit protect persons"]),
-        "", "[privacy]", "epsilon = 1.0", "delta = 1e-9", f"dataset = {toml_value(dataset)}", "", "[[workload]]",
-        'family = "marginal"', "degree = 1  # a table for each attribute; 2 for each pair", "",
+        "[about]", *(line(key, about[key]) if key in about else f'# {key} = ""' for key in AboutTable.model_fields), "",
+        "[data]", *(line(*one) for one in {"path": path, "domain": domain, **given}.items()), *proposal, "",
+        "[privacy]", *(line(*one) for one in chosen.get("privacy", BUDGET).items()), line("dataset", dataset),
+        *parts, "",
     ])  # fmt: skip
+
+
+def _part_lines(part: Mapping[str, Any], line: Callable[[str, Any], str]) -> list[str]:
+    """Return the lines of a table [[workload]]."""
+    note = "  # a table for each attribute; 2 for each pair"
+    return [line(key, value) + (note if key == "degree" else "") for key, value in part.items()]
+
+
+def dataset_of(data: str) -> str:
+    """Return the name of data in the ledger, by their path."""
+    return Path(data.rstrip("/")).name.split(".")[0] or "data"
 
 
 def _check_new(option: str, path: str | None) -> None:
@@ -141,6 +173,6 @@ def _names(columns: tuple[str, ...]) -> list[str]:
     return [name.strip() for one in columns for name in one.split(",") if name.strip()]
 
 
-def _near(path: str, folder: Path) -> str:
+def near_job(path: str, folder: Path) -> str:
     """Return a path as a job in a folder names it: relative, unless it is an address."""
     return path if "://" in path else relative_path(path, folder)

@@ -43,14 +43,14 @@ class _Group(click.Group):
                 return super().invoke(context)
         except DpscaleError as error:
             show_cause(error)
-            click.echo(f"dpscale: {error}{_more(context, error)}", err=True)
+            click.echo(f"dpscale: {error}{more_about(error, context.invoked_subcommand)}", err=True)
             for note in getattr(error, "__notes__", ()):
                 if note != DEBUG_WARNING and not note.startswith("more: "):
                     click.echo(note, err=True)
             context.exit(error.exit_code)
         except MemoryError as error:  # its text may reveal the number of records
             show_cause(error)
-            click.echo(f"dpscale: {no_memory()}{_more(context, no_memory())}", err=True)
+            click.echo(f"dpscale: {no_memory()}{more_about(no_memory())}", err=True)
             context.exit(TransientError.exit_code)
         except KeyboardInterrupt:
             click.echo(STOPPED, err=True)
@@ -64,12 +64,12 @@ def _write_utf8() -> None:
             stream.reconfigure(encoding="utf-8")
 
 
-def _more(context: click.Context, error: DpscaleError) -> str:
+def more_about(error: DpscaleError, command: str | None = None) -> str:
     """Return where more is written about an error, unless its text names a page."""
     if re.search(r"see (docs|cluster)/", str(error)):
         return ""
     return (
-        f"; more: dpscale {context.invoked_subcommand} --help"
+        f"; more: dpscale {command} --help"
         if error.field.startswith("-")
         else f"; more: {error.more}"
     )

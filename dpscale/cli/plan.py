@@ -107,8 +107,8 @@ def plan_job(  # noqa: PLR0913
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
-            plans = _make_plans(read, jobs, run_dir, fresh, engine)
-            summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
+            plans = make_plans(read, jobs, run_dir, fresh, engine)
+            summaries = {name: plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
             for name, own in jobs.items() if costs else ():
                 summaries[name]["costs"] = _costs(own, plans[name], engine)
             for name in jobs if certify else ():
@@ -157,7 +157,7 @@ def _warn_of_files(job: Any) -> None:
             warn_left_out(own.path, own.format or "")
 
 
-def _make_plans(
+def make_plans(
     read: Any, jobs: Mapping[str, TableJob], run_dir: str | None, fresh: bool, engine: Engine
 ) -> dict[str, MeasurementPlan]:
     """Return the plan of every table; with a run directory, store the plans there."""
@@ -170,7 +170,7 @@ def _make_plans(
     return {name: table.measurement_plan for name, table in directory.tables.items()}
 
 
-def _plan_summary(
+def plan_summary(
     read: TableJob, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: Wanted | None
 ) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""

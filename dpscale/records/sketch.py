@@ -286,7 +286,8 @@ WARNING = (
     "Do not publish it."
 )
 READERS = 'words for readers, in every table: title, description, unit, and labels = {0 = "alive", 1 = "dead"}'
-PLACES = ('# title = ""',)
+TITLE = "title"
+PLACES = (f'# {TITLE} = ""',)
 MOST_LINES, WIDTH = 150, 110
 GROUPED = 100_000  # integers from which digits are grouped
 FEWEST_IDS = 20  # rows: with fewer, distinct values do not indicate an id
@@ -343,8 +344,13 @@ class Sketch:
     rules: tuple[str, ...] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
-    def text(self) -> str:
+    def text(self, reviewed: bool = False) -> str:
         """Return the domain file, with a privacy warning at the top and at most 150 lines for 120 columns.
+
+        Parameters
+        ----------
+        reviewed : bool
+            Whether a person has replaced bounds and values by public ones.
 
         Returns
         -------
@@ -376,7 +382,7 @@ class Sketch:
         amounts = ["", "# for sums and means: limits to which values are clipped"] if self.numbers else []
         amounts += [f"numbers.{_key(name)} = {_inline(table)}" for name, table in self.numbers.items()]
         amounts = amounts if len(amounts) <= room else []
-        return "\n".join([*comments, "", "reviewed = false", *amounts, "", *written, ""])
+        return "\n".join([*comments, "", f"reviewed = {toml_value(reviewed)}", *amounts, "", *written, ""])
 
     def __str__(self) -> str:
         return self.text()
@@ -684,7 +690,8 @@ def alike(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _tables(attributes: Mapping[str, Any], places: Sequence[str] = ()) -> list[str]:
     """Return lines with a table for each attribute and a key on each line, with places for words for readers."""
     return "\n\n".join(
-        "\n".join([f"[attributes.{_key(name)}]", *places, *(_wrapped(key, value) for key, value in table.items())])
+        "\n".join([f"[attributes.{_key(name)}]", *(() if TITLE in table else places),
+                   *(_wrapped(key, value) for key, value in table.items())])
         for name, table in attributes.items()
     ).split("\n")
 
@@ -696,7 +703,7 @@ def _rows(attributes: Mapping[str, Any]) -> list[str]:
 
 def _inline(table: Mapping[str, Any]) -> str:
     """Return a table on one line."""
-    return f"{{ {', '.join(f'{key} = {toml_value(value)}' for key, value in table.items())} }}"
+    return f"{{ {', '.join(f'{_key(key)} = {toml_value(value)}' for key, value in table.items())} }}"
 
 
 def _wrapped(key: str, value: Any) -> str:
@@ -717,6 +724,8 @@ def toml_value(value: Any) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, Mapping):
+        return _inline(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:_}" if abs(value) >= GROUPED else f"{value}"
     return tomli_w.dumps({"v": value}).removeprefix("v = ").removesuffix("\n")
