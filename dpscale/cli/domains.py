@@ -97,7 +97,7 @@ def domain_sketch(
         click.echo(f"job: {job_file}; next: dpscale plan {job_file}, then dpscale run {job_file}")
 
 
-def draft_job(  # noqa: PLR0913
+def draft_job(
     draft: Sketch,
     path: str,
     domain: str,
@@ -131,7 +131,8 @@ def draft_job(  # noqa: PLR0913
     unit = draft.units[0] if draft.units else ""
     if unit and not protected:
         proposal = [
-            "# A proposal, if a person (or household, …) may have several rows; max_rows_per_unit from public knowledge:",
+            "# A proposal, if a person (or household, …) may have several rows; "
+            "max_rows_per_unit from public knowledge:",
             f"# privacy_unit = {toml_value(unit)}",
             "# max_rows_per_unit = 1",
         ]

@@ -68,11 +68,7 @@ def more_about(error: DpscaleError, command: str | None = None) -> str:
     """Return where more is written about an error, unless its text names a page."""
     if re.search(r"see (docs|cluster)/", str(error)):
         return ""
-    return (
-        f"; more: dpscale {command} --help"
-        if error.field.startswith("-")
-        else f"; more: {error.more}"
-    )
+    return f"; more: dpscale {command} --help" if error.field.startswith("-") else f"; more: {error.more}"
 
 
 @contextmanager

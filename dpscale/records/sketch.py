@@ -690,8 +690,13 @@ def alike(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _tables(attributes: Mapping[str, Any], places: Sequence[str] = ()) -> list[str]:
     """Return lines with a table for each attribute and a key on each line, with places for words for readers."""
     return "\n\n".join(
-        "\n".join([f"[attributes.{_key(name)}]", *(() if TITLE in table else places),
-                   *(_wrapped(key, value) for key, value in table.items())])
+        "\n".join(
+            [
+                f"[attributes.{_key(name)}]",
+                *(() if TITLE in table else places),
+                *(_wrapped(key, value) for key, value in table.items()),
+            ]
+        )
         for name, table in attributes.items()
     ).split("\n")
 

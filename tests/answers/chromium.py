@@ -121,13 +121,16 @@ class DevToolsSession:
 
     async def write(self, selector, text):
         """Replace the text of a field by typing."""
-        await self.evaluate(f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); one.select(); }})()")
+        await self.evaluate(
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); one.select(); }})()"
+        )
         await self.send("Input.insertText", text=text)
 
     async def click(self, selector):
         """Click at the middle of an element, which must be visible there."""
         x, y = await self.evaluate(
-            f"""(() => {{ const one = document.querySelector({json.dumps(selector)}); one.scrollIntoView({{ block: "center" }});
+            f"""(() => {{ const one = document.querySelector({json.dumps(selector)});
+            one.scrollIntoView({{ block: "center" }});
             const box = one.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
             if (!one.contains(document.elementFromPoint(x, y))) throw Error("covered"); return [x, y]; }})()"""
         )
@@ -135,7 +138,10 @@ class DevToolsSession:
             await self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     async def resize(self, width, height):
-        await self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        await self.send("Emulation.setScrollbarsHidden", hidden=True)
+        await self.send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
 
     async def picture(self, path):
         """Write a screenshot of the whole page."""

@@ -6,51 +6,46 @@ other commands, so that both files and all refusals are the same.
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dpscale.base.errors import DpscaleError, JobError
+from dpscale.base.errors import DpscaleError
 from dpscale.cli.check import attribute_facts
-from dpscale.cli.domains import BUDGET, dataset_of, draft_job, near_job
+from dpscale.cli.domains import BUDGET, ONE_WAY, dataset_of, draft_job, near_job
 from dpscale.cli.group import more_about
 from dpscale.cli.outcome import command, near
 from dpscale.cli.plan import make_plans, missing_words, plan_summary, plan_text
 from dpscale.domain import Domain
 from dpscale.domain.attribute import PERIODS
-from dpscale.domain.domain_schema import KINDS, MORE, POLICIES
+from dpscale.domain.domain_schema import KINDS, POLICIES
 from dpscale.domain.words import WORDS
 from dpscale.job import Job
 from dpscale.job.sections import AboutTable
 from dpscale.records.sketch import WARNING, Sketch
 from dpscale.storage.files import write_private
 
-OFFERED = ("integer", "bins", "categories", "boolean", "date", "text-prefix")  # kinds; others are written by hand
+OFFERED = {
+    kind: KINDS[kind] | ({"format"} if kind == "date" else set())
+    for kind in ("integer", "bins", "categories", "boolean", "date", "text-prefix")
+}  # others are written by hand
 KEYS = ("low", "high", "edges", "values", "length", "by", "format")
 LISTS, NUMERIC = ("edges", "values"), ("low", "high", "edges", "length", "step")
 NUMBER = re.compile(r"[+-]?(\d{1,300}|(\d*\.\d+|\d+\.?)([eE][+-]?\d{1,4})?|\d+[eE][+-]?\d{1,4})", re.ASCII)
-MOST_SETS, SHOWN_SETS = 2000, 40  # whose errors are computed, and drawn
+SHOWN_SETS = 40  # whose errors are drawn
 BY_PERSON = "left out by the person who reviewed the draft"
 
 
 @dataclass(frozen=True)
 class Guide:
-    """The drafts for one table, and the folder that receives their files.
-
-    Attributes
-    ----------
-    sketch : Sketch
-    data : str
-    written : mapping
-        Options that state how files are written.
-    folder : Path
-    """
+    """The drafts for one table, and the folder of their files; `written` states how the data are written."""
 
     sketch: Sketch
     data: str
@@ -65,9 +60,9 @@ class Guide:
 
     def page(self) -> dict[str, Any]:
         """Return the values of the page's template."""
-        fields = {key: [kind for kind in OFFERED if key in KINDS[kind] | MORE.get(kind, set())] for key in KEYS}
+        fields = {key: [kind for kind in OFFERED if key in OFFERED[kind]] for key in KEYS}
         columns = [name for name in (*self.sketch.attributes, *self.sketch.omitted) if name]
-        return {"sketch": self.sketch, "warning": WARNING, "kinds": OFFERED, "fields": fields, "periods": PERIODS,
+        return {"sketch": self.sketch, "warning": WARNING, "kinds": list(OFFERED), "fields": fields, "periods": PERIODS,
                 "policies": POLICIES, "shown": shown, "files": self.files, "about": list(AboutTable.model_fields),
                 "units": list(dict.fromkeys((*self.sketch.units, *columns))), "budget": BUDGET, "data": self.data,
                 "words": WORDS[:3]}  # fmt: skip
@@ -80,21 +75,17 @@ class Guide:
         chosen : mapping
             `changes`: lists of table (attributes or numbers), name, key and text. `left_out`: attributes. `reviewed`,
             `about`, `unit`, `bound`, `epsilon`, `delta`, and `tables`: mappings with `attributes` and `of`, the
-            number of which means are asked, or with `degree`.
+            number of which means are asked; without `attributes` the counts of each one.
         """
         left = [name for name in chosen["left_out"] if name in self.sketch.attributes]
         numbers = {name: table for name, table in self.sketch.numbers.items() if table["from"] not in left}
         kept = {name: table for name, table in self.sketch.attributes.items() if name not in left}
-        domain, job = self.files
-        draft = replace(
-            self.sketch,
-            attributes=_changed(kept, chosen["changes"], "attributes"),
-            numbers=_changed(numbers, chosen["changes"], "numbers"),
-            omitted={**self.sketch.omitted, **dict.fromkeys(left, BY_PERSON)},
-        )
-        path = near_job(self.data, self.folder)
-        sections = _sections(chosen)
-        written = draft_job(draft, path, near_job(str(domain), job.parent), dataset_of(self.data), self.written, sections)
+        kept, numbers = (_changed(tables, chosen["changes"], group)
+                         for tables, group in ((kept, "attributes"), (numbers, "numbers")))  # fmt: skip
+        omitted = {**self.sketch.omitted, **dict.fromkeys(left, BY_PERSON)}
+        draft = replace(self.sketch, attributes=kept, numbers=numbers, omitted=omitted)
+        path, domain, dataset = near_job(self.data, self.folder), self.files[0].name, dataset_of(self.data)
+        written = draft_job(draft, path, domain, dataset, self.written, _sections(chosen))
         return draft.text(chosen["reviewed"]), written
 
     def draft(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +96,7 @@ class Guide:
             content = tomllib.loads(domain)
             read = Domain.from_dict({name: table for name, table in content.items() if name != "reviewed"})
             found["attributes"] = [attribute_facts(one) for one in read.attributes]
+            Job.parse(tomllib.loads(job), self.folder)
             Domain.from_dict(content)  # refuses a draft, so that it never leaves the memory
             found["plan"] = self._plan(domain, job)
         except DpscaleError as error:
@@ -119,45 +111,38 @@ class Guide:
         found = self.draft(chosen)
         if found["refused"] and (chosen["reviewed"] or not found["attributes"]):
             return found
-        present = [near(str(path)) for path in self.files if path.exists() or path.is_symlink()]
+        present = [path.name for path in self.files if path.exists() or path.is_symlink()]
         if present and not chosen.get("replace"):
             return {"present": present}
         for path, text in zip(self.files, (found["domain"], found["job"]), strict=True):
-            path.unlink(missing_ok=True)
-            write_private(path, text)
-        domain, job = (near(str(path)) for path in self.files)
+            place = path.with_name(f".{path.name}.{token_hex(4)}") if path.name in present else path
+            write_private(place, text)
+            place.replace(path)
         steps = ["check job", "plan", "run"] if chosen["reviewed"] else []
-        return {"written": [domain, job], "commands": [f"{command()} {step} {job}" for step in steps],
-                "refused": found["refused"]}  # fmt: skip
+        commands = [f"{command()} {step} {near(str(self.files[1]))}" for step in steps]
+        return {"written": [path.name for path in self.files], "commands": commands, "refused": found["refused"]}
 
     def _plan(self, domain: str, job: str) -> dict[str, Any]:
         """Return the figures of `dpscale plan` for the job, and the expected error of each set."""
         from dpscale.base.numerics import one_thread
         from dpscale.engine import resolve
         from dpscale.job.allocation import planned_jobs
-        from dpscale.runs.stages.preview import planned_risk
+        from dpscale.runs.stages.preview import MOST, RECORDS, planned_risk
 
         content = tomllib.loads(job)
         with TemporaryDirectory() as folder, one_thread():
-            place = Path(folder) / self.files[0].name
-            write_private(place, domain)
-            content["data"]["domain"] = str(place)
+            content["data"]["domain"] = str(Path(folder) / self.files[0].name)
+            write_private(content["data"]["domain"], domain)
             read = Job.parse(content, self.folder)
-            jobs, engine = planned_jobs(read), resolve(scheduler="synchronous")
-            try:
-                plans = make_plans(read, jobs, None, False, engine)
-                [(name, own)] = jobs.items()
-                summary = plan_summary(own, plans[name], engine, False, None)
-            finally:
-                engine.close()
+            [(name, own)] = planned_jobs(read).items()
+            with closing(resolve(scheduler="synchronous")) as engine:
+                planned = make_plans(read, {name: own}, None, False, engine)[name]
+                summary = plan_summary(own, planned, engine, False, None)
             summary |= {"rows": None, "notes": [], "attack_risk": planned_risk(own).describe()}
-            sets = plans[name].forecast(own.answer_budget(own.read_domain())).errors(MOST_SETS)
-            words = missing_words(read)
-        largest = sorted(sets, key=lambda one: -float(one["error"]))[:SHOWN_SETS]
-        text = "\n".join([plan_text(summary), *([words] if words else [])])
-        drawn = {"sets": [dict(one) for one in largest], "count": len(sets), "text": text}
-        whole: dict[str, Any] = json.loads(json.dumps({**drawn, "families": summary["families"], "curve": summary["curve"]}))
-        return whole
+            sets = planned.forecast(own.answer_budget(own.read_domain())).errors(MOST)
+            text = "\n".join(filter(None, [plan_text(summary), missing_words(read)]))
+        largest = [{"unit": RECORDS, **one} for one in sorted(sets, key=lambda one: -float(one["error"]))[:SHOWN_SETS]]
+        return {"sets": largest, "count": len(sets), "text": text, "curve": summary["curve"]}
 
 
 def shown(value: Any) -> str:
@@ -173,14 +158,14 @@ def _changed(tables: Mapping[str, Any], changes: Sequence[Sequence[str]], group:
         changed = {**table, **{key: text for key, text in texts.items() if key == "kind"}}
         kind = str(changed.get("kind", ""))
         changed |= {key: _value(key, text, kind) for key, text in texts.items() if key != "kind"}
-        known = KINDS.get(kind, set()) | MORE.get(kind, set()) | {"kind", *POLICIES, *WORDS}
+        known = OFFERED.get(kind, set()) | {"kind", *POLICIES, *WORDS}
         found[name] = {key: value for key, value in changed.items()
                        if value not in ("", [], {}) and (key in known or group == "numbers")}  # fmt: skip
     return found
 
 
 def _value(key: str, text: str, kind: str) -> Any:
-    """Return the value of a field: a list by lines, labels by lines with =, a number where one is meant, else a text."""
+    """Return the value of a field: a list by lines, labels by lines with =, a number where one is meant, or a text."""
     lines = [line for line in text.splitlines() if line.strip()]
     if key == WORDS[3]:
         return {name.strip(): label.strip() for name, _, label in (line.partition("=") for line in lines)}
@@ -192,26 +177,23 @@ def _value(key: str, text: str, kind: str) -> Any:
 def _number(text: str) -> Any:
     """Return the number that a text states, else the text, which the reader of the file refuses."""
     text = text.strip()
-    if not NUMBER.fullmatch(text):
-        return text
-    return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    return (int(text) if text.lstrip("+-").isdigit() else float(text)) if NUMBER.fullmatch(text) else text
 
 
 def _sections(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of the job that a person has decided."""
     unit = {"privacy_unit": chosen["unit"], "max_rows_per_unit": _number(chosen["bound"])} if chosen["unit"] else {}
-    privacy = {key: _number(chosen[key]) for key in BUDGET if chosen[key].strip()}
-    privacy = {key: BUDGET[key] if value == BUDGET[key] else value for key, value in privacy.items()}
+    amounts = {key: _number(chosen[key]) for key in BUDGET if chosen[key].strip()}
     workload = list[dict[str, Any]]()
     for table in chosen["tables"]:
-        kind = {"family": "mean", "of": table["of"]} if table.get("of") else {"family": "marginal"}
-        same = next((part for part in workload if "attributes" in part and kind.items() <= part.items()), None)
-        if "degree" in table:
-            workload.append({**kind, "degree": table["degree"]})
-        elif same is None:
-            workload.append({**kind, "attributes": [table["attributes"]]})
-        else:
-            same["attributes"].append(table["attributes"])
+        part = {"family": "mean", "of": table["of"]} if table.get("of") else dict(ONE_WAY[0])
+        if "attributes" in table:
+            part.pop("degree", None)
+            same = next((own for own in workload if own == part | {"attributes": own.get("attributes")}), None)
+            part["attributes"] = [*(same or {}).get("attributes", []), table["attributes"]]
+            workload = [own for own in workload if own is not same]
+        workload.append(part)
     about = {key: text.strip() for key, text in chosen["about"].items() if text.strip()}
-    return {"about": about, "data": {key: value for key, value in unit.items() if value != ""}, "privacy": privacy,
-            "workload": workload}  # fmt: skip
+    privacy = {key: BUDGET[key] if value == BUDGET[key] else value for key, value in amounts.items()}
+    data = {key: value for key, value in unit.items() if value != ""}
+    return {"about": about, "data": data, "privacy": privacy, "workload": workload}

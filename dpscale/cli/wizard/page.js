@@ -1,6 +1,6 @@
 "use strict";
 const all = (selector, node = document) => [...node.querySelectorAll(selector)], at = (id) => document.getElementById(id);
-const steps = all("section[data-step]"), fields = all("[data-key]"), tables = [{ degree: 1 }];
+const steps = all("section[data-step]"), fields = all("[data-key]"), tables = [{}];
 const made = (name, text = "", more = {}) => Object.assign(document.createElement(name), { textContent: text, ...more });
 const drawn = (name, more, text = "") => {
   const node = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -29,9 +29,9 @@ async function post(path, content) {
 async function draft() {  // one request at a time, and the last choices at the end
   again = busy;
   if (busy) return;
-  busy = true;
+  at("main").ariaBusy = busy = true;
   const found = await post("draft", chosen());
-  busy = false;
+  at("main").ariaBusy = busy = false;
   show(found);
   if (again) draft();
 }
@@ -41,20 +41,21 @@ function show(found) {
   const facts = new Map((found.attributes ?? []).map((one) => [one.name, `${one.kind}, ${one.cells} cells`]));
   for (const one of all("[data-facts]")) one.textContent = facts.get(one.dataset.facts) ?? "";
   at("text").textContent = found.plan?.text ?? "";
-  at("errors").replaceChildren(...(found.plan?.sets.length ? [curve(found.plan.curve), bars(found.plan)] : []));
+  const units = new Set((found.plan?.sets ?? []).map((one) => one.unit));
+  at("errors").replaceChildren(...(units.size ? [curve(found.plan.curve)] : []), ...[...units].map((one) => bars(found.plan, one)));
 }
-function bars(plan) {
-  const table = made("table", "", { className: "bars" }), most = Math.max(...plan.sets.map((one) => one.error));
-  const more = plan.count > plan.sets.length ? `, the ${plan.sets.length} largest of ${plan.count}` : "";
-  table.append(made("caption", `Expected error of a cell, by table${more}`));
-  for (const one of plan.sets) {
+function bars(plan, unit) {
+  const table = made("table", "", { className: "bars" }), sets = plan.sets.filter((one) => one.unit === unit);
+  const more = plan.count > plan.sets.length ? `, the ${plan.sets.length} largest of ${plan.count} tables` : "";
+  table.append(made("caption", `Expected error of a cell, in ${unit}${more}`));
+  for (const one of sets) {
     const row = table.insertRow(), bar = made("i"), track = made("span", "", { className: "track" });
-    row.append(made("th", `${one.attributes.join(" × ") || "the total"} (${one.name})`, { scope: "row" }));
-    bar.style.width = `${100 * one.error / most}%`;
+    bar.style.width = `${100 * one.error / Math.max(...sets.map((other) => other.error))}%`;
     track.append(bar);
+    row.append(made("th", one.attributes.join(" × ") || "the total", { scope: "row" }));
     row.insertCell().append(track);
     row.cells[1].className = "bar";
-    row.insertCell().append(`± ${short(one.error)} ${one.unit ?? "records"}`);
+    row.insertCell().append(`± ${short(one.error)}`);
   }
   return table;
 }
@@ -72,7 +73,7 @@ function curve(points) {
 }
 function wanted() {
   at("wanted").replaceChildren(...tables.map((one, place) => {
-    const text = one.degree ? "counts, a table for each column" : `${one.of ? `means of ${one.of}` : "counts"} by ${one.attributes.join(" × ") || "nothing, the total"}`;
+    const text = !one.attributes ? "counts, a table for each column" : `${one.of ? `means of ${one.of}` : "counts"} by ${one.attributes.join(" × ") || "nothing, the total"}`;
     const row = made("li", `${text} `), button = made("button", "Remove", { type: "button" });
     button.setAttribute("aria-label", `Remove ${text}`);
     button.onclick = () => { tables.splice(place, 1); wanted(); at("add").focus(); };
@@ -93,7 +94,7 @@ async function write(replace) {
   const found = await post("write", { ...chosen(), replace }), lines = [];
   at("replace").hidden = !found.present;
   if (found.present) lines.push(made("p", `${found.present.join(" and ")} exist${found.present[1] ? "" : "s"}: replace?`));
-  if (found.written) lines.push(made("p", `written: ${found.written.join(", ")}`), ...found.commands.map((one) => made("pre", one)));
+  if (found.written) lines.push(made("p", `Written: ${found.written.join(", ")}`), made("pre", found.commands.join("\n")));
   if (found.refused) lines.push(made("p", found.refused, { className: "warning" }));
   at("outcome").replaceChildren(...lines);
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import threading
 import time
 from http.cookies import CookieError, SimpleCookie
@@ -57,13 +58,11 @@ class WizardServer(ThreadingHTTPServer):
         self.cookie = f"dpscale-{self.server_port}"  # cookies of one host are shared by its ports
         self.address = f"http://{self.host}/?token={self.token}"
         self.last, self.finished = time.monotonic(), False
-        package = __package__
-        page = compile_template(shared_file("page.html", package))[0].render(guide.page())
-        style = shared_file("style.css") + shared_file("style.css", package)
+        page, script, style = (shared_file(name, __package__) for name in ("page.html", "page.js", "style.css"))
         self.files = {
-            "/": ("text/html", page.encode()),
-            "/style.css": ("text/css", style.encode()),
-            "/page.js": ("text/javascript", shared_file("page.js", package).encode()),
+            "/": ("text/html", compile_template(page)[0].render(guide.page())),
+            "/style.css": ("text/css", shared_file("style.css") + style),
+            "/page.js": ("text/javascript", script),
         }
 
     def server_bind(self) -> None:
@@ -72,7 +71,8 @@ class WizardServer(ThreadingHTTPServer):
         self.server_name, self.server_port = HERE, self.server_address[1]
 
     def handle_error(self, *_: object) -> None:
-        """Print nothing: a traceback may have values of records."""
+        """Print the type of an error alone: a traceback may have values of records."""
+        click.echo(f"dpscale: a request failed with {getattr(sys.exc_info()[0], '__name__', '')}", err=True)
 
     def run(self, seconds: float) -> str:
         """Answer requests until the person finishes, or sends none for so long; return why it ends."""
@@ -117,7 +117,7 @@ class WizardRequest(BaseHTTPRequestHandler):
             self._send(403, f"the Host must be {self.server.host}")
         elif self._known():
             self.server.last = time.monotonic()
-            kind, content = self.server.files.get(asked.path, ("", b""))
+            kind, content = self.server.files.get(asked.path, ("", ""))
             self._send(200 if kind else 404, content or "no such page", kind)
         elif asked.path == "/" and token:
             if self.server.enter(token):
@@ -163,8 +163,8 @@ class WizardRequest(BaseHTTPRequestHandler):
             return False
         return given is not None and secrets.compare_digest(given.value.encode(), self.server.session.encode())
 
-    def _send(self, status: int, content: str | bytes, kind: str = "text/plain", cookie: str = "") -> None:
-        sent = content.encode() if isinstance(content, str) else content
+    def _send(self, status: int, content: str, kind: str = "text/plain", cookie: str = "") -> None:
+        sent = content.encode()
         self.send_response(status)
         more = {"Content-Type": f"{kind or 'text/plain'}; charset=utf-8", "Content-Length": str(len(sent))}
         for name, value in {**HEADERS, **more, **({"Set-Cookie": cookie} if cookie else {})}.items():
