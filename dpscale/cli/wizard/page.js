@@ -53,8 +53,7 @@ function bars(plan, unit) {
     bar.style.width = `${100 * one.error / Math.max(...sets.map((other) => other.error))}%`;
     track.append(bar);
     row.append(made("th", one.attributes.join(" × ") || "the total", { scope: "row" }));
-    row.insertCell().append(track);
-    row.cells[1].className = "bar";
+    Object.assign(row.insertCell(), { className: "bar" }).append(track);
     row.insertCell().append(`± ${short(one.error)}`);
   }
   return table;
@@ -74,8 +73,7 @@ function curve(points) {
 function wanted() {
   at("wanted").replaceChildren(...tables.map((one, place) => {
     const text = !one.attributes ? "counts, a table for each column" : `${one.of ? `means of ${one.of}` : "counts"} by ${one.attributes.join(" × ") || "nothing, the total"}`;
-    const row = made("li", `${text} `), button = made("button", "Remove", { type: "button" });
-    button.setAttribute("aria-label", `Remove ${text}`);
+    const row = made("li", `${text} `), button = made("button", "Remove", { type: "button", ariaLabel: `Remove ${text}` });
     button.onclick = () => { tables.splice(place, 1); wanted(); at("add").focus(); };
     row.append(button);
     return row;
@@ -102,13 +100,9 @@ function kinds() {
   for (const column of all(".column")) for (const one of all("[data-kinds]", column))
     one.hidden = !one.dataset.kinds.split(" ").includes(column.querySelector("[data-key=kind]").value);
 }
-for (const [place, one] of steps.entries()) {
-  const item = made("li");
-  item.append(made("button", one.dataset.step, { type: "button", onclick: () => go(place) }));
-  at("steps").append(item);
-}
-at("back").onclick = () => go(step - 1);
-at("next").onclick = () => go(step + 1);
+for (const [place, one] of steps.entries()) at("steps").appendChild(made("li"))
+  .append(made("button", one.dataset.step, { type: "button", onclick: () => go(place) }));
+for (const [name, by] of [["back", -1], ["next", 1]]) at(name).onclick = () => go(step + by);
 at("scale").oninput = () => { at("epsilon").value = Number((10 ** at("scale").value).toPrecision(2)); };
 at("epsilon").oninput = () => { at("scale").value = Math.log10(at("epsilon").value); };
 at("add").onclick = () => {
@@ -122,6 +116,4 @@ at("replace").onclick = () => write(true);
 at("finish").onclick = async () => { await post("finish", {}); document.body.replaceChildren(made("main", "The wizard is finished; this page may be closed.")); };
 document.forms[0].onsubmit = (event) => event.preventDefault();
 document.forms[0].addEventListener("input", () => { kinds(); draft(); });
-kinds();
-wanted();
-go(0);
+kinds(), wanted(), go(0);

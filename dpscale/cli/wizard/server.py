@@ -30,15 +30,13 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 LARGEST = 1 << 20  # bytes of a request
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
+           "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+           "X-Content-Type-Options": "nosniff"}  # fmt: skip
 ENTER = '<!doctype html><html lang="en"><meta http-equiv="refresh" content="0;url=/"><title>dpscale wizard</title>'
 USED = "this address was used before; if that was not you, end the wizard by Ctrl-C in its terminal, and start it again"
 CLOSED = "open the address that the terminal shows"
@@ -47,8 +45,7 @@ CLOSED = "open the address that the terminal shows"
 class WizardServer(ThreadingHTTPServer):
     """Server of the page of a guide, on a free port."""
 
-    daemon_threads = True
-    timeout = 0.5
+    daemon_threads, timeout = True, 0.5
 
     def __init__(self, guide: Guide) -> None:
         super().__init__((HERE, 0), WizardRequest)
@@ -76,11 +73,8 @@ class WizardServer(ThreadingHTTPServer):
 
     def run(self, seconds: float) -> str:
         """Answer requests until the person finishes, or sends none for so long; return why it ends."""
-        try:
-            while not self.finished and time.monotonic() < self.last + seconds:
-                self.handle_request()
-        except KeyboardInterrupt:
-            return "the wizard has stopped"
+        while not self.finished and time.monotonic() < self.last + seconds:
+            self.handle_request()
         return "the wizard is finished" if self.finished else f"no request for {seconds / 60:g} minutes: it has stopped"
 
     def enter(self, token: str) -> bool:
