@@ -234,6 +234,8 @@ COMMANDS: list[tuple[str, list[str]]] = [  # name, arguments; the run directory 
     ("sketch of an absent file", ["domain", "sketch", "none.csv"]),
     ("sketch into a file that exists", ["domain", "sketch", "x.csv", "--output", "d.toml"]),
     ("sketch of an absent column", ["domain", "sketch", "x.csv", "--columns", "agee"]),
+    ("wizard of an absent file", ["wizard", "none.csv"]),
+    ("wizard of files of an unknown format", ["wizard", "x.csv", "--format", "xlsx"]),
     ("job without a domain file", ["domain", "sketch", "x.csv", "--job", "new.toml"]),
     ("comparison without rows", ["compare", "done", "x.csv", "--out", "done/compared"]),
     ("evidence of nothing", ["evidence"]),

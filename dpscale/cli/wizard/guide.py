@@ -135,7 +135,7 @@ class Guide:
             write_private(content["data"]["domain"], domain)
             read = Job.parse(content, self.folder)
             [(name, own)] = planned_jobs(read).items()
-            with closing(resolve(scheduler="synchronous")) as engine:
+            with closing(resolve(scheduler=read.engine.scheduler)) as engine:
                 planned = make_plans(read, {name: own}, None, False, engine)[name]
                 summary = plan_summary(own, planned, engine, False, None)
             summary |= {"rows": None, "notes": [], "attack_risk": planned_risk(own).describe()}
