@@ -14,7 +14,6 @@ from dpscale.cli.group import main
 from dpscale.storage.objects import relative_path
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}  # of a draft
-ONE_WAY = ({"family": "marginal", "degree": 1},)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -139,7 +138,7 @@ def draft_job(
     else:
         row = "# one row is protected; privacy_unit and max_rows_per_unit protect persons"
         proposal = [line(*one) for one in protected.items()] or [row]
-    workload = chosen.get("workload", ONE_WAY)
+    workload = chosen.get("workload", [one_way()])
     parts = [text for part in workload for text in ("", "[[workload]]", *_part_lines(part, line))]
     return "\n".join([
         "# A draft: choose the budget, the protected unit and the queries. `dpscale plan` prints the errors.",
@@ -148,6 +147,13 @@ def draft_job(
         "[privacy]", *(line(*one) for one in chosen.get("privacy", BUDGET).items()), line("dataset", dataset),
         *parts, "",
     ])  # fmt: skip
+
+
+def one_way() -> dict[str, Any]:
+    """Return the content of [[workload]] that asks for a table of counts for each attribute."""
+    from dpscale.workload import MARGINAL
+
+    return {"family": MARGINAL.name, "degree": 1}
 
 
 def _part_lines(part: Mapping[str, Any], line: Callable[[str, Any], str]) -> list[str]:

@@ -208,6 +208,16 @@ def test_choices_become_keys_of_the_files(server):
                                {"family": "mean", "of": "cost_value", "attributes": [["town"], []]}]  # fmt: skip
 
 
+def test_planted_names_of_columns_are_texts(folder):
+    name = """a"'><img src=x onerror=alert(1)>"""
+    pd.DataFrame({name: [1, 2, 3], "b": [1, 2, 3]}).to_parquet("odd.parquet")
+    with WizardServer(Guide(make_sketch("odd.parquet"), "odd.parquet", {}, folder)) as server:
+        page, kept = server.files["/"][1], server.guide.draft(CHOSEN | {"reviewed": True})
+    assert "<img" not in page
+    assert [one["name"] for one in kept["attributes"]] == [name, "b"]
+    assert kept["refused"] == ""
+
+
 def test_it_stops_without_requests(folder):
     with WizardServer(Guide(make_sketch("visits.csv"), "visits.csv", {}, folder)) as server:
         assert "it has stopped" in server.run(0.1)
@@ -291,6 +301,9 @@ async def whole_way(talk):
     await talk.until(f"{IDLE} && document.querySelectorAll('#errors .bars tr').length === 6")
     first = await talk.evaluate(ERRORS)
     await look(talk, "4-budget", pictures)
+    await talk.evaluate("document.getElementById('scale').focus()")
+    await talk.press("ArrowDown")
+    assert await talk.evaluate("document.getElementById('epsilon').value") == "0.89"
     await talk.write("#epsilon", "0.5")
     await talk.until(f"{IDLE} && !{ROWS}[0].innerText.includes('± {first[0][1]}')")
     second, text = await talk.evaluate(ERRORS), await talk.evaluate("document.getElementById('text').textContent")

@@ -19,7 +19,7 @@ from typing import Any
 
 from dpscale.base.errors import DpscaleError
 from dpscale.cli.check import attribute_facts
-from dpscale.cli.domains import BUDGET, ONE_WAY, dataset_of, draft_job, near_job
+from dpscale.cli.domains import BUDGET, dataset_of, draft_job, near_job, one_way
 from dpscale.cli.group import more_about
 from dpscale.cli.outcome import command, near
 from dpscale.cli.plan import make_plans, missing_words, plan_summary, plan_text
@@ -31,6 +31,7 @@ from dpscale.job import Job
 from dpscale.job.sections import AboutTable
 from dpscale.records.sketch import WARNING, Sketch
 from dpscale.storage.files import write_private
+from dpscale.workload.sums import MeanQueries
 
 OFFERED = {
     kind: KINDS[kind] | ({"format"} if kind == "date" else set())
@@ -166,9 +167,10 @@ def _changed(tables: Mapping[str, Any], changes: Sequence[Sequence[str]], group:
 
 def _value(key: str, text: str, kind: str) -> Any:
     """Return the value of a field: a list by lines, labels by lines with =, a number where one is meant, or a text."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]
     if key == WORDS[3]:
-        return {name.strip(): label.strip() for name, _, label in (line.partition("=") for line in lines)}
+        parts = (line.partition(" = " if " = " in line else "=") for line in lines)
+        return {name.strip(): label.strip() for name, _, label in parts}
     if key in LISTS:
         return [_number(line) if key in NUMERIC else line for line in lines]
     return _number(text) if key in NUMERIC and kind != "date" else text.strip()
@@ -186,7 +188,7 @@ def _sections(chosen: Mapping[str, Any]) -> dict[str, Any]:
     amounts = {key: _number(chosen[key]) for key in BUDGET if chosen[key].strip()}
     workload = list[dict[str, Any]]()
     for table in chosen["tables"]:
-        part = {"family": "mean", "of": table["of"]} if table.get("of") else dict(ONE_WAY[0])
+        part = {"family": MeanQueries.name, "of": table["of"]} if table.get("of") else one_way()
         if "attributes" in table:
             part.pop("degree", None)
             same = next((own for own in workload if own == part | {"attributes": own.get("attributes")}), None)
