@@ -258,18 +258,20 @@ def write_published(
     """
     description = f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION
     _emptied(folder)
-    tables = {name: labelled(domain, published, names, limit) for name, names in _names(published.tables)}
-    tables |= {name: flagged(table, limit) for name, table in _listed_names(published)}
-    tables |= {name: flag_values(one, limit) for name, one in _number_names(published)}
-    tables = {name: with_minimum(table, minimum) for name, table in tables.items()}
+    finished = finished_tables(domain, published, limit, minimum)
     rows = {name: flag_rows(own, limit) for name, own in _statement_names(published)}
-    for kind in formats:
-        if kind in FORMATS:
-            FORMATS[kind](folder, tables | rows, release, description)
-        else:
-            notes = [description, *flag_notes(limit, minimum), *([about["notes"]] if "notes" in about else [])]
-            source = f"{about['publisher']}, release {release}" if "publisher" in about else f"release {release}"
-            STATISTICAL[kind](_place(folder, kind), [*_cubes(domain, published, tables, notes)], source)
+    tables = {one.name: one.table for one in finished}
+    write_tables(
+        folder,
+        domain,
+        finished,
+        release,
+        formats,
+        description,
+        publication_notes(description, limit, minimum, about),
+        about,
+        rows,
+    )
     _csv(folder / CODEBOOK, codebook(domain, published))
     text = readme(published, release, limit, dict(_names(published.tables)), description, minimum)
     words = [f"{key}: {about[key]}" for key in ABOUT if key in about]
@@ -280,6 +282,38 @@ def write_published(
     write_whole(folder / FILE, json.dumps(described, indent=1, ensure_ascii=False).encode())
 
     return _files(folder)
+
+
+def publication_notes(description: str, limit: float, minimum: int, about: Mapping[str, str]) -> list[str]:
+    """Return the notes of the tables of a publication for readers."""
+    return [description, *flag_notes(limit, minimum), *([about["notes"]] if "notes" in about else [])]
+
+
+def write_tables(
+    folder: Path,
+    domain: Domain,
+    finished: Sequence[FinishedTable],
+    release: str,
+    formats: Sequence[str],
+    description: str,
+    notes: Sequence[str],
+    about: Mapping[str, str],
+) -> None:
+    """Write tables in some formats, each in a folder of its own; `notes` are those of statistical files."""
+    tables = {one.name: one.table for one in finished}
+    for kind in formats:
+        if kind in FORMATS:
+            FORMATS[kind](folder, tables, release, description)
+        else:
+            source = f"{about['publisher']}, release {release}" if "publisher" in about else f"release {release}"
+            known = dimensions_of(domain)
+            STATISTICAL[kind](_place(folder, kind), [one.cube(notes, known) for one in finished], source)
+
+
+def dimensions_of(domain: Domain) -> dict[str, Dimension]:
+    """Return titles and labels of the attributes by name, for the columns of published tables."""
+    words = {one.name: dict(zip(texts(one), words_of(one), strict=True)) for one in domain.attributes}
+    return {own: Dimension(own, title_of(domain, own), (), shown) for own, shown in words.items()}
 
 
 def _meaning(axis: Attribute) -> list[str]:
@@ -335,23 +369,60 @@ def flag_notes(limit: float, minimum: int) -> list[str]:
     return notes
 
 
-def _cubes(
-    domain: Domain, published: Published, tables: Mapping[str, pa.Table], notes: Sequence[str]
-) -> Iterator[Cube]:
-    """Yield the tables as cubes for the files of statistical offices; counts with their intervals."""
-    counts, numbers = dict(_names(published.tables)), dict(_number_names(published))
-    words = {one.name: dict(zip(texts(one), words_of(one), strict=True)) for one in domain.attributes}
-    known = {own: Dimension(own, title_of(domain, own), (), shown) for own, shown in words.items()}
-    for name, table in tables.items():
-        title, unit, more = f"Number of records: {name[4:]}", RECORDS, list[str]()
-        if name in counts:
-            title = f"Number of records by {', '.join(title_of(domain, own) for own in counts[name])}"
-            missing = pc.is_null(table["count"])
-            for end, own in zip(("low", "high"), published.ends.get(counts[name], ()), strict=False):
-                table = table.append_column(end, pc.if_else(missing, None, pa.array(own.reshape(-1), from_pandas=True)))
-        elif name in numbers:
-            title, unit, more = numbers[name].title, numbers[name].unit, [numbers[name].description]
-        yield cube_of(name, table, title[:1].upper() + title[1:], unit, [*notes, *more], known)
+@dataclass(frozen=True, eq=False)
+class FinishedTable:
+    """Table of a publication, as its files have it.
+
+    Attributes
+    ----------
+    name : str
+        File name without an ending.
+    title, unit : str
+        For readers.
+    attributes : tuple of str
+        Those of its groups.
+    table : pyarrow.Table
+        Labels, figures and `flag`.
+    number : NumberTable or None
+        Of a statistic of a number.
+    ends : tuple of ndarray
+        Ends of the 95 % intervals of counts; empty if they are columns of the table, or unknown.
+    """
+
+    name: str
+    title: str
+    unit: str
+    attributes: AttributeSet
+    table: pa.Table
+    number: NumberTable | None = None
+    ends: tuple[Floats, ...] = ()
+
+    def with_ends(self) -> pa.Table:
+        """Return the table with the columns `low` and `high`, if intervals are known."""
+        found, missing = self.table, pc.is_null(self.table["count"]) if self.ends else None
+        for end, own in zip(("low", "high"), self.ends, strict=False):
+            found = found.append_column(end, pc.if_else(missing, None, pa.array(own.reshape(-1), from_pandas=True)))
+        return found
+
+    def cube(self, notes: Sequence[str], known: Mapping[str, Dimension]) -> Cube:
+        """Return the table for the files of statistical offices; `known` has titles and labels of attributes."""
+        more = [self.number.description] if self.number else []
+        return cube_of(self.name, self.with_ends(), self.title, self.unit, [*notes, *more], known)
+
+
+def finished_tables(domain: Domain, published: Published, limit: float, minimum: int) -> list[FinishedTable]:
+    """Return the tables of a publication with their flags, without figures of counts below a minimum."""
+    found = list[FinishedTable]()
+    for name, names in _names(published.tables):
+        title = f"Number of records by {', '.join(title_of(domain, own) for own in names)}"
+        table, ends = labelled(domain, published, names, limit), published.ends.get(names, ())
+        found.append(FinishedTable(name, title, RECORDS, names, table, None, ends))
+    for name, table in _listed_names(published):
+        found.append(FinishedTable(name, f"Number of records: {name[4:]}", RECORDS, (), flagged(table, limit)))
+    for name, one in _number_names(published):
+        title = one.title[:1].upper() + one.title[1:]
+        found.append(FinishedTable(name, title, one.unit, one.by, flag_values(one, limit), one))
+    return [replace(one, table=with_minimum(one.table, minimum)) for one in found]
 
 
 def _listed_names(published: Published) -> Iterator[tuple[str, pa.Table]]:
@@ -531,7 +602,7 @@ def _escaped_texts(values: pa.ChunkedArray) -> pa.Array:
 
 
 def _place(folder: Path, kind: str) -> Path:
-    (folder / kind).mkdir(exist_ok=True)
+    (folder / kind).mkdir(parents=True, exist_ok=True)
     return folder / kind
 
 
@@ -540,3 +611,4 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str, str], None]] = {
     "parquet": _all_parquet,
     "xlsx": _excel,
 }
+DOWNLOADS = ("csv", "parquet", "json-stat")  # of a site

@@ -125,7 +125,7 @@ def cube_of(
     names = plain.column_names
     value = "value" if "value" in names else "count"
     own = [column for column in names if column not in COLUMNS]
-    columns = [_codes(table[column]) for column in own]
+    columns = [coded(table[column]) for column in own]
     by_column = {label_column(attribute): one for attribute, one in known.items()}
     dimensions = [replace(by_column.get(column, Dimension(column, column, ())), values=values)
                   for column, (values, _) in zip(own, columns, strict=True)]  # fmt: skip
@@ -147,7 +147,7 @@ def cube_of(
     return Cube(name, title, unit, dimensions, measures, status, notes)
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[list[str], Any]:
+def coded(column: pa.ChunkedArray) -> tuple[list[str], Any]:
     """Return the labels of a column in their order, and the place of each row among them."""
     if pa.types.is_dictionary(column.type):
         one = column.unify_dictionaries().combine_chunks()

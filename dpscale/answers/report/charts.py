@@ -269,12 +269,13 @@ def _power_text(value: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Values of a plot with one colour: mark is "point", "dash" or "line"."""
+    """Values of a plot with one colour: mark is "point", "dash" or "line"; `ends` are those of their intervals."""
 
     name: str
     x: Floats
     y: Floats
     mark: str = "point"
+    ends: tuple[Floats, Floats] | None = None
 
 
 def logarithmic_axis(name: str, values: Iterable[Floats]) -> PlotAxis:
@@ -410,13 +411,17 @@ def _y(axis: PlotAxis, values: Floats, bottom: int) -> Floats:
 
 def _path(one: Series, x: PlotAxis, y: PlotAxis, bottom: int, colour: int) -> str:
     """Return the marks of a series as one path; a point is a line of length 0 with round ends."""
-    at = zip(_x(x, one.x).tolist(), _y(y, one.y, bottom).tolist(), strict=True)
+    known = np.isfinite(one.y)
+    at = zip(_x(x, one.x[known]).tolist(), _y(y, one.y[known], bottom).tolist(), strict=True)
     if one.mark == "line":
-        steps = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in at)
+        steps = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in at) if known.any() else ""
     elif one.mark == "dash":
         steps = "".join(f"M{a - 3:.1f} {b:.1f}h6" for a, b in at)
     else:
         steps = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in at)
+    if one.ends is not None:
+        places = (_x(x, one.x), *(_y(y, end, bottom) for end in one.ends))
+        steps += "".join(f"M{a:.1f} {p:.1f}V{q:.1f}" for a, p, q in zip(*places, strict=True) if np.isfinite(p + q))
 
     return (
         f'<path d="{steps}" fill="none" stroke="var(--c{colour})" stroke-width="{SIZES[one.mark]}" '

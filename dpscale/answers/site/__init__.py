@@ -1,0 +1,1 @@
+"""Static site of releases: pages of published tables and their attributes at permanent addresses."""

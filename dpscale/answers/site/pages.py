@@ -1,0 +1,188 @@
+"""Pages of a site, written into a folder that works from a file share: relative links, no server, no foreign script.
+
+Scripts and styles are files of the site, as the Content-Security-Policy of each page demands. A page has the first rows
+of its table as HTML, which are read without scripts; further ones are scripts of rows that the page loads on request,
+because a page from a file share may load scripts beside it and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from dpscale.answers.publish import write_tables
+from dpscale.answers.report.page import compile_template, shared_file
+from dpscale.answers.site.addresses import relative
+from dpscale.answers.site.editions import AttributePage, Edition, Publication
+from dpscale.base.errors import JobError
+from dpscale.storage.files import write_whole
+
+EMBEDDED = 2000  # rows of a page and of a script of rows
+SITE = "site.json"
+FORMAT = "dpscale-site/1"
+PRIVACY = "privacy.html"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+SUFFIXES = {"csv": "csv", "parquet": "parquet", "json-stat": "json"}
+SHOWN_FORMATS = {"csv": "CSV", "parquet": "Parquet", "json-stat": "JSON-stat"}
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Site of publications.
+
+    Attributes
+    ----------
+    title : str
+    publications : sequence of Publication
+    accounts : sequence of mapping
+        Cost of the releases of each dataset: `name`, `sentences`, `notes`, and `releases` with `release`, `day`,
+        `epsilon`, `delta`, `state`, and `address` and `title` of its page.
+    folder : Path
+    """
+
+    title: str
+    publications: Sequence[Publication]
+    accounts: Sequence[Mapping[str, Any]]
+    folder: Path
+
+    def write(self) -> dict[str, Any]:
+        """Write all files. Returns the numbers of pages, tables and releases.
+
+        An older site in the folder is replaced. Raises JobError for a folder with other files.
+        """
+        check_place(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        releases = [self._listed(one) for own in self.publications for one in own.editions]
+        text = json.dumps({"format": FORMAT, "title": self.title, "releases": releases}, indent=1, ensure_ascii=False)
+        self._text(SITE, text + "\n")
+        self._text("assets/site.css", shared_file("style.css") + shared_file("site.css", __package__))
+        self._text("assets/site.js", shared_file("page.js") + shared_file("site.js", __package__))
+        for publication in self.publications:
+            self._publication(publication, publication.newest, publication.newest.folder)
+            for edition in publication.editions:
+                self._publication(publication, edition, edition.home)
+        seeded = not all(one.private for own in self.publications for one in own.editions)
+        self._page(PRIVACY, "privacy.html", "How it is protected", [], accounts=self.accounts, seeded=seeded)
+        tables = sum(len(one.holders("sheets")) for one in self.publications)
+        entries = list(self._entries())
+        self._page(
+            "index.html", "index.html", self.title, [], publications=self.publications, tables=tables, entries=entries,
+            kinds=list(dict.fromkeys(one["kind"] for one in entries)),
+            subjects=list(dict.fromkeys(one["subject"] for one in entries)),
+        )  # fmt: skip
+        return {"pages": len(list(self.folder.rglob("*.html"))), "tables": tables, "releases": len(releases)}
+
+    @cached_property
+    def _rows(self) -> Callable[..., str]:
+        return compile_template(shared_file("rows.html", __package__))[0].render
+
+    def _text(self, address: str, text: str) -> None:
+        place = self.folder / address
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, text.encode())
+
+    def _html(self, name: str, page: str, **values: Any) -> str:
+        template, _ = compile_template(shared_file(name, __package__))
+        return template.render(link=partial(relative, page), page=page, **values)
+
+    def _page(self, page: str, name: str, title: str, trail: Sequence[tuple[str, str]], **values: Any) -> None:
+        """Write a page from its template; `trail` has texts and addresses of the pages above it."""
+        content = self._html(name, page, **{"title": title, **values})
+        above = [(self.title, "index.html"), *trail] if page != "index.html" else []
+        self._text(page, self._html("layout.html", page, title=title, trail=above, content=content, policy=POLICY))
+
+    def _publication(self, publication: Publication, edition: Edition, base: str) -> None:
+        """Write the pages below a folder: those of one edition, or at the permanent folder the newest of each page."""
+        permanent = base == edition.folder
+        owners = {kind: publication.holders(kind) if permanent else dict.fromkeys(getattr(edition, kind), edition)
+                  for kind in ("sheets", "attributes")}  # fmt: skip
+        for address, owner in owners["sheets"].items():
+            self._table(publication, owner, base, address)
+        for address, owner in owners["attributes"].items():
+            self._attribute(publication, owner, base, owner.attributes[address])
+        groups = list(dict.fromkeys(one.group.title for one in edition.sheets.values() if one.group.title))
+        self._page(
+            f"{base}/index.html", "publication.html", edition.title, [], edition=edition, groups=groups,
+            sheets=[(f"{base}/{address}.html", one) for address, one in edition.sheets.items()],
+            attributes=[(f"{base}/{address}.html", one) for address, one in edition.attributes.items()],
+            **self._around(publication, edition, base, "index"),
+        )  # fmt: skip
+
+    def _around(self, publication: Publication, edition: Edition, base: str, address: str) -> dict[str, str]:
+        """Return the notice of an older edition and the list of all editions of a page."""
+        permanent, newest, page = base == edition.folder, publication.newest, f"{base}/{address}.html"
+        kind = {"tables": "sheets", "attributes": "attributes"}.get(address.split("/")[-2] if "/" in address else "")
+        having = publication.versions(kind, address) if kind else list(publication.editions)
+        is_old = edition is not newest
+        target = f"{edition.folder}/{address}.html" if not permanent and newest in having else None
+        old = self._html("old.html", page, edition=edition, newer=newest if is_old else None, target=target)
+        versions = [(one, f"{one.home}/{address}.html", one is edition) for one in having]
+        return {"old": old, "versions": self._html("versions.html", page, versions=versions, permanent=permanent)}
+
+    def _table(self, publication: Publication, edition: Edition, base: str, address: str) -> None:
+        sheet, page = edition.sheets[address], f"{base}/{address}.html"
+        folder, name = (base + "/" + address).rsplit("/tables/", 1)
+        has_counts = bool(sheet.rows) and "count" in sheet.rows[0]
+        values = {"bars": bool(sheet.unit), "has_counts": has_counts}
+        pieces = [self._rows(rows=sheet.rows[at : at + EMBEDDED], **values)
+                  for at in range(0, max(len(sheet.rows), 1), EMBEDDED)]  # fmt: skip
+        for number, rows in enumerate(pieces[1:], start=1):
+            self._text(
+                f"{folder}/tables/{name}.rows-{number}.js", f"addRows({json.dumps(rows, ensure_ascii=False)});\n"
+            )
+
+        write_tables(self.folder / folder, sheet.group.domain, [replace(sheet.finished, name=name)], edition.release,
+                     sheet.formats, sheet.group.notes[0], sheet.group.notes, edition.about)  # fmt: skip
+        downloads = [(SHOWN_FORMATS[kind], f"{folder}/{kind}/{name}.{SUFFIXES[kind]}") for kind in sheet.formats]
+        flags = ["", *dict.fromkeys(row["flag"] for row in sheet.rows if row.get("flag"))]
+        self._page(
+            page, "table.html", sheet.title, [(edition.title, f"{base}/index.html")], edition=edition, sheet=sheet,
+            downloads=downloads, rows=pieces[0], parts_number=len(pieces) - 1, part_name=f"{name}.rows-", flags=flags,
+            has_counts=has_counts, embedded=EMBEDDED, all_notes=[*sheet.own_notes, *sheet.group.notes],
+            attributes=[(f"{base}/{one.address}.html", one) for one in edition.pages_of(sheet)],
+            **self._around(publication, edition, base, address),
+        )  # fmt: skip
+
+    def _attribute(self, publication: Publication, edition: Edition, base: str, one: AttributePage) -> None:
+        self._page(
+            f"{base}/{one.address}.html", "attribute.html", one.title, [(edition.title, f"{base}/index.html")], one=one,
+            edition=edition, sheets=[(f"{base}/{address}.html", own) for address, own in edition.sheets_with(one)],
+            **self._around(publication, edition, base, one.address),
+        )  # fmt: skip
+
+    def _entries(self) -> Iterator[dict[str, str]]:
+        """Yield the lines of the search over tables and attributes."""
+        for publication in self.publications:
+            folder = publication.newest.folder
+            for kind, shown in (("sheets", "table"), ("attributes", "attribute")):
+                for address, owner in publication.holders(kind).items():
+                    own = getattr(owner, kind)[address]
+                    more = own.group.title if kind == "sheets" else " ".join(filter(None, (own.group, own.description)))
+                    yield {"address": f"{folder}/{address}.html", "title": own.title, "kind": shown, "more": more,
+                           "subject": publication.newest.title}  # fmt: skip
+
+    def _listed(self, edition: Edition) -> dict[str, Any]:
+        """Return the entry of a release in the list of the site for machines."""
+        tables = [{"address": f"{edition.home}/{address}.html", "title": one.title}
+                  for address, one in edition.sheets.items()]  # fmt: skip
+        return {"release": edition.release, "title": edition.title, "day": edition.day,
+                "address": f"{edition.home}/index.html", "permanent": f"{edition.folder}/index.html",
+                "tables": tables}  # fmt: skip
+
+
+def check_place(folder: Path) -> None:
+    """Raise JobError unless a folder is absent, empty or an older site."""
+    if folder.is_symlink():
+        raise JobError("--out", f"{folder} is a symbolic link", "a real folder", "name the folder that it points to")
+    is_other = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if is_other and not (folder / SITE).is_file():
+        raise JobError("--out", f"{folder} contains other files", "a new or empty folder, or an older site",
+                       "choose another folder")  # fmt: skip

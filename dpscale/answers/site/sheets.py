@@ -1,0 +1,313 @@
+"""Sheets: the published tables of a release as the pages of a site show them.
+
+A sheet has the numbers and flags of `dpscale.answers.publish`. The tables of a growing release are those of its periods
+below each other, the latest first on the page, with a column for the period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpscale.answers.publish import DOWNLOADS, FinishedTable, Published, dimensions_of, finished_tables
+from dpscale.answers.published_numbers import COLUMNS, label_column
+from dpscale.answers.report.charts import COLOURS, PlotAxis, Series, Tick, pair, plot, statistic
+from dpscale.answers.site.addresses import address_of_name, address_of_names
+from dpscale.answers.statistical_files import Dimension, coded
+from dpscale.answers.tables import SIDE
+from dpscale.answers.words import title_of
+from dpscale.base.arrow import pa
+from dpscale.base.display import whole
+from dpscale.base.numerics import Floats, Integers
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
+from dpscale.workload.sums import MeanQueries, SumQueries
+
+MOST_SHOWN = 20_000  # rows of a page with its parts; files have all
+SQL_NAMES = {SumQueries.name: "SUM", MeanQueries.name: "AVG"}
+MOST_FILTERED = 200  # values of a column with a filter
+FIGURES = ("value", "count", "low", "high", "std_error")
+MOST_TICKS = 6
+
+
+@dataclass(frozen=True)
+class SheetColumn:
+    """Column of a sheet. `values` are those that a filter offers, in order; empty without a filter."""
+
+    title: str
+    values: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """Published table with its place on the site.
+
+    Attributes
+    ----------
+    address : str
+        Of its page in the folder of the release, without an ending.
+    group : SheetGroup
+    title, unit : str
+    statement : str
+        What was asked, as SQL; "" if no statement says it.
+    columns : sequence of SheetColumn
+    rows : list of dict
+        The first ones: `labels` as pairs of a text and its place, and for values `text`, `interval`, `key`, `flag`,
+        `bar`, `line` and `zero`; `count` if the table of values has counts.
+    size : int
+        Number of all rows.
+    finished : FinishedTable
+        The table, as files have it.
+    formats : sequence of str
+        Of its files.
+    ticks : list
+        Of the axis below the bars.
+    cross : dict or None
+        Template values of a table with two attributes, across and down.
+    series : str
+        Picture of the periods as SVG; "" without periods.
+    """
+
+    address: str
+    group: SheetGroup
+    title: str
+    unit: str
+    statement: str
+    columns: Sequence[SheetColumn]
+    rows: list[dict[str, Any]]
+    size: int
+    finished: FinishedTable
+    formats: Sequence[str]
+    ticks: Sequence[Tick] = ()
+    cross: Mapping[str, Any] | None = None
+    series: str = ""
+
+    @property
+    def own_notes(self) -> list[str]:
+        """Notes on this table alone."""
+        return [self.finished.number.description] if self.finished.number else []
+
+
+@dataclass(frozen=True)
+class PeriodAxis(PlotAxis):
+    """Axis of periods in their order."""
+
+    labels: tuple[str, ...] = ()
+
+    def ticks(self) -> list[Tick]:
+        """Return the names of some periods with their places in percent."""
+        step = -(-len(self.labels) // MOST_TICKS)
+        places = np.arange(0, len(self.labels), step)
+        return list(zip(self.labels[::step], (100 * self.places(places.astype(np.float64))).tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class SheetGroup:
+    """Table or join of a release, or kind of answers of a growing table.
+
+    Attributes
+    ----------
+    folder : str
+        Of its pages in the folder of the release; "" for an only one.
+    title : str
+    domain : Domain
+    source : str
+        Name of the table in statements; "" for a join.
+    counted : str
+        What is counted of a privacy unit; "" if each row is one.
+    notes : sequence of str
+        On all tables, a description first.
+    period : Attribute or None
+        Attribute of the periods.
+    """
+
+    folder: str
+    title: str
+    domain: Domain
+    source: str = ""
+    counted: str = ""
+    notes: Sequence[str] = ()
+    period: Attribute | None = None
+
+    def place(self, kind: str, address: str) -> str:
+        """Return the address of a page of a kind."""
+        return "/".join([*([self.folder] if self.folder else []), kind, address])
+
+
+@dataclass(frozen=True, eq=False)
+class SheetLabels:
+    """Labels of a column: its name and title, texts for readers in their order, and the place of each row's text."""
+
+    name: str
+    title: str
+    shown: Sequence[str]
+    codes: Integers
+
+
+def statement_sheet(group: SheetGroup, name: str, sql: str, columns: Sequence[str], rows: Sequence[Sequence[str]],
+                    table: pa.Table) -> Sheet:  # fmt: skip
+    """Return the sheet of the rows of a SELECT statement; `rows` are the first ones as texts."""
+    address = f"select.{address_of_name(name)}"
+    return Sheet(
+        group.place("tables", address), group, name, "", sql, [SheetColumn(title) for title in columns],
+        [{"labels": [(text, -1) for text in row]} for row in rows], table.num_rows,
+        FinishedTable(address, name, "", (), table), DOWNLOADS[:2],
+    )  # fmt: skip
+
+
+def sheets(group: SheetGroup, published: Mapping[str, Published], limit: float, minimum: int) -> Iterator[Sheet]:
+    """Yield the sheets of published tables by period; without periods `published` has the key "" alone."""
+    merged = dict[str, dict[str, FinishedTable]]()
+    for period, own in published.items():
+        for one in finished_tables(group.domain, own, limit, minimum):
+            merged.setdefault(_address(one), {})[period] = one
+    for address, tables in merged.items():
+        table = over_periods(group.period.name, tables) if group.period else next(iter(tables.values()))
+        yield _sheet(group, replace(table, name=address))
+
+
+def _address(one: FinishedTable) -> str:
+    """Return the last part of the address of a table; points are in those of numbers and listed queries alone."""
+    names = [address_of_names(one.attributes)] if one.attributes else []
+    if one.number is None:
+        return names[0] if names else f"listed.{address_of_name(one.name[4:])}"
+    return ".".join([*map(address_of_name, _parts(one)), *names])
+
+
+def _parts(one: FinishedTable) -> list[str]:
+    """Return the statistic and the number of a table of a number; one text for other queries than cells."""
+    assert one.number is not None
+    head = one.number.title.removesuffix(f" by {', '.join(one.attributes)}")
+    name = f" of {one.number.number.name}"
+    return [head.removesuffix(name), one.number.number.name] if head.endswith(name) else [head]
+
+
+def over_periods(name: str, tables: Mapping[str, FinishedTable]) -> FinishedTable:
+    """Return the tables of periods as one table with the column `name` before the others."""
+    parts, order = [], pa.array(list(tables), pa.string())
+    for number, one in enumerate(tables.values()):
+        labels = pa.DictionaryArray.from_arrays(np.full(one.table.num_rows, number, np.int32), order, ordered=True)
+        parts.append(one.table.add_column(0, label_column(name), labels))
+    every = [one.ends for one in tables.values()]
+    ends = tuple(np.concatenate([own[end].reshape(-1) for own in every]) for end in (0, 1)) if all(every) else ()
+    table = pa.concat_tables(parts).unify_dictionaries()
+    return replace(list(tables.values())[-1], table=table, ends=ends)
+
+
+def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
+    table, known = finished.with_ends(), dimensions_of(group.domain)
+    labels = list[SheetLabels]()
+    for name in (name for name in table.column_names if name not in COLUMNS):
+        own = next((one for one in known.values() if label_column(one.name) == name), Dimension(name, name, ()))
+        values, codes = coded(table[name])
+        title = group.period.words.title or name if group.period and not labels else own.title
+        labels.append(SheetLabels(name, title, replace(own, values=values).labels, codes))
+
+    figures = {name: _floats(table, name) for name in FIGURES}
+    order = np.arange(table.num_rows)
+    if group.period:  # the latest period first
+        order = np.argsort(-labels[0].codes, kind="stable")
+    title, unit = _words(group.domain, finished)
+    rows, axis = _rows(figures, table["flag"].to_pylist(), labels, order[:MOST_SHOWN], unit)
+    columns = [SheetColumn(one.title, one.shown if len(one.shown) <= MOST_FILTERED else ()) for one in labels]
+    return Sheet(
+        group.place("tables", finished.name), group, title, unit,
+        _statement(group, finished), columns, rows,
+        table.num_rows, finished, DOWNLOADS, axis, None if group.period else _cross(labels, figures),
+        _series(labels, figures, unit) if group.period else "",
+    )  # fmt: skip
+
+
+def _floats(table: pa.Table, name: str) -> Floats | None:
+    """Return the figures of a column, nan where there is none; None without the column."""
+    if name not in table.column_names:
+        return None
+    return np.asarray(table[name].cast(pa.float64()).to_numpy(), np.float64)
+
+
+def _rows(
+    figures: Mapping[str, Floats | None],
+    flags: Sequence[str],
+    labels: Sequence[SheetLabels],
+    order: Integers,
+    unit: str,
+) -> tuple[list[dict[str, Any]], Sequence[Tick]]:
+    """Return the values of rows for their template, and the axis of their bars."""
+    is_count, none = figures["value"] is None, np.full(len(flags), np.nan)
+    value, low, high, error = (none if own is None else own for own in (
+        figures["count" if is_count else "value"], figures["low"], figures["high"], figures["std_error"]))  # fmt: skip
+    drawn = statistic("", [""] * len(order), value[order], low[order], high[order], error[order], unit,
+                      0 if is_count else 12)  # fmt: skip
+    found = []
+    for row, at in zip(drawn["rows"], order.tolist(), strict=True):
+        own = {"labels": [(one.shown[one.codes[at]], int(one.codes[at])) for one in labels], "flag": flags[at],
+               "key": value[at]}  # fmt: skip
+        own |= {"text": whole(value[at])} if is_count else {}
+        own |= {} if is_count or figures["count"] is None else {"count": figures["count"][at]}
+        found.append(row | own)
+    return found, drawn["ticks"]
+
+
+def _words(domain: Domain, one: FinishedTable) -> tuple[str, str]:
+    """Return title and unit of a table for readers."""
+    if one.number is None:
+        return one.title, one.unit
+    number = one.number.number
+    head = " of ".join([*_parts(one)[:-1], title_of(domain, number.name)]) if len(_parts(one)) > 1 else _parts(one)[0]
+    by = f" by {', '.join(title_of(domain, name) for name in one.attributes)}" if one.attributes else ""
+    unit = number.words.unit or title_of(domain, number.name) if one.unit == number.name else one.unit
+    return head[:1].upper() + head[1:] + by, unit
+
+
+def _statement(group: SheetGroup, one: FinishedTable) -> str:
+    """Return the statement that a table answers; "" for others than counts, sums and means of a table."""
+    asked = ["COUNT", ""] if one.number is None and one.attributes else []
+    if one.number is not None:
+        asked = [SQL_NAMES.get(_parts(one)[0], ""), one.number.number.name]
+    if not group.source or not asked or not asked[0]:
+        return ""
+    groups = ", ".join(map(_quoted, [*([group.period.name] if group.period else []), *one.attributes]))
+    value = f"{asked[0]}({_quoted(asked[1]) if asked[1] else '*'})"
+    select = f"SELECT {groups}{', ' * bool(groups)}{value} FROM {_quoted(group.source)}"
+    return select + f" GROUP BY {groups}" * bool(groups)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _cross(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | None]) -> dict[str, Any] | None:
+    """Return the template values of a small table of counts with two attributes, one down and one across."""
+    sizes = tuple(len(one.shown) for one in labels)
+    counts = figures["count"]
+    if len(sizes) != 2 or max(sizes) > SIDE or counts is None or counts.size != sizes[0] * sizes[1]:
+        return None
+    if figures["value"] is not None:
+        return None
+    drawn = pair([one.title for one in labels], [one.shown for one in labels], np.nan_to_num(counts).reshape(sizes))
+    for cell, count in zip((cell for row in drawn["cells"] for cell in row), counts.tolist(), strict=True):
+        cell["text"] = whole(count)
+    return drawn
+
+
+def _series(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | None], unit: str) -> str:
+    """Plot the cells that are largest in the last period over all periods; "" for a single period."""
+    periods = labels[0].shown
+    value = figures["count"] if figures["value"] is None else figures["value"]
+    assert value is not None
+    if len(periods) < 2 or len(value) % len(periods) or not np.isfinite(value).any():
+        return ""
+    low, high = (value if own is None else own for own in (figures["low"], figures["high"]))
+    values, low, high = (own.reshape(len(periods), -1) for own in (value, low, high))
+    cells = np.argsort(-np.nan_to_num(values[-1], nan=-np.inf), kind="stable")[:COLOURS]
+    names = [", ".join(one.shown[one.codes[cell]] for one in labels[1:]) or "all records" for cell in cells]
+    places = np.arange(len(periods), dtype=np.float64)
+    series = [Series(name, places + 0.06 * number, values[:, cell], "line", (low[:, cell], high[:, cell]))
+              for number, (name, cell) in enumerate(zip(names, cells, strict=True))]  # fmt: skip
+    ends = np.concatenate([np.zeros(1), low[:, cells].reshape(-1), high[:, cells].reshape(-1)])
+    bottom, top = np.nanmin(ends), np.nanmax(ends)
+    x = PeriodAxis(labels[0].title, -0.3, len(periods) - 0.7, labels=tuple(periods))
+    return plot(x, PlotAxis(unit, float(bottom), float(top) * 1.03 or 1.0), series)

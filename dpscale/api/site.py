@@ -1,0 +1,217 @@
+"""Reading of finished releases and their ledger for a static site. It reads no data and draws nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dpscale.answers.findings import findings
+from dpscale.answers.publish import DESCRIPTION, chosen, publication_notes, publish
+from dpscale.answers.report.page import public_name
+from dpscale.answers.site.addresses import address_of_name
+from dpscale.answers.site.editions import AttributePage, Edition, attribute_pages, publications
+from dpscale.answers.site.pages import Site, check_place
+from dpscale.answers.site.sheets import MOST_SHOWN, Sheet, SheetGroup, sheets, statement_sheet
+from dpscale.answers.tables import Answered
+from dpscale.answers.unit_counts import CUT_JOIN
+from dpscale.api.release import Release
+from dpscale.base.display import figure, power
+from dpscale.base.errors import DpscaleError, JobError
+from dpscale.ledger import Ledger
+from dpscale.privacy.accounting import float_above
+from dpscale.runs.estimates import counted_words
+from dpscale.runs.manifest import check_outputs
+from dpscale.runs.opening import open_run
+from dpscale.runs.run import Run
+from dpscale.runs.selections import read_rows, selected_rows
+
+STATED_DELTA = 1e-9  # of a cost without a delta
+MOST_FINDINGS = 3
+PERIOD = "period"  # kind of answers whose pages are in no folder of their own
+SUBSET = "the releases on this site"
+
+
+def read_site(
+    run_dirs: Sequence[str], folder: Path, title: str, ledger: str | None, limit: float, minimum: int
+) -> Site:
+    """Return the site of some run directories, ready to be written.
+
+    Parameters
+    ----------
+    run_dirs : sequence of str
+        Finished releases; those with the same title are editions of one publication.
+    folder : Path
+        A new or empty folder, or an older site.
+    title : str
+        Title of the site.
+    ledger : str, optional
+        Ledger of all releases. Default: that of each job, if it can be read.
+    limit, minimum
+        As of `dpscale publish`.
+
+    Returns
+    -------
+    Site
+
+    Raises
+    ------
+    JobError
+        If a run is not finished, or the folder has other files.
+    BudgetError
+        If the given ledger does not have the dataset of a release.
+    """
+    check_place(folder)
+    runs = {}
+    for path in run_dirs:
+        release = Release.open(path)
+        for own in release.tables.values():
+            check_outputs(own.path, own.manifest["stages"])
+        run = open_run(path)
+        runs[run.manifest["release"]] = run, read_edition(release, run, limit, minimum)
+    return Site(title, publications(one for _, one in runs.values()), [*accounts(runs.values(), ledger)], folder)
+
+
+def read_edition(release: Release, run: Run, limit: float, minimum: int) -> Edition:
+    """Return a release with its published tables, attributes, findings and promise."""
+    about, told, left_out = run.job.about.model_dump(exclude_none=True), list[str](), list[tuple[str, str]]()
+    pages, attributes = dict[str, Sheet](), dict[str, AttributePage]()
+    for group, table, answered in _groups(release, run, limit, minimum, about):
+        published = {period: publish(one, chosen(one, [], None), minimum) for period, one in answered.items()}
+        own = [*sheets(group, published, limit, minimum), *([] if minimum or group.period else _selects(group, table))]
+        pages |= {one.address: one for one in own}
+        attributes |= attribute_pages(group, own)
+        period = list(answered)[-1]
+        where = ", ".join(filter(None, (group.title, period)))
+        told += [f"{where}: {text}" if where else text
+                 for text in (one.sentence(group.domain) for one in findings(answered[period]))]  # fmt: skip
+        left_out += [(", ".join(names), why) for names, why in published[period].left_out.items()]
+
+    private, privacy, cost = run.manifest["private"], run.manifest["privacy"], run.spent
+    delta = float_above(cost.delta) if cost.is_pure else privacy["delta"] or STATED_DELTA
+    epsilon = cost.epsilon_or_inf(delta) if private else math.inf
+    return Edition(
+        run.manifest["release"], run.manifest["stages"]["measure"]["end"], public_name(privacy["dataset"]), about,
+        private, _promise(run, epsilon, delta), epsilon, delta, told[:MOST_FINDINGS], left_out, pages, attributes,
+    )  # fmt: skip
+
+
+def _groups(
+    release: Release, run: Run, limit: float, minimum: int, about: Mapping[str, str]
+) -> Iterator[tuple[SheetGroup, Any, dict[str, Answered]]]:
+    """Yield the tables and joins of a release, or its kinds of answers by period, with their answers."""
+
+    def group(
+        folder: str, title: str, table: Any, answered: Answered, source: str = "", period: Any = None
+    ) -> SheetGroup:
+        counted = counted_words(table)
+        notes = publication_notes(f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION, limit,
+                                  minimum, about)  # fmt: skip
+        return SheetGroup(folder, title, answered.estimates.workload.domain, source, counted, notes, period)
+
+    if release.horizon:
+        growing = run.tables["data"]
+        for kind in growing.kinds:
+            answered = {period: release.at(period, kind).answered for period in release.periods}
+            part = growing.answers_at(release.periods[-1], kind)
+            folder, source = ("", "data") if kind == PERIOD else (address_of_name(kind), "")
+            title = "" if len(growing.kinds) == 1 else kind
+            yield group(folder, title, part, answered[release.periods[-1]], source, growing.period), part, answered
+        return
+    for name, own in release.tables.items():
+        folder, title = ("", "") if own is release else (f"table-{address_of_name(name)}", name)
+        yield group(folder, title, run.tables[name], own.answered, name), run.tables[name], {"": own.answered}
+    for name, own in release.joins.items():
+        if name != CUT_JOIN:
+            part = run.joins[name]
+            yield group(f"join-{address_of_name(name)}", name, part, own.answered), part, {"": own.answered}
+
+
+def _selects(group: SheetGroup, table: Any) -> Iterator[Sheet]:
+    """Yield the sheets of the SELECT statements of a table."""
+    for one in selected_rows(table, MOST_SHOWN):
+        columns = [name for name, _ in one["columns"]]
+        yield statement_sheet(group, one["name"], one["sql"], columns, one["rows"], read_rows(table, one["name"]))
+
+
+def _promise(run: Run, epsilon: float, delta: float) -> list[str]:
+    """Return sentences on the protection of a release: unit and bound, noise and cost, attack risk."""
+    protects = run.protects
+    unit = (
+        f"{protects.words} together; {protects.counted}" if protects.counted else "every single row, which counts once"
+    )
+    said = [f"The release protects {unit}."]
+    if run.manifest["private"]:
+        said.append(f"Noise hides whether they are in the data: the cost is {_cost(epsilon, delta)}.")
+        said.append(run.attack_risk.sentence)
+    return said
+
+
+def _cost(epsilon: float | None, delta: float) -> str:
+    shown = "unlimited" if epsilon is None or math.isinf(epsilon) else figure(epsilon)
+    return f"ε = {shown}" + (f" at δ = {power(delta)}" if delta else "")
+
+
+def accounts(runs: Iterator[tuple[Run, Edition]] | Any, ledger: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the cost of the releases of each dataset: by its ledger, or by their manifests if no ledger is readable."""
+    series = dict[tuple[str, str], list[Edition]]()
+    for run, edition in runs:
+        place = ledger or str(run.job.privacy.ledger)
+        series.setdefault((place, run.manifest["privacy"]["dataset"]), []).append(edition)
+    for (place, dataset), editions in sorted(series.items(), key=lambda one: one[0][::-1]):
+        stated = _read_ledger(place, dataset, editions, ledger is not None)
+        shown = _by_manifest(editions) if stated is None else _by_ledger(stated, editions)
+        promises = list(dict.fromkeys(one.promise[0] for one in editions))
+        yield {"name": public_name(dataset), **shown, "sentences": [*shown["sentences"], *promises]}
+
+
+def _read_ledger(place: str, dataset: str, editions: Sequence[Edition], is_given: bool) -> dict[str, Any] | None:
+    """Return the account of a dataset on a ledger; None if a ledger that was not given cannot be read or lacks it."""
+    with suppress(*([] if is_given else [DpscaleError, OSError])), Ledger.open(place, create=False) as opened:
+        found: dict[str, Any] = next(iter(opened.summary(dataset)["datasets"].values()))
+        known = {row["release"] for row in found["releases"]}
+        if not (missing := [one.release for one in editions if one.release not in known]):
+            return found
+        if is_given:
+            raise JobError("--ledger", f"no entry of release {missing[0]}", "the ledger that its run was charged to",
+                           "name that ledger, or leave the option out")  # fmt: skip
+    return None
+
+
+def _by_ledger(stated: Mapping[str, Any], editions: Sequence[Edition]) -> dict[str, Any]:
+    releases, spent, cap = stated["releases"], stated["spent"], stated["cap"]
+    number = f"{len(releases):,} release{'s' * (len(releases) != 1)}"
+    said = [f"{number} cost {_cost(spent['epsilon'], spent['delta'])} in total. This is the state of the ledger, which"
+            " counts every release of these data, also those that are not on this site."]  # fmt: skip
+    if cap:
+        left = stated["remaining_epsilon"]
+        more = f"one more release may cost {_cost(left, cap['delta'])}" if left else "nothing is left"
+        said.append(f"The cap of the total is {_cost(cap['epsilon'], cap['delta'])}; {more}.")
+    else:
+        said.append("There is no cap on the total.")
+    rows = [{"release": row["release"], "day": row["reserved_at"][:10], "epsilon": row["own"]["epsilon"],
+             "delta": row["own"]["delta"], "state": row["state"], **_page_of(row["release"], editions)}
+            for row in releases]  # fmt: skip
+    return {"sentences": said, "notes": stated["notes"], "releases": rows}
+
+
+def _by_manifest(editions: Sequence[Edition]) -> dict[str, Any]:
+    """Return the costs that releases state themselves; their sums bound the cost of all of them together."""
+    ordered = sorted(editions, key=lambda one: (one.moment, one.release))
+    epsilon, delta = (sum(getattr(one, name) for one in ordered) for name in ("epsilon", "delta"))
+    said = f"No ledger could be read, so that this page has {SUBSET} alone, with the costs that they state. Together"
+    rows = [{"release": one.release, "day": one.day, "epsilon": one.epsilon if one.private else None,
+             "delta": one.delta, "state": "released", **_page_of(one.release, ordered)} for one in ordered]  # fmt: skip
+    return {
+        "sentences": [f"{said} they cost at most {_cost(epsilon, delta)}, the sums."],
+        "notes": [],
+        "releases": rows,
+    }
+
+
+def _page_of(release: str, editions: Sequence[Edition]) -> dict[str, str]:
+    """Return address and title of the page of a release; empty texts without one."""
+    page = next((one for one in editions if release == one.release or release.startswith(f"{one.release}-")), None)
+    return {"address": f"{page.home}/index.html" if page else "", "title": page.title if page else ""}
