@@ -21,6 +21,7 @@ from dpscale.api.release import Release
 from dpscale.base.display import figure, power
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.ledger import Ledger
+from dpscale.plans.time_plan import CUMULATIVE, PERIOD, WINDOW
 from dpscale.privacy.accounting import float_above
 from dpscale.runs.estimates import counted_words
 from dpscale.runs.manifest import check_outputs
@@ -30,7 +31,7 @@ from dpscale.runs.selections import read_rows, selected_rows
 
 STATED_DELTA = 1e-9  # of a cost without a delta
 MOST_FINDINGS = 3
-PERIOD = "period"  # kind of answers whose pages are in no folder of their own
+KINDS = {PERIOD: "each period", CUMULATIVE: "all periods so far", WINDOW: "the last {window} periods"}
 SUBSET = "the releases on this site"
 
 
@@ -117,7 +118,7 @@ def _groups(
             answered = {period: release.at(period, kind).answered for period in release.periods}
             part = growing.answers_at(release.periods[-1], kind)
             folder, source = ("", "data") if kind == PERIOD else (address_of_name(kind), "")
-            title = "" if len(growing.kinds) == 1 else kind
+            title = "" if len(growing.kinds) == 1 else KINDS[kind].format(window=growing.job.periods.window)
             yield group(folder, title, part, answered[release.periods[-1]], source, growing.period), part, answered
         return
     for name, own in release.tables.items():

@@ -113,7 +113,7 @@ class Edition:
 def _concerns(sheet: Sheet, page: AttributePage) -> bool:
     """Return whether a table has an attribute, or is one of a number."""
     number = sheet.finished.number
-    return sheet.group.title == page.group and (
+    return page.group in ("", sheet.group.title) and (
         page.name in sheet.finished.attributes or (number is not None and number.number.name == page.name)
     )
 
@@ -128,12 +128,13 @@ def attribute_pages(group: SheetGroup, sheets: Iterable[Sheet]) -> dict[str, Att
     found = dict[str, AttributePage]()
     for name in (*(own for own in domain.names if own in names), *numbers):
         axis = domain[name]
-        address = group.place("attributes", address_of_name(name))
+        shared = group.period is not None  # by all kinds of answers
+        address = ("attributes/" if shared else group.place("attributes", "")) + address_of_name(name)
         words = (title_of(domain, name), axis.words.description, axis.words.unit)
         if name in numbers:
             low, high = numbers[name].ends
             kind = f"number from {low:g} to {high:g}, in steps of {float(numbers[name].unit):g}"
-            found[address] = AttributePage(address, group.title, name, *words, kind)
+            found[address] = AttributePage(address, "" if shared else group.title, name, *words, kind)
         else:
             cells = list(zip(texts(axis), words_of(axis), strict=True))
             found[address] = AttributePage(

@@ -131,7 +131,8 @@ class Site:
         sheet, page = edition.sheets[address], f"{base}/{address}.html"
         folder, name = (base + "/" + address).rsplit("/tables/", 1)
         has_counts = bool(sheet.rows) and "count" in sheet.rows[0]
-        values = {"bars": bool(sheet.unit), "has_counts": has_counts}
+        flags = ["", *dict.fromkeys(row["flag"] for row in sheet.rows if row.get("flag"))]
+        values = {"bars": bool(sheet.unit), "has_counts": has_counts, "has_flags": len(flags) > 1}
         pieces = [self._rows(rows=sheet.rows[at : at + EMBEDDED], **values)
                   for at in range(0, max(len(sheet.rows), 1), EMBEDDED)]  # fmt: skip
         for number, rows in enumerate(pieces[1:], start=1):
@@ -142,10 +143,11 @@ class Site:
         write_tables(self.folder / folder, sheet.group.domain, [replace(sheet.finished, name=name)], edition.release,
                      sheet.formats, sheet.group.notes[0], sheet.group.notes, edition.about)  # fmt: skip
         downloads = [(SHOWN_FORMATS[kind], f"{folder}/{kind}/{name}.{SUFFIXES[kind]}") for kind in sheet.formats]
-        flags = ["", *dict.fromkeys(row["flag"] for row in sheet.rows if row.get("flag"))]
+        has_intervals = any(row.get("interval") for row in sheet.rows)
         self._page(
             page, "table.html", sheet.title, [(edition.title, f"{base}/index.html")], edition=edition, sheet=sheet,
             downloads=downloads, rows=pieces[0], parts_number=len(pieces) - 1, part_name=f"{name}.rows-", flags=flags,
+            has_intervals=has_intervals,
             has_counts=has_counts, embedded=EMBEDDED, all_notes=[*sheet.own_notes, *sheet.group.notes],
             attributes=[(f"{base}/{one.address}.html", one) for one in edition.pages_of(sheet)],
             **self._around(publication, edition, base, address),

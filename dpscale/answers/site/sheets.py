@@ -14,10 +14,10 @@ import numpy as np
 
 from dpscale.answers.publish import DOWNLOADS, FinishedTable, Published, dimensions_of, finished_tables
 from dpscale.answers.published_numbers import COLUMNS, label_column
-from dpscale.answers.report.charts import COLOURS, PlotAxis, Series, Tick, pair, plot, statistic
+from dpscale.answers.report.charts import Tick, statistic
 from dpscale.answers.site.addresses import address_of_name, address_of_names
+from dpscale.answers.site.pictures import SheetLabels, cross_table, series_plot
 from dpscale.answers.statistical_files import Dimension, coded
-from dpscale.answers.tables import SIDE
 from dpscale.answers.words import title_of
 from dpscale.base.arrow import pa
 from dpscale.base.display import whole
@@ -30,7 +30,6 @@ MOST_SHOWN = 20_000  # rows of a page with its parts; files have all
 SQL_NAMES = {SumQueries.name: "SUM", MeanQueries.name: "AVG"}
 MOST_FILTERED = 200  # values of a column with a filter
 FIGURES = ("value", "count", "low", "high", "std_error")
-MOST_TICKS = 6
 
 
 @dataclass(frozen=True)
@@ -92,19 +91,6 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class PeriodAxis(PlotAxis):
-    """Axis of periods in their order."""
-
-    labels: tuple[str, ...] = ()
-
-    def ticks(self) -> list[Tick]:
-        """Return the names of some periods with their places in percent."""
-        step = -(-len(self.labels) // MOST_TICKS)
-        places = np.arange(0, len(self.labels), step)
-        return list(zip(self.labels[::step], (100 * self.places(places.astype(np.float64))).tolist(), strict=True))
-
-
-@dataclass(frozen=True)
 class SheetGroup:
     """Table or join of a release, or kind of answers of a growing table.
 
@@ -135,16 +121,6 @@ class SheetGroup:
     def place(self, kind: str, address: str) -> str:
         """Return the address of a page of a kind."""
         return "/".join([*([self.folder] if self.folder else []), kind, address])
-
-
-@dataclass(frozen=True, eq=False)
-class SheetLabels:
-    """Labels of a column: its name and title, texts for readers in their order, and the place of each row's text."""
-
-    name: str
-    title: str
-    shown: Sequence[str]
-    codes: Integers
 
 
 def statement_sheet(group: SheetGroup, name: str, sql: str, columns: Sequence[str], rows: Sequence[Sequence[str]],
@@ -216,8 +192,8 @@ def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
     return Sheet(
         group.place("tables", finished.name), group, title, unit,
         _statement(group, finished), columns, rows,
-        table.num_rows, finished, DOWNLOADS, axis, None if group.period else _cross(labels, figures),
-        _series(labels, figures, unit) if group.period else "",
+        table.num_rows, finished, DOWNLOADS, axis, None if group.period else cross_table(labels, figures),
+        series_plot(labels, figures, unit) if group.period else "",
     )  # fmt: skip
 
 
@@ -277,37 +253,3 @@ def _statement(group: SheetGroup, one: FinishedTable) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _cross(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | None]) -> dict[str, Any] | None:
-    """Return the template values of a small table of counts with two attributes, one down and one across."""
-    sizes = tuple(len(one.shown) for one in labels)
-    counts = figures["count"]
-    if len(sizes) != 2 or max(sizes) > SIDE or counts is None or counts.size != sizes[0] * sizes[1]:
-        return None
-    if figures["value"] is not None:
-        return None
-    drawn = pair([one.title for one in labels], [one.shown for one in labels], np.nan_to_num(counts).reshape(sizes))
-    for cell, count in zip((cell for row in drawn["cells"] for cell in row), counts.tolist(), strict=True):
-        cell["text"] = whole(count)
-    return drawn
-
-
-def _series(labels: Sequence[SheetLabels], figures: Mapping[str, Floats | None], unit: str) -> str:
-    """Plot the cells that are largest in the last period over all periods; "" for a single period."""
-    periods = labels[0].shown
-    value = figures["count"] if figures["value"] is None else figures["value"]
-    assert value is not None
-    if len(periods) < 2 or len(value) % len(periods) or not np.isfinite(value).any():
-        return ""
-    low, high = (value if own is None else own for own in (figures["low"], figures["high"]))
-    values, low, high = (own.reshape(len(periods), -1) for own in (value, low, high))
-    cells = np.argsort(-np.nan_to_num(values[-1], nan=-np.inf), kind="stable")[:COLOURS]
-    names = [", ".join(one.shown[one.codes[cell]] for one in labels[1:]) or "all records" for cell in cells]
-    places = np.arange(len(periods), dtype=np.float64)
-    series = [Series(name, places + 0.06 * number, values[:, cell], "line", (low[:, cell], high[:, cell]))
-              for number, (name, cell) in enumerate(zip(names, cells, strict=True))]  # fmt: skip
-    ends = np.concatenate([np.zeros(1), low[:, cells].reshape(-1), high[:, cells].reshape(-1)])
-    bottom, top = np.nanmin(ends), np.nanmax(ends)
-    x = PeriodAxis(labels[0].title, -0.3, len(periods) - 0.7, labels=tuple(periods))
-    return plot(x, PlotAxis(unit, float(bottom), float(top) * 1.03 or 1.0), series)
