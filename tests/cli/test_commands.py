@@ -52,6 +52,7 @@ CASES = {
     "sql": (["sql", "SELECT COUNT(*) FROM t", "--data", "OUT", "--domain", "DOMAIN", "--epsilon", "1"], REFUSED),
     "table": (["table", "OUT", "--domain", "DOMAIN", "--epsilon", "1"], REFUSED),
     "publish": (["publish", "RUN", "--out", "OUT/published", "--json"], GROWING),
+    "site": (["site", "RUN", "--out", "OUT/site", "--json"], DONE),
     "model": (["model", "RUN", "--json"], REFUSED),
     "refinement": (["refine", "RUN", "--epsilon", "0.5", "--plan", "--json"], GROWING | {"several tables": 2}),
     "evidence": (["evidence", "RUN", "--selftest", "TESTED", "--json"], DONE),

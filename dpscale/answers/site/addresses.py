@@ -26,13 +26,12 @@ def address_of_title(title: str) -> str:
     >>> address_of_title("Émergency visits, 2024")
     'emergency-visits-2024'
     """
-    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
-    words = "-".join(re.findall("[a-z0-9]+", plain))
-    lost = not all(letter.isascii() or not unicodedata.normalize("NFKD", letter)[0].isalnum()
-                   or unicodedata.normalize("NFKD", letter)[0].isascii() for letter in title)  # fmt: skip
-    if words and not lost and len(words) <= LONGEST and PLAIN.fullmatch(words.replace("-", "_")):
+    letters = unicodedata.normalize("NFKD", title)
+    words = "-".join(re.findall("[a-z0-9]+", "".join(filter(str.isascii, letters)).lower()))
+    is_whole = not any(letter.isalnum() and not letter.isascii() for letter in letters)
+    if is_whole and len(words) <= LONGEST and PLAIN.fullmatch(words.replace("-", "_")):
         return words
-    return "-".join([*([words[:LONGEST]] if words else []), _hash(title)])
+    return "-".join(filter(None, (words[:LONGEST].strip("-"), _hash(title))))
 
 
 def address_of_name(name: str) -> str:
@@ -41,11 +40,12 @@ def address_of_name(name: str) -> str:
     Examples
     --------
     >>> address_of_name("age"), address_of_name("Age (years)")
-    ('age', 'age_years_e67a42')
+    ('age', 'age_years_fc244a')
     """
     if PLAIN.fullmatch(name) and len(name) <= LONGEST:
         return name
-    return "_".join([*re.findall("[a-z0-9]+", name.lower()), _hash(name)][-LONGEST // 8 :])
+    words = "_".join(re.findall("[a-z0-9]+", name.lower()))
+    return "_".join(filter(None, (words[:LONGEST].strip("_"), _hash(name))))
 
 
 def address_of_names(names: Sequence[str], order: bool = True) -> str:
