@@ -611,4 +611,4 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str, str], None]] = {
     "parquet": _all_parquet,
     "xlsx": _excel,
 }
-DOWNLOADS = ("csv", "parquet", "json-stat")  # of a site
+DOWNLOADS = {"csv": ("CSV", "csv"), "parquet": ("Parquet", "parquet"), "json-stat": ("JSON-stat", "json")}  # of a site

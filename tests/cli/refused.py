@@ -239,6 +239,8 @@ COMMANDS: list[tuple[str, list[str]]] = [  # name, arguments; the run directory 
     ("job without a domain file", ["domain", "sketch", "x.csv", "--job", "new.toml"]),
     ("comparison without rows", ["compare", "done", "x.csv", "--out", "done/compared"]),
     ("evidence of nothing", ["evidence"]),
+    ("site in another folder", ["site", "done", "--out", "done"]),
+    ("site of an absent ledger", ["site", "done", "--out", "new", "--ledger", "none.sqlite"]),
 ]  # fmt: skip
 
 OWN = {"a": 3, "b": 4}

@@ -39,6 +39,7 @@ for (const table of document.querySelectorAll("table.searched")) {
     select.append(...["all", ...values].map((value) => new Option(value)));
     own.append(`${head.textContent} `, select);
     tools.append(own);
+    select.addEventListener("input", () => change());
     return [(row) => !select.selectedIndex || row.cells[place].textContent === values[select.selectedIndex - 1]];
   });
   tools.append(label);
@@ -48,7 +49,8 @@ for (const table of document.querySelectorAll("table.searched")) {
     for (const row of rows) row.hidden = !fits(row);
     found.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
   };
-  tools.addEventListener("input", () => { show(); table.dispatchEvent(new Event("search")); });
+  const change = () => { show(); table.dispatchEvent(new Event("search")); };
+  input.addEventListener("input", change);
   table.addEventListener("rows", show);
   show();
   table.parentElement.before(tools);

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from dpscale.answers.publish import write_tables
+from dpscale.answers.publish import DOWNLOADS, write_tables
 from dpscale.answers.report.page import compile_template, shared_file
 from dpscale.answers.site.addresses import relative
 from dpscale.answers.site.editions import AttributePage, Edition, Publication
@@ -30,8 +30,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'"
 )
-SUFFIXES = {"csv": "csv", "parquet": "parquet", "json-stat": "json"}
-SHOWN_FORMATS = {"csv": "CSV", "parquet": "Parquet", "json-stat": "JSON-stat"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +140,7 @@ class Site:
 
         write_tables(self.folder / folder, sheet.group.domain, [replace(sheet.finished, name=name)], edition.release,
                      sheet.formats, sheet.group.notes[0], sheet.group.notes, edition.about)  # fmt: skip
-        downloads = [(SHOWN_FORMATS[kind], f"{folder}/{kind}/{name}.{SUFFIXES[kind]}") for kind in sheet.formats]
+        downloads = [(DOWNLOADS[kind][0], f"{folder}/{kind}/{name}.{DOWNLOADS[kind][1]}") for kind in sheet.formats]
         has_intervals = any(row.get("interval") for row in sheet.rows)
         self._page(
             page, "table.html", sheet.title, [(edition.title, f"{base}/index.html")], edition=edition, sheet=sheet,

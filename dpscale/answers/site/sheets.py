@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.answers.publish import DOWNLOADS, FinishedTable, Published, dimensions_of, finished_tables
+from dpscale.answers.publish import DOWNLOADS, FORMATS, FinishedTable, Published, dimensions_of, finished_tables
 from dpscale.answers.published_numbers import COLUMNS, label_column
 from dpscale.answers.report.charts import Tick, statistic
 from dpscale.answers.site.addresses import address_of_name, address_of_names
@@ -130,7 +130,7 @@ def statement_sheet(group: SheetGroup, name: str, sql: str, columns: Sequence[st
     return Sheet(
         group.place("tables", address), group, name, "", sql, [SheetColumn(title) for title in columns],
         [{"labels": [(text, -1) for text in row]} for row in rows], table.num_rows,
-        FinishedTable(address, name, "", (), table), DOWNLOADS[:2],
+        FinishedTable(address, name, "", (), table), [kind for kind in DOWNLOADS if kind in FORMATS],
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def _sheet(group: SheetGroup, finished: FinishedTable) -> Sheet:
     return Sheet(
         group.place("tables", finished.name), group, title, unit,
         _statement(group, finished), columns, rows,
-        table.num_rows, finished, DOWNLOADS, axis, None if group.period else cross_table(labels, figures),
+        table.num_rows, finished, tuple(DOWNLOADS), axis, None if group.period else cross_table(labels, figures),
         series_plot(labels, figures, unit) if group.period else "",
     )  # fmt: skip
 
