@@ -27,7 +27,7 @@ from dpscale.runs.estimates import counted_words
 from dpscale.runs.manifest import check_outputs
 from dpscale.runs.opening import open_run
 from dpscale.runs.run import Run
-from dpscale.runs.selections import read_rows, selected_rows
+from dpscale.runs.selections import read_rows, selected_rows, statements_of
 
 STATED_DELTA = 1e-9  # of a cost without a delta
 MOST_FINDINGS = 3
@@ -72,7 +72,18 @@ def read_site(
             check_outputs(own.path, own.manifest["stages"])
         run = open_run(path)
         runs[run.manifest["release"]] = run, read_edition(release, run, limit, minimum)
+    _check_titles([*runs.values()])
     return Site(title, publications(one for _, one in runs.values()), [*accounts(runs.values(), ledger)], folder)
+
+
+def _check_titles(runs: Sequence[tuple[Run, Edition]]) -> None:
+    """Raise JobError for datasets that would be one subject because their names are paths, which are not shown."""
+    named = {(run.manifest.get("ledger"), run.manifest["privacy"]["dataset"]) for run, one in runs
+             if not one.words["title"]}  # fmt: skip
+    unnamed = [dataset for _, dataset in named if public_name(dataset) != dataset]
+    if len(unnamed) > 1:
+        raise JobError("about.title", f"missing in releases of {len(unnamed)} datasets whose names are paths",
+                       "a title for each", "add it to [about] in their job files, also in DIR/job.toml")  # fmt: skip
 
 
 def read_edition(release: Release, run: Run, limit: float, minimum: int) -> Edition:
@@ -132,6 +143,8 @@ def _groups(
 
 def _selects(group: SheetGroup, table: Any) -> Iterator[Sheet]:
     """Yield the sheets of the SELECT statements of a table."""
+    if statements_of(table):
+        table.require("reconstruct")
     for one in selected_rows(table, MOST_SHOWN):
         columns = [name for name, _ in one["columns"]]
         yield statement_sheet(group, one["name"], one["sql"], columns, one["rows"], read_rows(table, one["name"]))
@@ -163,9 +176,14 @@ def accounts(runs: Iterator[tuple[Run, Edition]] | Any, ledger: str | None) -> I
         series.setdefault((place, run.manifest["privacy"]["dataset"]), []).append(edition)
     for (place, dataset), editions in sorted(series.items(), key=lambda one: one[0][::-1]):
         stated = _read_ledger(place, dataset, editions, ledger is not None)
-        shown = _by_manifest(editions) if stated is None else _by_ledger(stated, editions)
+        name = public_name(dataset)
+        shown = _by_manifest(editions) if stated is None else _by_ledger(stated, editions, name)
         promises = list(dict.fromkeys(one.promise[0] for one in editions))
-        yield {"name": public_name(dataset), **shown, "sentences": [*shown["sentences"], *promises]}
+        yield {
+            "name": ", ".join(dict.fromkeys(one.title for one in editions)),
+            **shown,
+            "sentences": [*shown["sentences"], *promises],
+        }
 
 
 def _read_ledger(place: str, dataset: str, editions: Sequence[Edition], is_given: bool) -> dict[str, Any] | None:
@@ -181,11 +199,12 @@ def _read_ledger(place: str, dataset: str, editions: Sequence[Edition], is_given
     return None
 
 
-def _by_ledger(stated: Mapping[str, Any], editions: Sequence[Edition]) -> dict[str, Any]:
+def _by_ledger(stated: Mapping[str, Any], editions: Sequence[Edition], name: str) -> dict[str, Any]:
     releases, spent, cap = stated["releases"], stated["spent"], stated["cap"]
     number = f"{len(releases):,} release{'s' * (len(releases) != 1)}"
-    said = [f"{number} cost {_cost(spent['epsilon'], spent['delta'])} in total. This is the state of the ledger, which"
-            " counts every release of these data, also those that are not on this site."]  # fmt: skip
+    data = name if name == public_name(None) else f"the dataset {name}"
+    said = [f"{number} of {data} cost {_cost(spent['epsilon'], spent['delta'])} in total. This is the state of the"
+            " ledger, which counts every release of these data, also those that are not on this site."]  # fmt: skip
     if cap:
         left = stated["remaining_epsilon"]
         more = f"one more release may cost {_cost(left, cap['delta'])}" if left else "nothing is left"

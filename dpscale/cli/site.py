@@ -29,5 +29,5 @@ def site(
     if as_json:
         click.echo(json.dumps({"site": out, **found}))
         return
-    click.echo(f"{found['tables']:,} tables of {found['releases']:,} releases on {found['pages']:,} pages")
+    click.echo(f"releases: {found['releases']:,}, tables: {found['tables']:,}, pages: {found['pages']:,}")
     click.echo(f"site: {Path(out) / 'index.html'}")

@@ -171,7 +171,7 @@ def test_numbers_are_those_of_publish(runs, site, tmp_path):
     assert len(tables) == len(list((home / "csv").iterdir())) - 1  # the statement
     for name, path in tables.items():
         parts = name.partition("-")[2].split("-")
-        address = ".".join(parts) if parts[0] in ("sum", "mean") else "-".join(sorted(parts))
+        address = "~".join(parts) if parts[0] in ("sum", "mean") else "-".join(sorted(parts))
         assert (home / "csv" / f"{address}.csv").read_bytes() == path.read_bytes()
         assert (home / "parquet" / f"{address}.parquet").read_bytes() == (out / f"parquet/{name}.parquet").read_bytes()
         stated = json.loads((home / "json-stat" / f"{address}.json").read_text())
@@ -191,11 +191,11 @@ def test_numbers_are_those_of_publish(runs, site, tmp_path):
 
 def test_statement_has_the_rows_of_the_release(runs, site):
     opened = dp.Release.open(runs["first"])
-    rows = rows_of(site / FOLDER / "tables" / "select.young.html")
+    rows = rows_of(site / FOLDER / "tables" / "select~young.html")
     found = opened.query("young")
     assert [row[0][1] for row in rows] == ["women", f"men {PLANTED}"]
     assert [float(row[1][1].split()[0].replace(",", "")) for row in rows] == pytest.approx(found["n"], abs=1)
-    stated = pd.read_parquet(site / FOLDER / "parquet" / "select.young.parquet")
+    stated = pd.read_parquet(site / FOLDER / "parquet" / "select~young.parquet")
     assert stated["fee"].tolist() == found["fee"].tolist()
 
 
@@ -269,7 +269,7 @@ def test_hidden_counts_keep_their_flags(runs, tmp_path):
     page = (tmp_path / "site" / FOLDER / "tables" / "age-sex.html").read_text()
     cross = page[page.index('<table class="heat">') : page.index("</table>")]
     assert cross.count("—") == (frame["flag"] == "minimum").sum()
-    assert not list((tmp_path / "site").rglob("select.*")), "their rows would show hidden counts"
+    assert not list((tmp_path / "site").rglob("select~*")), "their rows would show hidden counts"
 
 
 def test_privacy_page_has_the_figures_of_the_ledger(runs, tmp_path):
@@ -278,7 +278,7 @@ def test_privacy_page_has_the_figures_of_the_ledger(runs, tmp_path):
         stated = ledger.summary("small")["datasets"]["small"]
     build(tmp_path / "site", runs["first"])
     page = (tmp_path / "site" / "privacy.html").read_text()
-    assert f"2 releases cost ε = {stated['spent']['epsilon']:.4g} at δ = 10⁻⁹ in total" in page
+    assert f"2 releases of the dataset small cost ε = {stated['spent']['epsilon']:.4g} at δ = 10⁻⁹ in total" in page
     left = f"one more release may cost ε = {stated['remaining_epsilon']:.4g} at"
     assert f"The cap of the total is ε = 5 at δ = 10⁻⁹; {left}" in page
     assert "The release protects every single row, which counts once." in page
@@ -385,7 +385,7 @@ def test_addresses_of_different_names_differ():
     ]
     found = [address_of_name(name) for name in names]
     assert len({one.lower() for one in found}) == len(names)
-    assert all(re.fullmatch("[a-z0-9_]{1,90}", one) for one in found)
+    assert all(re.fullmatch("[a-z0-9_.]{1,90}", one) for one in found)
     assert address_of_names(["b", "a"]) == address_of_names(["a", "b"]) == "a-b"
     assert address_of_names(["a-b"]) != address_of_names(["a", "b"])
     long = [[f"attribute_{number}" for number in range(count)] for count in (20, 21)]

@@ -1,8 +1,8 @@
 """Permanent addresses of pages, made from titles and names alone.
 
-They consist of a to z, digits, `_`, `-` and `.`, so that every file system and browser accepts them. A name with other
-characters gets the first digits of its hash, so that different names have different addresses, also where a file
-system ignores upper case.
+They consist of a to z, digits, `_`, `.`, `-` between names and `~` between other parts, so that every file system and
+browser accepts them. A name with other characters gets the first digits of its hash, so that different names have
+different addresses, also where a file system ignores upper case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 LONGEST = 80  # letters of an address without its hash
 DIGITS = 6
-PLAIN = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)$)[a-z0-9_]+")  # not a device of Windows
+PLAIN = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[a-z0-9_]+(\.[a-z0-9_]+)?")  # not a device of Windows
 
 
 def address_of_title(title: str) -> str:

@@ -126,7 +126,7 @@ class SheetGroup:
 def statement_sheet(group: SheetGroup, name: str, sql: str, columns: Sequence[str], rows: Sequence[Sequence[str]],
                     table: pa.Table) -> Sheet:  # fmt: skip
     """Return the sheet of the rows of a SELECT statement; `rows` are the first ones as texts."""
-    address = f"select.{address_of_name(name)}"
+    address = f"select~{address_of_name(name)}"
     return Sheet(
         group.place("tables", address), group, name, "", sql, [SheetColumn(title) for title in columns],
         [{"labels": [(text, -1) for text in row]} for row in rows], table.num_rows,
@@ -146,11 +146,11 @@ def sheets(group: SheetGroup, published: Mapping[str, Published], limit: float, 
 
 
 def _address(one: FinishedTable) -> str:
-    """Return the last part of the address of a table; points are in those of numbers and listed queries alone."""
+    """Return the last part of the address of a table; only those of numbers and listed queries have `~`."""
     names = [address_of_names(one.attributes)] if one.attributes else []
     if one.number is None:
-        return names[0] if names else f"listed.{address_of_name(one.name[4:])}"
-    return ".".join([*map(address_of_name, _parts(one)), *names])
+        return names[0] if names else f"listed~{address_of_name(one.name[4:])}"
+    return "~".join([*map(address_of_name, _parts(one)), *names])
 
 
 def _parts(one: FinishedTable) -> list[str]:
