@@ -152,20 +152,23 @@ def _selects(group: SheetGroup, table: Any) -> Iterator[Sheet]:
 
 def _promise(run: Run, epsilon: float, delta: float) -> list[str]:
     """Return sentences on the protection of a release: unit and bound, noise and cost, attack risk."""
+    if not run.manifest["private"]:
+        return ["Nothing is protected: the job sets a seed, so anyone can compute the noise. For tests only."]
     protects = run.protects
     unit = (
         f"{protects.words} together; {protects.counted}" if protects.counted else "every single row, which counts once"
     )
-    said = [f"The release protects {unit}."]
-    if run.manifest["private"]:
-        said.append(f"Noise hides whether they are in the data: the cost is {_cost(epsilon, delta)}.")
-        said.append(run.attack_risk.sentence)
-    return said
+    return [
+        f"The release protects {unit}.",
+        f"Noise hides whether they are in the data: the cost is {_cost(epsilon, delta)}.",
+        run.attack_risk.sentence,
+    ]
 
 
 def _cost(epsilon: float | None, delta: float) -> str:
-    shown = "unlimited" if epsilon is None or math.isinf(epsilon) else figure(epsilon)
-    return f"ε = {shown}" + (f" at δ = {power(delta)}" if delta else "")
+    if epsilon is None or math.isinf(epsilon):
+        return "an unlimited ε"
+    return f"ε = {figure(epsilon)}" + (f" at δ = {power(delta)}" if delta else "")
 
 
 def accounts(runs: Iterator[tuple[Run, Edition]] | Any, ledger: str | None) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ addresses have the newest edition; each edition also stays at an address of its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpscale.answers.publish import ABOUT
@@ -128,18 +128,16 @@ def attribute_pages(group: SheetGroup, sheets: Iterable[Sheet]) -> dict[str, Att
     found = dict[str, AttributePage]()
     for name in (*(own for own in domain.names if own in names), *numbers):
         axis = domain[name]
-        shared = group.period is not None  # by all kinds of answers
-        address = ("attributes/" if shared else group.place("attributes", "")) + address_of_name(name)
+        place = replace(group, folder="", title="") if group.period else group  # all kinds of answers share them
+        address, title = place.place("attributes", address_of_name(name)), place.title
         words = (title_of(domain, name), axis.words.description, axis.words.unit)
         if name in numbers:
             low, high = numbers[name].ends
             kind = f"number from {low:g} to {high:g}, in steps of {float(numbers[name].unit):g}"
-            found[address] = AttributePage(address, "" if shared else group.title, name, *words, kind)
+            found[address] = AttributePage(address, title, name, *words, kind)
         else:
             cells = list(zip(texts(axis), words_of(axis), strict=True))
-            found[address] = AttributePage(
-                address, group.title, name, *words, axis.kind, cells[:MOST_CELLS], len(cells)
-            )
+            found[address] = AttributePage(address, title, name, *words, axis.kind, cells[:MOST_CELLS], len(cells))
     return found
 
 

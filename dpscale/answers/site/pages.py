@@ -123,7 +123,10 @@ class Site:
         target = f"{edition.folder}/{address}.html" if not permanent and newest in having else None
         old = self._html("old.html", page, edition=edition, newer=newest if is_old else None, target=target)
         versions = [(one, f"{one.home}/{address}.html", one is edition) for one in having]
-        return {"old": old, "versions": self._html("versions.html", page, versions=versions, permanent=permanent)}
+        return {
+            "old": old,
+            "versions": self._html("versions.html", page, versions=versions, permanent=permanent, newest=newest),
+        }
 
     def _table(self, publication: Publication, edition: Edition, base: str, address: str) -> None:
         sheet, page = edition.sheets[address], f"{base}/{address}.html"

@@ -149,7 +149,7 @@ def _address(one: FinishedTable) -> str:
     """Return the last part of the address of a table; only those of numbers and listed queries have `~`."""
     names = [address_of_names(one.attributes)] if one.attributes else []
     if one.number is None:
-        return names[0] if names else f"listed~{address_of_name(one.name[4:])}"
+        return names[0] if names else f"listed~{address_of_name(one.name.partition('-')[2])}"
     return "~".join([*map(address_of_name, _parts(one)), *names])
 
 
