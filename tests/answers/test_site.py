@@ -398,3 +398,21 @@ def test_addresses_of_different_names_differ():
 def test_permanent_pages_name_no_moment_of_building(site):
     days = {dp_day for path in site.rglob("*.html") for dp_day in re.findall(r"\d{4}-\d\d-\d\d", path.read_text())}
     assert len(days) <= 2  # of the releases
+
+
+def test_datasets_without_a_name_need_titles(tmp_path):
+    paths = []
+    for name in ("secret-one", "secret-two"):
+        (tmp_path / name).mkdir()
+        write_table(tmp_path / name / "data", table(90))
+        job = write_job(tmp_path / name, privacy={"epsilon": 1.0}, workload=[{"family": "marginal", "degree": 1}])
+        paths.append(dp.run(job, tmp_path / name / "run").path)
+    build(tmp_path / "one", paths[0])
+    assert (tmp_path / "one" / "the-dataset" / "tables" / "age.html").is_file()
+    result = CliRunner().invoke(main, ["site", *map(str, paths), "--out", str(tmp_path / "site")])
+    assert (result.exit_code, "about.title: missing in releases of 2 datasets" in result.output) == (2, True)
+    assert "secret" not in result.output
+    stored = paths[1] / "job.toml"
+    stored.write_text(stored.read_text() + '\n[about]\ntitle = "Two"\n')
+    build(tmp_path / "site", *paths)
+    assert {one.name for one in (tmp_path / "site").iterdir()} >= {"the-dataset", "two"}
