@@ -298,12 +298,16 @@ def write_tables(
     description: str,
     notes: Sequence[str],
     about: Mapping[str, str],
+    rows: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> None:
-    """Write tables in some formats, each in a folder of its own; `notes` are those of statistical files."""
+    """Write tables in some formats, each in a folder of its own; `notes` are those of statistical files.
+
+    `rows` are those of statements, which statistical files cannot have.
+    """
     tables = {one.name: one.table for one in finished}
     for kind in formats:
         if kind in FORMATS:
-            FORMATS[kind](folder, tables, release, description)
+            FORMATS[kind](folder, tables | dict(rows), release, description)
         else:
             source = f"{about['publisher']}, release {release}" if "publisher" in about else f"release {release}"
             known = dimensions_of(domain)

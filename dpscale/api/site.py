@@ -10,6 +10,7 @@ from typing import Any
 
 from dpscale.answers.findings import findings
 from dpscale.answers.publish import DESCRIPTION, chosen, publication_notes, publish
+from dpscale.answers.published_statements import StatementRows, flag_rows
 from dpscale.answers.report.page import public_name
 from dpscale.answers.site.addresses import address_of_name
 from dpscale.answers.site.editions import AttributePage, Edition, attribute_pages, publications
@@ -27,7 +28,7 @@ from dpscale.runs.estimates import counted_words
 from dpscale.runs.manifest import check_outputs
 from dpscale.runs.opening import open_run
 from dpscale.runs.run import Run
-from dpscale.runs.selections import read_rows, selected_rows, statements_of
+from dpscale.runs.selections import published_statements, selected_rows
 
 STATED_DELTA = 1e-9  # of a cost without a delta
 MOST_FINDINGS = 3
@@ -91,8 +92,10 @@ def read_edition(release: Release, run: Run, limit: float, minimum: int) -> Edit
     about, told, left_out = run.job.about.model_dump(exclude_none=True), list[str](), list[tuple[str, str]]()
     pages, attributes = dict[str, Sheet](), dict[str, AttributePage]()
     for group, table, answered in _groups(release, run, limit, minimum, about):
-        published = {period: publish(one, chosen(one, [], None), minimum) for period, one in answered.items()}
-        own = [*sheets(group, published, limit, minimum), *([] if minimum or group.period else _selects(group, table))]
+        rows = [] if group.period else published_statements(table)
+        published = {period: publish(one, chosen(one, [], None, bool(rows)), minimum, rows)
+                     for period, one in answered.items()}  # fmt: skip
+        own = [*sheets(group, published, limit, minimum), *([] if minimum else _selects(group, table, rows, limit))]
         pages |= {one.address: one for one in own}
         attributes |= attribute_pages(group, own)
         period = list(answered)[-1]
@@ -141,13 +144,11 @@ def _groups(
             yield group(f"join-{address_of_name(name)}", name, part, own.answered), part, {"": own.answered}
 
 
-def _selects(group: SheetGroup, table: Any) -> Iterator[Sheet]:
+def _selects(group: SheetGroup, table: Any, rows: Sequence[StatementRows], limit: float) -> Iterator[Sheet]:
     """Yield the sheets of the SELECT statements of a table."""
-    if statements_of(table):
-        table.require("reconstruct")
-    for one in selected_rows(table, MOST_SHOWN):
+    for one, own in zip(selected_rows(table, MOST_SHOWN) if rows else [], rows, strict=True):
         columns = [name for name, _ in one["columns"]]
-        yield statement_sheet(group, one["name"], one["sql"], columns, one["rows"], read_rows(table, one["name"]))
+        yield statement_sheet(group, one["name"], one["sql"], columns, one["rows"], flag_rows(own, limit))
 
 
 def _promise(run: Run, epsilon: float, delta: float) -> list[str]:

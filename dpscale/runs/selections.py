@@ -70,7 +70,10 @@ def read_rows(run: TablePart, name: str) -> pa.Table:
 
 def published_statements(run: TablePart) -> list[StatementRows]:
     """Return every statement of a job with its rows, as a publication has them."""
-    return [StatementRows(name, statement.text, read_rows(run, name)) for name, statement in statements_of(run).items()]
+    known = statements_of(run)
+    if known:
+        run.require("reconstruct")
+    return [StatementRows(name, statement.text, read_rows(run, name)) for name, statement in known.items()]
 
 
 def selected_rows(run: TablePart, most: int) -> list[dict[str, Any]]:
