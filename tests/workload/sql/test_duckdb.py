@@ -323,7 +323,18 @@ def hospital(rows, rng):
 
 
 def test_joins_have_the_rows_of_duckdb(tmp_path):
-    frames, texts = hospital(ROWS, np.random.default_rng(5)), statements(HOSPITAL, 7, STATEMENTS)
+    check_joins(7, STATEMENTS, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(16))
+def test_many_joins_have_the_rows_of_duckdb(part, tmp_path):
+    check_joins(100 + part, NIGHTLY // 16, tmp_path)
+
+
+def check_joins(seed, count, tmp_path):
+    """Assert that statements on the join of two tables have the rows of DuckDB."""
+    frames, texts = hospital(ROWS, np.random.default_rng(5)), statements(HOSPITAL, seed, count)
     tables = {}
     for name, frame in frames.items():
         frame.to_parquet(tmp_path / f"{name}.parquet")
