@@ -54,7 +54,7 @@ def single(
     values, half : ndarray, shape (cells,)
         Estimates and half widths of their intervals, nan if they are not known.
     attribute : Attribute or None
-        Its bins give the axis of a histogram.
+        Its bins give the axis of a histogram, unless they have labels for readers.
     unit : str
         What is counted.
 
@@ -65,7 +65,8 @@ def single(
         are listed below the chart.
     """
     edges = _edges(attribute)
-    if edges is not None and len(edges) > len(values) + 1:  # a part of the cells
+    is_part = edges is not None and len(edges) > len(values) + 1
+    if is_part or (attribute is not None and attribute.words.labels):  # labels are clearer than an axis
         edges = None
     widths = half if np.isfinite(half).all() else np.zeros_like(half)
     chart = None if edges is None and len(values) <= FEW_CELLS else _chart(labels[0], values, widths, edges, unit)
