@@ -56,8 +56,12 @@ def test_equal_and_invisible_bins_have_a_bar_each(edges):
 
 def test_estimates_whose_interval_contains_zero_are_marked():
     found = draw([5.0, -0.5, 0.9, -3.0], [1.0] * 4, bins())
-    assert found["zero"] == [False, True, True, False]
-    assert len(RECTANGLE.findall(found["chart"]["hollow"])) == 2
+    assert found["zero"] == [False, True, True, True], "a count whose interval lies below 0 may be 0"
+    assert len(RECTANGLE.findall(found["chart"]["hollow"])) == 3
+    below = statistic(
+        "sum", ["a", "b"], np.array([-3.0, 0.5]), np.array([-4.0, -1]), np.array([-2.0, 2]), np.ones(2), ""
+    )
+    assert below["zero"] == [False, True], "a sum may be negative"
     unknown = draw([5.0, 0.0, 0.9, -3.0], [np.nan] * 4, bins())
     assert not any(unknown["zero"])
     heat = pair(("a", "b"), (["0", "1"], ["0", "1"]), np.array([[1.0, 9], [3, 4]]), np.array([[2.0, 2], [3, 3]]))

@@ -2,7 +2,7 @@
 
 *Tables.* A one-way table is drawn in a box of 1000 x 100 units that the page stretches. A histogram has bars
 proportional to the widths of the bins and shows the density, records per 1 on the axis. An estimate whose interval
-contains 0 is marked.
+contains 0 is marked, and a count whose interval begins below it.
 
 *Plots.* Points, lines and bars on linear or logarithmic axes. Importing matplotlib takes longer than the rest of a
 small job, so only rarer figures (`figures`) use it. Colours and texts follow the page, light or dark.
@@ -100,12 +100,14 @@ def statistic(
     Returns
     -------
     dict
-        name; unit; known: whether there are intervals; zero: whether an interval contains 0; `rows` with label, text,
-        interval, zero, and the ends of bar and interval in percent of the axis; ticks: the axis.
+        name; unit; known: whether there are intervals; zero: whether an interval contains 0, or of a count begins below
+        it; `rows` with label, text, interval, zero, and the ends of bar and interval in percent of the axis; ticks: the
+        axis.
     """
     known = bool(np.isfinite(low).any())
-    zero = np.isfinite(low) & (low <= 0) & (high >= 0) & (low < high)
-    ends = np.nan_to_num(np.concatenate([values, high] if decimals == 0 else [values, low, high]))
+    is_count = decimals == 0
+    zero = np.isfinite(low) & (low <= 0) & ((high >= 0) | is_count) & (low < high)
+    ends = np.nan_to_num(np.concatenate([values, high] if is_count else [values, low, high]))
     bottom, top = min(float(ends.min(initial=0)) if decimals else 0.0, 0.0), float(ends.max(initial=0))
     top = max(top, bottom + 1e-9)
 
@@ -132,7 +134,7 @@ def pair(
     known = half is not None and bool(np.isfinite(half).all())
     widths = half if half is not None and known else np.zeros_like(values)
     errors = widths / WIDTH_OF_95
-    zero = contains_zero(values, widths) if known else np.zeros_like(values, bool)
+    zero = may_be_zero(values, widths) if known else np.zeros_like(values, bool)
     most = max(float(values.max()), 1e-9)
     cells = [[{"text": rounded(value, error, 0), "half": rounded(width, error, 0) if known else "", "zero": hollow,
                "share": 45 * max(value, 0.0) / most}
@@ -141,9 +143,9 @@ def pair(
     return {"names": names, "labels": labels, "cells": cells, "known": known, "zero": zero.tolist(), "download": None}
 
 
-def contains_zero(values: Floats, half: Floats) -> Any:
-    """Return whether the interval of an estimate contains 0, so that the estimate is indistinguishable from it."""
-    return np.isfinite(half) & (half > 0) & (np.abs(values) <= np.nan_to_num(half))
+def may_be_zero(values: Floats, half: Floats) -> Any:
+    """Return whether the interval of a count begins at 0 or below, so that the count may be 0."""
+    return np.isfinite(half) & (half > 0) & (values <= np.nan_to_num(half))
 
 
 def ticks(top: float, bottom: float = 0.0) -> list[Tick]:
@@ -191,7 +193,7 @@ def _chart(labels: Sequence[str], values: Floats, half: Floats, edges: Floats | 
     heights, spread = values[:cells] / widths, half[:cells] / widths
     top = max(float((heights + spread).max()), 1e-9)
     x = BOX_WIDTH * (edges - edges[0]) / (edges[-1] - edges[0])
-    zero = contains_zero(values[:cells], half[:cells])
+    zero = may_be_zero(values[:cells], half[:cells])
     level, low, high = (_height(one, top) for one in (heights, heights - spread, heights + spread))
     bars = [f"M{a:.0f} {BOX_HEIGHT}V{y:.1f}H{b:.0f}V{BOX_HEIGHT}" for a, b, y in zip(x[:-1], x[1:], level, strict=True)]
 
