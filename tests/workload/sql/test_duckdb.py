@@ -327,9 +327,9 @@ def test_joins_have_the_rows_of_duckdb(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(16))
+@pytest.mark.parametrize("part", range(50))
 def test_many_joins_have_the_rows_of_duckdb(part, tmp_path):
-    check_joins(100 + part, NIGHTLY // 16, tmp_path)
+    check_joins(100 + part, NIGHTLY // 50, tmp_path)
 
 
 def check_joins(seed, count, tmp_path):
