@@ -9,7 +9,7 @@ n p (1 − p) q (1 − q). A cell is a finding if
 
 with the half width w of intervals that cover all M candidate cells of the release together (Bonferroni), and if the
 joint interval of its share in the group does not contain its share of all records. The cells of one attribute are
-compared with equal shares likewise.
+compared with equal shares of the values that its domain lists likewise.
 
 For the mean m of a number with the range L … H, the group e departs by the answer of (e − p 1) ⊗ (v − m), with the
 values v of the cells of the number. The variance of its values is at most (H − m)(m − L), which takes the place of
@@ -195,7 +195,10 @@ def _departures(answered: Answered, names: AttributeSet) -> Floats:
     deviations = np.sqrt(errors**2 + np.ravel(sampling))
     if not np.isfinite(deviations).all():
         return np.zeros(0)
-    shown = departures if len(names) > 1 else np.maximum(departures, 0.0)
+    shown = departures
+    if len(names) == 1:
+        listed = np.arange(departures.size) < answered.estimates.workload.domain[names[0]].listed
+        shown = np.where(listed, np.maximum(departures, 0.0), 0.0)  # not (outside) or nulls
     return np.divide(shown, deviations, out=np.zeros_like(shown), where=deviations > 0).reshape(shape)
 
 
@@ -213,7 +216,8 @@ def _departure_queries(answered: Answered, names: AttributeSet) -> tuple[Floats,
     if total <= 0:
         raise TooFewRecords("findings", "no estimated records", "some", "raise epsilon")
 
-    shares = [np.full(values.size, 1 / values.size)]
+    listed = np.arange(values.size) < domain[names[0]].listed
+    shares = [listed / listed.sum()]
     if values.ndim == 2:
         shares = [values.sum(axis=1) / total, values.sum(axis=0) / total]
     queries, sampling = np.ones((1, 1)), np.asarray(total)
@@ -254,7 +258,7 @@ def _first(answered: Answered, names: AttributeSet, sizes: Floats, least: float,
         by = int(len(names) == 2 and domain[names[1]].kind == "date")  # of two attributes, the first or a date groups
         inside, every, group = np.zeros(sizes.shape), np.ones(sizes.shape), None
         inside[cell] = 1
-        expected = 1 / sizes.size
+        expected = 1 / domain[names[0]].listed
         if len(names) == 2:
             every = np.moveaxis(np.zeros(sizes.shape), by, 0)
             every[cell[by]] = 1

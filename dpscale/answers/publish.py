@@ -230,7 +230,7 @@ def _counted_sets(answered: Answered) -> list[AttributeSet]:
 
 
 ABOUT = ("title", "publisher", "contact", "licence", "notes")  # words of the job for readers
-README, CODEBOOK, BOOK = "README.txt", "codebook.csv", "tables.xlsx"
+README, CODEBOOK, BOOK, BOOK_FORMAT = "README.txt", "codebook.csv", "tables.xlsx", "xlsx"
 DESCRIPTION = (
     "Post-processing of a differentially private release: computed from its noisy answers alone, without the"
     " data and without further privacy cost. Counts are estimates, not the true numbers."
@@ -257,6 +257,8 @@ def write_published(
     numbers of such groups, are not published.
     """
     description = f"{DESCRIPTION} Of the records, {counted}." if counted else DESCRIPTION
+    if BOOK_FORMAT in formats:
+        _workbook()
     _emptied(folder)
     finished = finished_tables(domain, published, limit, minimum)
     rows = {name: flag_rows(own, limit) for name, own in _statement_names(published)}
@@ -548,13 +550,7 @@ def _all_parquet(folder: Path, tables: Mapping[str, pa.Table], release: str, des
 
 def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, description: str) -> None:
     """Write one workbook: a sheet with a description, and one for each table."""
-    try:
-        from openpyxl import Workbook
-    except ImportError:
-        raise JobError("--format", "xlsx, without openpyxl", "csv or parquet, or the extra dpscale[excel]",
-                       "pip install 'dpscale[excel]'") from None  # fmt: skip
-
-    book = Workbook(write_only=True)
+    book = _workbook()(write_only=True)
     first = book.create_sheet("about")
     about = [f"{name}: {_statistic(table)}" if _statistic(table) else name for name, table in tables.items()]
     long = [name for name, table in tables.items() if table.num_rows >= MOST_ROWS]
@@ -571,6 +567,16 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str, descripti
     out = io.BytesIO()
     book.save(out)
     write_whole(folder / BOOK, out.getvalue())
+
+
+def _workbook() -> Any:
+    """Return the class of workbooks. Raises JobError if its package is missing."""
+    try:
+        from openpyxl import Workbook
+    except ImportError:
+        raise JobError("--format", "xlsx, without openpyxl", "csv or parquet, or the extra dpscale[excel]",
+                       "pip install 'dpscale[excel]'") from None  # fmt: skip
+    return Workbook
 
 
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -613,6 +619,6 @@ def _place(folder: Path, kind: str) -> Path:
 FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str, str], None]] = {
     "csv": _all_csv,
     "parquet": _all_parquet,
-    "xlsx": _excel,
+    BOOK_FORMAT: _excel,
 }
 DOWNLOADS = {"csv": ("CSV", "csv"), "parquet": ("Parquet", "parquet"), "json-stat": ("JSON-stat", "json")}  # of a site

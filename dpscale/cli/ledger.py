@@ -196,6 +196,7 @@ def _release(row: dict[str, Any]) -> str:
     delta, period = (row["cost"].get(name) for name in ("delta", "period"))
     more = [f"additive delta {float(Fraction(delta)):.6g}"] if delta else []
     more += [f"period {period}"] if period else []
+    more += [f"of another unit, so it counts {row['steps']} times"] if row.get("steps") else []
     more += [f"reads {_shown_periods(row['periods'])}"] if row.get("periods") else []
     return ", ".join([row["release"], figures, *more, *public, row["state"], _day(row["reserved_at"])])
 

@@ -49,7 +49,7 @@ from dpscale.privacy.accounting import PURE, Cost, Spending, delta_left, float_a
 from dpscale.privacy.protection import REPLACE, Protection
 
 SENSIBLE = 1e-3  # smallest useful share of the requested epsilon or of the cap
-USED_UP = "too little is left: raise the cap or take another dataset"
+USED_UP = "too little is left: raise the cap, which is the promise to the people in the data"
 
 
 @dataclass(frozen=True)
@@ -261,12 +261,12 @@ def _refused_delta(where: str, limit: str, cap: Cap, history: Spending, more: Fr
     got = (f"requested additive delta {float_above(more):.6g} of {where}, remaining additive delta"
            f" {left:.6g} of {limit}")  # fmt: skip
     return BudgetError("privacy.delta", got, f"at most {left:.6g}" if left else "none",
-                       "lower it, set another cap before the release, or take another dataset")  # fmt: skip
+                       "lower it, or set another cap before the release")  # fmt: skip
 
 
 def _remedy(account: Account, cap: Cap, cost: Cost, largest: float, requested: float) -> str:
     if account.spent.public:
-        return "take another dataset: a release with a seed showed this one's exact counts"
+        return "release nothing more of it: a release with a seed showed its exact counts"
     if cap.currency == PURE and not cost.is_pure:
         return "give epsilon alone, for Laplace noise: a pure cap admits nothing else"
     worth = largest and largest >= SENSIBLE * max(requested, cap.epsilon)

@@ -177,10 +177,15 @@ def _counts(asked: str, url: str, format_named: str) -> bool:
     return url == asked or (data and not any(map(_is_hidden, below.split("/"))))
 
 
+DATABASES = {"duckdb": "duckdb", **dict.fromkeys(("db", "sqlite", "sqlite3"), "sqlite")}  # by the ending of a file
+
+
 def _all_data(files: list[str], named: str) -> list[str]:
     for file in files:
         if not named and not is_data(file):
             remedy = f'name it *{", *".join(endings())}, or say what it is, as format = "csv" in [data]'
+            if (kind := DATABASES.get(file.rpartition(".")[2].lower())) is not None:
+                remedy = f"write {kind}:///{file}?table=NAME for a table of a database"
             raise DataError("data.path", f"{file}", accepted_formats(), remedy)
     return files
 

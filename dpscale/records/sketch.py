@@ -46,7 +46,7 @@ CALENDAR = (-719_162, 2_932_530)  # the first days of the years 1 and 9999
 MOST_IDS = 100_000  # rows from which distinct values are collected
 MOST_SAMPLED = 10_000  # numbers and texts from which the shape of a column is judged
 FEW = 0.1  # of a column's texts: a smaller share of non-numbers or non-dates counts as typing errors
-TRUTH = {"true", "false", "yes", "no", "y", "n", "t", "f"}
+TRUTH = {"true", "false"}  # other pairs of texts stay texts, as synthetic rows have them
 FORMATS = (
     "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y.%m.%d", "%d-%m-%Y", "%m-%d-%Y", "%b %d %Y", "%b %d, %Y",
     "%d %b %Y", "%d-%b-%Y", "%Y-%b-%d", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%d-%b-%y", "%Y-%m", "%b %Y", "%m/%Y",
@@ -163,7 +163,7 @@ class ColumnSummary:
         self.coded |= bool(pc.any(pc.match_substring_regex(distinct, CODE)).as_py())
         words = pc.utf8_lower(pc.utf8_trim_whitespace(distinct))
         self.missing.update(distinct.filter(pc.is_in(words, pa.array(NOTHING[1:], words.type))).to_pylist())
-        self.truths &= {text.lower() for text in distinct.slice(0, len(TRUTH) * 2).to_pylist()} <= TRUTH
+        self.truths &= {text.lower() for text in distinct.slice(0, len(TRUTH) * 4).to_pylist()} <= TRUTH
         for length, known in self.prefixes.items():
             if len(known) <= MOST_VALUES:
                 known.update(pc.unique(pc.utf8_slice_codeunits(distinct, 0, length)).to_pylist())

@@ -207,3 +207,11 @@ def test_equal_means_give_no_finding(scale):
     for _ in range(400):
         false += bool(of_means(answered_costs(*draw_costs(random, 2000), random, scale)))
     assert false <= 45
+
+
+def test_cells_outside_the_domain_are_no_finding_and_no_equal_share():
+    domain = dp.Domain(smoker={"kind": "categories", "values": ["no", "yes"], "outside": "category"})
+    plan = measurement_plan(domain, [("marginal", ("smoker",))], "residual-planner")
+    (told,) = findings(Answered(estimates(plan, np.array([3000.0, 1000.0, 900.0])), "release"))
+    assert (told.cell, told.expected) == (0, 0.5)
+    assert findings(Answered(estimates(plan, np.array([300.0, 300.0, 9000.0])), "release")) == []

@@ -1,6 +1,7 @@
 """The command `dpscale publish`: consistent files with README and codebook, written only to its own directory."""
 
 import json
+import sys
 import zipfile
 from xml.etree import ElementTree
 
@@ -199,3 +200,11 @@ def test_statements_that_a_publication_cannot_have_are_told(answered, tmp_path, 
     assert json.loads(result.stdout)["left_out"] == 2
     assert (tmp_path / "out" / "README.txt").read_text().count(why) == 2
     assert not [*(tmp_path / "out").rglob("*mean-age*")]
+
+
+def test_workbook_without_its_package_writes_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    result = publish(run, "--out", tmp_path / "out", "--format", "xlsx")
+    assert result.exit_code == 2
+    assert "pip install 'dpscale[excel]'" in result.output
+    assert not (tmp_path / "out").exists()

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.stats import chi2_contingency
 
-from dpscale.evaluation.marginals import cramers_v, summarise_dependence
+from dpscale.evaluation.marginals import compare_set, cramers_v, summarise_dependence
 
 CASES = [
     ([[50, 0], [0, 50]], 1.0),
@@ -54,3 +54,13 @@ def test_dependence_summary_names_worst_pairs() -> None:
     assert summary["mean_difference"] == pytest.approx(0.4)
     assert summary["max_difference"] == pytest.approx(0.7)
     assert summary["worst"][0] == {"attributes": ["a", "c"], "data": 0.9, "rows": 0.2}
+
+
+def test_value_that_only_rows_have_does_not_change_the_scale() -> None:
+    """Records in a third row and column, by noise, would divide V by √2."""
+    data = np.array([[2400, 600, 0], [1200, 1800, 0], [0, 0, 0]])
+    rows = data.copy()
+    rows[2, 0] = rows[0, 2] = 1
+    found = compare_set(("a", "b"), data // 2, data - data // 2, rows).dependence
+    assert found[1] == pytest.approx(found[0], abs=1e-3)
+    assert cramers_v(rows) < 0.8 * found[0]

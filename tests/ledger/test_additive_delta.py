@@ -93,8 +93,8 @@ def test_cap_counts_additive_deltas(ledger: Ledger) -> None:  # noqa: F811
         ledger.charge("adult", "r3", small, DIGEST)
     assert str(refused.value) == (
         "privacy.delta: requested additive delta 2e-10 of dataset 'adult', remaining additive delta 1e-10 of its cap of"
-        " epsilon 1 at delta 1e-09 in gdp; expected at most 1e-10; lower it, set another cap before the release, or"
-        " take another dataset"
+        " epsilon 1 at delta 1e-09 in gdp; expected at most 1e-10; lower it, or set another cap before"
+        " the release"
     )
     ledger.charge("adult", "r3", replace(small, delta=Fraction(0)), DIGEST)
     ledger.charge("adult", "r4", replace(small, delta=HALF / 5), DIGEST)  # exactly what is left

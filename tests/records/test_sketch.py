@@ -170,7 +170,7 @@ def test_awkward_columns_of_public_tables(tmp_path):
     assert (domain["seats"].low, domain["seats"].high) == (1, 6)
     assert domain["horsepower"].foreign == "category"
     assert domain["postcode"].kind == "text-prefix"
-    assert domain["alone"].kind == "boolean"
+    assert domain["alone"].kind == "categories"
     for name in domain.names:
         assert dp.count_marginals(dp.Table.open(tmp_path, domain), [(name,)])[name,].sum() == 300
 
@@ -353,3 +353,16 @@ def test_text_that_no_number_misses_stays_a_value():
     draft = sketch_domain(pa.table({"region": ["NA", "EU", "AS"] * 9, "age": [30, 40, 50] * 9}))
     assert draft.attributes["region"]["values"] == ["AS", "EU", "NA"]
     assert not any("null_values" in note for note in draft.notes)
+
+
+def test_texts_that_are_not_true_and_false_stay_texts():
+    draft = sketch_domain(pa.table({"smoker": ["no", "yes", "no"] * 9, "ok": ["true", "false", "true"] * 9}))
+    assert draft.attributes["smoker"]["values"] == ["no", "yes"]
+    assert draft.attributes["ok"]["kind"] == "boolean"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("shop.db", "sqlite"), ("shop.duckdb", "duckdb")])
+def test_file_of_a_database_is_told_its_address(name, kind, tmp_path):
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(dp.DataError, match=rf"write {kind}:///.*{name}\?table=NAME"):
+        sketch(str(tmp_path / name))

@@ -176,7 +176,10 @@ class CellValues:
             self.scope.statement.refuse(node, f"date_trunc('{attribute.by}', {attribute.name}) in an expression",
                                         "truncate it", f"whose cells are {attribute.by}s")  # fmt: skip
         if attribute.kind == "bins":
-            remedy = f"write CASE WHEN {attribute.name} < {attribute.edges[1]:g} THEN …"
+            numbers = [one.name for one in self.scope.domain.numbers if one.column == attribute.column]
+            remedy = f"write CASE WHEN {attribute.name} < {attribute.edges[1]:g} THEN …, or in a sum or mean "
+            declared = f'a number of the domain, [numbers.NAME] with from = "{attribute.column}"'
+            remedy += f"the number {numbers[0]}" if numbers else declared
             self.scope.statement.refuse(node, "comparisons with the edges of its bins", remedy, "whose cells are bins")
         listed = [attribute.labels[cell] for cell in range(attribute.listed)]
         if attribute.kind == "date":
@@ -239,8 +242,9 @@ class CellValues:
         try:
             equal = LabelledCells(attribute, self.scope.statement.name).compared("=" if sign == "!=" else sign, value)
         except JobError as error:
-            self.scope.statement.refuse(node, error.takes, error.remedy, f"where {attribute.name} is no such label"
-                                        if sign in ("=", "!=") else "which does not divide its cells")  # fmt: skip
+            unlike = f"where {value!r} is no label of {attribute.name}"
+            got = unlike if sign in ("=", "!=") else "which does not divide its cells"
+            self.scope.statement.refuse(node, error.takes, error.remedy, got)
         true = np.asarray(equal) & known
         return Truth(known & ~true if sign == "!=" else true, known)
 
