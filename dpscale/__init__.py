@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from dpscale.counting import count_marginals
     from dpscale.domain import Attribute, Domain
-    from dpscale.domain.columns import bins, dates
+    from dpscale.domain.columns import bins, dates, number
     from dpscale.ledger.book import PublicLedger as Ledger
     from dpscale.mechanisms import Plan
     from dpscale.records import Table
@@ -63,6 +63,7 @@ _HOMES = {
     "ReleasePlan": "dpscale.api.planning",
     "bins": "dpscale.domain.columns",
     "dates": "dpscale.domain.columns",
+    "number": "dpscale.domain.columns",
     "plan": "dpscale.api.planning",
     "refine": "dpscale.api.public",
     "run": "dpscale.api.public",
@@ -99,6 +100,7 @@ __all__ = [
     "bins",
     "count_marginals",
     "dates",
+    "number",
     "plan",
     "privacy",
     "refine",

@@ -1,7 +1,7 @@
 """Attributes of a domain that is written in Python: sizes, lists of values, bins and dates.
 
 A value of `Domain(name=value)` is a number of codes, a list of values, `bool`, an `Attribute`, or the content of a
-table [attributes.NAME] of a domain file, which `bins` and `dates` return.
+table [attributes.NAME] of a domain file, which `bins` and `dates` return; or a number, which `number` returns.
 
 >>> bins(0, 20, 5)
 {'kind': 'bins', 'edges': [0, 5, 10, 15, 20], 'outside': 'reject'}
@@ -20,9 +20,11 @@ from dpscale.base.display import safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.domain_schema import coded, from_tables
+from dpscale.domain.number import read_numbers
 
-EXPECTED = "a number of codes, a list of values, bool, dp.bins, dp.dates, or a table of a domain file"
+EXPECTED = "a number of codes, a list of values, bool, dp.bins, dp.dates, dp.number, or a table of a domain file"
 MOST_BINS = 1_000_000
+NUMBER = "number"  # kind of a value that `number` returns
 
 
 def bins(low: float, high: float, width: float, outside: str = "reject", nulls: str = "reject") -> dict[str, Any]:
@@ -108,6 +110,39 @@ def dates(first: str, last: str, by: str = "day", outside: str = "reject", nulls
     return {"kind": "date", "by": by, "low": first, "high": last, **_policies(outside, nulls)}
 
 
+def number(
+    low: float, high: float, step: float = 1, outside: str = "clip", nulls: str = "reject", column: str | None = None
+) -> dict[str, Any]:
+    """Return a number for sums and means, with the range to which its values are clipped.
+
+    Parameters
+    ----------
+    low, high : float
+        Ends of the range, in units of the column.
+    step : float
+        Values are rounded to multiples of it.
+    outside : {"clip", "reject", "drop"}
+        What happens to a value outside: it is moved to the nearest end, refused, or its row is not counted.
+    nulls : {"reject", "skip", "zero", "drop"}
+        What happens to a null: it is refused, its row counts without a value, it is 0, or its row is not counted.
+    column : str, optional
+        Column of the values; default: the name of the number. An attribute may have the same column.
+
+    Returns
+    -------
+    dict
+        Content of a table [numbers.NAME] of a domain file. The domain checks it.
+
+    Examples
+    --------
+    >>> number(0, 400, step=0.01)
+    {'kind': 'number', 'low': 0, 'high': 400, 'step': 0.01, 'outside': 'clip'}
+    """
+    steps = {} if step == 1 else {"step": step}
+    source = {} if column is None else {"from": column}
+    return {"kind": NUMBER, "low": low, "high": high, **steps, **source, **_policies(outside, nulls)}
+
+
 def axes_of(attributes: object, columns: Mapping[str, object]) -> tuple[Attribute, ...]:
     """Return the attributes of a domain from the arguments of its constructor.
 
@@ -141,6 +176,8 @@ def _attributes(name: Any, value: object) -> list[Attribute]:
         return [value]
     if value is bool:
         return from_tables({name: {"kind": "boolean"}})
+    if isinstance(value, Mapping) and value.get("kind") == NUMBER:
+        return [*read_numbers({name: {key: one for key, one in value.items() if key != "kind"}})]
     if isinstance(value, Mapping):
         return from_tables({name: dict(value)})
     dimensions: Any = getattr(value, "ndim", 0)

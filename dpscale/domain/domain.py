@@ -285,7 +285,8 @@ class Domain(AxisIndex):
         Patterns of the columns of synthetic rows that are no attributes, such as "[A-Z]{2}[0-9]{6}", or tables with
         `pattern` and `unique`.
     **columns
-        Values of each attribute: a number of codes, a list, `bool`, `bins`, `dates`, or a table of a domain file.
+        Values of each attribute: a number of codes, a list, `bool`, `bins`, `dates`, `number`, or a table of a domain
+        file.
 
     Examples
     --------

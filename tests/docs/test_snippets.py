@@ -59,10 +59,13 @@ DOMAIN = """
 attributes.age = {kind = "integer", low = 0, high = 90, round = 10}
 attributes.sex = {kind = "categories", values = ["F", "M"]}
 attributes.income = {kind = "bins", edges = [0, 10, 20, 50, 100]}
+attributes.region = {kind = "categories", values = ["N", "S"]}
+numbers.cost = {low = 0, high = 100}
 """
 JOB = """
 workload = [{family = "marginal", attributes = [["age", "sex"], ["sex", "income"]]},
-            {family = "prefix", attributes = [["age"], ["age", "income"]]}]
+            {family = "prefix", attributes = [["age"], ["age", "income"]]},
+            {family = "mean", of = "cost", attributes = [["region"], []]}]
 data = {path = "visits.csv", domain = "visits.domain.toml"}
 privacy = {rho = 5.0}
 """
@@ -74,7 +77,8 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documents")
     rng = np.random.default_rng(3)
     rows = zip(rng.integers(0, 91, 2000), rng.choice(["F", "M"], 2000), rng.integers(0, 100, 2000), strict=True)
-    (folder / "visits.csv").write_text("age,sex,income\n" + "".join(f"{a},{s},{i}\n" for a, s, i in rows))
+    lines = [f"{a},{s},{i},{'NS'[i % 2]},{i}\n" for a, s, i in rows]
+    (folder / "visits.csv").write_text("age,sex,income,region,cost\n" + "".join(lines))
     (folder / "visits.domain.toml").write_text(DOMAIN)
     (folder / "job.toml").write_text(JOB)
     (folder / "tables.sql").write_text("SELECT sex, COUNT(*) FROM visits GROUP BY sex")
