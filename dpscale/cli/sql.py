@@ -73,7 +73,10 @@ def table(data: str, by: str, mean: str, domain: str | None, **given: Any) -> No
     from dpscale.workload.sql.statements import table_statement
 
     names, numbers = ([name.strip() for name in text.split(",") if name.strip()] for text in (by, mean))
-    answer({"query": table_statement(names, numbers)}, data, domain or _domain_file(data), **given)
+    title = " by ".join(["Records", *([" and ".join(names)] if names else [])])
+    title += f", with means of {' and '.join(numbers)}" if numbers else ""
+    statement = {"query": table_statement(names, numbers)}
+    answer(statement, data, domain or _domain_file(data), title=title, **given)
 
 
 def _domain_file(data: str) -> str:
@@ -98,6 +101,7 @@ def answer(  # noqa: PLR0913
     data: str,
     domain: str,
     *,
+    title: str = "",
     epsilon: float,
     delta: float | None,
     unit: str | None,
@@ -115,10 +119,11 @@ def answer(  # noqa: PLR0913
     """Run, or plan, the job of a part of a workload with statements, and print their rows."""
     unit_keys = {"privacy_unit": unit, "max_rows_per_unit": rows_per_unit}
     budget = {"epsilon": epsilon, "delta": delta, "dataset": dataset, "ledger": ledger, "analyst": analyst}
-    content = {
+    content: dict[str, Any] = {
         "data": {"path": data, "domain": domain, **_given(unit_keys)},
         "privacy": _given(budget),
         "workload": [text],
+        **({"about": {"title": title}} if title else {}),
     }
     job = opening.read_job(content)
     if only_plan:

@@ -240,6 +240,8 @@ def test_table_is_a_statement(folder):
     assert lines[1].split() == ["sex", "age", "records"]
     assert len(lines[2 : lines.index("")]) == 16
     assert "spent: epsilon 4 at delta 1e-09 of dataset ./visits.csv; there is no cap" in done.output
+    page = next(line.removeprefix("report: ") for line in lines if line.startswith("report: "))
+    assert "<h1>Records by sex and age</h1>" in (folder / page).read_text()
     text = '-- name: table\nSELECT "sex", "age", COUNT(*) AS "records" FROM data GROUP BY "sex", "age"'
     (folder / "one.sql").write_text(text)
     assert call(*given("one.sql", "--json", "--quiet")).exit_code == 0
