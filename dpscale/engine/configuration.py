@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,10 +16,10 @@ TIME = "seconds, or a number and a unit such as 90s, 30m or 1h"
 @cache
 def _defaults() -> dict[str, Any]:
     """Return the defaults, which Dask's configuration has from then on."""
-    import yaml
     from dask import config
 
-    stated: dict[str, dict[str, Any]] = yaml.safe_load(files(str(__package__)).joinpath("dpscale.yaml").read_text())
+    stated: dict[str, dict[str, Any]]
+    [stated] = config.collect_yaml([str(Path(__file__).with_name("dpscale.yaml"))])
     config.update_defaults(stated)
     return stated["dpscale"]
 
