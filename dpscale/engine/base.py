@@ -16,7 +16,7 @@ from typing import Any
 from dpscale.base.display import display_path
 from dpscale.base.errors import JobError
 from dpscale.base.progress import Progress as Progress, silent as silent
-from dpscale.engine.configuration import REPORT, configured
+from dpscale.engine.configuration import REPORT, configured, setting_name
 from dpscale.storage.scratch import Use
 
 
@@ -139,7 +139,7 @@ class Engine(ABC):
     def report_performance(self) -> None:
         """Begin the performance report that Dask's configuration asks for. Raises JobError without a cluster."""
         if file := configured(REPORT):
-            raise JobError(f"dpscale.{REPORT}", f"{display_path(file)}, for a run without a cluster", "a cluster",
+            raise JobError(setting_name(REPORT), f"{display_path(file)}, for a run without a cluster", "a cluster",
                            "leave it out, or state --scheduler")  # fmt: skip
 
     @abstractmethod

@@ -25,7 +25,7 @@ from dpscale.base.errors import JobError
 from dpscale.engine import worker_checks
 from dpscale.engine.admission import Admission, ask
 from dpscale.engine.base import Engine, Progress, argument_tuples, silent
-from dpscale.engine.configuration import REPORT, configured
+from dpscale.engine.configuration import REPORT, configured, setting_name
 from dpscale.engine.graphs import Graph, call_graph, exchange_graph, literal, reduction_graph
 from dpscale.engine.task_sizing import (
     Batches,
@@ -367,7 +367,7 @@ class ClusterEngine(Engine):
         if not (file := configured(REPORT)):
             return
         if find_spec("bokeh") is None:
-            raise JobError(f"dpscale.{REPORT}", f"{display_path(file)}, which requires the missing package bokeh",
+            raise JobError(setting_name(REPORT), f"{display_path(file)}, which requires the missing package bokeh",
                            "an installed bokeh", "pip install bokeh, also on the machine of the scheduler")  # fmt: skip
         from distributed import performance_report
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from dpscale.base.display import display_path
 from dpscale.base.errors import JobError
 
-REPORT = "performance-report"
+SECTION, REPORT = "dpscale", "performance-report"
 TIME = "seconds, or a number and a unit such as 90s, 30m or 1h"
 
 
@@ -21,7 +21,12 @@ def _defaults() -> dict[str, Any]:
     stated: dict[str, dict[str, Any]]
     [stated] = config.collect_yaml([str(Path(__file__).with_name("dpscale.yaml"))])
     config.update_defaults(stated)
-    return stated["dpscale"]
+    return stated[SECTION]
+
+
+def setting_name(name: str) -> str:
+    """Return the name of a setting in Dask's configuration."""
+    return ".".join((SECTION, name))
 
 
 def configured(name: str) -> Any:
@@ -29,7 +34,7 @@ def configured(name: str) -> Any:
     from dask import config
 
     default = _defaults()[name]  # also after the end of a `config.set` in which they were added
-    return config.get(f"dpscale.{name}", default)
+    return config.get(name, default, config=config.get(SECTION, {}))
 
 
 def configured_seconds(name: str) -> float:
@@ -58,9 +63,9 @@ def use_report(file: str) -> None:
     if not Path(file).resolve().parent.is_dir():
         raise JobError("--performance-report", f"{display_path(file)}, whose folder does not exist", "a new file",
                        "create the folder")  # fmt: skip
-    config.set({f"dpscale.{REPORT}": file})
+    config.set({setting_name(REPORT): file})
 
 
 def refuse(name: str, value: object, takes: str) -> NoReturn:
     """Raise the error of a value that cannot be used."""
-    raise JobError(f"dpscale.{name}", f"{value!r} in Dask's configuration", takes, "fix it") from None
+    raise JobError(setting_name(name), f"{value!r} in Dask's configuration", takes, "fix it") from None
