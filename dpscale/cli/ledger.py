@@ -189,6 +189,8 @@ def _by_period(dataset: dict[str, Any]) -> list[str]:
 
 
 def _release(row: dict[str, Any]) -> str:
+    from dpscale.ledger.account import cost_from_text
+
     own = row["own"]
     epsilon = "infinite" if own["epsilon"] is None else f"{own['epsilon']:.6g}"
     public = ["noise is public: seed"] if row["public"] else []
@@ -196,7 +198,8 @@ def _release(row: dict[str, Any]) -> str:
     delta, period = (row["cost"].get(name) for name in ("delta", "period"))
     more = [f"additive delta {float(Fraction(delta)):.6g}"] if delta else []
     more += [f"period {period}"] if period else []
-    more += [f"of another unit, so it counts {row['steps']} times"] if row.get("steps") else []
+    counts_more = row["squared_mu"] > cost_from_text(json.dumps(row["cost"])).squared_mu * (1 + 1e-9)
+    more += ["of another unit, so it counts more than once"] if counts_more else []
     more += [f"reads {_shown_periods(row['periods'])}"] if row.get("periods") else []
     return ", ".join([row["release"], figures, *more, *public, row["state"], _day(row["reserved_at"])])
 

@@ -202,11 +202,7 @@ class Account:
             raise not_renewable(protection, by, got, "data.privacy_unit", remedy)
 
     def counted(self, row: Row) -> Cost:
-        """Return the cost of an entry in terms of the dataset's privacy unit."""
-        return cost_from_text(row["cost"]).for_group(self.steps_of(row))
-
-    def steps_of(self, row: Row) -> int:
-        """Return the number of group-privacy steps at which an entry counts.
+        """Return the cost of an entry in terms of the dataset's privacy unit.
 
         An entry without a table is assigned the table named by the cap; the person who set the cap is responsible for
         that.
@@ -214,7 +210,7 @@ class Account:
         protection, cap = protection_of(row), protection_of(self.caps[-1]) if self.caps else None
         if protection and cap and cap.table and protection.unit == cap.unit and not protection.table:
             protection = replace(protection, table=cap.table)
-        return self.steps(protection)
+        return cost_from_text(row["cost"]).for_group(self.steps(protection))
 
     def of_analyst(self, name: str) -> Account:
         """Return the account of an analyst: the caps and releases that name them."""

@@ -498,7 +498,7 @@ def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
     epsilon = math.inf if is_public(row) else cost.epsilon_or_inf(min(at, MOST_DELTA))
     costs = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row),
             "own": {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": at}}  # fmt: skip
-    return _shown(row) | costs | ({"steps": steps} if (steps := account.steps_of(row)) > 1 else {})
+    return _shown(row) | costs
 
 
 def _shown(row: Row) -> Row:

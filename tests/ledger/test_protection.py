@@ -182,7 +182,7 @@ def test_release_with_public_noise_is_marked_and_refused_under_cap(ledger: Ledge
     assert summary["releases"][0]["public"]
     assert any("seed" in note for note in summary["notes"])
     assert ledger.set_cap("adult", 100.0, 1e-3).below_spent
-    with pytest.raises(BudgetError, match="showed this one's exact counts"):
+    with pytest.raises(BudgetError, match="showed its exact counts"):
         ledger.charge("adult", "three", COST, DIGEST)
 
 
