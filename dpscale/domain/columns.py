@@ -122,9 +122,9 @@ def number(
     step : float
         Values are rounded to multiples of it.
     outside : {"clip", "reject", "drop"}
-        What happens to a value outside: it is moved to the nearest end, refused, or its row is not counted.
+        Policy for a value outside: it is moved to the nearest end, refused, or its row is not counted.
     nulls : {"reject", "skip", "zero", "drop"}
-        What happens to a null: it is refused, its row counts without a value, it is 0, or its row is not counted.
+        Policy for a null: it is refused, its row counts without a value, it is 0, or its row is not counted.
     column : str, optional
         Column of the values; default: the name of the number. An attribute may have the same column.
 

@@ -5,6 +5,7 @@ The classes are tested with the driver of PostgreSQL; they have not been tried o
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,7 @@ class WarehouseConnection(Connection):
     """Connection to a warehouse through its ADBC driver.
 
     Hashes are computed here. A reading is one statement: it has all columns in the order of their values, and its
-    content is compared at its end, before counts of it are used.
+    content and order are compared at its end, before counts of it are used.
     """
 
     place = ""
@@ -28,9 +29,9 @@ class WarehouseConnection(Connection):
         super().__init__(address)
         self.open = self.connect(uri)
 
+    @abstractmethod
     def connect(self, uri: str) -> Any:
         """Return an open connection of the driver."""
-        raise NotImplementedError
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -81,7 +82,11 @@ class WarehouseConnection(Connection):
 
 
 class RowSums:
-    """Sums of the hashes of rows, in any order."""
+    """Sums of the hashes of rows, in any order, and a sum with their places.
+
+    Texts that a collation compares as equal may come in another order at each reading, and the rows that a bound
+    leaves out are known by their places.
+    """
 
     def __init__(self) -> None:
         self.content = RangeContent(0, (0, 0), 0)
@@ -90,8 +95,10 @@ class RowSums:
         """Add the rows of a batch."""
         hashes = [divmod(row_hash(row), WORD) for row in zip(*batch.to_pydict().values(), strict=True)]
         first, second = (sum(words) % WORD for words in zip((0, 0), *hashes, strict=True))
-        words = (self.content.words[0] + first) % WORD, (self.content.words[1] + second) % WORD
-        self.content = RangeContent(self.content.rows + len(batch), words, 0)
+        known = self.content
+        places = sum(low * (2 * place + 1) for place, (_, low) in enumerate(hashes, known.rows))
+        words = (known.words[0] + first) % WORD, (known.words[1] + second) % WORD
+        self.content = RangeContent(known.rows + len(batch), words, (known.places + places) % WORD)
 
 
 class SnowflakeConnection(WarehouseConnection):

@@ -973,6 +973,18 @@ def test_reading_of_a_changed_warehouse_ends_with_an_error(place: Path, warehous
         count(layout, table.partitions)
 
 
+def test_rows_of_a_warehouse_in_another_order_are_refused(
+    place: Path, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = as_seen(Table.open("env://WAREHOUSE?table=visits", dp.Domain.read("d.toml")), map)
+    layout, answer = Layout(table.domain, (("age",),)), PostgresWarehouse.answer
+    order = ' ORDER BY "person" DESC, "age"'
+    monkeypatch.setattr(PostgresWarehouse, "answer", lambda self, sql, names: answer(
+        self, sql.rpartition(" ORDER BY ")[0] + order if "ORDER BY" in sql else sql, names))  # fmt: skip
+    with pytest.raises(DataError, match="changed while they were read"):
+        count(layout, table.partitions)
+
+
 def test_warehouses_without_driver_and_their_counts_are_refused(
     place: Path, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ class Sheet:
     group : SheetGroup
     title, unit : str
     statement : str
-        What was asked, as SQL; "" if no statement says it.
+        SQL of the table; "" if no statement expresses it.
     columns : sequence of SheetColumn
     rows : list of dict
         The first ones: `labels` as pairs of a text and its place, and for values `text`, `interval`, `key`, `flag`,
