@@ -275,14 +275,14 @@ def test_sketch_proposes_kinds(tmp_path):
 
     rows = 200
     days = [datetime.date(2020, 1, 1) + datetime.timedelta(i) for i in range(rows)]
-    frame = pd.DataFrame({"d": days, "t": [f"{day}T10:00:00Z" for day in days], "b": ["yes", "no"] * 100,
+    frame = pd.DataFrame({"d": days, "t": [f"{day}T10:00:00Z" for day in days], "b": [True, False] * 100, "c": ["yes", "no"] * 100,
                           "zip": [f"D{53 + i % 7}-{i % 20:03}" for i in range(rows)],
                           "id": range(7, 7 + rows)})  # fmt: skip
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), tmp_path / "x.parquet")
     text = sketch(str(tmp_path))
     domain = dp.Domain.from_dict(tomllib.loads(text.replace("reviewed = false", "reviewed = true")))
     assert {one.name: one.kind for one in domain.attributes} == {
-        "d": "date", "t": "date", "b": "boolean", "zip": "text-prefix"}  # fmt: skip
+        "d": "date", "t": "date", "b": "boolean", "c": "categories", "zip": "text-prefix"}  # fmt: skip
     assert "# left out: 'id' (an id" in text
     counts = dp.count_marginals(dp.Table.open(tmp_path, domain), [(name,) for name in domain.names])
     assert all(one.sum() == rows for one in counts.values())
