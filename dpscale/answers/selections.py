@@ -21,7 +21,7 @@ from dpscale.answers.conclusions import Combination, Ratio
 from dpscale.answers.quantiles import CumulativeCounts
 from dpscale.answers.ratios import Figures, covariances, fieller
 from dpscale.answers.statistics import MissingStatistic
-from dpscale.answers.tables import Answered, check_level
+from dpscale.answers.tables import LEVEL, Answered, check_level
 from dpscale.base.arrow import pa
 from dpscale.base.display import between, rounded
 from dpscale.base.numerics import AttributeSet, Floats, Integers, optimize
@@ -29,7 +29,7 @@ from dpscale.domain.attribute import OUTSIDE_LABEL
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload.sql.aggregates import Quotient, Rank, RatioSum, Rounded, Spread, TermSum, Units, Value
-from dpscale.workload.sql.blocks import GroupedQueries, Matrix, blocks_of, unit_of
+from dpscale.workload.sql.blocks import GroupedQueries, Matrix, blocks_of, unit_of, unrounded
 from dpscale.workload.sql.cells import COMPARE, SIGNS, Truth
 from dpscale.workload.sql.selection import SUFFIXES, Order, SelectQuery
 from dpscale.workload.sql.statements import exp
@@ -77,6 +77,41 @@ def selection_table(answered: Answered, selection: SelectQuery, level: float, un
         for suffix, other in zip(SUFFIXES, others, strict=False):
             found[f"{output.name}_{suffix}"] = pa.array(other[chosen])
     return pa.table(found)
+
+
+def expected_column_errors(answered: Answered, selection: SelectQuery) -> list[dict[str, Any]]:
+    """Return the errors of the ratios, variances and quantiles of a statement, from estimates of a guessed table.
+
+    Parameters
+    ----------
+    answered : Answered
+        Estimates from `dpscale.reconstruction.guessed.GuessedValues`.
+    selection : SelectQuery
+
+    Returns
+    -------
+    list of dict
+        For each such column its `statement` and `column`, the number of `rows`, the root mean square `error` and the
+        largest error of a row (`worst`), and the number of rows whose records are too few for a value (`missing`). The
+        errors are None if every row is missing.
+    """
+    columns = [output for output in selection.columns[: selection.shown]
+               if output.value is not None and not isinstance(unrounded(output.value), TermSum | Units)]  # fmt: skip
+    width = half_width(LEVEL, answered.estimates.noise)
+    rows = [_Rows(answered, block, width, _no_units) for block in blocks_of(selection)] if columns else []
+    found = []
+    for output in columns:
+        assert output.value is not None
+        errors = np.concatenate([own.figures(output.value).errors for own in rows])
+        known = errors[np.isfinite(errors)]
+        figures = (math.sqrt(float((known**2).mean())), float(known.max())) if len(known) else (None, None)
+        found.append({"statement": selection.name, "column": output.name, "rows": len(errors), "error": figures[0],
+                      "worst": figures[1], "missing": len(errors) - len(known)})  # fmt: skip
+    return found
+
+
+def _no_units(names: AttributeSet) -> Figures:
+    raise NotImplementedError(f"units by {', '.join(names)}")
 
 
 def shown_rows(table: pa.Table, most: int) -> tuple[list[str], list[list[str]], list[bool]]:

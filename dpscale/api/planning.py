@@ -31,12 +31,14 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.frames import FRAME
 from dpscale.storage.files import is_path, write_whole
 from dpscale.workload import MARGINAL, Workload
-from dpscale.workload.sql.statements import DIALECT
+from dpscale.workload.sql.statements import DIALECT, is_select
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+    from dpscale.plans.measurement_plan import Forecast
     from dpscale.plans.plan import Plan
+    from dpscale.privacy.accounting import Budget
 
 DATA_VARIABLE = "DPSCALE_DATA"
 DATASET = "default"
@@ -161,12 +163,46 @@ class ReleasePlan:
 
         from dpscale.answers.regression.expected import expected_widths
 
-        plan = self.measurements.evidence_plan
-        if plan is None:
+        estimates = self._forecast.estimates_of_guess(rows, shares or {})
+        if estimates is None:
             raise PlanError("formula", f"a plan by {self.measurements.mechanism}, which is known after the run",
                             "a mechanism with a fixed plan", "use weighted-residuals")  # fmt: skip
-        variances = [one.draw.lattice_variance for one in self.measurements.first_decision().requests]
-        return pd.Series(expected_widths(plan, variances, formula, family, rows, shares or {}, level))
+        return pd.Series(expected_widths(estimates, formula, family, level))
+
+    def column_errors(self, rows: int | None = None) -> DataFrame:
+        """Return expected errors of the ratios, variances and quantiles of SELECT statements.
+
+        They depend on the table; records are taken to be spread evenly over the cells.
+
+        Parameters
+        ----------
+        rows : int, optional
+            Guessed number of records. Default: the public number of rows, or 100,000.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each such column: `statement`, `column`, its number of `rows`, the root mean square `error`, the
+            largest error of a row (`worst`), and the number of rows with too few records (`missing`). It is empty if
+            the mechanism selects its measurements during the run.
+
+        Raises
+        ------
+        JobError
+            If the number of records is not above 0.
+
+        Examples
+        --------
+        >>> text = "SELECT day, COUNT(*) FILTER (WHERE borough = 'Queens') / COUNT(*) AS part FROM t GROUP BY day"
+        >>> dp.plan(text, domain, epsilon=1).column_errors()[["column", "rows"]].to_dict("records")
+        [{'column': 'part', 'rows': 3}]
+        """
+        import pandas as pd
+
+        from dpscale.runs.stages.preview import COLUMN_ERRORS, column_errors
+
+        found = column_errors(self.job, self.measurements, self._budget, rows)
+        return pd.DataFrame([] if found is None else found["columns"], columns=COLUMN_ERRORS)
 
     def certify(self) -> DataFrame:
         """Solve the small residual spaces of the plan again by cvxpy with Clarabel (pip install 'dpscale[certify]').
@@ -262,11 +298,18 @@ class ReleasePlan:
         where.write_text(tomli_w.dumps(content), "utf-8", newline="\n")
 
     @cached_property
+    def _budget(self) -> Budget:
+        return self.job.answer_budget(self.job.read_domain())
+
+    @property
+    def _forecast(self) -> Forecast:
+        return self.measurements.forecast(self._budget)
+
+    @cached_property
     def _families(self) -> list[dict[str, Any]]:
         from dpscale.runs.stages.preview import expected_errors
 
-        budget = self.job.answer_budget(self.job.read_domain())
-        return expected_errors(self.measurements, budget)["families"]
+        return expected_errors(self.measurements, self._budget)["families"]
 
     def _facts(self) -> list[tuple[str, str]]:
         from dpscale.runs.stages.preview import planned_risk
@@ -309,7 +352,8 @@ def plan(
     Parameters
     ----------
     queries : Workload, sequence of attribute sets, mapping, str or Path
-        Queries; sets of attributes ask for their marginals. A job, or the path of a job file, states everything itself.
+        Queries; sets of attributes ask for their marginals, and a text may have SELECT statements. A job, or the path
+        of a job file, states everything itself.
     domain : Domain, str or Path, optional
         Public values of the attributes, or the path of a domain file. A workload has its own.
     mechanism : str
@@ -355,6 +399,14 @@ def plan(
         mechanism, domain = domain, None
     budget = {"epsilon": epsilon, "delta": delta, "unit": unit, "cut": cut, "dataset": dataset, "ledger": ledger,
               "domain": domain}  # fmt: skip
+    if isinstance(queries, str) and is_select(queries):
+        if domain is None or epsilon is None:
+            raise JobError("plan.domain" if domain is None else "plan.epsilon", "missing for SELECT statements",
+                           "the domain and the budget", "add domain= and epsilon=")  # fmt: skip
+        if given := [*options, *(["cut"] if cut is not None else [])]:
+            raise JobError(f"plan.{given[0]}", "given for SELECT statements", ", ".join(ARGUMENTS), "leave it out")
+        return plan_sql(queries, domain, epsilon=epsilon, delta=delta, unit=unit, rows_per_unit=rows_per_unit,
+                        dataset=dataset, ledger=ledger, mechanism=mechanism)  # fmt: skip
     if isinstance(queries, Mapping | str | Path):
         if given := [name for name, value in budget.items() if value is not None]:
             if domain is not None and isinstance(queries, str):

@@ -24,7 +24,7 @@ create, kinds = LazyModule("dpscale.runs.create"), LazyModule("dpscale.runs.kind
 planning = LazyModule("dpscale.runs.stages.plan")
 LATER = (
     "families", "levels", "rows", "time", "curve", "needed", "compared", "certificate", "advice", "attack_risk",
-    "costs",
+    "costs", "columns",
 )  # fmt: skip
 GROUP, WIDTH = 1000, 80  # records of a group whose mean's error is stated, and letters of a line
 SHOWN_SPACES = 20  # that are too large, in text
@@ -37,7 +37,7 @@ FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "st
 @click.option("--compare", is_flag=True, help="Plan with every mechanism and print their errors.")
 @click.option("--error", metavar="RECORDS|NAME=RECORDS", help="Print the epsilon at which an error is RECORDS.")
 @click.option("--costs", is_flag=True, help="Plan without each SELECT in turn; print what it costs the others.")
-@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Also print errors of means for N records.")
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Print errors of means and ratios for N records.")
 @click.option("--verbose", "-v", is_flag=True, help="Also print the notes of the planner.")
 @click.option("--certify", is_flag=True, help="Solve small residual spaces again by cvxpy; print both errors.")
 @fresh_option
@@ -108,7 +108,9 @@ def plan_job(  # noqa: PLR0913
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
             plans = make_plans(read, jobs, run_dir, fresh, engine)
-            summaries = {name: plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
+            summaries = {
+                name: plan_summary(own, plans[name], engine, compare, error, rows) for name, own in jobs.items()
+            }
             for name, own in jobs.items() if costs else ():
                 summaries[name]["costs"] = _costs(own, plans[name], engine)
             for name in jobs if certify else ():
@@ -171,11 +173,17 @@ def make_plans(
 
 
 def plan_summary(
-    read: TableJob, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: Wanted | None
+    read: TableJob,
+    measurement_plan: MeasurementPlan,
+    engine: Engine,
+    compare: bool,
+    wanted: Wanted | None,
+    rows: int | None = None,
 ) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.preview import (
+        column_errors,
         compare_mechanisms,
         error_curve,
         expected_errors,
@@ -187,12 +195,14 @@ def plan_summary(
 
     budget = read.answer_budget(read.read_domain())  # that of a plan may have the cells that a search has found
     known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
-             read.data.max_rows_per_unit, read.engine.bytes, engine.workers, read.output.max_rows]  # fmt: skip
+             read.data.max_rows_per_unit, read.engine.bytes, engine.workers, read.output.max_rows, rows,
+             [one.text for part in read.workload for one in part.statements]]  # fmt: skip
     followed = planning.cached_summary(
         known,
         lambda: {
             "needs": _needs(read, measurement_plan, engine),
             **expected_errors(measurement_plan, budget),
+            "columns": column_errors(read, measurement_plan, budget, rows),
         },
     )
     families = followed["families"]
@@ -216,6 +226,7 @@ def plan_summary(
         "notes": list(forecast.notes),
         "families": families,
         "levels": followed["levels"],
+        "columns": followed["columns"],
         **({"time": time_summary(read)} if read.data.period else {}),
         "curve": [] if error is None else error_curve(read, error),
         "needed": None
@@ -347,6 +358,7 @@ def plan_text(summary: dict[str, Any]) -> str:
         lines += ["", title, *map(_level, summary["levels"])] if summary["levels"] else []
         at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
         lines += ["", f"error by epsilon  {at}"]
+    lines += ["", *_columns(summary["columns"])] if summary.get("columns") else []
     if "time" in summary:
         lines += ["", *_time(summary["time"])]
     if costs := summary.get("costs"):
@@ -373,6 +385,16 @@ def _means(families: Sequence[Mapping[str, Any]], rows: int | None) -> Iterator[
         sizes += [max(rows * one["sets"] // one["queries"], 1)] if rows else []
         errors = [f"± {figure(one['error'] * GROUP / size)} for a group of {size:,}" for size in sizes]
         yield f"{'':>12}{one['family']}: {unit} {', '.join(errors)}"
+
+
+def _columns(columns: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the errors of ratios, variances and quantiles of SELECT statements."""
+    yield (f"ratios, variances and quantiles of SELECT if {columns['records']:,} records are spread evenly (--rows):"
+           " expected error of a row, and of the worst")  # fmt: skip
+    for one in columns["columns"]:
+        few = f", {one['missing']:,} of {one['rows']:,} rows with too few records" if one["missing"] else ""
+        errors = ["none" if one[name] is None else figure(one[name]) for name in ("error", "worst")]
+        yield f"{errors[0]:>10} {errors[1]:>10}  {one['statement']}.{one['column']}{few}"
 
 
 def certificate_text(certificate: Mapping[str, Any]) -> Iterator[str]:

@@ -58,7 +58,9 @@ def sql(file: str, data: str, domain: str, dialect: str | None, **given: Any) ->
     FILE has statements separated by semicolons; a comment `-- name: cases` names the statement after it. A text that
     begins with SELECT or WITH is taken as it is. The result is a run directory; answers/queries has the rows.
     """
-    text = {"query": file} if file.lstrip().lower().startswith(("select", "with")) else {"sql": file}
+    from dpscale.workload.sql.statements import is_select
+
+    text = {"query": file} if is_select(file) else {"sql": file}
     answer(text | _given({"dialect": dialect}), data, domain, **given)
 
 

@@ -20,6 +20,8 @@ from dpscale.plans.measurement_plan import BlockRequests, Draws, plan_draws
 from dpscale.plans.plan import Plan, content_of, digest_of, write_plan
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.guessed import NO_SHARES, GuessedValues, Shares
 from dpscale.workload import Workload, WorkloadPart
 
 GROUP = 1000  # records of a group whose mean's error is stated
@@ -194,6 +196,13 @@ class FixedForecast:
         scale = rows / math.sqrt(cost)
         parts = self.measured.workload.parts
         return [self._error(part, names, scale) for part in parts for names in _sample_evenly(part, most)]
+
+    def estimates_of_guess(self, rows: float, shares: Shares = NO_SHARES) -> LeastSquaresEstimates:
+        """Return estimates of a guessed table with the errors of the release."""
+        per_unit, cost = self._noise
+        variances = self.plan.blocks.unit_variances * (per_unit**2 / cost)
+        guessed = GuessedValues(self.plan.domain, self.plan.blocks, rows, shares)
+        return PlanEvidence(self.plan, variances.tolist(), guessed.__getitem__).least_squares()
 
     def _error(self, part: WorkloadPart, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
         accuracy, queries, shown = self.plan.accuracy, part.count(attributes), part.shown(attributes)

@@ -191,6 +191,10 @@ class Factor:
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K applied along the leading axis."""
+        if self.kind == "identity":
+            return np.array(values)
+        if self.kind == "center":
+            return np.asarray(values * self.cells - values.sum(axis=0, keepdims=True))
         return np.tensordot(self.explicit(), values, axes=(1, 0))
 
     def estimate(self, values: Floats, axis: int = 0) -> Floats:

@@ -224,6 +224,22 @@ class Forecast(Protocol):
             errors are not known in advance.
         """
 
+    def estimates_of_guess(self, rows: float, shares: Mapping[str, Sequence[float]] = ...) -> Any:
+        """Return estimates of a guessed table with the errors of the release.
+
+        Parameters
+        ----------
+        rows : float
+            Guessed number of records.
+        shares : mapping of str to sequence of float
+            Guessed share of the records in each cell, by attribute; even for the others.
+
+        Returns
+        -------
+        LeastSquaresEstimates or None
+            None if errors are not known in advance.
+        """
+
 
 class MeasurementPlan(Protocol):
     """Measurement plan of a release.

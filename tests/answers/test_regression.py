@@ -18,6 +18,7 @@ from dpscale.answers.tables import Answered
 from dpscale.base.errors import DpscaleError
 from dpscale.domain import Domain
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.guessed import GuessedValues
 from tests.answers.exact import estimates, measurement_plan
 from tests.selection import mostly_slow
 
@@ -214,7 +215,10 @@ def test_expected_widths_are_those_of_the_guessed_table(formula, family):
     for plan in PLANS.values() if family == "linear" else [PLANS["joint"]]:
         exact = estimates(plan, counts)
         wanted = regression(Answered(exact, "r"), formula, family, False)
-        found = expected_widths(plan, exact.variances, formula, family, 5000, shares, 0.95)
+        guessed = GuessedValues(DOMAIN, plan.blocks, 5000, shares)
+        found = expected_widths(
+            LeastSquaresEstimates(plan, exact.variances, guessed.__getitem__), formula, family, 0.95
+        )
         assert list(found) == list(wanted.params.index)
         np.testing.assert_allclose(list(found.values()), 3.919928 * np.sqrt(np.diag(wanted.cov_params())), rtol=1e-6)
 
@@ -222,7 +226,7 @@ def test_expected_widths_are_those_of_the_guessed_table(formula, family):
 def test_wrong_guesses_are_refused():
     for given, says in (({"g": [1, 2]}, "3 numbers"), ({"h": [1]}, "h")):
         with pytest.raises(DpscaleError, match=says):
-            expected_widths(PLANS["joint"], [1.0], "y ~ x", "linear", 100, given, 0.95)
+            GuessedValues(DOMAIN, PLANS["joint"].blocks, 100, given)
 
 
 def test_estimates_of_a_model_have_coefficients_without_errors():

@@ -185,3 +185,35 @@ def test_other_mechanisms_answer_statements(frame, tmp_path, mechanism):
     found, truth = release.query("query-1"), frame[frame.age >= 3].groupby("sex").age.agg(["size", "mean"])
     assert found.n.tolist() == pytest.approx(truth["size"].tolist(), abs=60)
     assert found["mean"].tolist() == pytest.approx(truth["mean"].tolist(), abs=1)
+
+
+def test_expected_errors_of_columns_are_those_of_an_even_table(tmp_path):
+    cells = [(age, sex, region, fare / 2) for age in range(12) for sex in "FM" for region in ("N", "S", "W", None)
+             for fare in range(101)]  # fmt: skip
+    even, privacy = pd.DataFrame(cells, columns=["age", "sex", "region", "fare"]), {"epsilon": 19, "delta": 1e-9}
+    planned = dp.plan(TEXT, DOMAIN, **privacy).column_errors(len(even)).set_index(["statement", "column"])
+    made = dp.sql(TEXT, {"t": even}, DOMAIN, **privacy, ledger=tmp_path / "ledger.sqlite")
+    assert [name for name, _ in planned.index] == ["regions"] * 2 + ["both"] + ["spread"] * 4
+    for (name, column), row in planned.iterrows():
+        errors = made.query(name)[f"{column}_std_error"].to_numpy()
+        assert row.rows == len(errors)
+        assert (row.error, row.worst) == pytest.approx((np.sqrt((errors**2).mean()), errors.max()), rel=0.05), column
+        assert row.missing == 0
+
+
+def test_expected_errors_shrink_with_the_records_until_they_are_too_few():
+    text = "SELECT region, AVG(fare) AS fare FROM t GROUP BY region"
+    plan = dp.plan(text, DOMAIN, epsilon=1, delta=1e-9)
+    many, more, few = (plan.column_errors(rows).iloc[0] for rows in (100_000, 200_000, 4))
+    assert many.error == pytest.approx(2 * more.error, rel=1e-6)
+    assert many.error == plan.column_errors().iloc[0].error
+    assert (few.missing, few.error) == (4, None)
+    counts = "SELECT region, COUNT(*) FILTER (WHERE age < 4) / COUNT(*) AS young FROM t GROUP BY region"
+    assert dp.plan(counts, DOMAIN, "aim-grem", epsilon=1, delta=1e-9).column_errors().empty
+
+
+def test_statements_in_a_plan_need_a_domain_and_a_budget():
+    with pytest.raises(JobError, match="the domain and the budget"):
+        dp.plan("SELECT COUNT(*) FROM t", epsilon=1)
+    with pytest.raises(JobError, match="leave it out"):
+        dp.plan("SELECT COUNT(*) FROM t", DOMAIN, epsilon=1, cut=0.1)

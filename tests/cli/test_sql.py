@@ -106,6 +106,15 @@ def test_costs_are_errors_of_plans_without_a_statement(folder):
     assert cube["error_beside"] > cube["error_without"]
 
 
+def test_plan_states_errors_of_ratios_for_a_number_of_records(folder):
+    [mean] = json.loads(call("plan", "job.toml", "--rows", "8000", "--json", "--quiet").stdout)["columns"]["columns"]
+    assert (mean["statement"], mean["column"], mean["rows"]) == ("by_sex", "age", 2)
+    text = call("plan", "job.toml", "--rows", "800", "--quiet").stdout
+    [line] = [line for line in text.splitlines() if line.endswith("by_sex.age")]
+    assert float(line.split()[0]) == pytest.approx(10 * mean["error"], rel=0.01)
+    assert "if 800 records are spread evenly" in text
+
+
 def test_epsilon_of_a_statement_gives_its_error(folder):
     found = json.loads(call("plan", "job.toml", "--error", "by_sex=2", "--json", "--quiet").stdout)
     job = (folder / "job.toml").read_text().replace("epsilon = 4.0", f"epsilon = {found['needed']['epsilon']!r}")

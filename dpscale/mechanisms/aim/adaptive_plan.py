@@ -36,6 +36,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import digest_of, read_content, write_content
 from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
+from dpscale.reconstruction.guessed import NO_SHARES, Shares
 from dpscale.workload import Workload
 from dpscale.workload.query_classes import QueryCandidates
 from dpscale.workload.workload import targets_of, whole_weights
@@ -201,6 +202,9 @@ class AdaptiveForecast:
     def errors(self, most: int) -> tuple[()]:
         """Return an empty tuple: the measurements depend on the data."""
         return ()
+
+    def estimates_of_guess(self, rows: float, shares: Shares = NO_SHARES) -> None:
+        """Return None: the measurements depend on the data."""
 
 
 ONES, SELECTING = Fraction(3, 10), Fraction(1, 10)  # share of β for the 1-ways, and of a round for its selections

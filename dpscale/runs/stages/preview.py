@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dpscale.answers.selections import expected_column_errors
+from dpscale.answers.tables import Answered
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
 from dpscale.domain import Domain, Hierarchy
@@ -28,6 +30,7 @@ from dpscale.privacy.attack_risk import AttackRisk
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.runs.stages.plan import plan_once_by
 from dpscale.workload import RECORDS, Workload, WorkloadPart
+from dpscale.workload.sql.selection import select
 
 LESS_ACCURATE, MORE_ACCURATE = 0.1, 0.01
 LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS = 0.05, 0.005
@@ -91,6 +94,7 @@ def _two_digits(records: float) -> int:
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 USUAL_DELTA = 1e-9
+USUAL_ROWS = 100_000  # guessed records for errors that depend on them
 SHOWN, MOST, SHOWN_RULES = 5, 2000, 10
 LARGE_SHARE = 0.5
 MANY_SETS, LARGE_NOISE, LEAST_COST = 50, 100.0, 1e-12  # of a target: sets, and records of noise if each set is measured
@@ -114,6 +118,38 @@ def expected_errors(measurement_plan: MeasurementPlan, budget: Budget) -> dict[s
     counts = [one for one in found if one["unit"] == RECORDS]
     levels = [row for own in measurement_plan.workload.domain.hierarchies for row in _levels(own, counts)]
     return {"families": families, "levels": levels}
+
+
+COLUMN_ERRORS = ["statement", "column", "rows", "error", "worst", "missing"]
+
+
+def column_errors(
+    job: TableJob, measurement_plan: MeasurementPlan, budget: Budget, rows: int | None = None
+) -> dict[str, Any] | None:
+    """Return the expected errors of ratios, variances and quantiles of SELECT statements; None without any.
+
+    Parameters
+    ----------
+    job : TableJob
+    measurement_plan : MeasurementPlan
+    budget : Budget
+    rows : int, optional
+        Guessed number of records. Default: the public number of rows of the job, or 100,000.
+
+    Returns
+    -------
+    dict or None
+        `records`, which are spread evenly over the cells, and `columns` with the errors of each.
+    """
+    statements = [one for part in job.workload for one in part.statements]
+    records = rows or job.privacy.public_rows or USUAL_ROWS
+    estimates = measurement_plan.forecast(budget).estimates_of_guess(records) if statements else None
+    if estimates is None:
+        return None
+    answered, domain = Answered(estimates, ""), measurement_plan.workload.domain
+    found = [row for one in statements
+             for row in expected_column_errors(answered, select(one, domain, job.unit_columns))]  # fmt: skip
+    return {"records": records, "columns": found} if found else None
 
 
 def _levels(own: Hierarchy, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

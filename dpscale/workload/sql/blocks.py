@@ -372,9 +372,14 @@ class GroupedQueries:
         return self.domain.ordered(found)
 
 
+def unrounded(value: Value) -> Value:
+    """Return a value without ROUND."""
+    return unrounded(value.value) if isinstance(value, Rounded) else value
+
+
 def rank_of(value: Value) -> Rank | None:
     """Return the quantile that a value is, if it is one."""
-    inner = value.value if isinstance(value, Rounded) else value
+    inner = unrounded(value)
     return inner if isinstance(inner, Rank) else None
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
     sqlglot, exp = LazyModule("sqlglot"), LazyModule("sqlglot.expressions")
 
-__all__ = ["DIALECT", "Statement", "exp", "read_statements", "table_statement"]
+__all__ = ["DIALECT", "Statement", "exp", "is_select", "read_statements", "table_statement"]
 
 DIALECT = "duckdb"
 FIELD = "workload.query"
@@ -195,6 +195,11 @@ def _tree(text: str, name: str, dialect: str) -> Any:
     except RecursionError:
         raise JobError(f"sql {name}", "too many levels of parentheses", "fewer levels", "remove some") from None
     return tree
+
+
+def is_select(text: str) -> bool:
+    """Return whether a text has statements, and is not the path of a file with them."""
+    return re.match(r"\s*(--.*\n\s*)*(select|with)\b", text, re.IGNORECASE) is not None
 
 
 def table_statement(by: Sequence[str], means: Sequence[str] = ()) -> str:

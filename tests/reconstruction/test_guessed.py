@@ -1,0 +1,61 @@
+"""Values of a guessed table: answers of every plan are those of the table itself."""
+
+import numpy as np
+import pytest
+
+import dpscale as dp
+from dpscale.base.errors import DpscaleError
+from dpscale.mechanisms import plan
+from dpscale.reconstruction.base import PlanEvidence
+from dpscale.reconstruction.guessed import GuessedValues
+from dpscale.workload import Workload
+from tests.hierarchies.small import domain_of
+
+ROWS = 5_000.0
+FLAT = dp.Domain(age=6, sex=2, code=4)
+TREES = domain_of({"place": (3, 7, 20)}, sex=2)
+WIDE = dp.Domain(code=70_000, sex=["F", "M"])
+SHARES = {"age": [1, 2, 3, 1, 1, 2], "sex": [0.3, 0.7]}
+
+
+def estimates(workload, mechanism="weighted-residuals", shares=None):
+    made = plan(workload, mechanism)
+    guessed = GuessedValues(workload.domain, made.blocks, ROWS, shares or {})
+    return PlanEvidence(made, made.blocks.unit_variances.tolist(), guessed.__getitem__).least_squares()
+
+
+@pytest.mark.parametrize("mechanism", ["weighted-residuals", "query-smasher", "hdmm", "identity", "eigen-design"])
+def test_marginals_are_products_of_the_shares(mechanism):
+    workload = Workload(FLAT).add("prefix", attributes=[("age", "sex"), ("code",)])
+    found = estimates(workload, mechanism, SHARES).marginal(("age", "sex"))
+    expected = ROWS * np.multiply.outer(np.array(SHARES["age"]) / 10, SHARES["sex"])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_levels_of_a_tree_have_the_shares_of_their_leaves():
+    workload = Workload(TREES).add("marginal", attributes=[("country", "sex"), ("region",), ("place",)])
+    tree = TREES.hierarchies[0]
+    made = estimates(workload)
+    for names in (("country", "sex"), ("region",), ("place",)):
+        leaves = np.bincount(tree.ancestors(names[0])) / tree.sizes[-1] if names[0] != "place" else np.full(20, 1 / 20)
+        expected = ROWS * (np.multiply.outer(leaves, [0.5, 0.5]) if len(names) > 1 else leaves)
+        np.testing.assert_allclose(made.marginal(names), expected, atol=1e-6)
+
+
+def test_merged_cells_have_the_sum_of_their_shares():
+    text = "SELECT sex, COUNT(*) FROM t WHERE code >= 100 AND code < 30000 GROUP BY sex"
+    workload = dp.Workload(WIDE).add_sql(text)
+    made = estimates(workload)
+    assert made.plan.blocks.merged is not None
+    (part,) = workload.parts
+    np.testing.assert_allclose(made.part_answers(part, part.sets[0])[0].reshape(-1), ROWS * 29_900 / 140_000, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "shares", "says"),
+    [(0, {}, "above 0"), (10, {"sex": [1, 2, 3]}, "2 numbers"), (10, {"sex": [-1, 2]}, "at least 0"),
+     (10, {"height": [1]}, "height")],
+)  # fmt: skip
+def test_wrong_guesses_are_refused(rows, shares, says):
+    with pytest.raises(DpscaleError, match=says):
+        GuessedValues(FLAT, (), rows, shares)
