@@ -83,6 +83,7 @@ class GroupedQueries:
 
     def __init__(self, selection: SelectQuery, places: tuple[int, ...]) -> None:
         self.selection, self.domain, self.places = selection, selection.domain, places
+        self._products: dict[Term, TermProduct] = {}
 
     @cached_property
     def _levels(self) -> dict[str, str]:
@@ -342,7 +343,9 @@ class GroupedQueries:
         place = None if row is None else dict(zip(self.attributes, np.unravel_index(row, self.shape), strict=True))
         total = np.zeros(())
         for factor, term in value.terms:
-            own = self.product(term)
+            if term not in self._products:  # read again for each row
+                self._products[term] = self.product(term)
+            own = self._products[term]
             lead = len(self.shape) if place is None else 0
             found = np.full((1,) * (lead + len(names)), factor)
             for axis, name in enumerate(names):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,8 +148,13 @@ def select(statement: Statement, domain: Domain, unit: Sequence[str] = ()) -> Se
     JobError
         For what cannot be answered, with the part of the statement, the reason and the nearest form.
     """
+    return _select(statement, domain, tuple(unit))
+
+
+@lru_cache(maxsize=256)  # a run reads its statements at planning, for charges and for answers
+def _select(statement: Statement, domain: Domain, unit: tuple[str, ...]) -> SelectQuery:
     try:
-        return _SelectReader(Scope(statement, domain, tuple(unit))).selection()
+        return _SelectReader(Scope(statement, domain, unit)).selection()
     except RecursionError:
         raise JobError(f"sql {statement.name}", "too many conditions or terms", "fewer", "write IN (…)") from None
 
