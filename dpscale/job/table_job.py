@@ -51,6 +51,7 @@ from dpscale.reconstruction import (
 )
 from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
+from dpscale.storage.databases import is_database
 from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution
 
 
@@ -321,6 +322,8 @@ class TableJob:
                 add_part(workload, part, self.unit_columns)
         if not workload.parts:
             raise JobError("workload", "numbers of units only", "a family of rows beside them", "add one")
+        if self.engine.count_in_database:
+            self._check_database_counts(workload)
         if self.output.joint:
             for built in workload.parts:
                 _check_joint(built, self.output.max_rows)
@@ -328,6 +331,19 @@ class TableJob:
             raise JobError("reconstruct.method", f"{self.reconstruction.name!r} with sums or means of"
                            f" {', '.join(workload.numbers)}", "auto", "leave it out")  # fmt: skip
         return workload
+
+    def _check_database_counts(self, workload: Workload) -> None:
+        """Raise JobError if a database cannot count the sets of a workload."""
+        for reason, remedy in (
+            ("no rows of a database" if not is_database(self.data.path or "") else "", "state [data] database"),
+            ("a privacy unit" if self.data.unit_column is not None else "", "leave it out: the rows of units are read"),
+            ("numbers" if workload.numbers else "", "leave it out: sums of numbers are computed from rows"),
+            ("a growing table" if self.data.period else "", "leave it out: rows are weighed by period"),
+            ("cells that are searched" if workload.domain.searches else "", "leave it out: values are read"),
+        ):
+            if reason:
+                takes = "a database, public cells, and rows as the privacy unit"
+                raise JobError("engine.count_in_database", f"true, and {reason}", takes, remedy)
 
 
 def _check_joint(part: WorkloadPart, most: int) -> None:

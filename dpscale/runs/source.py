@@ -48,7 +48,6 @@ from dpscale.runs.file_tags import Prints, check_same_files, record_tags
 from dpscale.runs.manifest import frame_tag
 from dpscale.runs.run import Run
 from dpscale.runs.table import TablePart, origin_of
-from dpscale.storage.databases import is_database
 
 
 @dataclass(eq=False)
@@ -80,8 +79,7 @@ class Source:
     def of(cls, part: TablePart, names: Sequence[str], engine: Engine) -> Source:
         """Open the columns of some attributes; the run has a noise key afterwards, if its noise is not drawn."""
         tables = [open_table(part, names, engine), *unit_tables(part), *part.lookup_tables]
-        if grouped := part.job.engine.count_in_database is True:
-            check_database_counts(part, tables[0], names)
+        grouped = part.job.engine.count_in_database is True
         engine.check_file_access(part.path, tables[0].files)
         ensure_noise_key(part.key_owner)
         file_stamps = [stamps(table) for table in tables]
@@ -125,21 +123,6 @@ class Source:
         handles = run_pass(self.engine, sets, self.groups, names, self.dropped, weights, grouped)
         self.check_unchanged()
         return handles
-
-
-def check_database_counts(part: TablePart, table: Table, names: Sequence[str]) -> None:
-    """Raise JobError if a database cannot count the sets of some attributes."""
-    bounded, numbers = part.job.data.unit_column is not None, part.domain.number_names.intersection(names)
-    for reason, remedy in (
-        ("true, and no rows of a database" if not is_database(table.root) else "", "state [data] database"),
-        ("true, and a privacy unit" if bounded else "", "leave it out: the rows of units are read"),
-        ("true, and numbers" if numbers else "", "leave it out: sums of numbers are computed from rows"),
-        ("true, and a growing table" if part.record_weights else "", "leave it out: rows are weighed by period"),
-        ("true, and cells that are searched" if part.declared.searches else "", "leave it out: values are read"),
-    ):
-        if reason:
-            takes = "a database, public cells, and rows as the privacy unit"
-            raise JobError("engine.count_in_database", reason, takes, remedy)
 
 
 def open_table(run: TablePart, names: Sequence[str], engine: Engine) -> Table:

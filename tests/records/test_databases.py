@@ -909,14 +909,18 @@ def test_only_counts_leave_a_database_that_counts(
      "a privacy unit"),
     ({"database": "duckdb:///x.duckdb", "table": "visits"},
      {"workload": [{"family": "sum", "of": "paid", "attributes": [["sex"]]}]}, "numbers"),
+    ({"database": "duckdb:///x.duckdb", "table": "visits", "domain": "search.toml"},
+     {"workload": [{"family": "marginal", "attributes": [["sex"]]}]}, "cells that are searched"),
 ])  # fmt: skip
 def test_what_a_database_cannot_count_is_refused(
     data: dict[str, Any], others: dict[str, Any], reason: str, place: Path
 ) -> None:
+    Path("search.toml").write_text('[attributes]\nsex = {kind = "discover"}\nage = {kind = "coded", size = 9}')
     job = counted_job("duckdb:///x.duckdb", count_in_database=True) | others
     job["data"] = {"domain": "d.toml", **data}
-    with pytest.raises(JobError, match=f"engine.count_in_database: true, and {reason}"):
-        dp.run(job, run_dir="run")
+    for act in (lambda: dp.plan(job).errors, lambda: dp.run(job, run_dir="run")):
+        with pytest.raises(JobError, match=f"engine.count_in_database: true, and {reason}"):
+            act()
     if os.path.exists("ledger.sqlite"):
         with Ledger.open("ledger.sqlite", create=False) as ledger:
             assert ledger.summary()["datasets"] == {}
