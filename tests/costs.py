@@ -3,7 +3,8 @@
     COSTS=folder python -m pytest -n 2 --dist loadfile -m "not (slow or airflow)" -p tests.costs
 
 It needs the package coverage. Every process writes a file into the folder. Cases of a test are added. A branch is a
-pair of lines of dpscale; those of compiled loops and of other processes are not seen, but the calls of loops are.
+pair of lines of dpscale; those of compiled loops and of other processes are not seen, but the calls of loops are. The
+branches of a fixture that several tests share belong to each of them, those of imports to no test.
 """
 
 import os
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import coverage
 import pytest
+
+from tests.default_set import set_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,25 +35,42 @@ class Costs:
         self.coverage = coverage.Coverage(data_file=None, branch=True, source=source, config_file=False, messages=False)
         self.branches = {}
         self.tests = defaultdict(lambda: (0.0, 0))
+        self.fixtures = defaultdict(int)  # branches of fixtures that tests share
+        self.pending = 0  # branches of the present test before a shared fixture
         self.coverage.start()
+
+    def pytest_collection_finish(self):
+        self.take_branches()
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item):
-        before = cpu_seconds()
+        before, self.pending = cpu_seconds(), 0
         yield
         seconds, bits = self.tests[name := item.nodeid.split("[")[0].split("@")[0]]
-        self.tests[name] = seconds + cpu_seconds() - before, bits | self.take_branches()
+        for definitions in item._fixtureinfo.name2fixturedefs.values():
+            bits |= self.fixtures[definitions[-1]]
+        self.tests[name] = seconds + cpu_seconds() - before, bits | self.pending | self.take_branches()
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        if fixturedef.scope == "function":
+            yield
+            return
+        self.pending |= self.take_branches()
+        yield
+        self.fixtures[fixturedef] |= self.take_branches()
 
     def take_branches(self):
         """Return the branches since the last call."""
         self.coverage.stop()
-        data, bits = self.coverage.get_data(), 0
+        data, numbers = self.coverage.get_data(), []
         for file in data.measured_files():
+            path = os.path.relpath(file, ROOT)
             for pair in data.arcs(file) or ():
-                bits |= 1 << self.branches.setdefault((os.path.relpath(file, ROOT), *pair), len(self.branches))
+                numbers.append(self.branches.setdefault((path, *pair), len(self.branches)))
         self.coverage.erase()
         self.coverage.start()
-        return bits
+        return set_of(numbers)
 
     def pytest_sessionfinish(self):
         path = Path(os.environ["COSTS"]) / f"{os.getpid()}.pickle"

@@ -15,6 +15,8 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
+
 REST = Path(__file__).with_name("rest.txt")
 BUDGET = 560.0  # CPU seconds as `tests.costs` measures them, without the start of pytest
 ALWAYS = re.compile(r"sensitiv|stabilit|charge|kill|planted|forger|retry|spent|golden|neighbour|test_recompute", re.I)
@@ -60,21 +62,30 @@ def value_of(seconds, branches):
     return -branches.bit_count() / seconds if branches else seconds
 
 
+def set_of(numbers):
+    """Return a set of numbers as an integer with their bits."""
+    numbers = np.asarray(numbers, np.int64)
+    flags = np.zeros(numbers.max(initial=0) + 1, np.bool_)
+    flags[numbers] = True
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def numbers_of(bits):
+    """Return the numbers of a set."""
+    content = np.frombuffer(bits.to_bytes(bits.bit_length() // 8 + 1, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(content, bitorder="little"))
+
+
 def read_costs(folder):
-    """Return the CPU seconds and the branches of each test, from the files of all processes."""
+    """Return the branches, and the CPU seconds and branches of each test, from the files of all processes."""
     places, costs = {}, {}
     for path in sorted(Path(folder).glob("*.pickle")):
         branches, tests = pickle.loads(path.read_bytes())
-        numbers = [places.setdefault(branch, len(places)) for branch in branches]
+        numbers = np.array([places.setdefault(branch, len(places)) for branch in branches], np.int64)
         for name, (seconds, bits) in tests.items():
-            mapped = 0
-            while bits:
-                lowest = bits & -bits
-                mapped |= 1 << numbers[lowest.bit_length() - 1]
-                bits ^= lowest
             before, known = costs.get(name, (0.0, 0))
-            costs[name] = before + seconds, known | mapped
-    return costs
+            costs[name] = before + seconds, known | set_of(numbers[numbers_of(bits)])
+    return list(places), costs
 
 
 def rest():
@@ -95,7 +106,7 @@ def describe(costs, outside):
 
 
 if __name__ == "__main__":
-    found = read_costs(sys.argv[1])
+    _, found = read_costs(sys.argv[1])
     left_out = choose(found)
     REST.write_text("".join(f"{name}\n" for name in left_out))
     print(describe(found, set(left_out)))
