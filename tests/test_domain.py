@@ -119,14 +119,6 @@ def test_empty_domain_and_repeated_names_are_refused():
         dp.Domain.from_dict({"attributes": 3})
 
 
-def test_unknown_and_repeated_names_in_a_set_are_refused():
-    domain = dp.Domain({"age": 3, "sex": 2})
-    with pytest.raises(dp.DomainError, match="did you mean 'age'"):
-        domain.ordered(["agee"])
-    with pytest.raises(dp.DomainError, match="repeats"):
-        domain.ordered(["age", "age"])
-
-
 @pytest.mark.parametrize("content", [b"[attributes", b"\xff\xfe", None])
 def test_unreadable_domain_file_is_refused(tmp_path, content):
     path = tmp_path / "x.toml"
@@ -140,12 +132,6 @@ def test_domain_file_may_start_with_byte_order_mark(tmp_path):
     path = tmp_path / "x.toml"
     path.write_bytes('\ufeff[attributes.ort]\nkind = "categories"\nvalues = ["Köln", "Ulm"]\n'.encode())
     assert dp.Domain.read(path)["ort"].labels == ["Köln", "Ulm"]
-
-
-def test_name_with_lone_surrogate_is_refused():
-    """Such a name comes from a wrong encoding and cannot be written to a file."""
-    with pytest.raises(dp.DomainError, match=r"the name 'a\\udcff'.*encoding"):
-        dp.Domain({"a\udcff": 3})
 
 
 def test_transitive_dependency_is_a_rule_of_the_domain():

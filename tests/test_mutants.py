@@ -50,7 +50,8 @@ def changed(source, path="dpscale/module.py"):
 
 
 @pytest.fixture
-def planted(tmp_path):
+def planted(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     files = {"dpscale/__init__.py": "", "dpscale/planted.py": PLANTED, "tests/test_planted.py": TESTS}
     for file, text in files.items():
         (tmp_path / "root" / file).parent.mkdir(parents=True, exist_ok=True)

@@ -145,11 +145,6 @@ def test_unknown_statement_is_refused(release):
         release.query("region")
 
 
-def test_other_table_name_is_refused(frame):
-    with pytest.raises(JobError, match="no table 'u', which query-1 reads"):
-        dp.sql("SELECT COUNT(*) FROM u", {"t": frame}, DOMAIN, epsilon=1)
-
-
 def test_distinct_units_have_intervals_and_their_charge(frame, tmp_path):
     people = frame.assign(person=np.arange(len(frame)) // 2)
     text = "SELECT sex, COUNT(DISTINCT person) AS persons, COUNT(*) AS n FROM t GROUP BY sex"

@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.base.errors import JobError
 
 DOMAIN = dp.Domain(a=3, b=2)
 SENTENCE = "at most 2 rows of one business are counted"
@@ -24,15 +23,6 @@ def release(tmp_path_factory):
     plan = dp.plan([["a", "b"]], DOMAIN, epsilon=5, unit="business", rows_per_unit=2, dataset="cut",
                    ledger=folder / "ledger.sqlite")  # fmt: skip
     return dp.run(plan, folder / "run", data=rows)
-
-
-@pytest.mark.parametrize("call", [
-    lambda: dp.plan([["a"]], DOMAIN, epsilon=1, unit="business"),
-    lambda: dp.Synthesizer(DOMAIN, epsilon=1, unit="business").fit(pd.DataFrame({"a": [0], "b": [0], "business": [1]})),
-])  # fmt: skip
-def test_unit_requires_a_bound(call):
-    with pytest.raises(JobError, match=r"rows_per_unit: missing, .*further rows are cut"):
-        call()
 
 
 def test_representation_states_the_cut(release):

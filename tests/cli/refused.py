@@ -55,6 +55,7 @@ FILES = {
     "people.toml": tomli_w.dumps(PEOPLE),
     "visits.toml": tomli_w.dumps(VISITS),
 }
+SELECTED = ("COUNT(*)", "SUM(fare)")
 JOBS = {"table": TABLE, "growing": GROWING, "tables": TABLES}
 
 
@@ -217,6 +218,15 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [  # name, job, changes
         {"file:visits.toml": tomli_w.dumps(VISITS | FORMATS), "tables.visits.public": True},
     ),
     ("rule on an absent attribute", "table", {"domain:rule": [{"rule": "agee != 'x'"}]}),
+    ("rule that is no text", "table", {"domain:rule": [{"rule": 5}]}),
+    (
+        "rule on an attribute that is searched",
+        "table",
+        {"domain:attributes.sex": {"kind": "discover"}, "domain:rule": [{"rule": "if place = 'Ulm' then sex = 'F'"}]},
+    ),
+    ("rules that exclude every row", "table", {"domain:rule": [{"rule": "sex = 'F'"}, {"rule": "sex = 'M'"}]}),
+    ("level with the name of an attribute", "table", {"domain:attributes.region": {"kind": "coded", "size": 3}}),
+    ("statements of the same name", "table", {"workload": [{"query": f"SELECT {one} FROM x"} for one in SELECTED]}),
 ]
 COMMANDS: list[tuple[str, list[str]]] = [  # name, arguments; the run directory `done` is finished
     ("plan of an absent job", ["plan", "none.toml"]),
@@ -251,6 +261,10 @@ def small_domain() -> dp.Domain:
     return dp.Domain(OWN)
 
 
+def pairs() -> dp.Workload:
+    return dp.Workload(small_domain()).add("marginal", degree=2)
+
+
 def small_plan(**options: Any) -> Any:
     return dp.plan([["a", "b"]], small_domain(), **{"epsilon": 1.0, "delta": 1e-9, **options})
 
@@ -264,8 +278,12 @@ CALLS: list[tuple[str, Callable[[], Any]]] = [  # name, call in the folder of a 
     ("plan without a domain", lambda: dp.plan([["a"]], epsilon=1.0)),
     ("plan of an unknown attribute", lambda: dp.plan([["c"]], small_domain(), epsilon=1.0)),
     ("plan of no sets", lambda: dp.plan([], small_domain(), epsilon=1.0)),
+    ("plan of no query", lambda: dp.plan(dp.Workload(small_domain()))),
+    ("plan of an adaptive mechanism", lambda: dp.plan(pairs(), mechanism="aim-grem")),
     ("plan of a frame", lambda: dp.plan(FRAME, small_domain(), epsilon=1.0)),
     ("rows without a unit", lambda: small_plan(rows_per_unit=3)),
+    ("unit without a bound", lambda: small_plan(unit="who")),
+    ("fit of units without a bound", lambda: dp.Synthesizer(small_domain(), epsilon=1.0, unit="who").fit(FRAME)),
     ("unit without a budget", lambda: dp.plan([["a"]], small_domain(), unit="who")),
     ("negative budget", lambda: small_plan(epsilon=-1.0).errors),
     ("unknown mechanism of a plan", lambda: small_plan(mechanism="hdm").errors),
@@ -279,6 +297,10 @@ CALLS: list[tuple[str, Callable[[], Any]]] = [  # name, call in the folder of a 
     ("frame for a job with a path", lambda: dp.run("job.toml", "new", data=FRAME)),
     ("domain of a path", lambda: dp.Domain("d.toml")),
     ("domain of a frame", lambda: dp.Domain(a=FRAME)),
+    ("name in a wrong encoding", lambda: dp.Domain({"a\udcff": 3})),
+    ("sketch of a list", lambda: dp.sketch_domain([1, 2])),
+    ("statement on another table", lambda: dp.sql("SELECT COUNT(*) FROM u", {"t": FRAME}, small_domain(), epsilon=1)),
+    ("unknown dialect", lambda: dp.Workload(small_domain()).add_sql("SELECT COUNT(*) FROM t", dialect="postgress")),
     ("domain of two numbers", lambda: dp.Domain(a=(0, 100))),
     ("plan of a name", lambda: dp.plan("a", dp.Domain(a=2), epsilon=1)),
     ("negative size", lambda: dp.Domain(a=-1)),

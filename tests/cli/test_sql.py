@@ -208,13 +208,6 @@ def test_statement_of_a_table_reads_that_table(folder):
         Job.read(job)
 
 
-def test_two_statements_of_one_name_are_refused(folder):
-    parts = [{"query": "SELECT COUNT(*) FROM v"}, {"query": "SELECT SUM(age) FROM v"}]
-    content = {"data": {"path": "visits.csv", "domain": "d.toml"}, "privacy": {"epsilon": 1.0}, "workload": parts}
-    with pytest.raises(dp.JobError, match="two statements named query-1"):
-        Job.read(content)
-
-
 def test_units_are_counted_by_the_values_of_attributes_only(folder):
     text = "SELECT upper(sex) AS s, COUNT(DISTINCT person) AS n, COUNT(*) AS k FROM visits GROUP BY s"
     with pytest.raises(dp.JobError, match="by the values of attributes"):

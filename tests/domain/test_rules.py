@@ -203,12 +203,6 @@ def test_faulty_rules_are_refused_in_one_sentence(texts, words):
     assert str(refused.value.args[0] if refused.value.args else refused.value).count("\n") <= 1
 
 
-def test_rule_of_attribute_that_is_searched_is_refused():
-    tables = {"x": {"kind": "discover"}, "y": {"kind": "coded", "size": 3}}
-    with pytest.raises(DomainError, match="whose values are not known"):
-        Domain.from_dict({"attributes": tables, "rule": [{"rule": "if y = 1 then x = 'a'"}]})
-
-
 @pytest.mark.parametrize("tables", [{"rule": "a < b"}, ["a < b"], [{"text": "a < b"}], [{}]])
 def test_rules_of_other_form_are_refused(tables):
     with pytest.raises(DomainError, match=r"tables \[\[rule\]\]"):

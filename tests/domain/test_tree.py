@@ -282,12 +282,6 @@ def test_wrong_options_are_refused(tmp_path, options, match):
         read(write(tmp_path, PLACES), **options)
 
 
-def test_name_of_another_attribute_is_refused(tmp_path):
-    own = {"kind": "hierarchy", "file": str(write(tmp_path, PLACES)), "levels": ["country", "region"]}
-    with pytest.raises(DomainError, match="'region', the name of another attribute"):
-        Domain.from_dict({"attributes": {"place": own, "region": {"kind": "coded", "size": 3}}})
-
-
 def test_domain_is_written_with_a_copy_of_its_tree(tmp_path):
     path = write(tmp_path, [*BY_PATH, ("CR", "", "b")])
     domain = read(path, key="path", unspecified=True, nulls="category")

@@ -81,11 +81,6 @@ def test_wrong_tables_are_refused(table, message):
     assert message in str(error.value)
 
 
-def test_number_with_the_name_of_an_attribute_is_refused():
-    with pytest.raises(DomainError, match="a name twice"):
-        make_domain({"a": {"low": 0, "high": 1}})
-
-
 def test_name_of_the_denominator_of_ratios_is_refused():
     with pytest.raises(DomainError, match=r"numbers\.records: the name 'records'"):
         make_domain({"records": {"low": 0, "high": 1}})

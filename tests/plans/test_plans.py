@@ -222,13 +222,6 @@ def test_strategy_is_normalised_or_refused():
         plan(Workload(Domain({"a": 4, "b": 5})).add("prefix", degree=1)).strategy(("a", "b"))
 
 
-def test_unknown_mechanism_and_empty_workload_are_refused():
-    with pytest.raises(JobError, match="query-smasher"):
-        plan(Workload(Domain({"a": 2})).add("marginal", degree=1), "query-smash")
-    with pytest.raises(JobError, match="no queries"):
-        plan(Workload(Domain({"a": 2})))
-
-
 def test_auto_selects_smallest_error_and_notes_all():
     workload = make_workloads()["all together"]
     built = plan(workload, "auto")

@@ -276,8 +276,7 @@ def test_sketch_proposes_kinds(tmp_path):
     rows = 200
     days = [datetime.date(2020, 1, 1) + datetime.timedelta(i) for i in range(rows)]
     frame = pd.DataFrame({"d": days, "t": [f"{day}T10:00:00Z" for day in days], "b": [True, False] * 100,
-                          "c": ["yes", "no"] * 100,
-                          "zip": [f"D{53 + i % 7}-{i % 20:03}" for i in range(rows)],
+                          "c": ["yes", "no"] * 100, "zip": [f"D{53 + i % 7}-{i % 20:03}" for i in range(rows)],
                           "id": range(7, 7 + rows)})  # fmt: skip
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), tmp_path / "x.parquet")
     text = sketch(str(tmp_path))

@@ -263,12 +263,6 @@ def test_draft_of_a_frame_is_written_and_refused_until_reviewed(tmp_path):
         draft.write(tmp_path / "d.toml")
 
 
-@pytest.mark.parametrize("data", [None, 3, [1, 2], {"a": [1]}])
-def test_other_objects_are_refused(data):
-    with pytest.raises(dp.DataError, match="convert it, or pass the path of files"):
-        dp.sketch_domain(data)
-
-
 def test_private_files_are_new_and_readable_by_their_owner_only(tmp_path):
     from dpscale.storage.files import write_private
 

@@ -566,12 +566,6 @@ def ledger_datasets(place):
         return ledger.summary()["datasets"]
 
 
-def test_plan_refuses_adaptive_mechanism_and_names_run():
-    workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=2)
-    with pytest.raises(dp.JobError, match=r"selects measurements during the run.*dp\.run"):
-        dp.plan(workload, mechanism="aim-grem")
-
-
 def test_candidates_of_full_marginal_are_pairs():
     """The 2^40 subsets of 40 attributes are not enumerated."""
     sizes = {f"x{i}": 3 for i in range(40)}

@@ -11,7 +11,6 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.base.errors import DomainError
 from dpscale.domain.rules import FunctionalDependency, possible
 from dpscale.mechanisms.aim_grem import Options, plan
 from dpscale.mechanisms.contract import PlanningProblem
@@ -123,10 +122,3 @@ def test_rules_of_a_job_are_those_of_its_domain(people, tmp_path):
     assert not cells[:2, 1].any()
     assert cells[:2, 0].any()
     assert dp.Domain.read(tmp_path / "run/domain.toml") == dp.Domain.from_dict(DOMAIN)
-
-
-def test_rules_that_exclude_all_values_are_refused():
-    with pytest.raises(DomainError, match="married"):
-        dp.Domain.from_dict(
-            {"attributes": DOMAIN["attributes"], "rule": [{"rule": "married = true"}, {"rule": "married = false"}]}
-        )

@@ -161,11 +161,6 @@ def test_thousands_of_conditions_are_refused():
     assert "IN (" in str(refused(f"SELECT COUNT(*) FROM t WHERE {' OR '.join(['age = 1'] * 5000)}"))
 
 
-def test_unknown_dialect_is_refused():
-    with pytest.raises(JobError, match="did you mean 'postgres'"):
-        dp.Workload(DOMAIN).add_sql("SELECT COUNT(*) FROM t", dialect="postgress")
-
-
 def test_error_of_a_later_line_is_underlined_there():
     error = refused("SELECT sex,\n  MAX(age)\nFROM t GROUP BY sex")
     assert "at line 2, character 3" in str(error)
