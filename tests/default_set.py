@@ -5,8 +5,8 @@
 The folder has the CPU seconds and the branches of each test (`tests.costs`). Tests of sensitivity, charges, kills and
 planted faults are always in the default set, of those on a cluster four files. The others enter it by the branches that
 no earlier test runs, per CPU second, the best first, until the budget is spent; at the end those without new branches
-enter, the cheapest first. `rest.txt` lists the tests outside, without their cases; a test that was not measured is in
-the default set.
+enter, the cheapest first. `rest.txt` lists the tests outside, without their cases; a test that was not measured keeps
+its place.
 """
 
 import heapq
@@ -99,15 +99,15 @@ def describe(costs, outside):
     for name, (_, branches) in costs.items():
         every |= branches
         inside |= branches if name not in outside else 0
-    chosen = sum(seconds for name, (seconds, _) in costs.items() if name not in outside)
-    return (f"{len(costs) - len(outside)} of {len(costs)} tests, {chosen:.0f} of"
+    chosen = [seconds for name, (seconds, _) in costs.items() if name not in outside]
+    return (f"{len(chosen)} of {len(costs)} tests, {sum(chosen):.0f} of"
             f" {sum(seconds for seconds, _ in costs.values()):.0f} CPU s,"
             f" {inside.bit_count()} of {every.bit_count()} branches")  # fmt: skip
 
 
 if __name__ == "__main__":
-    _, found = read_costs(sys.argv[1])
-    left_out = choose(found)
+    _, measured = read_costs(sys.argv[1])
+    left_out = sorted({*choose(measured), *(rest() - set(measured))})
     REST.write_text("".join(f"{name}\n" for name in left_out))
-    print(describe(found, set(left_out)))
-    print(f"always in the set: {sum(found[name][0] for name in found if is_always(name)):.0f} CPU s")
+    print(describe(measured, set(left_out)))
+    print(f"always in the set: {sum(measured[name][0] for name in measured if is_always(name)):.0f} CPU s")
