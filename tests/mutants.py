@@ -1,6 +1,6 @@
 """Mutants of dpscale: how many the default set of tests detects, and how many of its survivors the whole set.
 
-    python -m tests.mutants folder [--number 100] [--seed 63]
+    python -m tests.mutants folder [--number 100] [--seed 63] [--limit 120]
 
 The folder has the CPU seconds and branches of each test at this commit (`tests.costs`). A mutant is one change in a
 function, on a line that some test reaches. It runs in a copy of the repository against the tests that reach the line,
@@ -35,8 +35,7 @@ import psutil
 from tests.default_set import read_costs, rest, set_of
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 120.0  # CPU seconds of the tests of a mutant
-MEASURED = 100.0  # CPU seconds of the tests that are tried; the mutant itself may make them slower
+MEASURED = 0.8  # share of the limit that the tests have as measured; a mutant may make them slower
 BATCHES = (30, 300, None)  # tests of the first processes
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -47,11 +46,12 @@ OPERATORS = {
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd,
 }  # fmt: skip
+FAILURE = r"^(?:FAILED|ERROR) ([^\s\[]+)"
 PASSED = (0, 5)  # exit codes of pytest: every test passed, none was chosen
 TEXTS = (ast.JoinedStr, ast.List, ast.Tuple)  # an operand that has no difference and no quotient
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mutant:
     """A change of one node: the lines of its statement, the bytes that it replaces, and the loop that it is in."""
 
@@ -205,8 +205,9 @@ class Reach:
 class Copy:
     """A copy of the repository in which mutants are tried, beside a link to data that the repository has beside it."""
 
-    def __init__(self, root, files, folder):
+    def __init__(self, root, files, folder, limit=120.0, say=print):
         self.root, self.folder, self.place = root, folder, folder / root.name
+        self.limit, self.say = limit, say
         self.sound, self.unsound, self.times = set(), set(), count(2_000_000_000)  # times of changed files, all new
         for file in files:
             (self.place / file).parent.mkdir(parents=True, exist_ok=True)
@@ -228,20 +229,29 @@ class Copy:
         finally:
             shutil.copy2(original, path)
 
-    def kill(self, mutant, tests):
-        """Return the test that detects a mutant, "time" if the limit is spent, or None."""
-        left = [name for name in tests if name not in self.unsound]
-        while left:
-            with self.changed(mutant) as variables:
-                failed = self.run_batches(left, variables)
-            if failed is None or failed == "time" or self.is_sound(failed):
-                return failed
-            left.remove(failed) if failed in left else left.clear()
-        return None
+    def kills(self, tests):
+        """Return the test that detects each mutant, "time" if the limit is spent, or None, given the tests to try."""
+        killers = {}
+        while waiting := [one for one in tests if one not in killers or killers[one] in self.unsound]:
+            for mutant in waiting:
+                with self.changed(mutant) as variables:
+                    left = [name for name in tests[mutant] if name not in self.unsound]
+                    killers[mutant] = self.run_batches(left, variables)
+                self.say(f"{mutant}  [{killers[mutant] or 'survives'}]")
+            self.check(set(killers.values()) - {None, "time"} - self.sound - self.unsound)
+        return killers
+
+    def check(self, names):
+        """Find the tests that fail without a mutant."""
+        if names:
+            _, output, _ = self.run(sorted(names), 100 * self.limit, {}, "--maxfail=1000")
+            failed = names.intersection(re.findall(FAILURE, output, re.M))
+            self.unsound |= failed
+            self.sound |= names - failed
 
     def run_batches(self, names, variables):
         """Return the first test that fails, "time" if the limit is spent, or None."""
-        limit = LIMIT
+        limit = self.limit
         for size in BATCHES:
             batch, names = names[:size], names[size:] if size else []
             if not batch:
@@ -251,21 +261,14 @@ class Copy:
             if status is None:
                 return "time"
             if status not in PASSED:
-                failed = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", output, re.M)
+                failed = re.search(FAILURE, output, re.M)
                 return failed[1] if failed else batch[0]
         return None
 
-    def is_sound(self, name):
-        """Return whether a test passes without a mutant."""
-        if name not in self.sound | self.unsound:
-            status, *_ = self.run([name], LIMIT, {})
-            (self.sound if status in PASSED else self.unsound).add(name)
-        return name in self.sound
-
-    def run(self, names, limit, variables):
+    def run(self, names, limit, variables, stop_at="-x"):
         """Run tests until one fails; return the exit code, None if the limit is spent, the output, and the seconds."""
         command = [
-            *(sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider"),
+            *(sys.executable, "-m", "pytest", stop_at, "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider"),
             *("-m", "not (slow or airflow)", "-o", "addopts=", "-o", "timeout=120", *names),
         ]
         scratch = self.folder / "tmp"
@@ -285,15 +288,14 @@ class Copy:
             output.seek(0)
             return status, output.read(), children_seconds() - before
 
-    def existing(self, names):
-        """Return the names of tests that are in the copy, and compile its loops."""
+    def existing(self):
+        """Return the names of the tests of the copy, and compile its loops."""
         if (self.place / "tests" / "compilation.py").exists():
             compile_loops = "from tests.compilation import compile_loops; compile_loops()"
             environment = {**os.environ, "PYTHONPATH": str(self.place)}
             subprocess.run([sys.executable, "-c", compile_loops], cwd=self.place, env=environment, check=True)
-        files = sorted({file for name in names if (self.place / (file := name.split("::")[0])).exists()})
-        _, output, _ = self.run(["--collect-only", *files], float("inf"), {})
-        return set(re.findall(r"^(tests/[^\s\[@]+)", output, re.M)).intersection(names)
+        _, output, _ = self.run(["--collect-only"], float("inf"), {})
+        return set(re.findall(r"^(tests/[^\s\[@]+)", output, re.M))
 
 
 def children_seconds():
@@ -320,7 +322,7 @@ def stop(process):
     process.wait()
 
 
-def cheap(tests, reach, budget=MEASURED):
+def cheap(tests, reach, budget):
     """Return the first tests within a budget of CPU seconds."""
     chosen = []
     for name in tests:
@@ -337,11 +339,8 @@ def of_package(names, path):
     return [name for name in names if name.startswith(f"tests/{package}/")]
 
 
-def try_mutants(copy, reach, outside, number, seed, say=print):
-    """Try mutants on the tests of the default set and survivors on the rest; return the survivors of each.
-
-    `outside` has the tests outside the default set.
-    """
+def try_mutants(copy, reach, default, outside, number, seed):
+    """Try mutants on the tests of the default set, and survivors on the rest; return the survivors of each."""
     every = [
         mutant
         for path, source in sorted(reach.sources.items())
@@ -349,25 +348,24 @@ def try_mutants(copy, reach, outside, number, seed, say=print):
         if reach.branches(mutant)
     ]
     chosen = random.Random(seed).sample(every, min(number, len(every)))
-    known = copy.existing({*reach.costs, *outside})
-    unmeasured = sorted(known & outside - set(reach.costs))
-    say(f"{len(chosen)} of {len(every)} mutants, {len(known)} tests, of which {len(unmeasured)} were not measured")
-    alive, alive_in_all = [], []
-    for mutant in chosen:
-        tests = [name for name in reach.tests(mutant) if name in known]
-        default = [name for name in tests if name not in outside]
-        began = time.monotonic()
-        if killer := copy.kill(mutant, cheap(default, reach)):
-            say(f"killed   {mutant}  by {killer}, {time.monotonic() - began:.0f} s")
-            continue
-        alive.append(mutant)
-        others = [name for name in tests if name in outside] + of_package(unmeasured, mutant.path)
-        killer = copy.kill(mutant, cheap(others, reach))
-        if killer is None:
-            alive_in_all.append(mutant)
-        say(f"SURVIVES {mutant}  {len(default)} tests, {len(others)} of the rest: {killer}")
-    default, whole = len(chosen) - len(alive), len(chosen) - len(alive_in_all)
-    say(f"the default set kills {default} of {len(chosen)}, the whole set {whole}: {default / max(whole, 1):.1%}")
+    measured, unmeasured = default & set(reach.costs), sorted((default | outside) - set(reach.costs))
+    copy.say(f"{len(chosen)} of {len(every)} mutants, {len(default)} tests in the default set,"
+             f" {len(outside)} in the rest, {len(unmeasured)} of them not measured")  # fmt: skip
+
+    def survivors(mutants, choose):
+        killers = copy.kills({one: cheap(choose(one), reach, MEASURED * copy.limit) for one in mutants})
+        return [mutant for mutant, killer in killers.items() if killer is None]
+
+    alive = survivors(chosen, lambda mutant: [name for name in reach.tests(mutant) if name in measured])
+    copy.say(f"{len(alive)} of {len(chosen)} survive the tests of the default set that reach them")
+    alive = survivors(alive, lambda mutant: of_package([name for name in unmeasured if name in default], mutant.path))
+    copy.say(f"{len(alive)} survive the tests of the default set")
+    alive_in_all = survivors(alive, lambda mutant: [name for name in reach.tests(mutant) if name in outside]
+                             + of_package([name for name in unmeasured if name in outside], mutant.path))  # fmt: skip
+    for mutant in alive:
+        copy.say(f"survivor of {'all tests' if mutant in alive_in_all else 'the default set'}: {mutant}")
+    kills, whole = len(chosen) - len(alive), len(chosen) - len(alive_in_all)
+    copy.say(f"the default set kills {kills} of {len(chosen)}, the whole set {whole}: {kills / max(whole, 1):.1%}")
     return alive, alive_in_all
 
 
@@ -376,15 +374,17 @@ def main():
     parser.add_argument("folder", help="the costs of the tests")
     parser.add_argument("--number", type=int, default=100)
     parser.add_argument("--seed", type=int, default=63)
+    parser.add_argument("--limit", type=float, default=120.0, help="CPU seconds of the tests of a mutant")
     parser.add_argument("--copy", type=Path, help="folder of the copy, kept for its compiled loops")
     options = parser.parse_args()
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     files = [file for file in listed.stdout.splitlines() if (ROOT / file).is_file()]
     sources = {file: (ROOT / file).read_text() for file in files if re.fullmatch(r"dpscale/.*\.py", file)}
+    reach = Reach(sources, *read_costs(options.folder))
     with tempfile.TemporaryDirectory() if options.copy is None else contextlib.nullcontext(options.copy) as folder:
-        copy = Copy(ROOT, files, Path(folder))
-        reach = Reach(sources, *read_costs(options.folder))
-        try_mutants(copy, reach, set(rest()), options.number, options.seed, lambda text: print(text, flush=True))
+        copy = Copy(ROOT, files, Path(folder), options.limit, lambda text: print(text, flush=True))
+        names = copy.existing()
+        try_mutants(copy, reach, names - rest(), names & rest(), options.number, options.seed)
 
 
 if __name__ == "__main__":

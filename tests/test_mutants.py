@@ -57,7 +57,9 @@ def planted(tmp_path, monkeypatch):
         (tmp_path / "root" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / file).write_text(text)
     (tmp_path / "copy").mkdir()
-    return Copy(tmp_path / "root", list(files), tmp_path / "copy")
+    copy = Copy(tmp_path / "root", list(files), tmp_path / "copy", say=(said := []).append)
+    copy.said = said
+    return copy
 
 
 def test_changes_of_each_kind():
@@ -91,25 +93,26 @@ def test_every_mutant_is_a_program_with_one_change():
 
 def test_mutants_are_tried_on_the_default_set_and_then_on_the_rest(planted):
     """Of three mutants that tests reach, one has the same results, and one is detected by a test of the rest only."""
-    texts = []
     reach = Reach({"dpscale/planted.py": PLANTED}, LINES, COSTS)
-    alive, alive_in_all = try_mutants(planted, reach, {"tests/test_planted.py::test_larger"}, 9, 1, texts.append)
-    assert texts[0] == "3 of 3 mutants, 3 tests, of which 0 were not measured"
+    names = planted.existing()
+    assert names == set(COSTS) - {"tests/test_planted.py::test_absent"}
+    outside = {"tests/test_planted.py::test_larger"}
+    alive, alive_in_all = try_mutants(planted, reach, names - outside, outside, 9, 1)
     assert {str(mutant) for mutant in alive} == {
         "dpscale/planted.py:6: first < second  ->  (first <= second)",
         "dpscale/planted.py:7: return second  ->  return None",
     }
     assert [mutant.line for mutant in alive_in_all] == [6]
     assert planted.unsound == {"tests/test_planted.py::test_unsound"}
-    assert texts[-1] == "the default set kills 1 of 3, the whole set 2: 50.0%"
+    assert planted.said[0].startswith("3 of 3 mutants, 2 tests in the default set, 1 in the rest, 0 of them not")
+    assert planted.said[-1] == "the default set kills 1 of 3, the whole set 2: 50.0%"
     assert (planted.place / "dpscale/planted.py").read_text() == PLANTED
 
 
-def test_endless_mutant_is_stopped(planted, monkeypatch):
-    monkeypatch.setattr("tests.mutants.LIMIT", 2.0)
-    mutant = next(mutants_of("dpscale/planted.py", PLANTED))
-    endless = replace(mutant, after="sum(1 for _ in iter(int, 1))")
-    assert planted.kill(endless, ["tests/test_planted.py::test_larger"]) == "time"
+def test_endless_mutant_is_stopped(planted):
+    planted.limit = 2.0
+    endless = replace(next(mutants_of("dpscale/planted.py", PLANTED)), after="sum(1 for _ in iter(int, 1))")
+    assert planted.kills({endless: ["tests/test_planted.py::test_larger"]}) == {endless: "time"}
 
 
 def test_loop_is_reached_by_lines_that_name_it():
