@@ -17,10 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, update_wrapper
+from functools import cache, cached_property, update_wrapper
 from pathlib import Path
 from threading import RLock
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakSet
 
@@ -62,6 +62,11 @@ class Kernel:
                     self._dispatcher = self._compile()
                     _waiting.discard(self)
         return self._dispatcher
+
+    @cached_property
+    def interpreted(self) -> Function:
+        """The same function without machine code, for few steps: Python runs it and the kernels that it names."""
+        return _interpreted(self.py_func)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the machine code."""
@@ -149,6 +154,14 @@ def _kernel(module: str, name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(module), name)
+
+
+def _interpreted(function: Any) -> Function:
+    space = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        if inner := getattr(space.get(name), "py_func", None):
+            space[name] = _interpreted(inner)
+    return FunctionType(function.__code__, space, function.__name__, function.__defaults__, function.__closure__)
 
 
 def _compile_named(function: Any) -> None:

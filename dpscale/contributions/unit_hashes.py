@@ -13,10 +13,9 @@ import numpy as np
 
 from dpscale.base.compilation import njit
 from dpscale.base.numerics import Flags, Integers, NDArray, Words
+from dpscale.contributions.few_rows import CHANGE, FACTOR, SECOND, SHIFT, START
 from dpscale.records.parquet.headers import U, word
 
-START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)
-SECOND, CHANGE = np.uint64(0x94D049BB133111EB), np.uint64(0x5DEECE66D1CE4E5B)
 ROWS = 1024  # rows per block, whose mix fits in the L1 cache
 LANES, HELD = 256, 8  # texts per block, and words of each; longer texts are processed separately
 EACH, TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
@@ -36,19 +35,6 @@ def mixed(codes: NDArray[Any]) -> Words:
                 part[k] = a ^ (a >> SHIFT)
 
     return out
-
-
-@njit(cache=True, nogil=True)
-def number_words(numbers: NDArray[Any]) -> Words:
-    """Return both words of integers.
-
-    pandas mixes 64-bit integers bijectively without a key, so the second word is the mix of a modified number.
-    """
-    words = np.empty((len(numbers), 2), np.uint64)
-    for row in range(len(numbers)):
-        number = np.uint64(numbers[row])
-        words[row, 0], words[row, 1] = _mixed(number), _mixed(number ^ CHANGE)
-    return words
 
 
 @njit(cache=True, nogil=True)

@@ -29,7 +29,9 @@ import numpy as np
 
 from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.numerics import Flags, NDArray, Words
+from dpscale.base.numerics import Flags, Words
+from dpscale.contributions import few_rows
+from dpscale.contributions.few_rows import number_words
 
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires
 ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -210,11 +212,13 @@ def _of_times(column: pa.Array) -> Identities:
 
 
 def _of_texts(texts: pa.Array) -> Identities:
-    """Hash plain ids and integers in one compiled pass, and other texts once per distinct text."""
-    from dpscale.contributions.unit_hashes import plain_words
-
+    """Hash plain ids and integers of many texts in one compiled pass, and other texts once per distinct text."""
     texts = texts.fill_null("") if texts.null_count else texts
-    words, plain = plain_words(*buffers_of(texts), KEY_WORDS)
+    words, plain = np.empty((len(texts), 2), np.uint64), np.zeros(len(texts), bool)
+    if len(texts) > few_rows.FEW:
+        from dpscale.contributions.unit_hashes import plain_words
+
+        words, plain = plain_words(*buffers_of(texts), KEY_WORDS)
     missing = np.zeros(len(texts), dtype=bool)
     if not plain.all():
         left = texts.filter(pa.array(~plain)).dictionary_encode()
@@ -298,12 +302,6 @@ def _text_words(texts: pa.Array) -> Words:
 
     values = np.asarray(texts.cast(pa.large_binary()).to_numpy(zero_copy_only=False), dtype=object)
     return np.stack([pd.util.hash_array(values, hash_key=key, categorize=False) for key in KEYS], axis=1)
-
-
-def number_words(numbers: NDArray[np.int64]) -> Words:
-    from dpscale.contributions import unit_hashes
-
-    return np.asarray(unit_hashes.number_words(numbers))
 
 
 def _nulls(column: pa.Array) -> Flags:

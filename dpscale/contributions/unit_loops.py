@@ -9,12 +9,9 @@ import numpy as np
 
 from dpscale.base.compilation import njit
 from dpscale.base.numerics import Flags, Integers, NDArray, Words
+from dpscale.contributions.few_rows import HALF, ODD, PERIOD_SHIFT, Numbers
 
-Numbers = NDArray[np.uint16]  # bucket numbers
-ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
-PERIOD_BITS = 16
-PERIOD_SHIFT = np.uint64(64 - PERIOD_BITS)
-FEW = 16  # up to so many rows of a unit are compared pairwise
+PAIRWISE = 16  # up to so many rows of a unit are compared pairwise
 
 
 @njit(cache=True, nogil=True)
@@ -80,7 +77,7 @@ def beyond(rows: Words, bound: int) -> Flags:
         start, count = starts[unit], counts[unit]
         if count <= bound:
             continue
-        if count > FEW:
+        if count > PAIRWISE:
             _largest(rows, order[start : start + count], bound, flags)
             continue
         ranks = _ranks(values[start : start + count])

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import Flags, Integers, NDArray, Words
+from dpscale.contributions import few_rows, unit_hashes, unit_loops
+from dpscale.contributions.few_rows import PERIOD_BITS, PERIOD_SHIFT
 from dpscale.contributions.unit_ids import Identities, identities
 from dpscale.counting.count import encode_batch
 from dpscale.counting.weighted import PeriodWeights, encode_present
@@ -198,8 +201,6 @@ class Shard:
         found : iterable of ndarray or None
             For each batch one bit per row in the order of its pieces; None if no row is removed.
         """
-        from dpscale.contributions.unit_loops import mark
-
         sizes = (sum(map(self._counts, self.segments), self._counts(None)) + 7) // 8
         bits = [np.zeros(size, np.uint8) if own is None else own for own, size in zip(found, sizes, strict=True)]
         flags, joined, done = np.empty(sum(self.lengths), bool), np.concatenate(bits), 0
@@ -208,7 +209,7 @@ class Shard:
         for segment in self.segments:
             places = segment.starts[:-1] + (begun - segment.starts[:-1][:: self.dealing.together])[batch]
             buckets = self.file.read(segment.buckets, 0, segment.length, NUMBER)
-            mark(buckets, places, joined, flags[done : done + segment.length])
+            unit_functions(len(buckets)).mark(buckets, places, joined, flags[done : done + segment.length])
             begun, done = begun + self._counts(segment), done + segment.length
 
         return flags
@@ -223,6 +224,11 @@ class Shard:
 
     def __repr__(self) -> str:
         return "Shard(hidden)"
+
+
+def unit_functions(rows: int) -> ModuleType:
+    """Return the module whose functions serve so many rows."""
+    return few_rows if rows <= few_rows.FEW else unit_loops
 
 
 def deal(dealing: Dealing, partitions: Sequence[Partition], file: ArrayStore) -> Shard:
@@ -260,10 +266,9 @@ class _Writer:
         self._counts = np.zeros(self.dealing.buckets + 2, np.int64)
 
     def add(self, batch: _Batch) -> None:
-        from dpscale.contributions.unit_loops import buckets_of
-
         buckets = np.empty(len(batch.apart), NUMBER)
-        buckets_of(batch.units, batch.apart, np.uint64(self.dealing.salt), self._counts, buckets)
+        salt = np.uint64(self.dealing.salt)
+        unit_functions(len(buckets)).buckets_of(batch.units, batch.apart, salt, self._counts, buckets)
         self._waiting.append((batch, buckets))
         self.number += len(buckets)
         if self._counts.sum() >= self.dealing.segment:
@@ -271,13 +276,11 @@ class _Writer:
 
     def write(self) -> None:
         """Write the collected rows as a segment."""
-        from dpscale.contributions.unit_loops import deal as deal_rows
-
         if self._waiting:
             starts = np.append(0, np.cumsum(self._counts[:-2]))
             rows, ends = np.empty((starts[-1], ROW_WORDS), np.uint64), starts[:-1].copy()
             for batch, own in self._waiting:
-                deal_rows(batch.units, batch.values, own, ends, rows)
+                unit_functions(len(own)).deal(batch.units, batch.values, own, ends, rows)
             buckets = np.concatenate([own for _, own in self._waiting])
             called = self.file.append(rows), self.file.append(buckets)
             self.segments.append(Segment(*called, len(buckets), starts))
@@ -319,8 +322,6 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
 
 def _ranked_by_period(values: Words, second: Words, periods: Codes) -> Words:
     """Return values that, mixed with the unit's second word, have the period in their highest bits."""
-    from dpscale.contributions.unit_loops import PERIOD_BITS, PERIOD_SHIFT
-
     numbers = periods.astype(np.uint64)
     return np.asarray(((numbers << PERIOD_SHIFT) | ((values ^ second) >> np.uint64(PERIOD_BITS))) ^ second)
 
@@ -336,6 +337,5 @@ def _owners(column: Any, unit: str, through: UnitMap | None) -> Identities:
 
 def value_words(codes: Codes) -> Words:
     """Return a 64-bit mix of each row's codes."""
-    from dpscale.contributions.unit_hashes import mixed
-
-    return np.asarray(mixed(codes))
+    functions = few_rows if codes.size <= few_rows.FEW else unit_hashes
+    return np.asarray(functions.mixed(codes))

@@ -24,9 +24,10 @@ import numpy as np
 
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Flags, NDArray, Words
+from dpscale.contributions import few_rows, unit_loops
 from dpscale.contributions.links import id_family
 from dpscale.contributions.unit_ids import identities
-from dpscale.contributions.unit_shards import ROW_WORDS, BucketedRows, Shard
+from dpscale.contributions.unit_shards import ROW_WORDS, BucketedRows, Shard, unit_functions
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Domain
 from dpscale.records.column_values import column_of
@@ -144,16 +145,18 @@ def decided(parts: Sequence[BoundedRows], bound: Bound) -> list[Bits]:
 
 def _removed_rows(pieces: Sequence[BucketedRows], bound: Bound) -> list[Flags]:
     """Return the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back."""
-    from dpscale.contributions.unit_loops import gather, returned
+    ends = np.cumsum([len(words) for words, _ in pieces], dtype=np.int64)
+    if len(pieces) and ends[-1] <= few_rows.FEW:  # no unit is in two buckets, and the rows of each keep their order
+        return np.split(_beyond(np.concatenate([words for words, _ in pieces]), bound), ends[:-1])
 
     starts = np.append(0, np.cumsum(sum((np.diff(own) for _, own in pieces), np.zeros(1, np.int64))))
     rows, ends = np.empty((starts[-1], ROW_WORDS), np.uint64), starts[:-1].copy()
     for words, own in pieces:
-        gather(words, own, ends, rows)
+        unit_loops.gather(words, own, ends, rows)
     gone = np.concatenate([_beyond(rows[start:end], bound) for start, end in pairwise(starts.tolist())])
     flags, ends = [np.empty(len(words), bool) for words, _ in pieces], starts[:-1].copy()
     for (_, own), out in zip(pieces, flags, strict=True):
-        returned(gone, own, ends, out)
+        unit_loops.returned(gone, own, ends, out)
 
     return flags
 
@@ -177,11 +180,10 @@ def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, RowMask]:
 
 
 def _beyond(rows: Words, bound: Bound) -> NDArray[Any]:
-    from dpscale.contributions.unit_loops import beyond, beyond_periods
-
+    functions = unit_functions(len(rows))
     if isinstance(bound, PeriodBound):
-        return np.asarray(beyond_periods(rows, bound.rows, bound.periods))
-    return np.asarray(beyond(rows, bound))
+        return np.asarray(functions.beyond_periods(rows, bound.rows, bound.periods))
+    return np.asarray(functions.beyond(rows, bound))
 
 
 def has_counted_row(

@@ -89,11 +89,11 @@ class Counter:
         self._narrow_rows += codes.shape[1]
 
         for steps in self._program.joints:
-            _increment(steps, codes, self._joint)
+            _increment(steps, codes, self._joint, self._rows)
         for steps in self._program.direct:
-            _increment(steps, codes, self._flat)
+            _increment(steps, codes, self._flat, self._rows)
         for sums in self._sums:
-            sums.add(codes)
+            sums.add(codes, self._rows)
         self._count_planes(codes)
 
     def _count_planes(self, codes: Codes) -> None:
@@ -112,7 +112,12 @@ class Counter:
         self._narrow_rows = 0
 
 
-def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
+def _increment(steps: Steps, codes: Codes, counters: NDArray[Any], total: int) -> None:
+    if steps.is_small(total):
+        for places in steps.places(codes):
+            np.add.at(counters, places, 1)
+        return
+
     levels, rows = steps.levels(codes.shape[1]), codes.shape[1]
     length = -(-rows // -(-rows // steps.block))  # equal blocks, because a short one is inefficient for large sets
     for first in range(0, rows, length):

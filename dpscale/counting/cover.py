@@ -18,6 +18,8 @@ from dpscale.domain import Domain
 
 PLANES, DIRECT = -1, -2
 ROWS = 1 << 20  # assumed rows of a task if the table is unknown
+FEW_MEMBERS = 1 << 11  # most attributes of all sets whose cover Python searches
+FEW = 1 << 22  # most increments that need no cover and no compiled loop
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,12 @@ def _by_numbers(domain: Domain, sets: Sequence[AttributeSet]) -> dict[AttributeS
 def _part_of_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int, spare: int, numbers: AttributeSet) -> Cover:
     """Return the cover of sets that all have the same numbers."""
     asked = _RequestedSets.of(domain, sets)
-    bits = np.full(len(sets), np.inf) if numbers else asked.by_planes(rows)
+    is_small = rows * len(sets) <= FEW
+    bits = np.full(len(sets), np.inf) if numbers or is_small else asked.by_planes(rows)
     alone = (rows * _scatter(asked.cells) + FOLD * asked.cells) * (SUM if numbers else 1.0)  # nanoseconds
-    owners, joints = _joints(domain, asked, np.minimum(bits, alone), rows, spare)
+    owners, joints = np.full(len(sets), -1), list[AttributeSet]()
+    if not is_small:
+        owners, joints = _joints(domain, asked, np.minimum(bits, alone), rows, spare)
     owners = np.where(owners >= 0, owners, np.where(bits <= alone, PLANES, DIRECT))
     cells = np.array([domain.cells(names) for names in joints], dtype=float)
     planes, cost = owners == PLANES, _joint_cost(cells, owners, rows)
@@ -189,7 +194,8 @@ def _joints(
     order = np.argsort(requested.attrs, kind="stable")
     inverse_starts = np.searchsorted(requested.attrs[order], np.arange(len(requested.sizes) + 1))
     seeds = np.argsort(-worth, kind="stable")
-    owners, members = grow(requested.sizes, requested.attrs, requested.starts, holders[order], inverse_starts, worth,
+    search = grow if len(requested.attrs) > FEW_MEMBERS else grow.interpreted
+    owners, members = search(requested.sizes, requested.attrs, requested.starts, holders[order], inverse_starts, worth,
                          seeds, float(rows), SCATTER, FOLD, min(MOST_CELLS, spare), spare)  # fmt: skip
     return owners, [tuple(domain.axis_names[x] for x in sorted(row[row >= 0])) for row in members]
 

@@ -6,7 +6,7 @@ A program is built where the cover is chosen and sent to the counting tasks, whi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Integers, LazyModule, NDArray
-from dpscale.counting.cover import DIRECT, PLANES, Cover, numbers_of
+from dpscale.counting.cover import DIRECT, FEW, PLANES, Cover, numbers_of
 from dpscale.domain import Domain, Number
+from dpscale.records.encode import Codes
 
 kernels = LazyModule("dpscale.counting.kernels")  # numba
 
@@ -36,6 +37,19 @@ class Steps:
     cells: Integers
     code: str
     block: int  # rows whose codes are computed together
+
+    def is_small(self, rows: int) -> bool:
+        """Return whether NumPy counts the last of so many rows: to compile or load loops would take longer."""
+        return rows * len(self.offsets) <= FEW
+
+    def places(self, codes: Codes, width: int = 1) -> Iterator[Integers]:
+        """Yield the place of each row's first counter in every set, whose cells have `width` counters."""
+        columns, sizes = self.columns.tolist(), self.sizes.tolist()
+        for offset, (first, end) in zip(self.offsets.tolist(), pairwise(self.starts.tolist()), strict=True):
+            joint = codes[columns[first]].astype(np.int64)
+            for k in range(first + 1, end):
+                joint = joint * sizes[k] + codes[columns[k]].astype(np.int64)
+            yield joint * width + offset
 
     def levels(self, rows: int) -> NDArray[Any]:
         """Return work space for the prefix codes of so many rows."""

@@ -45,15 +45,15 @@ class SumCounter:
     def __repr__(self) -> str:
         return f"SumCounter of {self._sums.joint_cells} cells"
 
-    def add(self, codes: NDArray[Any]) -> None:
-        """Count rows; `codes` has shape (attributes, rows)."""
+    def add(self, codes: NDArray[Any], total: int) -> None:
+        """Count rows; `codes` has shape (attributes, rows), and `total` rows have been added with them."""
         sums = self._sums
         if self._packing and sums.joints:
             self._add_words(codes, self._packing)
         one_by_one = (sums.direct, self._flat), *([] if self._packing else [(sums.joints, self._joint)])
         if sums.direct or len(sums.alone) or not self._packing:
             for first in range(0, codes.shape[1], BLOCK):
-                self._add_parts(codes[:, first : first + BLOCK], one_by_one)
+                self._add_parts(codes[:, first : first + BLOCK], one_by_one, total)
 
     def finish(self) -> None:
         """Add the joints to the counters of the sets."""
@@ -82,17 +82,23 @@ class SumCounter:
             self._words[:] = 0
         self._rows = 0
 
-    def _add_parts(self, codes: NDArray[Any], groups: tuple[tuple[tuple[Steps, ...], Integers], ...]) -> None:
+    def _add_parts(
+        self, codes: NDArray[Any], groups: tuple[tuple[tuple[Steps, ...], Integers], ...], total: int
+    ) -> None:
         numbers = zip(self._sums.columns, self._sums.numbers, strict=True)
         parts = reduce(_multiply, [number.parts(codes[column]) for column, number in numbers])
         for steps, counters in groups:
             for step in steps:
+                if step.is_small(total):
+                    for places in step.places(codes, parts.shape[1]):
+                        np.add.at(counters, places[:, None] + np.arange(parts.shape[1]), parts)
+                    continue
                 kernels.add_parts(codes, parts, step.columns, step.sizes, step.starts, step.shared, step.offsets,
                                   counters, step.levels(BLOCK))  # fmt: skip
 
-        total = parts.sum(axis=0)
+        sums = parts.sum(axis=0)
         for place in self._sums.alone.tolist():
-            self._flat[place : place + len(total)] += total
+            self._flat[place : place + len(sums)] += sums
 
 
 class Packing:

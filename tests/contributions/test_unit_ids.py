@@ -9,6 +9,7 @@ import unicodedata
 from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from hypothesis import example, given, strategies as st
 
 import dpscale as dp
 from dpscale.base.arrow import buffers_of, is_text
+from dpscale.contributions import few_rows
 from dpscale.contributions.unit_hashes import plain_words
 from dpscale.contributions.unit_ids import (
     KEY_WORDS,
@@ -384,11 +386,12 @@ def words_of(tidy):
     return [int(pd.util.hash_array(np.array([tidy], object), hash_key=key, categorize=False)[0]) for key in KEYS]
 
 
-@given(st.lists(st.one_of(TEXTS), max_size=12))
-def test_fast_text_ids_equal_general_path(texts):
+@given(st.lists(st.one_of(TEXTS), max_size=12), st.sampled_from([0, few_rows.FEW]))
+def test_fast_text_ids_equal_general_path(texts, few):
     """Plain, sliced and dictionary-encoded texts equal single texts that are canonicalized and hashed by pandas."""
     column = pa.array(["left out", *texts], pa.string())[1:]
-    found = identities(column, "u")
+    with mock.patch.object(few_rows, "FEW", few):
+        found = identities(column, "u")
     assert found.words.shape == (len(texts), 2)
     for row, text in enumerate(texts):
         tidy = tidy_text(text or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import combinations
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,14 @@ from dpscale.records.encode import code_type
 
 SIZES = st.one_of(st.integers(2, 5), st.integers(2, 40), st.sampled_from([255, 256, 257, 1000, 10_000]))
 CELLS = 200_000
+FEW = cover.FEW
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loops():
+    """Count few rows by covers and compiled loops too."""
+    with mock.patch.object(cover, "FEW", 0), mock.patch.object(program, "FEW", 0):
+        yield
 
 
 def count_naively(domain, codes, names):
@@ -69,9 +78,11 @@ def test_any_cover_gives_naive_counts(data):
     rows = data.draw(st.sampled_from([0, 1, 63, 64, 65, 1000, 5000]))
     codes = random_codes(domain, rows, data.draw(st.integers(0, 99)))
     guess, spare = data.draw(st.sampled_from([1, 1000, 10**6, 10**9])), data.draw(st.sampled_from([None, 0, 500]))
-    made = plan_cover(domain, sets, guess, spare)
+    few = data.draw(st.sampled_from([0, 2000, FEW]))  # NumPy counts the first of the rows, or all
     ends = sorted(data.draw(st.lists(st.integers(0, rows), max_size=4)))
-    assert np.array_equal(count_with_cover(made, codes, ends), expected_counts(domain, codes, sets))
+    with mock.patch.object(cover, "FEW", few), mock.patch.object(program, "FEW", few):
+        made = plan_cover(domain, sets, guess, spare)
+        assert np.array_equal(count_with_cover(made, codes, ends), expected_counts(domain, codes, sets))
 
 
 @settings(max_examples=30, deadline=None)
@@ -197,12 +208,23 @@ def test_oracle_detects_planted_faults(name, monkeypatch):
 # The choice
 
 
+def test_few_increments_need_no_cover():
+    domain = dp.Domain({f"a{i}": 4 for i in range(6)})
+    sets = list(combinations(domain.names, 3))
+    with mock.patch.object(cover, "FEW", 20_000):
+        assert (plan_cover(domain, sets, 1000).owners == DIRECT).all()
+        assert (plan_cover(domain, sets, 1001).owners == PLANES).all()
+
+
 def test_cover_is_deterministic_and_reports_saving():
     domain = dp.Domain({f"a{i:02d}": 2 + i % 5 for i in range(20)})
     sets = list(combinations(domain.names, 3))
-    made, again = plan_cover(domain, sets), plan_cover(domain, sets)
-    assert made == again
-    assert np.array_equal(made.owners, again.owners)
+    made = plan_cover(domain, sets)
+    for members in (0, 10_000):  # searched by the compiled loop, and by Python
+        with mock.patch.object(cover, "FEW_MEMBERS", members):
+            again = plan_cover(domain, sets)
+        assert made == again
+        assert np.array_equal(made.owners, again.owners)
     assert made.saving.asked == 1140
     assert made.saving.factor > 5
     assert made.saving.joints == len(made.joints)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
-from dpscale.contributions import unit_hashes, unit_loops, units
+from dpscale.contributions import few_rows, unit_hashes, unit_loops, units
 from dpscale.contributions.unit_ids import identities
 from dpscale.contributions.unit_shards import MOST_BUCKETS, Dealing, UnitMap
 from dpscale.engine import LocalEngine, contribution_bounds
@@ -57,9 +57,9 @@ def tables(draw):
 @settings(max_examples=60, deadline=None)
 @given(
     tables(), st.integers(1, 4), st.integers(1, 3), st.sampled_from([200, 2000, 1 << 14, 1 << 30]),
-    st.sampled_from([2, 7, 1 << 16]), st.booleans(),
+    st.sampled_from([2, 7, 1 << 16]), st.booleans(), st.sampled_from([0, 4, few_rows.FEW]),
 )  # fmt: skip
-def test_exchange_keeps_rows_of_earlier_rule(tmp_path_factory, table, bound, workers, memory, near, heavy):
+def test_exchange_keeps_rows_of_earlier_rule(tmp_path_factory, table, bound, workers, memory, near, heavy, few):
     """With few and many buckets, single and grouped, in one or many segments, in memory and on disk."""
     dropping, pieces = table
     folder = tmp_path_factory.mktemp("units")
@@ -68,6 +68,7 @@ def test_exchange_keeps_rows_of_earlier_rule(tmp_path_factory, table, bound, wor
     engine, partitions = LocalEngine("threads", 2), dp.Table.open(folder, domain).split().partitions
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(units, "HEAVY_ROWS", 2 if heavy else units.HEAVY_ROWS)
+        patch.setattr(few_rows, "FEW", few)
         patch.setattr(units, "NEAR_ROWS", near)
         patch.setattr(contribution_bounds, "BATCHES_A_WORKER", 2)
         patch.setattr(contribution_bounds, "LEAST_SEGMENT", 5)
@@ -88,8 +89,8 @@ def test_planted_rule_without_tie_order_is_detected(tmp_path, monkeypatch):
     partitions = dp.Table.open(tmp_path, domain).partitions
     now, then = compare_rules(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
     assert now == then
-    beyond = unit_loops.beyond
-    monkeypatch.setattr(unit_loops, "beyond", lambda rows, bound: beyond(rows[::-1].copy(), bound)[::-1])
+    beyond = few_rows.beyond
+    monkeypatch.setattr(few_rows, "beyond", lambda rows, bound: beyond(rows[::-1].copy(), bound)[::-1])
     now, then = compare_rules(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
     assert now != then
 
@@ -106,6 +107,32 @@ def test_small_and_large_units_keep_smallest_values(bound):
         mine = np.flatnonzero(unit == one)
         right[mine[np.lexsort((mine, rows[mine, 2]))][bound:]] = True
     np.testing.assert_array_equal(unit_loops.beyond(rows, bound), right)
+    np.testing.assert_array_equal(few_rows.beyond(rows, bound), right)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_few_rows_are_treated_as_by_the_loops(rows):
+    """Units and values that repeat, rows of no unit, and periods."""
+    random = np.random.default_rng(rows)
+    units = random.integers(0, 40, (rows, 1)).astype(np.uint64) * np.array([977, 1 << 63], np.uint64)
+    values = random.integers(0, 5, rows).astype(np.uint64) << np.uint64(47)
+    apart = random.choice(np.array([0, 0, 0, 1, 2], np.uint8), rows)
+    results = []
+    for functions in (few_rows, unit_loops):
+        counts, buckets = np.zeros(9, np.int64), np.empty(rows, np.uint16)
+        functions.buckets_of(units, apart, np.uint64(5), counts, buckets)
+        ends = np.append(0, np.cumsum(counts[:6]))
+        places, dealt, flags = 3 + ends, np.empty((counts[:7].sum(), 3), np.uint64), np.empty(rows, bool)
+        functions.deal(units, values, buckets, ends, dealt)
+        functions.mark(buckets, places, random_bits(rows), flags)
+        gone = [functions.beyond_periods(dealt, bound, most) for bound in (1, 3) for most in (1, 2, 9)]
+        results.append([buckets, counts, ends, places, dealt, flags, *gone, functions.beyond(dealt, 2)])
+    for own, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+def random_bits(rows):
+    return np.random.default_rng(1).integers(0, 256, rows // 8 + 2).astype(np.uint8)
 
 
 def write_many_rows(folder, count=60_000, files=6):
@@ -214,4 +241,5 @@ def test_large_masks_are_sent_once(monkeypatch):
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])
 def test_value_hashes_equal_earlier_hashes(kind):
     codes = np.random.default_rng(0).integers(0, 200, (7, 1003)).astype(kind)
-    np.testing.assert_array_equal(unit_hashes.mixed(codes), old_units.hash_values(codes))
+    for functions in (few_rows, unit_hashes):
+        np.testing.assert_array_equal(functions.mixed(codes), old_units.hash_values(codes))

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
+from dpscale.counting import cover as covers, program
 from dpscale.counting.cover import plan_cover
 from dpscale.counting.program import Program
 from dpscale.domain import Domain
@@ -15,8 +16,17 @@ from tests.numbers.small import NUMBERS, exact_sums, make_domain, make_frame, ma
 SETS = [("a", "pay"), ("a", "b", "pay"), ("pay",), ("b", "wait"), ("a", "b", "wait"), ("wait",), ("a", "b"), ()]
 
 
+def count_by_loops(monkeypatch):
+    """Count few rows by covers and compiled loops too."""
+    for module in (covers, program):
+        monkeypatch.setattr(module, "FEW", 0)
+
+
+@pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize("squares", [False, True])
-def test_counts_give_exact_sums(tmp_path, squares):
+def test_counts_give_exact_sums(tmp_path, monkeypatch, squares, loops):
+    if loops:
+        count_by_loops(monkeypatch)
     domain, frame = make_domain(), make_frame()
     domain = domain.with_squares(NUMBERS) if squares else domain
     counts = dp.count_marginals(make_table(tmp_path / "data", frame, domain), SETS)
@@ -61,6 +71,7 @@ def test_words_of_joints_are_emptied_before_they_overflow(tmp_path, monkeypatch,
 
     monkeypatch.setattr(sums, "WORD", 24)
     monkeypatch.setattr(sums, "FEWEST", 1)
+    count_by_loops(monkeypatch)
     numbers = {"v": {"low": 0, "high": 50, "nulls": nulls}}
     sizes = {f"x{i}": {"kind": "coded", "size": 3} for i in range(3)}
     domain = Domain.from_dict({"attributes": sizes, "numbers": numbers})
@@ -79,8 +90,9 @@ def test_words_of_joints_are_emptied_before_they_overflow(tmp_path, monkeypatch,
             np.testing.assert_array_equal(counts[names][..., 2].reshape(-1), 50 * groups.n.sum())
 
 
-def test_joints_and_separate_sets_agree(tmp_path):
+def test_joints_and_separate_sets_agree(tmp_path, monkeypatch):
     """Many sets of one number share a joint table."""
+    count_by_loops(monkeypatch)
     sizes = {f"x{i}": {"kind": "coded", "size": 3} for i in range(6)}
     domain = Domain.from_dict({"attributes": sizes, "numbers": {"v": {"low": 0, "high": 50}}})
     random = np.random.default_rng(3)

@@ -1,0 +1,111 @@
+"""NumPy functions of the rows of units: those of `unit_loops` and `unit_hashes.mixed` for few rows.
+
+To compile or to load the loops would take longer. `number_words` serves any number of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.numerics import Flags, Integers, NDArray, Words
+
+FEW = 1 << 15  # most rows of a call
+BLOCK = 1 << 13  # rows whose words stay in the cache
+START, FACTOR, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29)
+SECOND, CHANGE = np.uint64(0x94D049BB133111EB), np.uint64(0x5DEECE66D1CE4E5B)
+ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
+PERIOD_BITS = 16
+PERIOD_SHIFT = np.uint64(64 - PERIOD_BITS)
+Numbers = NDArray[np.uint16]  # bucket numbers
+
+
+def mixed(codes: NDArray[Any]) -> Words:
+    """Return a 64-bit mix of each row's codes; `codes` has shape (attributes, rows)."""
+    out = np.full(codes.shape[1], START, np.uint64)
+    for own in codes:
+        out = (out ^ own.astype(np.uint64)) * FACTOR
+        out ^= out >> SHIFT
+    return out
+
+
+def number_words(numbers: Integers) -> Words:
+    """Return both words of integers.
+
+    pandas mixes 64-bit integers bijectively without a key, so the second word is the mix of a modified number.
+    """
+    words = np.empty((len(numbers), 2), np.uint64)
+    for first in range(0, len(numbers), BLOCK):
+        own = numbers[first : first + BLOCK].astype(np.uint64)
+        words[first : first + BLOCK, 0], words[first : first + BLOCK, 1] = _mix(own), _mix(own ^ CHANGE)
+    return words
+
+
+def _mix(words: Words) -> Words:
+    words = (words ^ (words >> np.uint64(30))) * FACTOR
+    words = (words ^ (words >> np.uint64(27))) * SECOND
+    return words ^ (words >> np.uint64(31))
+
+
+def buckets_of(units: Words, separate: NDArray[np.uint8], salt: np.uint64, counts: Integers, out: Numbers) -> None:
+    """Compute the bucket of every row, and add the rows to the buckets' `counts`."""
+    many = np.uint64(len(counts) - 2)
+    hashed = ((units[:, 0] ^ salt) * ODD) >> HALF
+    out[:] = np.where(separate > 0, many + separate.astype(np.uint64) - np.uint64(1), (hashed * many) >> HALF)
+    counts += np.bincount(out, minlength=len(counts))
+
+
+def deal(units: Words, values: Words, buckets: Numbers, ends: Integers, out: Words) -> None:
+    """Append rows to their buckets and advance the ends; buckets without an end are skipped."""
+    order, places = _dealt(buckets, ends)
+    out[places, :2], out[places, 2] = units[order], values[order] ^ units[order, 1]
+
+
+def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Flags) -> None:
+    """Flag the rows whose bit is set, and those of the bucket after the last one with a place."""
+    flags[:] = buckets == len(places)
+    order, bit = _dealt(buckets, places)
+    flags[order] = (bits[bit >> 3] >> (7 - (bit & 7))) & 1 == 1
+
+
+def _dealt(buckets: Numbers, ends: Integers) -> tuple[Integers, Integers]:
+    """Return the rows that have a bucket, sorted by it, and the place of each; `ends` are advanced."""
+    counts = np.bincount(buckets, minlength=len(ends))[: len(ends)]
+    order = np.argsort(buckets, kind="stable")[: counts.sum()]
+    places = np.repeat(ends - np.cumsum(counts) + counts, counts) + np.arange(len(order))
+    ends += counts
+    return order, places
+
+
+def beyond(rows: Words, bound: int) -> Flags:
+    """Return the rows (unit's two words, value) that are not among the `bound` smallest values of their unit."""
+    order, is_first = _by_unit(rows)
+    flags = np.empty(len(rows), np.bool_)
+    flags[order] = _ranks(is_first) >= bound
+    return flags
+
+
+def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
+    """Return the rows beyond `bound` rows in a period or `periods` periods of their unit."""
+    order, is_first = _by_unit(rows)
+    own = rows[order, 2] >> PERIOD_SHIFT
+    begins = is_first | (np.diff(own, prepend=own[:1]) != 0)
+    number = np.cumsum(begins)  # of the period, from the first period of the first unit on
+    earlier = np.maximum.accumulate(np.where(is_first, number - 1, 0))
+    flags = np.empty(len(rows), np.bool_)
+    flags[order] = (_ranks(begins) >= bound) | (number - earlier > periods)
+    return flags
+
+
+def _by_unit(rows: Words) -> tuple[Integers, Flags]:
+    """Return the rows sorted by unit and value, equal ones in their order, and where a unit begins."""
+    order = np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))
+    units = rows[order, :2]
+    return order, np.append(np.ones(len(rows[:1]), np.bool_), (units[1:] != units[:-1]).any(axis=1))
+
+
+def _ranks(begins: Flags) -> Integers:
+    """Return the number of rows of the same group before each row, where groups begin at the flags."""
+    places = np.arange(len(begins))
+    return places - np.maximum.accumulate(np.where(begins, places, 0))
