@@ -41,13 +41,24 @@ class Kernel:
         Types for the machine code, or empty: one for the arguments of each call.
     settings : mapping of str to object
         Settings of `numba.config` while the function is compiled.
+    few : int
+        Number of entries of arrays, over all calls, up to which Python runs the function, because compiling it would
+        take longer. Only products, quotients and sums of floats and 64-bit integers are the same without compilation.
     **options
         Options of `numba.njit`.
     """
 
-    def __init__(self, function: Function, signature: tuple[object, ...], settings: dict[str, Any], **options: Any):
+    def __init__(
+        self,
+        function: Function,
+        signature: tuple[object, ...],
+        settings: dict[str, Any],
+        few: int = 0,
+        **options: Any,
+    ) -> None:
         update_wrapper(self, function)
         self.py_func, self._signature, self._settings, self._options = function, signature, settings, options
+        self._few = few
         self._dispatcher: Any = None
         if signature:
             _waiting.add(self)
@@ -69,7 +80,11 @@ class Kernel:
         return _interpreted(self.py_func)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the machine code."""
+        """Call the machine code, or Python's as long as there are few entries."""
+        if self._few > 0 and self._dispatcher is None:
+            self._few -= sum(getattr(argument, "size", 0) for argument in arguments)
+            if self._few > 0:
+                return self.interpreted(*arguments)
         return (self._dispatcher or self.dispatcher)(*arguments)
 
     def __getattr__(self, name: str) -> Any:
@@ -89,9 +104,10 @@ class Kernel:
         options, folder = dict(self._options), cache_folder() if self._options.get("cache") else None
         if folder is None:
             options.pop("cache", None)
+        signature = () if options.get("inline") == "always" else self._signature  # compiled where it is inlined only
         with _configured({**self._settings, **({} if folder is None else {"CACHE_DIR": str(folder)})}):
             make: Any = numba.njit
-            return make(*self._signature, **options)(self.py_func)
+            return make(*signature, **options)(self.py_func)
 
 
 _waiting: WeakSet[Kernel] = WeakSet()  # of imported modules, not called yet
@@ -210,7 +226,7 @@ def njit(*signature: object, cache: bool = False, **options: Any) -> Callable[[F
 
 
 def compiled(
-    signature: str, inline: str = "never", slp: bool = False, checked: bool = True
+    signature: str, inline: str = "never", slp: bool = False, checked: bool = True, few: int = 0
 ) -> Callable[[Function], Any]:
     """Compile for one signature, without the GIL; cache the machine code on disk if it is writable.
 
@@ -222,10 +238,12 @@ def compiled(
         Vectorise adjacent sums without reordering them.
     checked : bool
         Raise an error for a division by zero, which prevents vectorisation of loops that divide.
+    few : int
+        As in `Kernel`.
     """
     options: dict[str, Any] = {"nogil": True, "inline": inline, "error_model": "python" if checked else "numpy"}
     settings = {"SLP_VECTORIZE": 1} if slp else {}
-    return lambda function: Kernel(function, (signature,), settings, cache=True, **options)
+    return lambda function: Kernel(function, (signature,), settings, few, cache=True, **options)
 
 
 def cache_folder() -> Path | None:

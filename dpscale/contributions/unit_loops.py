@@ -60,7 +60,8 @@ def returned(flags: Flags, starts: Integers, ends: Integers, out: Flags) -> None
     """Copy the flags of gathered rows back to their original order."""
     for bucket in range(len(ends)):
         count = starts[bucket + 1] - starts[bucket]
-        out[starts[bucket] : starts[bucket + 1]] = flags[ends[bucket] : ends[bucket] + count]
+        for k in range(count):
+            out[starts[bucket] + k] = flags[ends[bucket] + k]
         ends[bucket] += count
 
 
@@ -122,7 +123,8 @@ def _by_unit(rows: Words) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray
     """
     units, counts = _distinguish_rows(rows)
     ends, order, values = np.zeros(len(counts), np.int32), np.empty(len(rows), np.int32), np.empty(len(rows), np.uint64)
-    ends[1:] = np.cumsum(counts[:-1])
+    for unit in range(1, len(counts)):
+        ends[unit] = ends[unit - 1] + counts[unit - 1]
     starts = ends.copy()
 
     for row in range(len(rows)):

@@ -340,8 +340,8 @@ def grow(
     owner = np.full(count, -1, dtype=np.int64)
     joints = np.full((count // 2 + 1, MOST), -1, dtype=np.int64)  # a profitable joint covers at least two sets
     is_open, held = np.ones(count, dtype=np.bool_), np.zeros(len(sizes), dtype=np.bool_)
-    widths, missing, touched = np.diff(set_starts), np.diff(set_starts), np.empty(count, dtype=np.int64)
-    lengths, members = np.diff(inverse_starts), np.empty(MOST, dtype=np.int64)
+    widths, touched = set_starts[1:] - set_starts[:-1], np.empty(count, dtype=np.int64)
+    missing, lengths, members = widths.copy(), inverse_starts[1:] - inverse_starts[:-1], np.empty(MOST, dtype=np.int64)
 
     joint_count = refused = 0
     for seed in order:
@@ -356,10 +356,10 @@ def grow(
         )  # fmt: skip
         pays = ratio > 1 and length > widths[seed] and cells <= spare_cells
         if pays:
-            joints[joint_count, :length] = members[:length]
+            for k in range(length):
+                joints[joint_count, k], held[members[k]] = members[k], True
             spare_cells -= cells
 
-        held[members[:length]] = pays
         for s in touched[:touches]:
             if pays and _inside(attrs, set_starts[s], set_starts[s + 1], held):
                 owner[s], is_open[s] = joint_count, False

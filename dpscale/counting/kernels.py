@@ -274,7 +274,8 @@ def count_planes(
                     plane = planes[starts[x] + q]
                     counts[at + q] += _ones(plane, plane, words)
                     if node_inner[n]:
-                        held[0, q, :words] = plane[:words]
+                        for w in range(words):
+                            held[0, q, w] = plane[w]
             else:
                 for p in range(widths[depth - 1]):
                     above = held[depth - 1, p]

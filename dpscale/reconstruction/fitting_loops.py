@@ -12,9 +12,10 @@ from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Integers
 
 LEAST = 1e-9
+FEW = 1 << 15  # entries of arrays that Python fits within milliseconds
 
 
-@compiled("void(float64[:, ::1], float64[::1], float64[::1], int64, float64)")
+@compiled("void(float64[:, ::1], float64[::1], float64[::1], int64, float64)", few=FEW)
 def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, tolerance: float) -> None:
     """Fit a pair to its two 1-way marginals by proportional fitting, in place."""
     height, width = table.shape
@@ -42,7 +43,7 @@ def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, toleranc
             break
 
 
-@compiled("float64(float64[:, :, ::1], float64[:, ::1])")
+@compiled("float64(float64[:, :, ::1], float64[:, ::1])", few=FEW)
 def scale_front(table: Floats, wanted: Floats) -> float:
     """Scale a table with axes (i, j, k) to a margin (i, j), in place; return the previous L1 distance."""
     moved = 0.0
@@ -59,7 +60,7 @@ def scale_front(table: Floats, wanted: Floats) -> float:
     return moved
 
 
-@compiled("float64(float64[:, :, ::1], float64[:, ::1])")
+@compiled("float64(float64[:, :, ::1], float64[:, ::1])", few=FEW)
 def scale_sides(table: Floats, wanted: Floats) -> float:
     """Scale a table with axes (i, j, k) to a margin (i, k), in place; return the previous L1 distance."""
     moved = 0.0
@@ -82,7 +83,7 @@ def scale_sides(table: Floats, wanted: Floats) -> float:
     return moved
 
 
-@compiled("float64(float64[:, :, ::1], float64[:, ::1])")
+@compiled("float64(float64[:, :, ::1], float64[:, ::1])", few=FEW)
 def scale_back(table: Floats, wanted: Floats) -> float:
     """Scale a table with axes (i, j, k) to a margin (j, k), in place; return the previous L1 distance."""
     moved = 0.0
@@ -106,7 +107,7 @@ def scale_back(table: Floats, wanted: Floats) -> float:
     return moved
 
 
-@compiled("float64(float64[:, :, ::1], int64, float64[::1])")
+@compiled("float64(float64[:, :, ::1], int64, float64[::1])", few=FEW)
 def scale_axis(table: Floats, axis: int, wanted: Floats) -> float:
     """Scale a table with axes (i, j, k) to a margin along one axis, in place; return the previous L1 distance."""
     sums, moved = np.zeros(table.shape[axis]), 0.0
@@ -129,7 +130,8 @@ def scale_axis(table: Floats, axis: int, wanted: Floats) -> float:
 
 @compiled(
     "float64(float64[:, :, ::1], boolean[::1], float64[::1], float64[::1], float64[::1], int64[::1], float64[:, ::1],"
-    " float64[:, ::1], float64[:, ::1], int64, float64)"
+    " float64[:, ::1], float64[:, ::1], int64, float64)",
+    few=FEW,
 )
 def fit_triple(
     table: Floats, single: Flags, first: Floats, second: Floats, third: Floats, order: Integers, front: Floats,

@@ -11,14 +11,14 @@ import numpy as np
 
 from dpscale.base.compilation import compiled
 from dpscale.base.numerics import Flags, Floats, Integers
-from dpscale.reconstruction.fitting_loops import fit_pair, fit_triple
+from dpscale.reconstruction.fitting_loops import FEW, fit_pair, fit_triple
 
 MOST_MIDDLES = 12
 LEAST_RATIO, LEAST = 0.02, 1e-9
 PLACES = "float64[::1], int64[::1], float64, int64[:, ::1], int64[::1]"  # ones, at, total, pairs, starts
 
 
-@compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])")
+@compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])", few=FEW)
 def chain_product(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, float]:
     """Return the product left · right and its distances from `other`: squared L2 and L1."""
     rows, columns = other.shape
@@ -36,7 +36,7 @@ def chain_product(left: Floats, right: Floats, other: Floats) -> tuple[Floats, f
     return table, squared, distance
 
 
-@compiled("float64[:, ::1](float64[:, ::1], int64)")
+@compiled("float64[:, ::1](float64[:, ::1], int64)", few=FEW)
 def window_sums(values: Floats, reach: int) -> Floats:
     """Return for every cell the sum over cells up to `reach` away along both axes, without the cell itself."""
     rows, columns = values.shape
@@ -56,7 +56,7 @@ def window_sums(values: Floats, reach: int) -> Floats:
     return sums
 
 
-@compiled(f"float64[::1]({PLACES})")
+@compiled(f"float64[::1]({PLACES})", few=FEW)
 def products(ones: Floats, at: Integers, total: float, pairs: Integers, starts: Integers) -> Floats:
     """Return the tables of independent attributes."""
     out = np.empty(starts[-1])
@@ -69,7 +69,7 @@ def products(ones: Floats, at: Integers, total: float, pairs: Integers, starts: 
     return out
 
 
-@compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1])")
+@compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1])", few=FEW)
 def noisy(residuals: Floats, reference: Floats, at: Integers, pairs: Integers, starts: Integers) -> Floats:
     """Return centred residuals plus the margins of the expectation."""
     out = np.empty(starts[-1])
@@ -92,7 +92,9 @@ def noisy(residuals: Floats, reference: Floats, at: Integers, pairs: Integers, s
     return out
 
 
-@compiled("float64[::1](float64[::1], float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1], int64)")
+@compiled(
+    "float64[::1](float64[::1], float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1], int64)", few=FEW
+)
 def near_every(
     values: Floats, reference: Floats, deviations: Floats, at: Integers, pairs: Integers, starts: Integers, reach: int
 ) -> Floats:
@@ -118,7 +120,7 @@ def near_every(
     return out
 
 
-@compiled(f"void(float64[::1], {PLACES}, int64, float64)")
+@compiled(f"void(float64[::1], {PLACES}, int64, float64)", few=FEW)
 def fit_every(
     tables: Floats,
     ones: Floats,
@@ -138,7 +140,8 @@ def fit_every(
 
 @compiled(
     "void(float64[::1], float64[::1], int64[::1], float64, int64[:, ::1], int64[::1], int64[:, ::1], float64[:, ::1],"
-    " float64[::1], float64[::1])"
+    " float64[::1], float64[::1])",
+    few=FEW,
 )
 def link(
     tables: Floats, ones: Floats, at: Integers, total: float, pairs: Integers, starts: Integers, place: Integers,
@@ -178,7 +181,7 @@ def link(
         strength[i, j] = strength[j, i] = distance
 
 
-@compiled("int64(float64[::1], float64[::1], int64[::1], float64[::1])")
+@compiled("int64(float64[::1], float64[::1], int64[::1], float64[::1])", few=FEW)
 def middles(one: Floats, other: Floats, best: Integers, links: Floats) -> int:
     """Write the middles of the chains whose weaker link is strongest, first come first on ties; return their number."""
     count, most = 0, len(best)
@@ -198,7 +201,8 @@ def middles(one: Floats, other: Floats, best: Integers, links: Floats) -> int:
 
 @compiled(
     f"void({PLACES}, int64[:, ::1], float64[:, ::1], float64[::1], float64[::1], float64[::1], boolean,"
-    " float64[::1], boolean[::1])"
+    " float64[::1], boolean[::1])",
+    few=FEW,
 )
 def follow(
     ones: Floats, at: Integers, total: float, pairs: Integers, starts: Integers, place: Integers, strength: Floats,
@@ -214,7 +218,7 @@ def follow(
         height, width = at[i + 1] - at[i], at[j + 1] - at[j]
         other, least = others[first:end].reshape(height, width), 0.0
         for cell in range(first, end):
-            least += (others[cell] - out[cell]) ** 2
+            least += (others[cell] - out[cell]) * (others[cell] - out[cell])
         most = -1.0
 
         for k in range(middles(strength[i], strength[j], best, links)):
@@ -225,13 +229,14 @@ def follow(
             table, squared, distance = chain_product(left, right, other)
             if squared < least if nearest else distance > most:
                 least, most, found[t] = squared, distance, True
-                out[first:end] = table.reshape(height * width)
+                for cell in range(height * width):
+                    out[first + cell] = table[cell // width, cell % width]
 
 
 TRIPLE_PLACES = "float64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], float64[::1]"
 
 
-@compiled(f"void(float64[::1], float64, {TRIPLE_PLACES})")
+@compiled(f"void(float64[::1], float64, {TRIPLE_PLACES})", few=FEW)
 def multiply(
     tables: Floats,
     total: float,
@@ -253,7 +258,7 @@ def multiply(
                     cell += 1
 
 
-@compiled(f"void(float64[::1], boolean, int64, float64, {TRIPLE_PLACES})")
+@compiled(f"void(float64[::1], boolean, int64, float64, {TRIPLE_PLACES})", few=FEW)
 def fit_all(
     tables: Floats, singly: bool, rounds: int, tolerance: float, ones: Floats, at: Integers, threes: Integers,
     starts: Integers, place: Integers, cells: Floats,

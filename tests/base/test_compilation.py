@@ -134,3 +134,37 @@ def test_first_call_with_an_empty_cache_says_that_it_compiles(tmp_path, told):
                      for _ in range(2))  # fmt: skip
     assert bool(re.search(r"dpscale: compiling up to \d+ loops once for this user", first.stderr)) is told
     assert second.stderr == ""
+
+
+def test_few_entries_are_computed_by_python_and_more_by_machine_code():
+    @compiled("float64(float64[::1])", few=10)
+    def total(values):
+        last = 0.0
+        for value in values:
+            last += value
+        return last
+
+    @compiled("float64(float64[::1], float64)", few=10)
+    def mean(values, scale):
+        return total(values) / scale
+
+    values = np.arange(4.0)
+    assert [mean(values, 3.0), mean(values, 3.0)] == [2.0, 2.0]
+    assert mean._dispatcher is None
+    assert mean(values, 3.0) == 2.0
+    assert len(mean.signatures) == 1
+
+
+@compiled("float64(float64)", inline="always")
+def squared(value):
+    return value * value
+
+
+@compiled("float64(float64)")
+def fourth_power(value):
+    return squared(value) * squared(value)
+
+
+def test_inlined_kernel_is_compiled_only_where_it_is_named():
+    assert fourth_power.interpreted(2.0) == fourth_power(2.0) == 16.0
+    assert squared.signatures == []
