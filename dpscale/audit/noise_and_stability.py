@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -88,9 +89,10 @@ def applied(factors: tuple[Factor, ...], counts: Integers) -> Floats:
     return np.asarray(matrix.astype(object) @ counts.reshape(-1), dtype=np.float64)
 
 
+@cache
 def case_of(
     mechanism: str,
-    sizes: Sequence[int] = (2, 3),
+    sizes: tuple[int, ...] = (2, 3),
     cost: float = 1.0,
     rows_per_unit: int = 1,
     noise: str = GAUSSIAN,

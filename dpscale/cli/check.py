@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpscale.base import LazyModule
 from dpscale.cli.domains import format_options, read_origin
-from dpscale.cli.group import json_option, main, scheduler_option
+from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_option
 
 if TYPE_CHECKING:
     from dpscale.domain import Attribute, Domain
@@ -154,20 +155,46 @@ def _link(one: dict[str, Any]) -> list[str]:
 @click.option(
     "--full", is_flag=True, help="Also attack adaptive mechanisms and synthetic rows, in about twenty minutes."
 )
+@quiet_option
 @json_option
-def selftest(full: bool, as_json: bool) -> None:
-    """Audit this installation: noise, stability and attacks, each with planted violations."""
-    from dpscale.audit.selftest import selftest as audit
-
-    results = audit()
+def selftest(full: bool, quiet: bool, as_json: bool) -> None:
+    """Audit this installation: noise, stability and attacks, each with planted violations; `evidence` uses it."""
+    checks = installation_checks(quiet, fresh=True)
     if full:
         from dpscale.audit.adaptive_attack import full_selftest
 
-        results += full_selftest()
+        checks += _named(full_selftest())
     if as_json:
-        click.echo(json.dumps([{"name": name, "passed": passed, "detail": detail} for name, passed, detail in results]))
+        click.echo(json.dumps(checks))
     else:
-        for name, passed, detail in results:
-            click.echo(f"{'ok' if passed else 'FAILED':<6} {name}: {detail}")
-    if not all(passed for _, passed, _ in results):
+        for check in checks:
+            click.echo(f"{'ok' if check['passed'] else 'FAILED':<6} {check['name']}: {check['detail']}")
+    if not all(check["passed"] for check in checks):
         raise click.exceptions.Exit(1)
+
+
+def installation_checks(quiet: bool, fresh: bool = False) -> list[dict[str, Any]]:
+    """Return the checks of the self-test, which are stored for this installation if all pass.
+
+    Parameters
+    ----------
+    quiet : bool
+    fresh : bool
+        Test the installation even if a result is stored.
+    """
+    from dpscale.audit.selftest import selftest as audit
+    from dpscale.runs.manifest import versions
+    from dpscale.runs.stages.plan import cached_summary
+
+    def tested() -> dict[str, Any]:
+        with Bars(quiet) as progress:
+            return {"checks": _named(audit(progress))}
+
+    known = cached_summary(
+        ["selftest", versions()], tested, lambda made: all(check["passed"] for check in made["checks"]), fresh
+    )
+    return list(known["checks"])
+
+
+def _named(results: Sequence[tuple[str, bool, str]]) -> list[dict[str, Any]]:
+    return [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in results]

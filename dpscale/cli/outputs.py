@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import click
 
 from dpscale.base import LazyModule
 from dpscale.base.errors import JobError
+from dpscale.cli.check import installation_checks
 from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_option
 from dpscale.storage.files import read_text, write_whole
 
@@ -85,26 +85,10 @@ def _print_registry(run_dir: str | None, schema: bool) -> None:
     click.echo(json.dumps(registry_entry(run), indent=1, ensure_ascii=False))
 
 
-def _run_selftest(quiet: bool) -> dict[str, Any]:
-    from dpscale.audit.selftest import selftest
-
-    with Bars(quiet) as progress:
-        found = selftest(progress)
-    return {"checks": [{"name": name, "passed": bool(passed), "detail": detail} for name, passed, detail in found]}
-
-
-def _passed(selftest: Mapping[str, Any]) -> bool:
-    return all(one["passed"] for one in selftest["checks"])
-
-
 def _selftest(given: str | None, quiet: bool) -> list[dict[str, Any]]:
-    """Return the given results of the self-test, or those of this installation, which is tested once if it passes."""
+    """Return the given results of the self-test, or those of this installation."""
     if given is None:
-        from dpscale.runs.manifest import versions
-        from dpscale.runs.stages.plan import cached_summary
-
-        known = cached_summary(["selftest", versions()], partial(_run_selftest, quiet), _passed)
-        return list(known["checks"])
+        return installation_checks(quiet)
     try:
         checks = [
             {name: one[name] for name in ("name", "passed", "detail")} for one in json.loads(read_text(Path(given)))

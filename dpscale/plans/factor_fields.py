@@ -20,6 +20,7 @@ from dpscale.plans.spectral import SpectralFactor
 from dpscale.plans.tree import TreeFactor
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
+LEVEL = 4  # of compression: the highest takes 15 times as long for 4 % fewer bytes
 
 Fields = dict[str, Any]
 
@@ -60,7 +61,7 @@ def factor_fields(factor: Factor) -> Fields:
 
 
 def packed(values: Integers) -> str:
-    compressed = zlib.compress(np.ascontiguousarray(values, dtype="<i8").tobytes(), 9)
+    compressed = zlib.compress(np.ascontiguousarray(values, dtype="<i8").tobytes(), LEVEL)
     return base64.b64encode(compressed).decode()
 
 

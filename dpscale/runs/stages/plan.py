@@ -173,6 +173,7 @@ def cached_summary(
     inputs: Sequence[Any],
     make: Callable[[], dict[str, Any]],
     is_worth: Callable[[dict[str, Any]], bool] = lambda _: True,
+    fresh: bool = False,
 ) -> dict[str, Any]:
     """Return a summary in JSON types, from the cache if possible.
 
@@ -183,13 +184,15 @@ def cached_summary(
     make : callable
     is_worth : callable
         Whether a summary is stored.
+    fresh : bool
+        Make the summary even if it is stored.
     """
     store = user_store()
     if store is None:
         return make()
     place = store.folder / "summaries" / f"{_name(inputs)}.json"
     with suppress(OSError, ValueError):
-        digest, _, text = place.read_text("utf-8").partition("\n")
+        digest, _, text = ("", "", "") if fresh else place.read_text("utf-8").partition("\n")
         if digest == _digest(text):
             os.utime(place)
             return dict(json.loads(text))
