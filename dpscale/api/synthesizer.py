@@ -18,6 +18,7 @@ from dpscale.api.public import run
 from dpscale.api.release import Release
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
+from dpscale.base.progress import Progress, lines, shown
 from dpscale.domain import Domain
 from dpscale.mechanisms import DEFAULT_OF_ROWS, mechanism as mechanism_named, mechanism_names
 from dpscale.runs.opening import open_run
@@ -194,7 +195,7 @@ class Synthesizer:
             stated.setdefault("degree", min(max(degree, LEAST_DEGREE), MOST_DEGREE))
         return stated
 
-    def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: None = None, *, progress: Progress | None = lines) -> Self:  # noqa: N803
         """Release the marginals of the data, which is charged; the same data and parameters are released once.
 
         Parameters
@@ -203,6 +204,8 @@ class Synthesizer:
             Data as for `run`.
         y : None
             Not used.
+        progress : callable, optional
+            As of `run`.
 
         Returns
         -------
@@ -219,7 +222,8 @@ class Synthesizer:
         >>> dp.Synthesizer(domain, epsilon=1.0, degree=2).fit(trips).release_.path.is_dir()
         True
         """
-        self.release_ = run(self.plan(), data=X)
+        told = shown(progress)
+        self.release_ = run(self.plan(), data=X, progress=told)
         return self
 
     def sample(
@@ -229,6 +233,7 @@ class Synthesizer:
         random_state: int | None = None,
         *,
         num_rows: int | None = None,
+        progress: Progress | None = lines,
     ) -> DataFrame:
         """Return synthetic rows; costs nothing.
 
@@ -245,6 +250,8 @@ class Synthesizer:
             Number of another draw.
         num_rows : int, optional
             Another name of `n`, that of SDV.
+        progress : callable, optional
+            As of `run`; not called for rows with given values or of another state.
 
         Returns
         -------
@@ -272,13 +279,13 @@ class Synthesizer:
         n = num_rows if n is None else n
         if random_state is not None and (isinstance(random_state, bool) or not isinstance(random_state, int)):
             raise JobError("Synthesizer.sample.random_state", safe_repr(random_state), "a whole number", "leave it out")
-        opened = open_run(self.release_.path)
+        told, opened = shown(progress), open_run(self.release_.path)
         if given or random_state is not None:
             cells = evidence_of(opened.table.domain, given or {})
             drawn = conditional_rows(opened.table, n, cells, random_state)
             return drawn.to_pandas(types_mapper=frame_type)
         request_rows(opened.table, max(1, round(self.release_.total().estimate)) if n is None else n)
-        run_stages(opened, only="synthesize")
+        run_stages(opened, progress=told, only="synthesize")
         rows = Release(opened).synthetic()
         assert not isinstance(rows, dict)
         return rows.compute(scheduler="threads")

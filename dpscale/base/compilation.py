@@ -22,7 +22,6 @@ from pathlib import Path
 from threading import RLock
 from types import FunctionType, ModuleType
 from typing import Any
-from weakref import WeakSet
 
 Function = Callable[..., Any]
 
@@ -60,8 +59,6 @@ class Kernel:
         self.py_func, self._signature, self._settings, self._options = function, signature, settings, options
         self._few = few
         self._dispatcher: Any = None
-        if signature:
-            _waiting.add(self)
 
     @property
     def dispatcher(self) -> Any:
@@ -71,7 +68,6 @@ class Kernel:
                 if self._dispatcher is None:
                     _compile_named(self.py_func)
                     self._dispatcher = self._compile()
-                    _waiting.discard(self)
         return self._dispatcher
 
     @cached_property
@@ -110,38 +106,37 @@ class Kernel:
             return make(*signature, **options)(self.py_func)
 
 
-_waiting: WeakSet[Kernel] = WeakSet()  # of imported modules, not called yet
-
-
 class Announcer:
-    """Lines on stderr about the loops that Numba compiles, rather than reads from its cache."""
+    """Lines on stderr about the loops of this package that Numba compiles, rather than reads from its cache.
+
+    They state what was done and no total, because the loops of later steps are not known.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._depth, self._began, self._next = clock, 0, 0.0, LEAST_SECONDS
-        self.seconds, self.loops = 0.0, 0
+        self.seconds, self.loops = 0.0, set[str]()
 
     def begin(self) -> None:
-        """Note that a loop is about to be compiled, perhaps within another one."""
+        """Note that a function is about to be compiled, perhaps within another one."""
         if not self._depth:
             self._began = self._clock()
         self._depth += 1
         self._announce()
 
-    def end(self) -> None:
-        """Note that a loop is compiled."""
-        self._depth, self.loops = self._depth - 1, self.loops + 1
+    def end(self, function: Function) -> None:
+        """Note that a function is compiled, which is a loop of this package or a part of Numba."""
+        self._depth -= 1
+        if function.__module__.startswith("dpscale."):
+            self.loops.add(f"{function.__module__}.{function.__qualname__}")
         if not self._depth:
             self.seconds += self._clock() - self._began
 
     def _announce(self) -> None:
         if not announced or self.seconds < self._next:
             return
-        if self._next == LEAST_SECONDS:
-            every = self.loops + len(_waiting)
-            seconds = every * self.seconds / self.loops
-            text = f"compiling up to {every} loops once for this user, about {seconds:.0f} s"
-        else:
-            text = f"compiled {self.loops} loops in {self.seconds:.0f} s"
+        known = f"{len(self.loops)} in {self.seconds:.0f} s"
+        first = self._next == LEAST_SECONDS
+        text = f"compiling loops once for this user, {known} so far" if first else f"compiled loops, {known} so far"
         self._next = self.seconds + EVERY_SECONDS
         print(f"dpscale: {text}", file=sys.stderr, flush=True)
 
@@ -159,8 +154,8 @@ def _listen() -> None:
         def on_start(self, event: object) -> None:
             announcer.begin()
 
-        def on_end(self, event: object) -> None:
-            announcer.end()
+        def on_end(self, event: Any) -> None:
+            announcer.end(event.data["dispatcher"].py_func)
 
     if parent_process() is None:
         register("numba:compile", Compilations())

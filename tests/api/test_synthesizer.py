@@ -54,6 +54,19 @@ def test_samples_cost_nothing_and_a_fit_is_charged_once(data_folder):
         synthesizer().fit(correlated_frame())
 
 
+def test_progress_is_shown_by_default_and_hidden_by_none(capsys, monkeypatch):
+    monkeypatch.setenv("DPSCALE_PROGRESS", "0")
+    labels = list[str]()
+    quiet = synthesizer().fit(correlated_frame(), progress=None)
+    quiet.sample(10, progress=None)
+    assert capsys.readouterr().err == ""
+    synthesizer(epsilon=9.0).fit(correlated_frame(), progress=lambda label, *_: labels.append(label))
+    assert "count" in labels
+    assert capsys.readouterr().err == ""
+    quiet.sample(20)
+    assert "dpscale: drawing synthetic rows: " in capsys.readouterr().err
+
+
 def test_parameters_are_those_of_scikit_learn():
     one = synthesizer()
     copy = clone(one).set_params(epsilon=2.0)

@@ -102,20 +102,21 @@ def test_cache_folder_is_that_of_the_user(tmp_path, monkeypatch):
 
 
 def test_long_compilations_are_announced(capsys, monkeypatch):
+    """Parts of Numba and a second form of a loop are no loops of their own, but take their time."""
     times = iter([0.0, 0.5, 0.5, 1.5, 1.5, 12.5, 13.0, 13.5, 13.5, 14.0])
     announcer = Announcer(lambda: next(times))
-    monkeypatch.setattr(compilation, "_waiting", range(8))
-    for nested in (0, 1, 0, 0):
+    loops, part = [fitting_loops.fit_pair, fitting_loops.fit_triple, fitting_loops.scale_axis], np.empty
+    for place, loop in enumerate([*loops, loops[0]]):
         announcer.begin()
-        for _ in range(nested):
+        if place == 1:
             announcer.begin()
-            announcer.end()
-        announcer.end()
+            announcer.end(part)
+        announcer.end(loop)
     announcer.begin()
-    assert (announcer.loops, announcer.seconds) == (5, 13.0)
+    assert (len(announcer.loops), announcer.seconds) == (3, 13.0)
     assert capsys.readouterr().err.splitlines() == [
-        "dpscale: compiling up to 11 loops once for this user, about 6 s",
-        "dpscale: compiled 4 loops in 12 s"]  # fmt: skip
+        "dpscale: compiling loops once for this user, 2 in 2 s so far",
+        "dpscale: compiled loops, 3 in 12 s so far"]  # fmt: skip
     monkeypatch.setattr(compilation, "announced", False)
     announcer._next = 0.0
     announcer.begin()
@@ -132,7 +133,7 @@ def test_first_call_with_an_empty_cache_says_that_it_compiles(tmp_path, told):
     command, cache = [sys.executable, "-c", script], {"NUMBA_CACHE_DIR": str(tmp_path)}
     first, second = (subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | cache)
                      for _ in range(2))  # fmt: skip
-    assert bool(re.search(r"dpscale: compiling up to \d+ loops once for this user", first.stderr)) is told
+    assert bool(re.search(r"dpscale: compiling loops once for this user, \d+ in \d+ s so far", first.stderr)) is told
     assert second.stderr == ""
 
 
