@@ -1222,8 +1222,11 @@ Here the ratio is {ratio:.2f}."""
 def commands(found: Figures) -> str:
     head = ("`benchmarks/commands.py`: CPU seconds of whole processes, without stored plans", "before", "now", "limit")
     names = [key.removesuffix(", now") for key in found if key.endswith(", now")]
-    rows = [[name, *(f"{found[f'{name}, {when}']:.2f}" for when in ("before", "now")),
-             f"{found[f'{name}, limit']:g}" if f"{name}, limit" in found else ""] for name in names]  # fmt: skip
+    forms = {"before": ".2f", "now": ".2f", "limit": "g"}
+    rows = [
+        [name, *(f"{found[key]:{form}}" if (key := f"{name}, {kind}") in found else "" for kind, form in forms.items())]
+        for name in names
+    ]
     return table(head, *rows)
 
 

@@ -4,7 +4,7 @@ Every row is user and system time of a new process with its workers, the median 
 packages alternate, after one run that compiles loops. Plans are not taken from a store. The earlier package is
 unpacked from the history of this repository. The limit of a row is printed beside it. Rows of single plans are the time
 of `dp.plan` after the import, the row of synthetic rows that of their stage alone. Rows "without compiled loops" start
-with an empty folder of machine code, as a first use does.
+with an empty folder of machine code, as a first use does; evidence is given the result of a self-test.
 
     python benchmarks/commands.py [--baseline 2741c547] [--turns 3] [--only ROW …] [--save]
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -31,6 +32,7 @@ from main_job import JOB, write_inputs
 
 ROOT = Path(__file__).parents[1]
 BASELINE = "2741c547"
+COLD = " without compiled loops"
 MIXED = "[('range', 1), ('affine', 2), ('prefix', 3)]"
 WORKLOADS = {
     "mixed plan": "w = dp.Workload(dp.Domain({f'a{i}': 10 for i in range(40)}))\n"
@@ -48,6 +50,12 @@ for rows in (100_000, 1_000_000):
     began = time.process_time()
     run_stages(run, only='synthesize')
 print(time.process_time() - began)"""
+FRAME = """import dpscale as dp, numpy as np, pandas as pd, re
+text = open('frames.md').read()
+block = re.search('```python\\n(.*?)```', text, re.DOTALL)[1]
+"""
+ROWS = """exec(block.partition('plan = ')[0])
+dp.Synthesizer(domain, epsilon=1.0).fit(trips.drop(columns='person')).sample(1000)"""
 SCRIPTS = {
     "numpy, pyarrow, dask, pydantic": "import numpy, pyarrow, dask, pydantic",
     "dp.run and dp.Release": "import dpscale as dp; dp.run; dp.Release",
@@ -55,16 +63,21 @@ SCRIPTS = {
     "job of 1,000 rows": "import dpscale as dp; dp.run('small/job.toml', 'run', fresh=True)",
     "open and first marginal": "import dpscale as dp; dp.Release.open('small/run').marginal(['a'])",
     "million rows of Adult": MILLION_ROWS,
+    f"first block of frames.md{COLD}": FRAME + "exec(block)",
+    f"rows of a frame{COLD}": FRAME + ROWS,
 }
 COMMANDS = {
     "dpscale plan, 1,000 rows": ["plan", "small/job.toml"],
     "demo": ["demo", "--folder", "demo", "--quiet"],
     "adaptive Adult": ["run", "adult/job.toml", "--run-dir", "run", "--fresh", "--quiet"],
 }
-COLD = " without compiled loops"
 COMMANDS |= {f"{name}{COLD}": COMMANDS[name] for name in ("dpscale plan, 1,000 rows", "demo")}
-LIMITS = {"dp.run and dp.Release": 0.45, "demo": 6.0, "adaptive Adult": 4.0, "mixed plan": 0.3, "million codes": 0.1,
+COMMANDS[f"evidence of 1,000 rows{COLD}"] = ["evidence", "small/run", "--selftest", "small/selftest.json", "--quiet"]
+LIMITS = {f"first block of frames.md{COLD}": 12.0, f"rows of a frame{COLD}": 25.0, f"demo{COLD}": 20.0,
+          f"evidence of 1,000 rows{COLD}": 5.0,
+          "dp.run and dp.Release": 0.45, "demo": 6.0, "adaptive Adult": 4.0, "mixed plan": 0.3, "million codes": 0.1,
           "prefix": 1.0, "open and first marginal": 0.4, "million rows of Adult": 7.0}  # fmt: skip
+NEW = [row for row in (*SCRIPTS, *COMMANDS) if "frame" in row or "evidence" in row]  # not in the earlier package
 SIZES = {"a": 2, "b": 5, "c": 8, "d": 10}
 SMALL = """[data]
 path = "data"
@@ -105,6 +118,7 @@ def cpu_seconds(row: str, package: Path, inputs: Path) -> float:
         for source in inputs.iterdir():
             (Path(folder) / source.name).symlink_to(source)
         changed = {"PYTHONPATH": str(package), "DPSCALE_STORE": "off", "DPSCALE_STATE": folder + "/state"}
+        changed |= {"DPSCALE_DATA": folder + "/user"}
         changed |= {"NUMBA_CACHE_DIR": folder + "/compiled"} if row.endswith(COLD) else {}
         before = os.times()
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=folder,
@@ -120,6 +134,8 @@ def cpu_seconds(row: str, package: Path, inputs: Path) -> float:
 def prepare(place: Path, data: Path) -> list[str]:
     """Write the inputs of all rows and return the rows that can run here."""
     write_small(place / "small")
+    shutil.copy(ROOT / "docs" / "frames.md", place)
+    (place / "small" / "selftest.json").write_text('[{"name": "noise", "passed": true, "detail": ""}]')
     arguments = [sys.executable, "-m", "dpscale", "run", "small/job.toml", "--run-dir", "small/run", "--quiet"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "DPSCALE_STATE": str(place / "state")}
     subprocess.run(arguments, check=True, capture_output=True, cwd=place, env=environment)
@@ -155,9 +171,10 @@ def main() -> None:
         rows = prepare(place / "inputs", arguments.data)
         packages = {"before": unpack(arguments.baseline, place / "before"), "now": ROOT}
         for row in arguments.only or rows:
-            found = compare(row, packages, place / "inputs", arguments.turns)
+            compared = {"now": ROOT} if row in NEW else packages
+            found = compare(row, compared, place / "inputs", arguments.turns)
             limit = f", limit {LIMITS[row]:g}" if row in LIMITS else ""
-            print(f"{row}: {found['before']:.2f} s before, {found['now']:.2f} s now{limit}", flush=True)
+            print(f"{row}: {', '.join(f'{took:.2f} s {name}' for name, took in found.items())}{limit}", flush=True)
             figures |= {f"{row}, {name}": seconds for name, seconds in found.items()}
             if row in LIMITS:
                 figures[f"{row}, limit"] = LIMITS[row]
