@@ -161,8 +161,18 @@ def print_run(
         click.echo("dpscale: this run has a seed and is not private", err=True)
     if sentence:
         click.echo(sentence)
-    for line in _outcome(run) or [f"report: {report}"]:
+    for line in _periods(run) + (_outcome(run) or [f"report: {report}"]):
         click.echo(line)
+
+
+def _periods(run: Run) -> list[str]:
+    """Return a line on the periods of a growing table; none for other releases."""
+    if not run.content.periods:
+        return []
+    released, every = run.table.released, run.table.labels
+    ends = " to ".join(dict.fromkeys((*released[:1], *released[-1:])))
+    later = f"; {every[len(released)]} and later follow when they arrive" if len(released) < len(every) else ""
+    return [f"released periods: {ends or 'none'}, {len(released)} of {len(every)}{later}"]
 
 
 def _outcome(run: Run) -> list[str]:

@@ -32,7 +32,9 @@ def entries(job):
 
 def test_run_then_a_month_is_added(job):
     run = job.parent / "run"
-    assert command("run", job, "--run-dir", run, "--quiet").exit_code == 0
+    first = command("run", job, "--run-dir", run, "--quiet")
+    assert first.exit_code == 0
+    assert "released periods: 2026-01 to 2026-03, 3 of 6; 2026-04 and later follow when they arrive\n" in first.stdout
     assert (run / "report.html").stat().st_size > 10_000
     write(job.parent, frames(60, MONTHS[3:4]))
     done = command("run", run, "--period", MONTHS[3], "--quiet", "--json")
