@@ -222,8 +222,8 @@ class Synthesizer:
         >>> dp.Synthesizer(domain, epsilon=1.0, degree=2).fit(trips).release_.path.is_dir()
         True
         """
-        told = shown(progress)
-        self.release_ = run(self.plan(), data=X, progress=told)
+        callback = shown(progress)
+        self.release_ = run(self.plan(), data=X, progress=callback)
         return self
 
     def sample(
@@ -279,13 +279,13 @@ class Synthesizer:
         n = num_rows if n is None else n
         if random_state is not None and (isinstance(random_state, bool) or not isinstance(random_state, int)):
             raise JobError("Synthesizer.sample.random_state", safe_repr(random_state), "a whole number", "leave it out")
-        told, opened = shown(progress), open_run(self.release_.path)
+        callback, opened = shown(progress), open_run(self.release_.path)
         if given or random_state is not None:
             cells = evidence_of(opened.table.domain, given or {})
             drawn = conditional_rows(opened.table, n, cells, random_state)
             return drawn.to_pandas(types_mapper=frame_type)
         request_rows(opened.table, max(1, round(self.release_.total().estimate)) if n is None else n)
-        run_stages(opened, progress=told, only="synthesize")
+        run_stages(opened, progress=callback, only="synthesize")
         rows = Release(opened).synthetic()
         assert not isinstance(rows, dict)
         return rows.compute(scheduler="threads")

@@ -30,7 +30,7 @@ WORDS = {
 class Settings(BaseModel):
     """Table of settings: unknown keys are refused, values are not converted, and instances are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
 
 def setting(default: Any, takes: str, meaning: str, **limits: Any) -> Any:

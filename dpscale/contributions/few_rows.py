@@ -58,18 +58,18 @@ def buckets_of(units: Words, separate: NDArray[np.uint8], salt: np.uint64, count
 
 def deal(units: Words, values: Words, buckets: Numbers, ends: Integers, out: Words) -> None:
     """Append rows to their buckets and advance the ends; buckets without an end are skipped."""
-    order, places = _dealt(buckets, ends)
+    order, places = _sorted_by_bucket(buckets, ends)
     out[places, :2], out[places, 2] = units[order], values[order] ^ units[order, 1]
 
 
 def mark(buckets: Numbers, places: Integers, bits: NDArray[np.uint8], flags: Flags) -> None:
     """Flag the rows whose bit is set, and those of the bucket after the last one with a place."""
     flags[:] = buckets == len(places)
-    order, bit = _dealt(buckets, places)
+    order, bit = _sorted_by_bucket(buckets, places)
     flags[order] = (bits[bit >> 3] >> (7 - (bit & 7))) & 1 == 1
 
 
-def _dealt(buckets: Numbers, ends: Integers) -> tuple[Integers, Integers]:
+def _sorted_by_bucket(buckets: Numbers, ends: Integers) -> tuple[Integers, Integers]:
     """Return the rows that have a bucket, sorted by it, and the place of each; `ends` are advanced."""
     counts = np.bincount(buckets, minlength=len(ends))[: len(ends)]
     order = np.argsort(buckets, kind="stable")[: counts.sum()]
