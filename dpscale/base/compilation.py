@@ -80,7 +80,11 @@ class Kernel:
         if self._few > 0 and self._dispatcher is None:
             self._few -= sum(getattr(argument, "size", 0) for argument in arguments)
             if self._few > 0:
-                return self.interpreted(*arguments)
+                import numpy as np
+
+                checked = self._options.get("error_model") == "python"
+                with np.errstate(divide="raise" if checked else "ignore"):
+                    return self.interpreted(*arguments)
         return (self._dispatcher or self.dispatcher)(*arguments)
 
     def __getattr__(self, name: str) -> Any:

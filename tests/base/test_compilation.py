@@ -156,6 +156,17 @@ def test_few_entries_are_computed_by_python_and_more_by_machine_code():
     assert len(mean.signatures) == 1
 
 
+def test_few_entries_are_not_divided_by_zero_either():
+    @compiled("float64(float64[::1])", few=10)
+    def inverse(values):
+        return 1.0 / values[0]
+
+    for _ in range(2):  # by Python, then by machine code
+        with pytest.raises(ArithmeticError):
+            inverse(np.zeros(6))
+    assert inverse._dispatcher is not None
+
+
 @compiled("float64(float64)", inline="always")
 def squared(value):
     return value * value
