@@ -230,13 +230,18 @@ class Copy:
             shutil.copy2(original, path)
 
     def kills(self, tests):
-        """Return the test that detects each mutant, "time" if the limit is spent, or None, given the tests to try."""
+        """Return the test that detects each mutant, or None, given the tests to try.
+
+        It is "time" if the limit of CPU seconds is spent, and is not without the mutant.
+        """
         killers = {}
         while waiting := [one for one in tests if one not in killers or killers[one] in self.unsound]:
             for mutant in waiting:
+                left = [name for name in tests[mutant] if name not in self.unsound]
                 with self.changed(mutant) as variables:
-                    left = [name for name in tests[mutant] if name not in self.unsound]
-                    killers[mutant] = self.run_batches(left, variables)
+                    killer = self.run_batches(left, variables)
+                slow = killer == "time" and self.run_batches(left, {}) == "time"
+                killers[mutant] = None if slow else killer
                 self.say(f"{mutant}  [{killers[mutant] or 'survives'}]")
             self.check(set(killers.values()) - {None, "time"} - self.sound - self.unsound)
         return killers

@@ -11,7 +11,7 @@ import dpscale as dp
 from dpscale.base.errors import PlanError
 from dpscale.domain import Domain
 from dpscale.workload import Workload
-from dpscale.workload.sums import centred_rows
+from dpscale.workload.sums import centred_rows, sum_queries
 from tests.numbers.small import make_domain
 
 MECHANISMS = ("weighted-residuals", "query-smasher", "residual-planner", "residual-planner-plus", "weighted-fourier",
@@ -21,6 +21,15 @@ MECHANISMS = ("weighted-residuals", "query-smasher", "residual-planner", "residu
 def make_workload() -> Workload:
     workload = Workload(make_domain()).add("marginal", degree=2).add("sum", attributes=[["a"], []], of="pay")
     return workload.add("mean", degree=1, of="wait").add_product({"a": "prefix", "pay": "sum"})
+
+
+def test_figures_of_sums_are_those_of_their_matrix():
+    number = make_domain({"pay": {"low": -20, "high": 130, "step": 5}})["pay"]
+    queries = sum_queries(number)
+    (entries,) = queries.matrix(number.size)
+    assert queries.trace(number.size) == pytest.approx(entries @ entries)
+    assert queries.entry_sum(number.size) == pytest.approx(abs(entries.sum()))
+    assert queries.largest(number.size) == pytest.approx([max(abs(entries))])
 
 
 def dense_covariance(plan) -> np.ndarray:

@@ -52,6 +52,12 @@ def test_gradient_equals_differences():
         assert by_weights[level] == pytest.approx(known, rel=1e-5)
 
 
+def test_error_of_a_descent_is_that_of_its_strategy():
+    problem = LayeredProblem(40, (8, 4, 1), [(RANGE, 1.0)])
+    value, rows, weights = problem.descend(np.full((2, problem.blocks), 0.1))
+    assert value == pytest.approx(problem.error(rows, weights)[0])
+
+
 def test_blocks_of_one_cell_are_p_identity():
     rows = np.random.default_rng(3).random((4, 30))
     value, by_rows, _ = LayeredProblem(30, (1,), [(PREFIX, 1.0)]).error(rows, np.ones(1))
