@@ -183,16 +183,16 @@ def at_most(parents: Words, ends: Words, bound: int) -> NDArray[np.bool_]:
     bound : int
         Maximum number of links per parent.
     """
-    mixed = (ends[:, 0] ^ parents[:, 1]) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(29)
-    order = np.lexsort((ends[:, 1], mixed, parents[:, 1], parents[:, 0]))
-    ranked = parents[order]
-    begins = np.ones(len(order), np.bool_)
-    begins[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-    stays = np.zeros(len(order), np.bool_)
-    stays[order] = np.arange(len(order)) - first < bound
+    hashes = (ends[:, 0] ^ parents[:, 1]) * np.uint64(0xBF58476D1CE4E5B9)  # the other words of the keys break ties
+    hashes ^= hashes >> np.uint64(29)
+    order = np.lexsort((ends[:, 1], hashes, parents[:, 1], parents[:, 0]))
 
+    ordered, places = parents[order], np.arange(len(order))
+    is_first = np.ones(len(order), np.bool_)  # link of its parent
+    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    first = np.maximum.accumulate(np.where(is_first, places, 0))
+    stays = np.zeros(len(order), np.bool_)
+    stays[order] = places - first < bound
     return stays
 
 

@@ -49,19 +49,22 @@ def least_rows(job: Job, name: str) -> int:
     JobError
         If the stated rows of a table below it do not fit.
     """
-    has_children = any(link.parent == name != link.child and link.via is None for link in job.link)
-    needs = [(int(has_children), "")]
+    children = [link.child for link in job.link if link.parent == name and link.via is None]
+    has_children = any(child != name for child in children)
+    needs = [(int(has_children), "")]  # least numbers of rows with their reasons
     for link in (link for child in job.tables for link in required_links(job, child) if link.parent == name):
-        if link.child == name:
-            needs += [(2, f"no row of {name} is linked to itself")] * (link.loops is False)
-        else:
-            rows, text = least_rows(job, link.child), f"at most {link.bound} per row of {name}"
-            needs.append((-(-rows // link.bound), f"{link.child} has {rows} rows, {text}"))
-    (most, reason), stated = max(needs), stated_rows(job, name)
-    if stated is not None and stated < most:
-        raise JobError(f"tables.{name}.rows", f"{stated}, but {reason}", f"at least {most}",
+        if link.child != name:
+            rows = least_rows(job, link.child)
+            reason = f"{link.child} has {rows} rows, at most {link.bound} per row of {name}"
+            needs.append((-(-rows // link.bound), reason))
+        elif link.loops is False:
+            needs.append((2, f"no row of {name} is linked to itself"))
+
+    (least, reason), stated = max(needs), stated_rows(job, name)
+    if stated is not None and stated < least:
+        raise JobError(f"tables.{name}.rows", f"{stated}, but {reason}", f"at least {least}",
                        "raise it, or lower rows of the tables below it")  # fmt: skip
-    return stated or most
+    return stated or least
 
 
 def check_public_parents(job: Job, rows: dict[str, int]) -> None:

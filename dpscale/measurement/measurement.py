@@ -252,11 +252,17 @@ def check_affordable(
 ) -> None:
     """Raise BudgetError if the decisions cost more than was charged for all of them."""
     parts = [part for decision in decisions for part in parts_of(decision)]
-    gaussian, pure = (total_below((c, n) for kind, c, n in parts if kind is pure) for pure in (False, True))
-    squares = total_below((cost**2, number) for is_pure, cost, number in parts if is_pure)
-    delta = sum((getattr(decision, "additive_delta", Fraction(0)) for decision in decisions), Fraction(0))
-    parts_and_charges = (gaussian, charged.gaussian), (pure, charged.pure), (squares, charged.pure_squares)
-    if any(part > most for part, most in (*parts_and_charges, (delta, charged.delta))):
+    of_gaussian = [(cost, number) for is_pure, cost, number in parts if not is_pure]
+    of_pure = [(cost, number) for is_pure, cost, number in parts if is_pure]
+    deltas = [getattr(decision, "additive_delta", Fraction(0)) for decision in decisions]
+
+    spent_and_charged = (
+        (total_below(of_gaussian), charged.gaussian),
+        (total_below(of_pure), charged.pure),
+        (total_below((cost**2, number) for cost, number in of_pure), charged.pure_squares),
+        (sum(deltas, Fraction(0)), charged.delta),
+    )
+    if any(spent > most for spent, most in spent_and_charged):
         raise BudgetError("mechanism", f"round {decisions[-1].round} would measure more than was charged",
                           "the cost stated by the plan", "report this error of the mechanism")  # fmt: skip
 

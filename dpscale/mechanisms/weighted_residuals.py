@@ -63,6 +63,7 @@ SURELY = 0.999  # of the plain mean's error; a margin for sums merged in the sea
 GAINS = 1e-6  # of the objective; more than the cost of rounding
 MOST_DEMANDS = 3000
 LISTED_CELLS = 1000  # above which few queries are one problem in their space
+NO_WEIGHTS: Mapping[str, Weights] = {}  # every axis is averaged by the plain mean
 NEARLY = 0.01  # gap at which one strategy for all queries ends the planning, and a bound is near enough
 
 
@@ -110,7 +111,10 @@ def _plan_split(
     demands: Demands,
     rooted: Mapping[str, Weights],
 ) -> Plan:
-    """Return the plan of residual spaces, some of them measured together."""
+    """Return the best plan of residual spaces, some of them measured together, over several weights of the axes.
+
+    The weights are those of the search, none (the plain mean), and those of the roots of hierarchies.
+    """
     separate = _bounded(problem) or problem.workload.domain.public_totals
     sets = [] if separate else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
@@ -118,16 +122,18 @@ def _plan_split(
 
     searched = _search_weights(problem, demands, options.seconds, tools.store)
     weights = {name: own for name, own in _weights(demands, searched).items() if name not in _bounded(problem)}
-    plans, large = list[Plan](), _has_large_sum(demands)
+    plans = list[Plan]()
     if weights:
         with suppress(PlanError):  # strategies of integers may not have these weights
             plans.append(_plan_weights(problem, tools, solve, weights, sets))
 
-    if problem.noise == LAPLACE and not separate:
-        with suppress(PlanError):  # there are marginals measured whole
-            plans.append(_plan_weights(problem, tools, solve, {}, sets))
-    elif not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
-        plans.append(_plan_weights(problem, tools, solve, {}, sets))
+    is_pure = problem.noise == LAPLACE
+    is_better = bool(plans) and plans[0].error <= searched.plain**2 * SURELY
+    if is_pure and not separate:
+        with suppress(PlanError):  # `_best_plan` has marginals measured whole, which need no plan of residuals
+            plans.append(_plan_weights(problem, tools, solve, NO_WEIGHTS, sets))
+    elif is_pure or not is_better or _has_large_sum(demands):  # the search merges sums, and minimises Gaussian errors
+        plans.append(_plan_weights(problem, tools, solve, NO_WEIGHTS, sets))
     if rooted:
         plans.append(_plan_weights(problem, tools, solve, {**weights, **rooted}, sets))
     made = _best_plan(problem, tools, plans)

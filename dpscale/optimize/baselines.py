@@ -151,12 +151,14 @@ def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
     traces = residual_traces(union)
 
     def weights(chosen: list[int]) -> Floats:
+        """Return the inverse variances of equal shares of the budget, up to a factor."""
         marginal_weights = np.zeros(traces.shape)
         marginal_weights[tuple(candidates[chosen].T.astype(int))] = 1 / len(chosen) ** (2 if noise == "laplace" else 1)
         return marginal_weights
 
-    among_wanted = (candidates[:, None] == wanted[None]).all(axis=2).any(axis=1)[:, None]
-    covers = [_cover((sums <= bound) & pool) for bound in bounds for pool in (among_wanted, True)]
+    is_wanted = (candidates[:, None] == wanted[None]).all(axis=2).any(axis=1)[:, None]
+    pools = (is_wanted, True)  # marginals of the workload alone, and all: the greedy cover may be better with fewer
+    covers = [_cover((sums <= bound) & pool) for bound in bounds for pool in pools]
     best = min(covers, key=lambda chosen: marginal_error(traces, weights(chosen), union.sizes))
     weight = 1 / len(best) if noise == "laplace" else 1 / math.sqrt(len(best))
     named = (zip(union.names, candidates[index], strict=True) for index in best)

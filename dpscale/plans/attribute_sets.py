@@ -211,14 +211,14 @@ def _ranks(domain: Domain, sets: AttributeSets, order: Integers) -> Integers:
 
 
 def _smaller_subsets(rows: Integers32, sources: Integers, rank: Integers) -> tuple[Integers32, Integers]:
-    """Return the subsets with one attribute less, each with its best source."""
+    """Return the distinct subsets with one attribute less, each with its source of the lowest rank."""
     degree = rows.shape[1]
     if not degree:
         return rows, sources
     smaller = np.concatenate([np.delete(rows, axis, axis=1) for axis in range(degree)])
-    best = np.tile(sources, degree)
-    _, first = _group_rows(smaller, rank[best])
-    return smaller[first], best[first]
+    every_source = np.tile(sources, degree)
+    _, lowest = _group_rows(smaller, rank[every_source])
+    return smaller[lowest], every_source[lowest]
 
 
 def _group_rows(rows: Integers32, preferred: Integers) -> tuple[Integers, Integers]:

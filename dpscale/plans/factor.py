@@ -284,7 +284,10 @@ class Factor:
         return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))
 
     def project(self, pieces: Floats) -> Floats:
-        """Return the projection of pieces, centred along the axes, on the span of the rows, shape (…, cells)."""
+        """Return the projection K⁺K of pieces, centred along the axes, on the span of the rows, shape (…, cells).
+
+        Factors without a matrix, the identity and the centring, span every centred piece.
+        """
         if self.spans_all or self.matrix is None:
             return pieces
         return np.asarray((pieces @ self.inverse) @ self.matrix.astype(np.float64))

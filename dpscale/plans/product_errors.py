@@ -74,29 +74,39 @@ def _along(values: Floats, table: Floats) -> Floats:
 
 
 def _tables(asked: Sequence[tuple[Family, int]], factors: Sequence[Factor | None], averaging: Averaging) -> Floats:
-    """Return the tables of one axis, shape (products, blocks, 2, 2); an axis that a block lacks is averaged alone."""
+    """Return the tables of one axis, shape (products, blocks, 2, 2): index 0 is the averaged part, 1 the centred part.
+
+    With the profile u of the mean, P₀ = 1uᵀ averages a query over the axis and P₁ = I − P₀ centres it. Under a block
+    with covariance S, the entry of a family with the Gram matrix G is T[i, j] = tr(G P_iᵀ S P_j), that is
+
+        T[0, 0] = uᵀGu · 1ᵀS1,    T[0, 1] = uᵀGS1 − T[0, 0],    T[1, 1] = tr(GS) − 2 uᵀGS1 + T[0, 0].
+
+    A block without the axis measures sums over it: only T[0, 0] = uᵀGu is not 0.
+    """
     families = list(dict.fromkeys(asked))
-    used = {id(factor): factor for factor in factors if factor is not None}
+    strategies = {id(factor): factor for factor in factors if factor is not None}
     size = families[0][1]
     profile = averaging_profile(averaging, size)
-    means = np.array([family.gram(size) @ profile for family, _ in families])
-    squares = means @ profile
+    gram_profiles = np.array([family.gram(size) @ profile for family, _ in families])
+    squared_means = gram_profiles @ profile
 
-    found = np.zeros((len(families), len(used) + 1, 2, 2))
-    found[:, -1, 0, 0] = squares
-    if used:
-        sums = np.array([whole_covariance(factor).sum(axis=1) for factor in used.values()])
-        both, averaged = means @ sums.T, np.outer(squares, sums.sum(axis=1))
-        whole = _inner([partial(family.gram, size) for family, _ in families],
-                       [partial(whole_covariance, factor) for factor in used.values()], size)  # fmt: skip
-        found[:, :-1, 0, 0] = averaged
-        found[:, :-1, 0, 1] = found[:, :-1, 1, 0] = both - averaged
-        found[:, :-1, 1, 1] = whole - 2 * both + averaged
+    tables = np.zeros((len(families), len(strategies) + 1, 2, 2))  # the last column is that of blocks without the axis
+    tables[:, -1, 0, 0] = squared_means
+    if strategies:
+        row_sums = np.array([whole_covariance(factor).sum(axis=1) for factor in strategies.values()])
+        averaged = np.outer(squared_means, row_sums.sum(axis=1))
+        mixed = gram_profiles @ row_sums.T
+        traces = _inner([partial(family.gram, size) for family, _ in families],
+                        [partial(whole_covariance, factor) for factor in strategies.values()], size)  # fmt: skip
+        tables[:, :-1, 0, 0] = averaged
+        tables[:, :-1, 0, 1] = tables[:, :-1, 1, 0] = mixed - averaged
+        tables[:, :-1, 1, 1] = traces - 2 * mixed + averaged
 
-    rows, columns = {one: place for place, one in enumerate(families)}, {one: place for place, one in enumerate(used)}
-    last = len(used)
-    return found[np.ix_([rows[one] for one in asked],
-                        [last if factor is None else columns[id(factor)] for factor in factors])]  # fmt: skip
+    row_of = {family: row for row, family in enumerate(families)}
+    column_of = {strategy: column for column, strategy in enumerate(strategies)}
+    rows = [row_of[family] for family in asked]
+    columns = [len(strategies) if factor is None else column_of[id(factor)] for factor in factors]
+    return tables[np.ix_(rows, columns)]
 
 
 def _inner(left: Sequence[Callable[[], Floats]], right: Sequence[Callable[[], Floats]], size: int) -> Floats:

@@ -146,8 +146,12 @@ def _collect(
 ) -> int:
     """Collect the members of objects from tokens after the first `members`; return the number of objects.
 
-    Outputs are the first member of each object (`rows`), start and end of each member's key and value without quotes
-    (`spans`, shape (members, 4)) and its flags (`kinds`). They are 0 as before; `rows` ends with the number of members.
+    The outputs are the first member of each object (`rows`, which ends with the number of members), start and end of
+    each member's key and value without quotes (`spans`, shape (members, 4)), and its flags (`kinds`). They are 0 before
+    the call, and 0 in `spans` means "not seen yet": an object begins at byte 0, so no key or value does. A row of
+    `effects` has the column of `spans` that an action sets, or -1, the distance of the end from the token, and the
+    flags. The end of an object without members is written to the member before it, which has an end already or is a
+    requested name, or to the last row of `spans`, which no member has.
     """
     count = 0
     for token in tokens:
@@ -156,10 +160,10 @@ def _collect(
             rows[count] = members
             count += 1
         members += action == START_KEY
-        column = effects[action, 0]
-        kinds[members - 1] |= effects[action, 2]
-        if column >= 0 and spans[members - 1, column] == 0:  # of an empty object the member before, or none
-            spans[members - 1, column] = place + effects[action, 1]
+        column, distance, flags = effects[action, 0], effects[action, 1], effects[action, 2]
+        kinds[members - 1] |= flags
+        if column >= 0 and spans[members - 1, column] == 0:
+            spans[members - 1, column] = place + distance
 
     rows[count] = members
     return count

@@ -223,13 +223,14 @@ def compare_rows(
     tables from which they are drawn.
     """
     estimates = estimates_of(run)
-    unbiased = isinstance(estimates, LeastSquaresEstimates)
-    model = low_order_tables(run).marginal if unbiased else None
+    if not isinstance(estimates, LeastSquaresEstimates):
+        return compare(layout, sampler.names, counts, rows, estimates.marginal, None, lambda names: None)
 
     def noise(names: Sequence[str]) -> ResidualNoise | None:
-        known = estimates.residual_noise(tuple(names)) if isinstance(estimates, LeastSquaresEstimates) else None
+        known = estimates.residual_noise(tuple(names))
         return None if known is None else ResidualNoise(*known)
 
+    model = low_order_tables(run).marginal
     return compare(layout, sampler.names, counts, rows, estimates.marginal, model, noise)
 
 

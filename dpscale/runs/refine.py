@@ -84,7 +84,10 @@ class Refinement:
         return required_pooling(self.first.job.method)
 
     def pack(self) -> dict[str, bytes]:
-        """Return files of the values of the earlier releases; raise PlanError if they exceed the memory setting."""
+        """Return files of the values of the earlier releases; raise PlanError if they exceed the memory setting.
+
+        Without a job of its own, the refinement has the workload of the first release, whose plan is read from there.
+        """
         values = int(as_requests(self.first.measurement_plan.first_decision().requests).sizes.sum())
         if (needed := COPIES * 8 * values) > self.job.engine.bytes:
             where = "the job" if self.has_job else f"{self.first.path / 'job.toml'}, where it may change"

@@ -237,12 +237,18 @@ class RuleValues:
         return left
 
     def _ends(self, rows: RowCells) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return the ends of the values of every row."""
+        """Return the least and the largest value that the cell of every row admits, by column.
+
+        The ends of a column are those of its cell, so all rules give the same. Bounds of the rows lie within the cell.
+        """
         low, high = dict[str, Floats](), dict[str, Floats]()
         for rule in self.rules:
-            compared = [name for linear in rule.clause.linear for name in linear.names]
-            for ends, found in zip(rule.ends(compared, rows.cells), (low, high), strict=True):
-                found |= {name: np.broadcast_to(end, rows.count).astype(np.float64) for name, end in ends.items()}
+            names = [name for linear in rule.clause.linear for name in linear.names]
+            lower, upper = rule.ends(names, rows.cells)
+            for name in lower:
+                low[name] = np.broadcast_to(lower[name], rows.count).astype(np.float64)
+                high[name] = np.broadcast_to(upper[name], rows.count).astype(np.float64)
+
         for name in low.keys() & rows.bounds.keys():
             low[name], high[name] = rows.bounds[name]
         return low, high

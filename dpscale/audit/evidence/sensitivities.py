@@ -506,10 +506,14 @@ def selection_event(record: Fields, steps: int) -> tuple[str, Fraction]:
 def group_cost(records: Sequence[Fields], part: Fields, norm: Mapping[str, tuple[int, int]]) -> Fraction:
     """Return μ² of draws that change together: the largest over alternative changes, or along a path."""
     if "path" in records[0]:
-        return largest_path([(one["path"], Fraction(one["cost"])) for one in records])
-    each = [sensitivities(one, part, norm)[0] for one in records]
-    return max(sum((noise_cost(one, squared, 0) for one, squared in zip(records, kind, strict=True)), Fraction(0))
-               for kind in zip(*each, strict=True))  # fmt: skip
+        return largest_path([(record["path"], Fraction(record["cost"])) for record in records])
+
+    largest = Fraction(0)
+    squared = [sensitivities(record, part, norm)[0] for record in records]  # of each draw, by alternative change
+    for change in zip(*squared, strict=True):
+        costs = [noise_cost(record, own, 0) for record, own in zip(records, change, strict=True)]
+        largest = max(largest, sum(costs, Fraction(0)))
+    return largest
 
 
 def largest_path(nodes: Sequence[tuple[str, Fraction]]) -> Fraction:

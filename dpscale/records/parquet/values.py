@@ -20,11 +20,14 @@ BEYOND = U(1) << U(63)  # flag in a table's word: an index exceeds the entries
 
 @njit(cache=True, nogil=True)
 def packs_of(table: Array, entries: Int, width: Int, count: Int, out: Array) -> Array:
-    """Return the codes of the indices in every byte, lowest first, with the flag BEYOND.
+    """Return for every byte the codes of the indices of `width` bits in it, one byte each, the lowest index first.
 
-    The table has length 0 if it is not applicable.
+    A pack has the flag BEYOND if an index is not below `entries`; `table` has a code for every index of `width` bits.
+    The result is empty where packs do not serve: codes of more than a byte, indices that are too wide, too few values,
+    or eight indices in a byte of which all might be beyond, because eight codes leave no bit for the flag.
     """
-    if out.itemsize > 1 or not 1 <= width <= WIDEST or count < WORTH or (width == 1 and entries < 2):
+    has_flag = width > 1 or entries >= 2
+    if out.itemsize > 1 or not 1 <= width <= WIDEST or count < WORTH or not has_flag:
         return np.empty(0, np.uint64)
 
     each, mask = 8 // width, (1 << width) - 1

@@ -79,7 +79,10 @@ class LinkPart(Part):
         return *(f"tables.{name}" for name in dict.fromkeys(ends)), *(f"links.{name}" for name in links)
 
     def charges(self, entry: str) -> tuple[Cost, object] | None:
-        """Return the budget of the link, which is divided between its draws by released values while measuring."""
+        """Return the budget of the link for the entry "privacy", exact and as text; None for other entries.
+
+        Its draws divide the budget by released values while measuring.
+        """
         if entry != "privacy":
             return None
         amount = budget(self.reader.run.job, self.name)

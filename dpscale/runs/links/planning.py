@@ -55,17 +55,19 @@ def overview(job: Job) -> dict[str, Any]:
 
 
 def _pieces(job: Job, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
+    """Yield the share of every table and link, then of every join, with the rows that neighbours differ in."""
     amount, links = job.total_budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
-        rows = protects.steps.get(name, 1) * protects.rows.get(name, 1)  # a step adds or removes the rows of a unit
         if kind == "joins":
             continue
-        if kind == "tables":
-            moved, expected = rows, _of_job(table_job(job, protects, name))
+        if kind == "tables":  # neighbours are `steps` units apart, each of which has up to `rows` rows
+            moved = protects.steps.get(name, 1) * protects.rows.get(name, 1)
+            expected = _of_job(table_job(job, protects, name))
         else:
             moved, expected = protects.moved[name], _of_link(LinkBudget(job, protects, links[name]))
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
+
     for name, own in join_jobs(job, protects).items():
         share = own.budget_share(amount)
         yield {"name": f"joins.{name}", "share": share, "mu": math.sqrt(amount * share),

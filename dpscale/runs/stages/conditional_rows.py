@@ -88,14 +88,14 @@ def _kept(run: TablePart, sampler: RowSampler, rows: int | None, given: Evidence
             kept &= np.isin(drawn[:, at], own)
         return drawn[kept]
 
-    share = len(matching(TRIAL_PART.rows)) / TRIAL_PART.rows if given else 1.0
+    share = len(matching(TRIAL_PART.rows)) / TRIAL_PART.rows if given else 1.0  # of the rows that match, by a trial
     wanted = max(1, round(share * sampler.total)) if rows is None else rows
-    drawn = wanted if share == 1 else math.ceil(SPARE * wanted / max(share, 1 / TRIAL_PART.rows))
-    while drawn <= max(MOST_DRAWN, wanted):
-        checked_rows(run, drawn)
-        if len(kept := matching(drawn)) >= wanted:
+    count = wanted if share == 1 else math.ceil(SPARE * wanted / max(share, 1 / TRIAL_PART.rows))
+    while count <= max(MOST_DRAWN, wanted):  # a trial without a match may be followed by some
+        checked_rows(run, count)
+        if len(kept := matching(count)) >= wanted:
             return kept[:wanted]
-        drawn *= 2
+        count *= 2
     raise (
         _no_record(given)
         if not share

@@ -169,6 +169,7 @@ class CellValues:
         return int(value)
 
     def _labels(self, node: Any) -> list[Any]:
+        """Return the value of every cell, None for nulls and OUTSIDE for other values; refuse cells without one."""
         attribute = self.attribute
         if attribute is None:
             self.scope.statement.refuse(node, "a constant", "write a number or a text")
