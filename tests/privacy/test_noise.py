@@ -222,14 +222,10 @@ def test_compiled_loops_use_no_floats() -> None:
     def llvm_code(function: Callable, signature: object) -> str:
         return next(iter(njit(signature)(function).inspect_llvm().values()))
 
-    # Compiled again, because numba does not show the code of cached functions.
-    for loop in (
-        sampling_loops.draw_unit_steps,
-        sampling_loops.draw_wide_steps,
-        sampling_loops.rejection_probability,
-        sampling_loops.find_bucket,
-    ):
-        signature, *_ = *loop.signatures, *loop._signature  # a loop that is inlined has no machine code by itself
+    # Compiled again, because numba does not show the code of cached functions, and a loop that is inlined has none.
+    loops = (sampling_loops.draw_unit_steps, sampling_loops.draw_wide_steps, sampling_loops.rejection_probability)
+    inlined = (sampling_loops.find_bucket, "uint64(uint64, uint64[::1], uint16[::1], uint64)")
+    for loop, signature in (*((loop, loop.signatures[0]) for loop in loops), inlined):
         text = llvm_code(loop.py_func, signature)
         assert "i64" in text
         assert "double" not in text
