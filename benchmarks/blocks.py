@@ -1159,8 +1159,11 @@ def growth(found: Figures) -> str:
         "attributes": "attributes of four values: planning all pairs",
         "cells": "cells of one attribute: planning a 1-way prefix",
         "sets": "attributes of ten cells: planning 1-way range + 2-way affine + 3-way prefix",
+        "files": "files of 10 rows: counting all pairs of 10 attributes",
     }
-    units = {"attributes": "set", "cells": "cell", "sets": "set"} | dict.fromkeys(("rows", "duckdb", "polars"), "row")
+    units = {"attributes": "set", "cells": "cell", "sets": "set", "files": "file"} | dict.fromkeys(
+        ("rows", "duckdb", "polars"), "row"
+    )
     lines = []
     for kind, label in what.items():
         sizes = sorted(int(key.split(",")[0].split()[1]) for key in found if key.startswith(f"{kind} "))
@@ -1190,7 +1193,20 @@ def reading(found: Figures) -> str:
     what = "Parquet by dictionaries, 20 columns, one core, from the files: ns a row"
     lines = [[kind, *(significant(found[f"{kind}, {one}"], 3) for one in READERS)] for kind in READ]
     small = ["a file of 300 rows, ms", *(f"{found[f'small files, {one}']:.2f}" for one in READERS)]
-    return table((f"`benchmarks/reading.py`: {what}", *heads), *lines, small)
+    shown = table((f"`benchmarks/reading.py`: {what}", *heads), *lines, small)
+
+    peers = (
+        "pyarrow's data set",
+        "the same files without folders",
+        "pyarrow's values",
+        "without the path of small groups",
+    )
+    ratios = table(
+        ("CPU time over that of", *peers),
+        *([label, *(ratio(found[key]) if (key := f"{label}, over {peer}") in found else "" for peer in peers)]
+          for label in dict.fromkeys(key.split(", over ")[0] for key in found if ", over " in key)),
+    )  # fmt: skip
+    return f"{shown}\n\n{ratios}"
 
 
 def profiles(found: Figures) -> str:
@@ -1220,13 +1236,16 @@ Here the ratio is {ratio:.2f}."""
 
 
 def commands(found: Figures) -> str:
-    head = ("`benchmarks/commands.py`: CPU seconds of whole processes, without stored plans", "before", "now", "limit")
     names = [key.removesuffix(", now") for key in found if key.endswith(", now")]
-    forms = {"before": ".2f", "now": ".2f", "limit": "g"}
-    rows = [
-        [name, *(f"{found[key]:{form}}" if (key := f"{name}, {kind}") in found else "" for kind, form in forms.items())]
-        for name in names
-    ]
+    unit = found[f"{names[0]}, now"]
+
+    rows = []
+    for name in names:
+        before, limit = found.get(f"{name}, before"), found.get(f"{name}, limit")
+        rows.append([name, "" if before is None else f"{before:.2f}", f"{found[f'{name}, now']:.2f}",
+                     ratio(found[f"{name}, now"] / unit), "" if limit is None else f"{limit:g}"])  # fmt: skip
+    head = ("`benchmarks/commands.py`: CPU seconds of whole processes, without stored plans", "before", "now",
+            "times the imports of the first row", "limit")  # fmt: skip
     return table(head, *rows)
 
 

@@ -2,11 +2,12 @@
 
 rows: counting and answering all 2-way marginals of 10 attributes as in a job, and the counting alone by DuckDB and by
 Polars from the same files; attributes: planning all pairs; cells: planning a 1-way prefix; sets: planning 1-way range +
-2-way affine + 3-way prefix ([10]^d). The marginal cost of a step is the difference of seconds over that of work (rows,
-sets or cells), which fixed costs do not dilute. With marginal costs m and m' of the last two steps and geometric means
-w and w' of their work, the exponent is 1 + log(m'/m) / log(w'/w).
+2-way affine + 3-way prefix ([10]^d); files: opening a folder of small files and counting all pairs. The marginal cost
+of a step is the difference of seconds over that of work (rows, sets, cells or files), which fixed costs do not dilute.
+With marginal costs m and m' of the last two steps and geometric means w and w' of their work, the exponent is
+1 + log(m'/m) / log(w'/w).
 
-    python benchmarks/growth.py [--kinds rows attributes cells sets] [--most 1000000] [--save]
+    python benchmarks/growth.py [--kinds rows attributes cells sets files] [--most 1000000] [--save]
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ SIZES = {
     "attributes": (20, 100, 1_000),
     "cells": (100, 10_000, 1_000_000),
     "sets": (20, 60, 200),
+    "files": (1_000, 10_000, 100_000),
 }
 PEERS = ("duckdb", "polars")
-ATTRIBUTES, CELLS, CHUNK = 10, 8, 1_000_000
+ATTRIBUTES, CELLS, CHUNK, FILE_ROWS = 10, 8, 1_000_000, 10
 NAMES = [f"x{i}" for i in range(ATTRIBUTES)]
 
 
@@ -38,15 +40,15 @@ def cpu_seconds() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def write_rows(folder: Path, rows: int) -> None:
+def write_rows(folder: Path, rows: int, chunk: int = CHUNK) -> None:
     """Write a table, its domain and a job of all pairs."""
     import pandas as pd
 
     rng = np.random.default_rng(1)
     (folder / "data").mkdir()
-    for part in range(-(-rows // CHUNK)):
-        codes = rng.integers(0, CELLS, (min(CHUNK, rows - part * CHUNK), ATTRIBUTES), dtype=np.int8)
-        pd.DataFrame(codes, columns=NAMES).to_parquet(folder / "data" / f"{part:04d}.parquet", index=False)
+    for part in range(-(-rows // chunk)):
+        codes = rng.integers(0, CELLS, (min(chunk, rows - part * chunk), ATTRIBUTES), dtype=np.int8)
+        pd.DataFrame(codes, columns=NAMES).to_parquet(folder / "data" / f"{part:06d}.parquet", index=False)
     lines = ["[attributes]", *(f'{name} = {{kind = "coded", size = {CELLS}}}' for name in NAMES)]
     (folder / "domain.toml").write_text("\n".join(lines))
     job = ('[data]\npath = "data"\ndomain = "domain.toml"\n[privacy]\nepsilon = 1.0\ndelta = 1e-9\ndataset = "g"\n'
@@ -83,6 +85,16 @@ def run_polars(folder: Path) -> float:
     return cpu_seconds() - before
 
 
+def run_files(folder: Path) -> float:
+    """Return the CPU seconds of listing the files of a folder and of counting all pairs of attributes."""
+    import dpscale as dp
+
+    before = cpu_seconds()
+    table = dp.Table.open(folder / "data", dp.Domain(dict.fromkeys(NAMES, CELLS)))
+    dp.count_marginals(table, list(combinations(NAMES, 2)))
+    return cpu_seconds() - before
+
+
 def time_plan(make_workload) -> float:  # type: ignore[no-untyped-def]
     import dpscale as dp
     from dpscale import mechanisms
@@ -98,7 +110,7 @@ def run_one(kind: str, size: int, folder: str = "") -> dict[str, float]:
     import dpscale as dp
 
     if folder:
-        seconds = {"rows": run_rows, "duckdb": run_duckdb, "polars": run_polars}[kind](Path(folder))
+        seconds = {"rows": run_rows, "files": run_files, "duckdb": run_duckdb, "polars": run_polars}[kind](Path(folder))
     elif kind == "attributes":
         seconds = time_plan(lambda: dp.Workload(_make_domain(4, size)).add("marginal", degree=2))
     elif kind == "cells":
@@ -122,17 +134,20 @@ def _add_families(workload, families):  # type: ignore[no-untyped-def]
 
 
 def amount(kind: str, size: int) -> float:
-    """Return the size with which work should grow: rows, sets or cells."""
-    if kind in ("rows", "cells"):
+    """Return the size with which work should grow: rows, sets, cells or files."""
+    if kind in ("rows", "cells", "files"):
         return size
     return math.comb(size, 2) if kind == "attributes" else math.comb(size, 3) + math.comb(size, 2) + size
 
 
 def run_sizes(kind: str, size: int) -> dict[str, dict[str, float]]:
     """Return the figures of one size, and of its peers."""
-    if kind != "rows":
+    if kind not in ("rows", "files"):
         return {kind: base.run_separately(__file__, [kind, size])}
     with tempfile.TemporaryDirectory() as place:
+        if kind == "files":
+            write_rows(Path(place), FILE_ROWS * size, FILE_ROWS)
+            return {kind: base.run_separately(__file__, [kind, size, place])}
         write_rows(Path(place), size)
         return {name: base.run_separately(__file__, [name, size, place]) for name in (kind, *PEERS)}
 

@@ -4,7 +4,7 @@ dpscale computes cell numbers by the rules of the domain; the others produce arr
 longest text of every column, because its rows arrive one by one in Python). All seconds are CPU seconds, the best of
 several turns. `pyarrow, encoded` is what dpscale does for a column without dictionary: pyarrow's values, each encoded.
 
-Two lines print ratios alone: a column in the names of folders, and small row groups.
+Columns in the names of folders and small row groups are ratios alone.
 
     python benchmarks/reading.py [--rows 2000000] [--files 3000] [--turns 3] [--save]
 """
@@ -25,7 +25,7 @@ import numpy as np
 os.environ["POLARS_MAX_THREADS"] = "1"
 SIZES = [2, 4, 10, 50] * 5
 NAMES = [f"x{index:02d}" for index in range(len(SIZES))]
-SMALL_ROWS = 300
+SMALL_ROWS, REGIONS = 300, 6
 KINDS = {
     "numbers, snappy": ("int64", "snappy", 0.0),
     "numbers, zstd": ("int64", "zstd", 0.0),
@@ -147,13 +147,11 @@ def run(place: Path, given: argparse.Namespace) -> Figures:
     figures |= print_figures(
         "small files", {name: 1e3 * one / given.files for name, one in took.items()}, AIMS["file"], "ms"
     )
-    race_folders(place / "folders", given)
-    race_groups(place / "groups", given)
-    return figures
+    return figures | race_folders(place / "folders", given) | race_groups(place / "groups", given)
 
 
-def race_folders(place: Path, given: argparse.Namespace) -> None:
-    """Print the cost of days in folder names over that of the files alone, and over a data set of pyarrow."""
+def race_folders(place: Path, given: argparse.Namespace) -> Figures:
+    """Return the cost of days and regions in folder names over that of the files alone and of pyarrow's data set."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -162,23 +160,24 @@ def race_folders(place: Path, given: argparse.Namespace) -> None:
     import dpscale as dp
 
     for number in range(given.files):
-        day = pd.Timestamp("2023-01-01") + pd.Timedelta(days=number // 6)
-        folder = place / f"day={day:%Y-%m-%d}" / f"region=r{number % 6}"
+        day = pd.Timestamp("2023-01-01") + pd.Timedelta(days=number // REGIONS)
+        folder = place / f"day={day:%Y-%m-%d}" / f"region=r{number % REGIONS}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"a": [0, 1, 2]}), folder / "p.parquet")
-    day = {"kind": "date", "by": "month", "low": "2023-01", "high": "2026-12"}
-    plain, dated = dp.Domain(a=3), dp.Domain(a=3, day=day)
+    regions = {"kind": "categories", "values": [f"r{number}" for number in range(REGIONS)]}
+    days = {"kind": "date", "by": "month", "low": "2023-01", "high": "2026-12"}
+    plain, placed = dp.Domain(a=3), dp.Domain(a=3, day=days, region=regions)
+    names = ["day", "region", "a"]
     took = race({
-        "without": lambda: dp.count_marginals(dp.Table.open(place, plain), [("a",)]),
-        "with": lambda: dp.count_marginals(dp.Table.open(place, dated), [("day", "a")]),
-        "pyarrow": lambda: ds.dataset(place, partitioning="hive").to_table(columns=["day", "a"], use_threads=False),
+        "dpscale": lambda: dp.count_marginals(dp.Table.open(place, placed), [tuple(names)]),
+        "the same files without folders": lambda: dp.count_marginals(dp.Table.open(place, plain), [("a",)]),
+        "pyarrow's data set": lambda: ds.dataset(place, partitioning="hive").to_table(columns=names, use_threads=False),
     }, given.turns)  # fmt: skip
-    print(f"{given.files} files, with the day of their folders {took['with'] / took['without']:.2f} times without it, "
-          f"{took['with'] / took['pyarrow']:.2f} times pyarrow's data set", flush=True)  # fmt: skip
+    return print_ratios(f"{given.files:,} files in folders of day and region", took)
 
 
-def race_groups(place: Path, given: argparse.Namespace) -> None:
-    """Print the cost of small row groups over that of pyarrow's values and of the loops alone."""
+def race_groups(place: Path, given: argparse.Namespace) -> Figures:
+    """Return the cost of small row groups over that of pyarrow's values and of the path for large row groups."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -189,8 +188,8 @@ def race_groups(place: Path, given: argparse.Namespace) -> None:
     random, names = np.random.default_rng(0), [f"c{number}" for number in range(5)]
     table = pa.table({name: random.integers(0, 20, given.rows // 4) for name in names})
     domain = dp.Domain.from_dict({"attributes": {name: {"kind": "coded", "size": 20} for name in names}})
-    small = parquet.SMALL_GROUP
-    for rows in (300, 1000, 3000, 10_000):
+    small, figures = parquet.SMALL_GROUP, {}
+    for rows in (100, 300, 1000, 3000, 10_000):
         pq.write_table(table, place / "x.parquet", row_group_size=rows)
         opened = dp.Table.open(place, domain)
 
@@ -203,10 +202,18 @@ def race_groups(place: Path, given: argparse.Namespace) -> None:
                 for _ in file.iter_batches(1 << 18, use_threads=False):
                     pass
 
-        took = race({"dpscale": lambda: count(small), "loops": lambda: count(0), "pyarrow": read_values}, given.turns)
-        print(f"row groups of {rows} rows, 5 columns: {took['dpscale'] / took['pyarrow']:.2f} times pyarrow's values, "
-              f"{took['dpscale'] / took['loops']:.2f} times loops alone", flush=True)  # fmt: skip
+        took = race({"dpscale": lambda: count(small), "without the path of small groups": lambda: count(0),
+                     "pyarrow's values": read_values}, given.turns)  # fmt: skip
+        figures |= print_ratios(f"{len(table) // rows:,} row groups of {rows:,} rows, 5 columns", took)
     parquet.SMALL_GROUP = small
+    return figures
+
+
+def print_ratios(title: str, took: Figures) -> Figures:
+    """Print the CPU seconds of dpscale over those of its peers and return the ratios."""
+    ratios = {peer: took["dpscale"] / seconds for peer, seconds in took.items() if peer != "dpscale"}
+    print(f"{title}: {', '.join(f'{value:.2f} times {peer}' for peer, value in ratios.items())}", flush=True)
+    return {f"{title}, over {peer}": value for peer, value in ratios.items()}
 
 
 if __name__ == "__main__":
